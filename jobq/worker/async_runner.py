@@ -1,7 +1,7 @@
 """Runs up to `concurrency` async jobs on an event loop, and in parallel up to `threads` sync jobs in threads.
 
-Reports are sent without waiting, and their replies are read when they arrive. Other calls to the server are short and
-made in the loop itself. While the server is away the loop stands still.
+Reports are sent without waiting, and their replies are read when they arrive. Other calls to the server are short,
+so the loop makes them itself. While the server is away, the loop blocks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from jobq.worker.timers import kill_after_s
 Answer = TypeVar("Answer")
 _ELSEWHERE = ForkedProcessError()
 
-#: How long jobs run on without a reply of the server.
+#: How long jobs continue without a reply from the server.
 SILENT_S = 1.0
 #: Why a run in a thread has not begun: its message was taken back, or its lease may have ended.
 WITHDRAWN = "withdrawn"
@@ -53,7 +53,7 @@ def loop_library(name: str = "auto") -> ModuleType:
 
 
 class StartedCall(NamedTuple):
-    """A call whose run begins or waits, with its queue and its slot."""
+    """A starting or waiting call, with its queue and its slot."""
 
     queue: int
     slot: int
@@ -61,7 +61,7 @@ class StartedCall(NamedTuple):
 
 
 class JobRun(asyncio.Task[None]):
-    """Runs one call. Its worker may cancel it, and the job itself; another job that cancels all tasks may not."""
+    """Runs one call. Only the worker and the job itself may cancel it, not another job that cancels all tasks."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class JobRun(asyncio.Task[None]):
         context: Context,
         on_cut_short: Callable[[asyncio.Task[None]], None],
     ) -> None:
-        """context: of its own. on_cut_short: called at its end if it was cancelled, perhaps before its first step."""
+        """Prepare a run with its own context. `on_cut_short` is called when a cancelled run ends."""
         self.index, self.slot, self.call = run
         #: Why it is cancelled.
         self.why = ""
@@ -79,7 +79,7 @@ class JobRun(asyncio.Task[None]):
         super().__init__(coroutine, loop=loop, name=self.call.message.mid, context=context)
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel like any task; return False when another job asks."""
+        """Cancel like any task, but return False if another job calls this."""
         context = running.get(None)
         if context is not None and not context.is_of(self.call):
             return False
@@ -87,29 +87,29 @@ class JobRun(asyncio.Task[None]):
         return super().cancel(msg)
 
     def stop(self, why: str) -> None:
-        """Cancel it for the worker, once."""
+        """Cancel the run for the worker, once."""
         if not self.why:
             self.why = why
             self.cancel()
 
 
 class AsyncRunner(Runner):
-    """Takes as many messages as it has room for, and a few more while jobs end fast: they start as others end."""
+    """Fetches as many messages as it has room for, and prefetches a few more while jobs end fast."""
 
     overlaps = True
 
     def __init__(self, child: Child) -> None:
         self._child = child
         self._runs: dict[int, JobRun | ThreadRun] = {}
-        # Messages that wait because the limit of their kind is reached. Threads take from the second queue, without the
+        # Messages waiting because the limit of their kind is reached. Threads take from the second queue, without the
         # loop.
         self._waiting: deque[StartedCall] = deque()
         self._for_threads: deque[ThreadRun] = deque()
-        # Runs in threads that must not begin: their messages are to be given back.
+        # Runs in threads that must not begin, because their messages will be returned.
         self._withdrawn: list[ThreadRun] = []
         # A message with a crash on record, which waits until it can run alone.
         self._alone: StartedCall | None = None
-        # The last message that ran alone.
+        # The last message to run alone.
         self._loner: JobRun | ThreadRun | None = None
         settings = child.settings
         self._library = loop_library(settings.event_loop)
@@ -117,7 +117,7 @@ class AsyncRunner(Runner):
         if any(job.is_async for job in child.executor.registry):
             self._most = max(settings.concurrency, settings.threads)
         self._pace = EndingPace(max(settings.concurrency, settings.prefetch))
-        # Jobs that ended since the last report.
+        # Number of jobs ended since the last report.
         self._nended = 0
         # Whether the reply to the sent calls has arrived.
         self._replied = True
@@ -191,7 +191,7 @@ class AsyncRunner(Runner):
             try:
                 await self._turn()
             except asyncio.CancelledError:
-                # By a job that cancels all tasks of its loop: nothing else does while this runs.
+                # Cancelled by a job that cancels all tasks of its loop: nothing else cancels this.
                 if self._failing:
                     raise
                 _uncancel()
@@ -243,7 +243,7 @@ class AsyncRunner(Runner):
             await self._changed.wait()
 
     def sent(self) -> None:
-        """Look for the reply while jobs run; a server that is silent for long is waited for as always."""
+        """Look for the reply while jobs run. If the server is silent for long, wait for it as usual."""
         assert self._loop is not None
         self._replied = False
         file = self._child.queues.reply_file()
@@ -275,7 +275,7 @@ class AsyncRunner(Runner):
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
         """Start a task or a thread's run for each message."""
         child = self._child
-        # All are read before the first starts in a thread: a death by reading must not take its end along.
+        # Read all before the first starts in a thread: if reading kills this child, no ending may be lost.
         calls = [
             child.resolve(slot, index, message)
             for slot, message in zip(slots, messages, strict=True)
@@ -336,7 +336,7 @@ class AsyncRunner(Runner):
             self._threads.start(run)
 
     def _following(self) -> ThreadRun | None:
-        """In any thread, return what to run in a thread next; None if nothing waits or may start without the loop."""
+        """In any thread, return the thread's next run, or None if nothing waits or may start without the loop."""
         child, slots = self._child, self._child.slots
         must_wait = child.queues.has_unsafe_endings() or slots.asks(Control.DRAIN | Control.HURRY)
         if must_wait or child.draining:
@@ -345,10 +345,10 @@ class AsyncRunner(Runner):
             run = self._for_threads.popleft()
         except IndexError:
             return None
-        # Before its start, so that whatever stops all that runs stops it too.
+        # Before its start, so that a stop of all runs includes it.
         self._note(run)
         self._threads.note(run)
-        # Only now: messages that waited for a free thread may have been taken back.
+        # Only now: waiting messages may have been taken back.
         if slots.asks(Control.HURRY) or not slots.start(
             run.slot, kill_after_s(run.call.job), in_thread=True
         ):
@@ -379,7 +379,7 @@ class AsyncRunner(Runner):
 
     def _run_in_thread(self, run: ThreadRun) -> Ending:
         ending = self._child.executor.run(run.call, run.is_stopped)
-        # Here, and not as the main thread comes to know: it is over, should this child die first.
+        # In this thread: the run is over even if this child dies before the main thread sees that.
         self._child.queues.mark_ended(run.slot, ending)
         return ending
 
@@ -443,7 +443,7 @@ class AsyncRunner(Runner):
         return self._threads.limited(seconds)
 
     def reported(self) -> None:
-        """Start what waited for a place; and the message that must run alone, once nothing else runs."""
+        """Start waiting messages, and once nothing else runs, the message that must run alone."""
         if self._nwaiting:
             self._start_waiting()
         if self._alone and not self._runs and not self._nwaiting:
@@ -483,7 +483,7 @@ class AsyncRunner(Runner):
         self._wait_alarm = loop.call_later(GRACE_S, self._wake_up, ())
 
     def _wake_up(self, ready: tuple[int, ...]) -> None:
-        """End the wait. Not `take_ahead` too: this is a callback, and an error must end the child."""
+        """End the wait. Don't call `take_ahead`: this is a callback, and an error there must end the child."""
         child = self._child
         if self._wait_alarm is not None:
             self._wait_alarm.cancel()
@@ -526,7 +526,7 @@ class AsyncRunner(Runner):
         self._give_back(places)
 
     def _give_back(self, places: Sequence[tuple[int, int]]) -> None:
-        """Give back what wasn't started: queues and slots."""
+        """Return unstarted messages, given by queue and slot."""
         by_queue: dict[int, list[int]] = {}
         for index, slot in places:
             by_queue.setdefault(index, []).append(slot)
@@ -534,7 +534,7 @@ class AsyncRunner(Runner):
             self._child.queues.give_back(index, slots)
 
     async def _watch(self) -> None:
-        """Look around while jobs run; also the age and memory of this child."""
+        """Make regular checks while jobs run, including this child's age and memory."""
         child = self._child
         while True:
             try:
@@ -580,7 +580,7 @@ class AsyncRunner(Runner):
                 run.stop("lost")
 
     def in_fork(self) -> None:
-        """In a process that a job forked, nothing of this loop runs but the end, once the job's step is over."""
+        """In a process that a job forked, run only the end of this loop, after the job's step."""
         if self._loop is not None:
             for handle in getattr(self._loop, "_ready", ()):
                 handle.cancel()
@@ -588,7 +588,7 @@ class AsyncRunner(Runner):
 
 
 def _uncancel() -> None:
-    """Take back the cancellation of the task that runs."""
+    """Undo the cancellation of the running task."""
     current = asyncio.current_task()
     if current is not None:
         current.uncancel()

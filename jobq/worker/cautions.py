@@ -17,14 +17,14 @@ JUMP_NS = 1_000_000_000
 
 
 class OnceAMinute:
-    """Says when a warning is due again."""
+    """Limits each warning to one a minute."""
 
     def __init__(self, now: Callable[[], int] = boot_ns) -> None:
         self._now = now
         self._next: dict[str, int] = {}
 
     def is_due(self, what: str) -> bool:
-        """Whether this warning wasn't due within the last minute; if so, it is due again in a minute."""
+        """Return whether to log this warning now. If so, it is not due again for a minute."""
         now = self._now()
         if now < self._next.get(what, now):
             return False

@@ -1,4 +1,4 @@
-"""Keeps the figures that charts show, once a minute: one worker at a time does it for all queues."""
+"""Records the charts' figures once a minute. One worker at a time does so for all queues."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ PER_STEP = 500
 
 
 class ChartKeeper:
-    """Writes the rings, in steps between heartbeats. A worker that has not got the turn sends one command a minute."""
+    """Writes the rings, in steps between heartbeats. A worker without the turn sends one command a minute."""
 
     def __init__(self, client: Client, worker: str) -> None:
         self._client, self._worker = client, worker
-        #: Queue -> what was written last by this worker.
+        #: Queue -> the last minute that this worker wrote.
         self._written: dict[str, ChartMinute] = {}
         self._kept: set[str] = set()
-        #: Of the current minute: its time, the queues that are not sampled yet, and the samples.
+        #: The current minute's time, its queues left to sample, and its samples.
         self._now_ms = 0
         self._left: Sequence[str] = ()
         self._found: dict[str, ChartMinute] = {}
 
     def begin(self) -> None:
-        """Begin to keep this minute, if this worker gets the turn. Errors leave a gap in the charts."""
+        """Begin to record this minute, if this worker gets the turn. Errors leave a gap in the charts."""
         client, self._left = self._client, ()
         try:
             turn = keys.charts(client.namespace, "turn")

@@ -49,7 +49,7 @@ from jobq.worker.shared_state import Control, Phase, SharedSlots, lease_and_marg
 from jobq.worker.signals import Signals
 from jobq.worker.timers import Timers
 
-#: How long a child that leaves waits for a thread that takes entries to flows.
+#: How long a leaving child waits for a thread that delivers entries to flows.
 SETTLE_FLOWS_S = 2.0
 
 
@@ -65,7 +65,7 @@ class TickSource(Protocol):
         ...
 
     def enqueue_due(self, ask: Callable[[int, Callable[[], object]], bool]) -> None:
-        """Make due calls. ask: makes the calls of one queue, by its number; see QueueUpkeep."""
+        """Enqueue due ticks. `ask` makes the calls of one queue, given by number; see QueueUpkeep."""
         ...
 
 
@@ -136,7 +136,7 @@ class Runner(Protocol):
 
     @property
     def nuncounted(self) -> int:
-        """Number of messages whose runs are over, and of which `Child` doesn't know."""
+        """Number of ended runs that `Child` doesn't know about yet."""
         ...
 
     def drive(self) -> None:
@@ -147,13 +147,13 @@ class Runner(Protocol):
         ...
 
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
-        """Run these messages of one queue, or begin to."""
+        """Run or start these messages of one queue."""
 
     def reported(self) -> None:
         """Called after each report of ended messages."""
 
     def soft_timeout(self, seconds: float) -> AbstractContextManager[None]:
-        """Return a context in which JobTimeout is raised, in the thread of a sync job, after so many seconds."""
+        """Return a context in which JobTimeout is raised, in the thread of a sync job, after this many seconds."""
         ...
 
     def sent(self) -> None:
@@ -194,7 +194,7 @@ class Child:
         self.slow_ns = round(2 * self.settings.prefetch_s * 1e9)
         # The slot of the sync job in the main thread.
         self._sync_slot: int | None = None
-        # Why what runs is stopped: "lost", "hurry", or "" while it isn't.
+        # Why running jobs are stopped: "lost", "hurry", or "" while they aren't.
         self.abort = ""
         self._aborted_at = 0
         self._is_stopping = lambda: bool(self.abort)
@@ -244,7 +244,7 @@ class Child:
             raise
 
     def _warn_of_threads(self) -> None:
-        """Name the threads for which a program would wait: this process ends without them."""
+        """Log the threads that a program would wait for, because this process ends without them."""
         frames = sys._current_frames()
         cut_off = [
             thread
@@ -259,7 +259,7 @@ class Child:
             )  # fmt: skip
 
     def turn(self) -> Next:
-        """Report what ended, take as many messages as there is room for, and return what to do next."""
+        """Report ended runs, fetch as many messages as there is room for, and return what to do next."""
         self._collect()
         self._begin_fetched()
         self._report(take=True)
@@ -320,7 +320,7 @@ class Child:
         if self.settings.max_jobs is None:
             return room
         slots = self.slots
-        # In this order: one that starts or ends in a thread now is rather counted twice.
+        # In this order, a message that starts or ends in a thread now may be counted twice, but never missed.
         taken = slots.nwaiting + slots.nrunning + self.runner.nuncounted + slots.nfinished
         return self.recycling.left(room, taken)
 
@@ -367,13 +367,13 @@ class Child:
         self.executor.home.only()
         self.context.signals.keep_own()
 
-    # What ended.
+    # Ended runs.
 
     def stopped(self, index: int, slot: int, call: Call, why: object) -> None:
         """Free the slot of a stopped job: its lock is lost, or its message was returned."""
         message = call.message
         if self.slots.is_lost(slot):
-            # The supervisor's line says which: only it asks the server.
+            # The supervisor logs the reason, because only the supervisor queries the server.
             logger.info(
                 "%s %s stopped: cancelled, or its lease was lost", call.job.name, message.mid
             )
@@ -386,19 +386,19 @@ class Child:
         self.slots.free((slot,))
 
     def report(self) -> bool:
-        """Report what ended; whether every report arrived."""
+        """Report ended runs; return whether every report arrived."""
         return self._report(take=False)
 
     def report_unsafe(self) -> None:
-        """Report if the supervisor couldn't, should this child die."""
+        """Report endings that the supervisor couldn't report if this child died."""
         if self.queues.has_unsafe_endings():
             self.report()
 
     def _report(self, take: bool) -> bool:
-        """take: take more with it where the next turn is the same queue's."""
+        """Report ended runs. With `take`, also fetch messages from a queue that has the next turn."""
         if take and self.queues.is_sent:
             return False  # the next turn reads that reply
-        # If a server knows about a run's end, the run has a line in the log.
+        # A run's log line is written before the run is reported.
         self.flush_log()
         told = self._collect()
         for index, number in self.queues.nended().items():
@@ -420,7 +420,7 @@ class Child:
             self.log.flush()
 
     def _limit_with(self, index: int, freed: int) -> int:
-        """How many messages to take with a report that frees `freed` slots."""
+        """Return how many messages to fetch with a report that frees `freed` slots."""
         if self.leaving() or self.slots.asks(Control.QUIET):
             return 0
         room = self.runner.room(index, freed)
@@ -471,13 +471,13 @@ class Child:
                 self.runner.begin(index, slots, messages)
 
     def _settle(self) -> None:
-        """Before leaving, wait for the servers that don't know yet how runs ended here."""
+        """Before leaving, wait until the servers have this child's reports."""
         self.queues.repeat_reports()
         while not self.slots.asks(Control.HURRY) and self.queues.must_wait():
             self.rest()
             self.queues.repeat_reports()
         if self.queues.log_unreported():
-            # The supervisor returns its held messages, and those that a lost call may have handed out.
+            # The supervisor returns held messages, and messages that a lost call may have handed out.
             self.exit_code = exit_codes.FENCED
 
     # Waits.
@@ -579,15 +579,15 @@ class Child:
             self._raise_abort("hurry", "the worker must leave now")
 
     def _raise_abort(self, abort: str, why: str) -> None:
-        # Once a run: a second exception would interrupt what the job does about the first.
+        # Once per run: a second exception would interrupt the job's handling of the first.
         if not self.abort:
             self.abort = abort
             raise JobAborted(why)
 
     def _look_around(self, now: int) -> float:
-        """While a sync job runs long: watch supervisor and lease, and report what ended before it.
+        """While a sync job runs for long, watch the supervisor and the lease, and report earlier endings.
 
-        Return the seconds until the next look.
+        Return the seconds until the next check.
         """
         self.check_parent()
         self._fence_sync()
@@ -640,7 +640,7 @@ class Child:
 
 
 def _is_idle(frame: FrameType | None) -> bool:
-    """Whether a thread is one of a pool's that waits for work, or is over."""
+    """Return whether a thread has ended, or is a pool's thread waiting for work."""
     return frame is None or frame.f_code.co_filename.endswith("concurrent/futures/thread.py")
 
 

@@ -23,14 +23,14 @@ from jobq.worker.counters import Counters
 from jobq.worker.shared_state import ALL_HANDED, HeldMessage, SharedSlots, SlotState
 
 _FOLLOWS = {"ok": "; it runs again", "dead": "; it is dead, having crashed too often"}
-#: Represents the slot of a message that was handed out but has no slot: `UNREAD + 1 == ALL_HANDED`.
+#: Represents the slot of a handed-out message without a slot: `UNREAD + 1 == ALL_HANDED`.
 UNREAD = ALL_HANDED - 1
 #: Signals that a message did not cause: running messages are returned.
 NOT_CHARGED = frozenset(("shutdown", "lease"))
 
 
 class ChildExit(NamedTuple):
-    """How a child ended, and the messages that it held. marks: reported but uncounted endings, by slot."""
+    """How a child ended, and the messages that it held. `marks` has reported but uncounted endings by slot."""
 
     pid: int
     status: int
@@ -69,17 +69,17 @@ class ChildExit(NamedTuple):
 
     @property
     def rss_kib(self) -> int:
-        """Peak memory."""
+        """The child's peak memory in KiB."""
         peak = self.usage.ru_maxrss
         return peak // 1024 if sys.platform == "darwin" else peak
 
 
 class CrashedAttempt(NamedTuple):
-    """An attempt that ended with its child.
+    """An attempt cut short by its child's exit.
 
     Attributes:
         job, attempt: '' and 0 if unknown.
-        headers: Of its call.
+        headers: Headers of its call.
         ran_us: Its run time, 0 if unknown.
     """
 
@@ -122,7 +122,7 @@ def inspect_exit(
 
 
 def cause_of(child: ChildExit, out_of_memory: bool) -> str:
-    """Return one of jobq.jobs.crashes.CAUSES. out_of_memory: whether the kernel has just killed for want of memory."""
+    """Return one of jobq.jobs.crashes.CAUSES. `out_of_memory`: the kernel has just killed for lack of memory."""
     if child.killed_for in ("lease", "hard timeout"):
         return child.killed_for.replace(" ", "_")
     code = os.waitstatus_to_exitcode(child.status)
@@ -137,8 +137,7 @@ def end_held(
 ) -> list[CrashedAttempt]:  # fmt: skip
     """End or return the child's messages of one queue; return the crashed attempts. Safe to repeat after an error.
 
-    The child's caller is closed first, so that a dequeue that arrives later returns nothing. counters: the supervisor's
-    counters.
+    The child's caller is closed first, so that a dequeue that arrives later returns nothing.
     """
     handed = queue.end_session(child.caller) if child.caller else []
     mine = [held for held in child.held if held.queue == index]
@@ -151,7 +150,7 @@ def end_held(
     nread = len(unread) if child.suspect == ALL_HANDED else 0
     # Messages from another queue's call are charged there.
     nelsewhere = 1 if child.suspect == ALL_HANDED and not unread else 0
-    # Each of several suspects is marked and runs alone from now on: only its own crash can dead-letter it.
+    # Mark each of several suspects to run alone, so that only its own crash can dead-letter it.
     limit = crash_limit if child.ncharged + nread + nelsewhere == 1 else 0
     crashed = _ended(child, index, queue, worker, counters, mine, limit)
     crashed += _ended(child, index, queue, worker, counters, unread, limit)

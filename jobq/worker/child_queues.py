@@ -46,7 +46,7 @@ _REPORTED_WITHIN_S = 0.5
 class ChildQueues:
     """Queues are given by index, in the order of the settings.
 
-    before_call: called before each call to a queue's server. counters: counts how runs ended; None for nobody.
+    `before_call` runs before each call to a queue's server. `counters`, if any, counts how runs ended.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ChildQueues:
             line.neighbours = partial(same_node, self.queues, line.index)
         seal = seal_of(client)
         self._done_calls = None if seal is None else DoneCalls(clients.hasty, seal)
-        # Slots of messages that ended, in any thread, in a way that the supervisor couldn't report.
+        # Slots of ended messages, from any thread, whose ending the supervisor couldn't report.
         self._unsafe: set[int] = set()
         # Lines with endings that aren't reported, by queue.
         self._ended: dict[int, QueueLine] = {}
@@ -93,7 +93,7 @@ class ChildQueues:
         self._connection = BlockingConnection(clients.patient, self.queues[0].wake_key)
         # Lines whose calls must be repeated.
         self._late: list[QueueLine] = []
-        #: Queues to which this child reported ends of members of flows, without asking what else the queue has.
+        #: Queues to which this child reported ended members of flows without checking the outbox.
         self.ended_members: set[int] = set()
 
     def _may_give_up(self) -> bool:
@@ -118,7 +118,7 @@ class ChildQueues:
         return line.send(limit) if line.is_idle else None
 
     def take_behind_wait(self, reply: object) -> tuple[Dequeued, int]:
-        """Return that dequeue's messages and their lease deadline. reply: None if it was lost."""
+        """Return the pipelined dequeue's messages and their lease deadline; `reply` is None if it was lost."""
         line = self._lines[0]
         try:
             dequeued, deadline = line.take(reply)
@@ -154,7 +154,7 @@ class ChildQueues:
         return plain
 
     def mark_ended(self, slot: int, ending: Ending) -> bool:
-        """Note for the supervisor that a run is over; whether it can report the ending if this child dies."""
+        """Note for the supervisor that a run is over; return whether it can report the ending if this child dies."""
         plain = ending.outcome == "done" and ending.result is None
         if not plain:
             self._unsafe.add(slot)
@@ -178,7 +178,7 @@ class ChildQueues:
 
     @property
     def nlate(self) -> int:
-        """Number of slots of messages whose report must be repeated: they don't run."""
+        """Number of slots of ended messages whose report must be repeated."""
         return sum(len(_slots(line.late())) for line in self._late)
 
     def has_unsafe_endings(self) -> bool:
@@ -288,7 +288,7 @@ class ChildQueues:
                 continue
             if self._slots.deadline() - boot_ns() <= self._hasty_ns:
                 return
-            # Of a caller of its own: the reply to a call of the line may be on its way.
+            # From a separate caller: the reply to a call of the line may be on its way.
             hasty = self._hasty_lines[index]
             if not hasty.is_idle:
                 return  # the loop repeats it, with all patience
@@ -325,7 +325,7 @@ class ChildQueues:
         self._progress[queue].store_log(mid, attempt, text, keep_s)
 
     def find_dead(self, queue: str, dead_id: str, lease: Lease) -> DeadMessage | None:
-        """Return a dead message, or None if it isn't among the dead. lease: of the message that asks."""
+        """Return a message from the dead-letter set, or None. `lease` belongs to the asking message."""
         asked = self._progress[queue]
         found = asked.admin.dead(mid=dead_id)
         if found and found[0].dead_id == dead_id:
@@ -344,7 +344,7 @@ class ChildQueues:
         return done
 
     def give_back(self, index: int, slots: Sequence[int]) -> None:
-        """Give back what wasn't started of these."""
+        """Return the unstarted messages in these slots."""
         unstarted, leases = self._slots.withdraw(slots)
         if not self.release(index, list(leases.values()), list(leases)):
             unstarted = [slot for slot in unstarted if slot not in leases]
@@ -362,7 +362,7 @@ class ChildQueues:
     def repeat_reports(self) -> None:
         """Send each reachable queue its pending reports.
 
-        Nothing is fetched now, so messages of a repeated call are returned.
+        This doesn't fetch, so it returns messages that a repeated call hands out.
         """
         for line in self._late:
             if line.waits and self._health.may_ask(line.index):
@@ -381,11 +381,11 @@ class ChildQueues:
         return min(waits) / 1000 if waits else None
 
     def must_wait(self) -> bool:
-        """Whether a server doesn't know yet how runs ended here, and may still answer."""
+        """Whether a report is pending on a server that may still answer."""
         return any(line.late() and self._health.state(line.index) != BROKEN for line in self._late)
 
     def log_unreported(self) -> bool:
-        """Log what couldn't be reported; whether there is anything."""
+        """Log unreported endings; return whether there are any."""
         if self._late:
             names = {self.queues[line.index].name for line in self._late}
             logger.warning(

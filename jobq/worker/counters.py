@@ -78,7 +78,7 @@ class Labels(NamedTuple):
 
     @classmethod
     def of(cls, queues: Sequence[str], jobs: Sequence[str]) -> Labels:
-        """Return the first of these names, and OTHER behind each."""
+        """Return the first of these names, followed by OTHER for each kind."""
         return cls((*queues[:MAX_QUEUES], OTHER), (*sorted(jobs)[:MAX_JOBS], OTHER))
 
 
@@ -119,7 +119,7 @@ class Counters:
         self._ended[queue][ending.token] = slot, counter, figures
 
     def reported(self, queue: int, endings: Sequence[Ending], replies: Sequence[str]) -> None:
-        """Count endings that the server has answered. Most are a batch of one job, all of it done."""
+        """Count endings that the server has answered. Most batches are successful calls of one job."""
         take = self._ended[queue].pop
         noted = [take(ending.token, None) for ending in endings]
         groups: dict[int, list[_Noted]] = {}

@@ -1,8 +1,8 @@
-"""Records finished sealed calls, so that a call that is put back without a key doesn't run again.
+"""Records finished sealed calls, so that a call put back without a key doesn't run again.
 
 A sorted set per queue, `jobq:spent:{low}`, maps a digest of the sealed call to the epoch ms after which no call
 finished now is valid. Producers' users may not write there (docs/operating/security.md). It is written after the server
-has accepted an ending: if the worker is killed in between, a call may run once more.
+has accepted an ending: if the worker is killed in between, a call may run again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DoneCalls:
         return message.token in self._done
 
     def note(self, queue: str, endings: Sequence[Ending], replies: Sequence[str]) -> None:
-        """Store what the server accepted as done."""
+        """Store the calls that the server accepted as done."""
         self._done.difference_update(ending.token for ending in endings)
         done = [
             digest

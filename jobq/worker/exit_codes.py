@@ -1,4 +1,4 @@
-"""Exit codes of `jobq worker`, in addition to those of every command."""
+"""Exit codes of `jobq worker`, in addition to the codes shared by all commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEANINGS = {
     FORCED: "worker: stopped before running jobs had ended; they run again",
 }
 
-# Of a child only: its leases ended and its job didn't stop; it is replaced (see recycle); it failed.
+# Only of children: a job didn't stop after its lease; the child is to be replaced (see recycle); it failed.
 FENCED = 13
 RECYCLED = 14
 FAILED = 70

@@ -43,7 +43,7 @@ class SourceControl:
         return self._stopping or os.getppid() != self.supervisor
 
     def quiet(self) -> bool:
-        """Whether to enqueue nothing more."""
+        """Whether to stop enqueueing."""
         return self._quiet
 
     def running(self) -> list[tuple[int, str, str, int]]:
@@ -61,7 +61,7 @@ class SourceControl:
             return []  # read while the child wrote, since its lock isn't shared with this process
 
     def serve(self, queues: Mapping[str, int]) -> None:
-        """Let the worker also serve these queues from now on, with their weights."""
+        """Make the worker also serve these queues, with their weights."""
         new = {name: weight for name, weight in queues.items() if name not in self._queues}
         if new:
             # In the order in which the supervisor numbers them.
@@ -69,7 +69,7 @@ class SourceControl:
             os.write(self._asks, msgspec.json.encode(new) + b"\n")
 
     def drain(self) -> None:
-        """Empty `woken`."""
+        """Read and discard the bytes in `woken`."""
         try:
             while os.read(self.woken, 4096):
                 pass
@@ -77,7 +77,7 @@ class SourceControl:
             pass
 
     def handle_signals(self) -> None:
-        """In the source's process, TERM stops, USR1 quiets, USR2 ends that. Other signals are the supervisor's."""
+        """In the source's process, TERM stops it, USR1 pauses it, USR2 resumes it. The supervisor handles others."""
         signal.set_wakeup_fd(self._filled, warn_on_full_buffer=False)
         for number in (
             signal.SIGINT,
@@ -121,7 +121,7 @@ class Feeder:
         self._failures = 0
 
     def look_after(self) -> None:
-        """Reap it, and start it if it should run and doesn't."""
+        """Reap the process, and start it if it should run but doesn't."""
         if self.pid and self._reaped():
             self.pid = 0
         if self.pid or self.done or time.monotonic() < self._due_at or self._source is None:
@@ -154,19 +154,19 @@ class Feeder:
         return wanted
 
     def quiet(self, quiet: bool) -> None:
-        """Ask it to enqueue nothing more, or to continue."""
+        """Ask the source to stop enqueueing, or to continue."""
         self._quiet = quiet
         self._send(signal.SIGUSR1 if quiet else signal.SIGUSR2)
 
     def stop(self) -> None:
-        """Ask it to leave, once."""
+        """Ask the process to leave, once."""
         self.done = True
         if not self._stopped:
             self._stopped = True
             self._send(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it immediately."""
+        """End the process immediately."""
         self.done = True
         self._send(signal.SIGKILL)
 

@@ -31,11 +31,11 @@ class Flows(Protocol):
     """The worker's interface to flows, whose code is in a higher layer."""
 
     def drain(self, queue: str, most: int, /) -> int:
-        """Take about so many entries of a queue's outbox to the flows; how many it took."""
+        """Deliver about `most` entries of a queue's outbox to the flows; return how many."""
         ...
 
     def fill_inputs(self, call: Call, /) -> Call:
-        """The call with results of steps as its arguments."""
+        """Return the call with results of steps as its arguments."""
         ...
 
     def flow_of(self, context: Context, /) -> MemberFlow:
@@ -44,7 +44,7 @@ class Flows(Protocol):
 
 
 class LateFlows:
-    """Loads the code of flows when it is first called. client: of all calls."""
+    """Loads the code of flows at the first call. All calls use `client`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -59,16 +59,16 @@ class LateFlows:
         return self._flows.drain(queue, most)
 
     def fill_inputs(self, call: Call) -> Call:
-        """Drain through the loaded flows; see Flows."""
+        """Fill inputs through the loaded flows; see Flows."""
         return self._flows.fill_inputs(call)
 
     def flow_of(self, context: Context) -> MemberFlow:
-        """Drain through the loaded flows; see Flows."""
+        """Return the flow from the loaded flows; see Flows."""
         return self._flows.flow_of(context)
 
 
 class FlowDrains:
-    """Queues are given by index. client: with a short patience. aside: drain in a thread next to the event loop."""
+    """Queues are given by index. `client` has a short patience. With `aside`, drains run in a separate thread."""
 
     def __init__(self, client: Client, names: Sequence[str], *, aside: bool) -> None:
         self._flows, self._names, self._aside = LateFlows(client), names, aside
@@ -82,7 +82,7 @@ class FlowDrains:
         self.left: set[int] = set()
 
     def noticed(self, index: int, *, is_busy: bool) -> bool:
-        """A queue's outbox holds entries. Drain it now, or later if this child is busy; whether any were taken."""
+        """Drain a queue's outbox now, or later if this child is busy; return whether any entries were taken."""
         if is_busy and monotonic() - self._drained_at.get(index, 0.0) < EVERY_S:
             return False
         if not self._aside:

@@ -19,7 +19,7 @@ class FullPool:
         self._client, self._warned = client, False
 
     def on_wait(self, receipt: Receipt[Any]) -> None:
-        """Warn if a job waits for a message that is still queued, and all slots of its queue's workers are taken."""
+        """Warn if a job waits for a queued message while all slots of its queue's workers are taken."""
         context = running.get(None)
         if context is None or self._warned:
             return

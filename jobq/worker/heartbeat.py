@@ -27,7 +27,7 @@ from jobq.worker.recycle import resident_bytes
 _MAY_ASK = "#!lua flags=no-writes\nreturn redis.acl_check_cmd('INFO', 'memory') and 1 or 0"
 #: Names in one log line.
 MAX_NAMES = 10
-#: About how often a worker removes what others, which were killed, left in the lists.
+#: About how often a worker removes the list entries of killed workers.
 CLEAN_EVERY_S = 600.0
 
 
@@ -131,7 +131,7 @@ def named(names: Sequence[str]) -> str:
 
 
 class Heartbeat:
-    """Sent with every renewal of leases. on_answer: called with the ns that a plain command took."""
+    """Sent with every renewal of leases. `on_answer` is called with the time of a plain command in ns."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Heartbeat:
         }  # fmt: skip
 
     def declares(self, schedules: Mapping[str, Sequence[str]]) -> None:
-        """Say in the entry which schedules this worker's code declares, by queue."""
+        """Store in the entry the schedules that this worker's code declares, by queue."""
         self._facts.pop("schedules", None)
         if sum(map(len, schedules.values())) <= presence.MAX_SCHEDULES:
             self._facts["schedules"] = schedules
@@ -182,7 +182,7 @@ class Heartbeat:
     def send(self, members: list[PoolMember], quiet: bool = False, leaving: bool = False) -> bool:
         """Renew the worker's entries; now and then also the lists of queues and jobs, in case the server lost them.
 
-        Return whether the server has answered. quiet: nothing new is taken. leaving: the worker drains.
+        Return whether the server has answered. The worker is paused if `quiet`, and drains if `leaving`.
         """
         try:
             now_ms = self._server_ms()
@@ -222,7 +222,7 @@ class Heartbeat:
             # Later only data that the server lost: a newer program may have reported something else since.
             presence.put_redactions(client, self._hidden, may_replace=not self._list_at)
             has_room = has_room and self._register()
-            # Not at the start: workers that run for a minute write charts.
+            # Not at the start: only workers older than a minute write charts.
             if has_room and self._charts is not None and self._list_at:
                 self._charts.begin()
             self._list_at = now + directory.LIST_EVERY_S
@@ -266,7 +266,7 @@ class Heartbeat:
 
 
 def child_entry(member: PoolMember, queues: Sequence[str], now_ms: int = 0) -> presence.ChildEntry:
-    """Return the running jobs of a living child. now_ms: the server's clock; by default, this machine's."""
+    """Return the running jobs of a living child. `now_ms` is the server's clock; the default is this machine's."""
     slots, now_ms, now_ns = member.slots, now_ms or round(time.time() * 1000), boot_ns()
     running = tuple(
         presence.RunningJob(queues[held.queue], held.mid, now_ms - (now_ns - since) // 1_000_000)

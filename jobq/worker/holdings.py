@@ -27,7 +27,7 @@ ROOM = SIZE - _HEAD.size
 
 
 class HoldingState(IntEnum):
-    """How far it is. NOTED: the child may have taken it. LOST: it could not be renewed."""
+    """State of a resource. NOTED: the child may have taken it. LOST: it could not be renewed."""
 
     FREE = 0
     NOTED = 1
@@ -36,7 +36,7 @@ class HoldingState(IntEnum):
 
 
 class Holding(NamedTuple):
-    """owner: the token of the message whose job holds it. entry: the resource, for its keeper."""
+    """A resource, as an `entry` for its keeper. `owner` is the token of the message whose job holds it."""
 
     place: int
     state: int
@@ -45,10 +45,10 @@ class Holding(NamedTuple):
 
 
 class Keeper(Protocol):
-    """Knows what entries mean."""
+    """Renews and returns the resources that entries describe."""
 
     def renew(self, client: Client, entries: list[bytes], lease_s: float) -> list[bool | None]:
-        """Renew what is held for `lease_s`; return whether each is still held, None where the server is away."""
+        """Renew entries for `lease_s`; return whether each is still held, or None if the server is away."""
         ...
 
     def leave(self, client: Client, entries: list[bytes]) -> None:
@@ -56,7 +56,7 @@ class Keeper(Protocol):
 
 
 class SharedHoldings:
-    """Memory that one child shares with the supervisor. Unused pages are free."""
+    """Memory shared by a child and the supervisor. Unused pages are free."""
 
     def __init__(self) -> None:
         self._memory = memoryview(mmap.mmap(-1, COUNT + COUNT * SIZE))
@@ -65,7 +65,7 @@ class SharedHoldings:
         self._lock = new_lock()
 
     def reset(self) -> None:
-        """Empty it for the next child; the last child is gone."""
+        """Empty the memory for the next child, after the last child's exit."""
         if any(self._states):
             self._states[:] = bytes(COUNT)
         self._lock = new_lock()
@@ -73,7 +73,7 @@ class SharedHoldings:
     # The child's.
 
     def note(self, owner: str, entry: bytes) -> int | None:
-        """Note what the job of the message `owner` is about to take; None if there is no room."""
+        """Record a resource before the job of `owner` acquires it; return its index, or None if the memory is full."""
         name = owner.encode()
         if len(name) + len(entry) > ROOM:
             return None
@@ -98,18 +98,18 @@ class SharedHoldings:
                 self._states[index] = HoldingState.FREE
 
     def is_lost(self, index: int) -> bool:
-        """Whether it could not be renewed."""
+        """Return whether a resource could not be renewed."""
         return self._states[index] == HoldingState.LOST
 
     # The supervisor's.
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is noted."""
+        """Whether the memory is empty."""
         return not any(self._states)
 
     def snapshot(self) -> list[Holding] | None:
-        """Everything noted; None if the child is in the middle of a change, or was stopped there."""
+        """Return all entries, or None if the child is in the middle of a change or was stopped there."""
         if not self._lock.acquire(timeout=LOCK_WAIT_S):
             return None
         try:
@@ -118,11 +118,11 @@ class SharedHoldings:
             self._lock.release()
 
     def left(self) -> list[Holding]:
-        """Everything noted, once the child is gone."""
+        """Return all entries, after the child's exit."""
         return [self._read(index) for index, state in enumerate(self._states) if state]
 
     def confirm(self, renewed: Iterable[Holding], state: HoldingState) -> None:
-        """Note whether what is still noted was renewed, or that it was given back."""
+        """Set the state of these resources, unless they were dropped."""
         if not self._lock.acquire(timeout=LOCK_WAIT_S):
             return
         try:
@@ -156,12 +156,12 @@ class Keeping:
         self._gone: list[bytes] = []
 
     def child_gone(self, holdings: SharedHoldings) -> None:
-        """Give back what a child that exited held."""
+        """Return the resources of an exited child."""
         self._gone += [one.entry for one in holdings.left()]
         self.leave()
 
     def leave(self) -> None:
-        """Give back what is to be given back; again with the next renewal if that fails."""
+        """Return pending resources. If that fails, the next renewal tries again."""
         gone = self._gone
         try:
             if gone:
@@ -171,7 +171,7 @@ class Keeping:
             logger.warning("%d slots of limits can't be given back yet: %s", len(gone), error)
 
     def renew(self, children: Iterable[Memory]) -> None:
-        """Renew the resources of running jobs, and return those left behind by finished jobs."""
+        """Renew the resources of running jobs, and return resources left behind by finished jobs."""
         held = [
             (holdings, one)
             for slots, holdings in children

@@ -15,15 +15,15 @@ from jobq.worker.pool import PoolMember
 from jobq.worker.shared_state import HeldMessage, SlotState, lease_and_margin, lease_deadline
 
 PER_CALL = 500
-#: A timer that is so late won't come.
+#: A timer that is this late won't fire.
 LATE_NS = 50_000_000
 
-#: Makes the calls of one queue; whether they succeeded.
+#: Makes the calls of one queue; returns whether they succeeded.
 Ask = Callable[[int, Callable[[], object]], bool]
 
 
 class Leases:
-    """Queues are given in the order in which children number them. on_lost: called with how many locks were lost."""
+    """Queues are given in the children's order. `on_lost` is called with the number of lost locks."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Leases:
         self._on_lost = on_lost
 
     def renew(self, members: Iterable[PoolMember], ask: Ask) -> bool:
-        """Renew all leases, one call per queue and 500 locks; whether all were confirmed."""
+        """Renew all leases, one call per queue and 500 locks; return whether all were confirmed."""
         if self._taken or self._claimed:
             self.release_taken(ask)
         by_queue: dict[int, list[tuple[PoolMember, HeldMessage]]] = {}
@@ -101,7 +101,7 @@ class Leases:
         return word in ("done-with-backoff", "done-awaiting-gc", "done-with-requeue")
 
     def take_back(self, member: PoolMember, ask: Ask) -> None:
-        """Release what waits behind a job that turned out slow, also what its child fetched and didn't read."""
+        """Release messages queued after a slow job, including messages that its child fetched but didn't read."""
         slots = member.slots
         if not slots.nrunning or slots.ran_ns() < self._slow_ns:
             return
@@ -114,7 +114,7 @@ class Leases:
             self.release_taken(ask)
 
     def release_taken(self, ask: Ask) -> None:
-        """Release what was taken from children; again with the next renewal if that fails."""
+        """Release messages taken from children. If that fails, the next renewal tries again."""
         for index in {one.queue for one in self._taken}:
             leases = [Lease(one.mid, one.token) for one in self._taken if one.queue == index]
             if ask(index, partial(self._release, index, leases)):
@@ -124,7 +124,7 @@ class Leases:
                 self._claimed.remove(claimed)
 
     def _close(self, index: int, caller: str, held: frozenset[str]) -> None:
-        """Release what a caller's last call handed out, or refuse that call if it comes later."""
+        """Release the messages of a caller's last call, or reject that call if it arrives later."""
         handed = self._queues[index].end_session(caller)
         self._release(index, [lease for lease in handed if lease.token not in held])
 
@@ -154,7 +154,7 @@ class Leases:
             member.kill("lease")
 
     def _look_for(self, member: PoolMember, now: int) -> None:
-        """Make a child look after its job if its timer is late: the job has stopped it, or blocks its signal."""
+        """Make a child check its job if its timer is late: the job has stopped it, or blocks its signal."""
         at = member.slots.look_at
         if member.looked_for < at < now - LATE_NS and member.slots.nrunning:
             member.looked_for = at

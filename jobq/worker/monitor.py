@@ -1,7 +1,7 @@
-"""The monitor process: it answers for the worker while the supervisor is busy, and reports what crashed.
+"""The monitor process: it answers for the worker while the supervisor is busy, and reports crashes.
 
 The supervisor has one thread, so it forks this process before the children. The process reads the memory that the
-worker's processes share. The supervisor sends it what died, one datagram each. It runs only if it has listeners, ends
+worker's processes share. The supervisor sends it one datagram per death. It runs only if it has listeners, ends
 with the worker as its last process, and is started again if it dies.
 """
 
@@ -31,7 +31,7 @@ from jobq.worker.recycle import resident_bytes
 from jobq.worker.shared_state import NEVER, Phase
 from jobq.worker.signals import die_with
 
-#: How long the monitor may take to send what is left.
+#: How long the monitor may take to send the remaining reports.
 LEAVE_S = 2.0
 #: How often it looks whether the supervisor is there, where the kernel doesn't end it.
 LOOK_S = 1.0
@@ -54,20 +54,20 @@ class PoolState:
         self.looped()
 
     def looped(self, quiet: bool = False, stopping: bool = False, full: bool = False) -> None:
-        """Note that the supervisor's loop has made another turn. full: the server's memory is full."""
+        """Record another turn of the supervisor's loop. `full` means that the server's memory is full."""
         self._words[_LOOP_AT] = boot_ns()
         self._words[_FLAGS] = quiet * _QUIET + stopping * _STOPPING + full * _FULL
 
     def server_answered(self) -> None:
-        """Note that the server has answered all that it was asked."""
+        """Record that the server has answered all calls."""
         self._words[_SERVER_AT] = boot_ns()
 
     def set_pid(self, index: int, pid: int) -> None:
-        """Note the child in this place of the pool, 0 for none."""
+        """Record the pid of the child in this place of the pool, 0 for none."""
         self._words[_PIDS + index] = pid
 
     def pid(self, index: int) -> int:
-        """Return the child in this place of the pool, 0 for none."""
+        """Return the pid of the child in this place of the pool, 0 for none."""
         return self._words[_PIDS + index]
 
     @property
@@ -156,7 +156,7 @@ class Monitor:
         self._pool = PoolView(settings, slots, self.state, members, pages)
 
     def start(self, alive_write: int) -> None:
-        """Fork the process. alive_write: descriptor to close in it. Raises ConfigError if a listener can't start."""
+        """Fork the process, which closes the descriptor `alive_write`. Raises ConfigError if a listener can't start."""
         if self._listeners:
             for listener in self._listeners:
                 listener.open()
@@ -206,7 +206,7 @@ class Monitor:
             return
         data = msgspec.json.encode(report)
         if len(data) > _LARGEST and isinstance(report, CrashReport):
-            # Headers may fill a whole message. Listeners need the trace alone.
+            # Headers may fill a whole message. Listeners need only the trace.
             headers = {
                 name: value
                 for name, value in report.headers.items()
@@ -219,7 +219,7 @@ class Monitor:
             logger.warning("the report of a crash is lost: %s", error)
 
     def leave(self) -> None:
-        """End the process, once it has sent what is left."""
+        """End the process, once it has sent the remaining reports."""
         if not self.pid or self._outbox is None:
             return
         try:
@@ -279,7 +279,7 @@ def _receive(listeners: Sequence[MonitorListener], inbox: socket.socket, parent:
 
 
 def _notify(call: object, *arguments: object) -> None:
-    """Call a listener; an error of one must not keep the others from their report."""
+    """Call a listener. Its error must not keep the report from other listeners."""
     assert callable(call)
     try:
         call(*arguments)

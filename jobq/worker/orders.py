@@ -18,14 +18,14 @@ from jobq.worker.pool import PoolMember, StackDump
 
 #: After a failed try, the next try waits this many times its duration.
 PAUSE_PER_TRY = 4
-#: Dumps that may wait for the dump that children are writing.
+#: Maximum number of dumps waiting for the current dump.
 MAX_DUMPS = 4
 #: The action of a verb, and its answer; an empty text: the worker can't, because it is leaving.
 Act = Callable[[], str]
 
 
 class Orders:
-    """Orders of one worker. acts: the action of each order, apart from dumps."""
+    """Orders of one worker. `acts` has the action of each order except dumps."""
 
     def __init__(
         self, client: Client, name: str, members: Sequence[PoolMember], queues: Sequence[str],
@@ -45,7 +45,7 @@ class Orders:
         return bool(self._dumps)
 
     def look_after(self, started_at: int, every_s: float) -> bool:
-        """Read and obey the orders if it is time, and finish dumps; whether an order was obeyed."""
+        """Read and carry out orders if it is time, and finish dumps; return whether an order was carried out."""
         self._finish_dumps()
         began = time.monotonic()
         if began < self._read_at:
@@ -104,7 +104,7 @@ class Orders:
         self.dump(chosen, partial(_log, chosen))
 
     def dump(self, members: list[PoolMember], then: Callable[[StackDump], None]) -> None:
-        """Have children write their stacks, one dump after the other; call `then` in a later turn of the loop."""
+        """Make children write their stacks, one dump at a time; call `then` in a later turn of the loop."""
         self._dumps.append((members, then))
         self._finish_dumps()
 

@@ -1,6 +1,6 @@
 """Decides which queue a child queries next, and how long it waits when all are empty.
 
-With one queue, the server says how long to wait. With several, an empty queue sleeps until its wake marker comes; the
+With one queue, the server sets the waiting time. With several, an empty queue sleeps until its wake marker comes; the
 supervisor handles work that becomes due later.
 """
 
@@ -55,7 +55,7 @@ class Polling:
         return self._turns.next()
 
     def found(self, index: int, dequeued: Dequeued) -> None:
-        """Note what asking a queue gave."""
+        """Record the result of asking a queue."""
         something = bool(dequeued.messages) or dequeued.poll_after_ms == 0
         if something or dequeued.next_due_ms or index in self._active or not self._many:
             self._health.touch(index)
@@ -92,7 +92,7 @@ class Polling:
         return min(longest_s, max(0.001, soonest - monotonic())) if soonest else longest_s
 
     def wake(self) -> None:
-        """After a wait or a look, wake the queues whose marker came or whose time has come."""
+        """After a wait or a check, wake the queues whose marker came or whose time has come."""
         if not self._many:
             return
         for index in self.waiter.woken:
@@ -107,7 +107,7 @@ class Polling:
                 self._turns.wakes(index)
 
     def look_for_wakes(self) -> None:
-        """Between jobs, look whether a sleeping queue has something. The server serves idle children first."""
+        """Between jobs, check whether a sleeping queue has something. The server serves idle children first."""
         if not self._many or not self._turns.asleep:
             return
         now = monotonic()
@@ -131,7 +131,7 @@ class Polling:
         self.wake()
 
     def stays(self, index: int) -> bool:
-        """Whether the next turn is this queue's too; if so, the turn is used up."""
+        """Return whether this queue also has the next turn; if so, that turn is used up."""
         self.look_for_wakes()
         return self._turns.stays(index)
 
@@ -163,7 +163,7 @@ class Polling:
     def return_wakes(self, queues: Sequence[Queue]) -> None:
         """Before leaving, make the server push again a marker that may have come as this child stopped waiting.
 
-        queues: the same ones, on a client with little patience.
+        `queues` are the same queues on a client with little patience.
         """
         taken = self._unasked.union(self.waiter.woken) if self._many else range(len(queues))
         for index in taken:

@@ -18,14 +18,14 @@ from jobq.worker.shared_state import Phase, SharedSlots
 
 BACKOFF_S = 0.1
 MAX_BACKOFF_S = 5.0
-#: A child that ran this long, or ended a job, is not part of a crash loop.
+#: A child with this run time, or with an ended job, is not part of a crash loop.
 SETTLED_S = 5.0
 #: How long a child gets to write its stacks.
 STACKS_WITHIN_S = 0.5
 
 
 class PoolMember:
-    """At most one running child."""
+    """A place in the pool, for one running child at a time."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -78,12 +78,12 @@ class PoolMember:
         return bool(self.pid) and self.slots.phase == Phase.BOOTING
 
     def ask(self, control: int) -> None:
-        """Ask the child for something, and make it notice."""
+        """Send requests to the child, and make it read them."""
         self.slots.ask(control)
         self.notify()
 
     def ask_no_more(self, control: int) -> None:
-        """Take back what it was asked for."""
+        """Withdraw requests to the child."""
         self.slots.ask_no_more(control)
         self.notify()
 
@@ -132,7 +132,7 @@ class StackDump:
                 os.kill(pid, signal.SIGTTIN)
 
     def is_over(self) -> bool:
-        """Whether all children have written since the last look and are done, or have had their time."""
+        """Whether all children have written since the last check and are done, or have had their time."""
         sizes = [stacks.size() for stacks in self._files.values()]
         written = all(sizes) and sizes == self._sizes
         self._sizes = sizes

@@ -28,7 +28,7 @@ from jobq.worker.sync_runner import SyncRunner
 class StackFile:
     """The file to which a child writes the stacks of its threads on TTIN, and which the supervisor reads.
 
-    faulthandler writes it, which needs no GIL: a child whose job holds the GIL answers too. On one terminal all
+    faulthandler writes it without the GIL, so a child whose job holds the GIL also answers. On one terminal, all
     children would write at the same time, line by line.
     """
 
@@ -42,7 +42,7 @@ class StackFile:
         self._closing = weakref.finalize(self, os.close, self._file)
 
     def register(self) -> None:
-        """In the child, write there on TTIN."""
+        """In the child, write the stacks to this file on TTIN."""
         faulthandler.unregister(signal.SIGTTIN)
         faulthandler.register(signal.SIGTTIN, file=self._file, all_threads=True, chain=False)
 
@@ -65,7 +65,7 @@ class StackFile:
 
 
 class Listeners:
-    """Whom a child's signal handlers call, once they exist."""
+    """The objects that a child's signal handlers call, once they exist."""
 
     def __init__(self) -> None:
         self.on_notice: Callable[[], None] = lambda: None
@@ -74,7 +74,7 @@ class Listeners:
 
 
 def child_main(plan: PoolPlan, slots: SharedSlots, parent: int, stacks: StackFile) -> NoReturn:
-    """Be a child until its exit. Called right after the fork, with all signals blocked."""
+    """Run a child until its exit. Called right after the fork, with all signals blocked."""
     code = exit_codes.FAILED
     try:
         code = _run(plan, slots, parent, stacks)
@@ -142,7 +142,7 @@ def reseed() -> None:
 
 
 def _handle_signals(slots: SharedSlots, listeners: Listeners, home: Home) -> tuple[int, Signals]:
-    """Handle signals. Return the end of a pipe that becomes readable after each signal.
+    """Install signal handlers. Return the end of a pipe that becomes readable after each signal.
 
     Signals that the supervisor handles for the whole pool are ignored here by a handler, not by SIG_IGN, which programs
     started by jobs would inherit.
@@ -177,7 +177,7 @@ def _ignore(number: int, _: object) -> None:
 
 
 def _let_jobs_fork(listeners: Listeners) -> None:
-    """In a process that a job forks, TERM ends it. Signals that a terminal sends to all stay the supervisor's.
+    """Let TERM end a process that a job forks. Signals that a terminal sends to all stay the supervisor's.
 
     A signal between the fork and its default handling would run this child's Python handler: it would be lost, or
     taken for this child's. So signals are blocked until then.

@@ -13,7 +13,7 @@ from jobq.worker import logger
 
 
 class Process(NamedTuple):
-    """A running process. started: in clock ticks since the boot."""
+    """A running process; `started` is in clock ticks since the boot."""
 
     parent: int
     group: int
@@ -22,10 +22,10 @@ class Process(NamedTuple):
 
 
 def reap_orphans(ours: Collection[int]) -> None:
-    """Reap ended processes that no one waits for.
+    """Reap ended processes that the supervisor has adopted.
 
-    The first process of a container is the parent of each process whose own parent is gone. ours: ids of processes that
-    the supervisor waits for elsewhere.
+    The first process of a container adopts each process whose parent is gone. `ours` has the ids of processes that the
+    supervisor waits for elsewhere.
     """
     with suppress(ChildProcessError):
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
@@ -47,8 +47,8 @@ def lead_group() -> None:
 def end_programs(child: int, since: int) -> None:
     """End the processes below a child, or in its group, that started at `since` (boot_ns) or later: its running jobs'.
 
-    The child may have exited, but must not be reaped. Programs that earlier jobs left run on. Where there is no /proc
-    nothing is ended.
+    The child may have exited, but must not be reaped. Programs that earlier jobs left continue. Without /proc,
+    programs aren't ended.
     """
     if not os.path.exists(f"/proc/{child}/stat"):
         return

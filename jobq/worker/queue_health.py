@@ -41,7 +41,7 @@ class QueueTrouble(NamedTuple):
 
 
 class QueueHealth:
-    """Made before the first fork. Queues are given by index. room: how many more may be served later."""
+    """Made before the first fork. Queues are given by index. `room` is how many more queues may be served later."""
 
     def __init__(self, count: int, room: int = 0) -> None:
         self.count, self.room = count, room
@@ -53,7 +53,7 @@ class QueueHealth:
         self._texts = memory[words : words + _TEXT * count]
         self._touched = memory[words + _TEXT * count :]
         self._untouched = bytes(count)
-        #: Called for each try that failed.
+        #: Called for each failed try.
         self.on_failure: Callable[[], None] = lambda: None
 
     def grow(self, count: int) -> None:
@@ -95,7 +95,7 @@ class QueueHealth:
         return max(1, (self._words[1 + _WORDS * index + _AGAIN] - boot_ns()) // 1_000_000)
 
     def failed(self, indexes: Iterable[int], state: int, why: object, asked_at: int) -> None:
-        """Note that these queues don't answer. asked_at: when (boot_ns) the failed try began."""
+        """Record that these queues don't answer. `asked_at` is when (boot_ns) the failed try began."""
         self.on_failure()
         now = boot_ns()
         text = str(why).encode()[:_TEXT]
@@ -151,7 +151,7 @@ class OutageLog:
         self._logged: dict[int, QueueTrouble] = {}
 
     def update(self, troubles: Mapping[int, QueueTrouble]) -> None:
-        """Log what changed since the last call."""
+        """Log changes since the last call."""
         if not troubles and not self._logged:
             return
         now = boot_ns()

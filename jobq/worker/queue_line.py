@@ -1,7 +1,7 @@
 """The calls of one child to one queue: the current call, and unreported endings.
 
 The server keeps the last call number of a caller per queue. So a call whose reply was lost is repeated under its number
-before the caller makes another one, and returns the messages that it handed out. Trouble with one queue doesn't affect
+before the caller makes another call, and returns the messages that it handed out. Trouble with one queue doesn't affect
 other queues.
 """
 
@@ -187,7 +187,7 @@ class QueueLine:
         return self._answered(began.call.make, began.asked_at)
 
     def ask_hastily(self) -> bool:
-        """Report endings; whether the server answered. A call with so little time notes no trouble of the queue."""
+        """Report endings; return whether the server answered. With so little time, a failure is not recorded."""
         try:
             self._answered(self._begin(0).call.make)
         except NotReportedError:
@@ -319,7 +319,7 @@ class QueueLine:
         return handed, call.asked_at + self._held_ns
 
     def _put_back(self) -> None:
-        """Give the call under way up, and keep its endings."""
+        """Give up the call under way, and keep its endings."""
         call, self._call = self._call, None
         assert call is not None
         self.outbox[:0] = call.entries
@@ -332,7 +332,7 @@ class QueueLine:
             call = self._begin(0, number).call
             self._answered(lambda: call.make(client), boot_ns(), again=True)
         except ReportRefusedError as refused:
-            # If the queue isn't rejected as a whole, one of these endings is. It must not block the others.
+            # The server rejects the queue, or only one of these endings, which must not block the others.
             call = self._begin(0, 0).call
             self._answered(lambda: call.make(client), boot_ns(), again=True)
             if number > 1:
@@ -378,7 +378,7 @@ class RefusedLog:
         self._once = once or OnceAMinute()
 
     def __call__(self, endings: Sequence[Ending], replies: Sequence[str]) -> None:
-        """Log the endings that the server refused: one warning a minute that says what to do, else `info`."""
+        """Log rejected endings: one warning a minute with a remedy, otherwise `info`."""
         for ending, reply in zip(endings, replies, strict=True):
             if reply == "stale":
                 self._stale(ending)

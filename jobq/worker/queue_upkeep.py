@@ -17,13 +17,13 @@ from jobq.worker.queue_health import AWAY, BROKEN, OutageLog, QueueHealth, Queue
 from jobq.worker.queue_line import REFUSED, same_node
 
 FIRST_PAUSE_NS = 400_000_000
-#: How often a queue is asked that has work to do: messages to promote, recover or collect.
+#: How often a queue with work to do is asked: messages to promote, recover or collect.
 EVERY_NS = 2_000_000_000
 #: Queues asked in a row. Children may have to wait that long for the supervisor.
 PER_LOOK = 100
 #: How often the other queues are checked; the least time between two checks; queues per command.
 SWEEP_NS, SWEEP_PART_NS, PER_COMMAND = 5_000_000_000, 800_000_000, 250
-#: Entries of a queue's outbox that the supervisor takes to flows in a row. Leases must be renewed in time.
+#: Entries of a queue's outbox that the supervisor delivers to flows in a row. Leases must be renewed in time.
 MAX_ENTRIES = 256
 #: A node that doesn't answer takes at most a fifth of the supervisor's time. The longest pause bounds the case that the
 #: worker itself was stopped for an hour during a try.
@@ -46,19 +46,19 @@ class QueueUpkeep:
         self._outages, self._on_dead = OutageLog(self._names), on_dead
         # Queues that don't know yet that deaths add messages.
         self._to_note: set[int] = set()
-        # Queues whose calls the server refuses the supervisor. Children note their own troubles.
+        # Queues whose calls by the supervisor the server rejects. Children record their own troubles.
         self._refused: dict[int, QueueTrouble] = {}
         self._not_before: dict[int, int] = {}
         self._quarantined: dict[int, int] = {}
         self._flows, self._once = LateFlows(queues[0].client), OnceAMinute()
-        # When to ask which queue; at first all. Queues that are not here have no work to do.
+        # When to ask each queue; at first, all queues. A queue without an entry is idle.
         self._due: dict[int, int] = {}
         self._asked_at: dict[int, int] = {}
         self._sweep_at = boot_ns() + SWEEP_NS
         self.begin(0)
 
     def begin(self, first: int) -> None:
-        """Also maintain these queues from now on."""
+        """Start maintaining the queues, beginning with index `first`."""
         count = len(self._queues)
         new = range(first, count)
         self._names += [queue.name for queue in self._queues[first:]]
@@ -70,7 +70,7 @@ class QueueUpkeep:
         self._next_part = 0
 
     def ask(self, index: int, call: Callable[[], object]) -> bool:
-        """Make the calls of one queue; whether they succeeded. Raises JobqError if the only server is away."""
+        """Make the calls of one queue; return whether they succeeded. Raises JobqError if the only server is away."""
         asked_at = boot_ns()
         if asked_at < self._not_before.get(index, 0):
             return False
@@ -120,7 +120,7 @@ class QueueUpkeep:
         return max(0.001, (min(at, self._sweep_at) - boot_ns()) / 1e9)
 
     def collect(self) -> None:
-        """Before leaving, collect done messages where there may be any."""
+        """Before leaving, collect done messages from queues that may have some."""
         for index in self._health.touched():
             self._due[index] = 0
         for index in list(self._due):
@@ -153,7 +153,7 @@ class QueueUpkeep:
             )  # fmt: skip
 
     def _tell_flows(self, index: int) -> None:
-        """Take entries that no child took to the flows."""
+        """Deliver the remaining entries of the outbox to the flows."""
         name = self._queues[index].name
         try:
             self._flows.drain(name, MAX_ENTRIES)
@@ -162,14 +162,14 @@ class QueueUpkeep:
                 logger.warning("what queue %s says to flows waits: %s", name, error)
 
     def _sweep(self, now: int) -> None:
-        """Find work that others left behind: a host that died, a marker that was lost with a connection."""
+        """Find work left behind, such as by a dead host, or by a marker lost with its connection."""
         part = self._parts[self._next_part]
         self._next_part = (self._next_part + 1) % len(self._parts)
         self._sweep_at = now + max(SWEEP_PART_NS, SWEEP_NS // len(self._parts))
         self._find([index for index in part if index not in self._due], now)
 
     def _find(self, indexes: Sequence[int], now: int) -> None:
-        """Schedule the queues that hold anything. One command only says whether any of them does."""
+        """Schedule the queues that hold anything. One command shows only whether any of them does."""
         if not indexes:
             return
         names = [

@@ -29,7 +29,7 @@ class Recycling:
         self.reason = ""
 
     def left(self, most: int, taken: int) -> int:
-        """Return how many of `most` messages this child may still take after so many."""
+        """Return how many of `most` messages this child may still take after `taken` messages."""
         return most if self._max_jobs is None else min(most, max(0, self._max_jobs - taken))
 
     def due(self, finished: int) -> bool:
@@ -64,7 +64,7 @@ class MemoryKills:
         self._known = self._count()
 
     def _count(self) -> int | None:
-        """How many so far; None if that can't be read."""
+        """Return the number of kills so far, or None if it can't be read."""
         try:
             lines = self._events.read_text().splitlines()
             return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
@@ -81,5 +81,5 @@ class MemoryKills:
 
 
 def _own_events() -> Path:
-    """Return the file in which the kernel counts these, or one that isn't there."""
+    """Return the file in which the kernel counts the kills, or a path that doesn't exist."""
     return next(own_folders(), Path("/sys/fs/cgroup")) / "memory.events"

@@ -54,7 +54,7 @@ def run_worker(
 ) -> int:
     """Run a pool until it is stopped; return its exit code.
 
-    Raises UnavailableError when there is no server. Call it from the main thread of a process of its own.
+    Raises UnavailableError when there is no server. Call it from the main thread of a separate process.
 
     Args:
         load: Imports the modules with jobs and returns their names; its exception is a boot failure.
@@ -99,8 +99,8 @@ def run_worker(
 def _await_server(client: Client, settings: WorkerSettings) -> None:
     """Try to reach the server until it answers; it logs a line after the first second.
 
-    A burst is expected to end, so it raises UnavailableError as other calls do. The start of an embedded server does
-    the same, because it has its own wait.
+    A burst is expected to end, so it raises UnavailableError as other calls do. An embedded server does the
+    same, because its start already waits.
     """
     if settings.burst or not client.settings.url:
         client.command("PING")
@@ -185,7 +185,7 @@ def _loaded(load: Callable[[], Sequence[str]], registry: Registry, allow_threads
             return False
         logger.warning("%sA lock that it holds at a fork stays locked in that child", what)
     if not len(registry):
-        # It would not know any of its messages, and retry each until it is dead.
+        # The worker would not know any job, and would retry each message until it is dead.
         what = " and ".join(modules)
         what = f"no @job is declared in {what}" if what else "no job is registered"
         tell(f"{what}; name the modules that hold jobs with --import")

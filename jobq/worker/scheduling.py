@@ -38,7 +38,7 @@ class QueueTurns:
         return index
 
     def found(self, index: int, anything: bool) -> None:
-        """Note whether asking the queue gave anything."""
+        """Record whether the queue had anything."""
         if not anything:
             self._dry.add(index)
             if self._upcoming == index:
@@ -66,7 +66,7 @@ class QueueTurns:
                 self._upcoming = None
 
     def stays(self, index: int) -> bool:
-        """Whether the next turn is this queue's too; if so, the turn is used up."""
+        """Return whether this queue also has the next turn; if so, that turn is used up."""
         if self._strict:
             return index == 0
         if self._peek() != index:
@@ -101,7 +101,7 @@ class BatchSize:
 
     def __init__(self, most: int, target_s: float) -> None:
         self.size = 1
-        #: Seconds of each in the last batch.
+        #: Seconds per message in the last batch.
         self.each_s = target_s
         self._most = most
         self._target_s = target_s
@@ -123,7 +123,7 @@ class EndingPace:
         self.nahead = 0
 
     def reports(self, nended: int, now: float) -> None:
-        """Note that so many endings are reported now."""
+        """Record that `nended` endings are reported now."""
         if nended:
             # Twice as many as end from one report to the next.
             ahead = self.nahead // 2 + nended if now - self._reported_at < FAST_S else 0

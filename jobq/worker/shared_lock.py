@@ -25,11 +25,11 @@ class SharedLock(Protocol):
     """A lock in memory shared by forked processes. It stays locked if its holder dies."""
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        """Take it; return whether it is taken."""
+        """Acquire the lock; return whether that succeeded."""
         ...
 
     def release(self) -> None:
-        """Let it go."""
+        """Release the lock."""
         ...
 
     def __enter__(self) -> bool: ...
@@ -53,7 +53,7 @@ class SemaphoreInMemory:
             _fail()
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        """Take it; return whether it is taken."""
+        """Acquire the lock; return whether that succeeded."""
         if self._try():
             return True
         if not block:
@@ -63,14 +63,14 @@ class SemaphoreInMemory:
                 if ctypes.get_errno() != EINTR:
                     _fail()
             return True
-        # The wait of the C library that has a timeout follows a clock that may be set.
+        # The C library's wait with a timeout follows a clock that may be set.
         deadline = time.monotonic() + timeout
         while not (taken := self._try()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         return taken
 
     def release(self) -> None:
-        """Let it go."""
+        """Release the lock."""
         if _brief.sem_post(self._at):
             _fail()
 
@@ -91,7 +91,7 @@ class SemaphoreInMemory:
 
 
 def new_lock() -> SharedLock:
-    """Return a lock for later forks. ConfigError where locks aren't available."""
+    """Return a lock for later forks; raise ConfigError where locks aren't available."""
     try:
         return get_context("fork").Lock()
     except (

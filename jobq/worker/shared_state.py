@@ -1,8 +1,8 @@
-"""The memory that one child shares with the supervisor: the child's messages and their progress.
+"""Memory shared by a child and the supervisor: the child's messages and their progress.
 
 The child writes it. The supervisor reads it to renew leases, takes back unstarted messages, and ends the messages of a
 dead child. A lock guards every change on which both must agree. The supervisor only ever tries the lock, and doesn't
-need it once the child is gone: a child that dies or is stopped while it holds the lock doesn't block the supervisor.
+need it once the child is gone: a dead or stopped child that holds the lock doesn't block the supervisor.
 
 Layout: words of 8 bytes, a byte per slot for its state, one for a lost lock, one for a run in a thread, then a record
 per slot with the queue's index, lengths, token and mid; at the end, log lines that aren't written yet. Only this module
@@ -51,7 +51,7 @@ class Control(IntFlag):
 
 
 class SlotState(IntEnum):
-    """How far a message is.
+    """State of a message.
 
     REPORTING: it ended, and the server must know before anything else runs. ENDED: it ended plainly, the supervisor
     can report it. TAKEN: the process that took it gives it back.
@@ -66,7 +66,7 @@ class SlotState(IntEnum):
 
 
 class HeldMessage(NamedTuple):
-    """One message that a child holds. in_thread: it was started in a thread, not in the thread that reads messages."""
+    """A message held by a child. `in_thread`: it was started in another thread than the thread that reads messages."""
 
     slot: int
     state: int
@@ -92,7 +92,7 @@ _CONTROL = 5
 _SUSPECT = 6  # the message being read by the child: slot + 1, ALL_HANDED, or 0
 _FETCH = 7  # a dequeue with an unread reply: when the supervisor may take it (boot_ns); 0 for none, or _CLAIMED
 _FETCH_QUEUE = 8
-_LOOK_AT = 9  # for when the timer of the main thread is set (boot_ns)
+_LOOK_AT = 9  # when the main thread's timer is due (boot_ns)
 _AGAIN_AT = (
     10  # deadline until which a burst waits for retries (boot_ns); the next child takes it over
 )
@@ -152,11 +152,11 @@ class SharedSlots:
 
     @property
     def nfinished(self) -> int:
-        """Number of jobs that ended in this child."""
+        """Number of this child's ended jobs."""
         return self._words[_FINISHED]
 
     def asks(self, control: int) -> bool:
-        """Whether the child was asked for any of these."""
+        """Return whether the supervisor has requested any of these."""
         return bool(self._words[_CONTROL] & control)
 
     def ask(self, control: int) -> None:
@@ -237,13 +237,13 @@ class SharedSlots:
         return self._words[_FETCH] != 0
 
     def fetched(self) -> bool:
-        """Note that its reply is here. False if the supervisor gives back what it hands out."""
+        """Record that the reply is here; return False if the supervisor returns its messages."""
         with self._lock:
             claimed, self._words[_FETCH] = self._words[_FETCH] == _CLAIMED, 0
         return not claimed
 
     def start(self, slot: int, kill_after_s: float | None = None, in_thread: bool = False) -> bool:
-        """Start a message. False if it was taken back, its lock is lost, or its lease may have ended.
+        """Start a message; return False if it was taken back, its lock is lost, or its lease may have ended.
 
         in_thread: the main thread may read messages while it runs, even now; their record stays.
         """
@@ -269,23 +269,23 @@ class SharedSlots:
 
     @property
     def is_due_again(self) -> bool:
-        """Whether what this child or one before it ended is still to run again."""
+        """Whether a message ended by this child or an earlier child is still to run again."""
         return boot_ns() < self._words[_AGAIN_AT]
 
     def note_look(self, at: int) -> None:
-        """Note for when (boot_ns) the timer is set that watches a job in the main thread."""
+        """Record when (boot_ns) the timer that watches a job in the main thread is due."""
         self._words[_LOOK_AT] = at
 
     def ended(self, slot: int, plain: bool) -> None:
-        """Mark a run as over. plain: done without a result, so the supervisor can report it as well."""
+        """Mark a run as over. If `plain`, it is done without a result, so the supervisor can also report it."""
         self._states[slot] = _ENDED if plain else _REPORTING
 
     def count_ended(self, slots: Iterable[int]) -> int:
-        """Number of these whose runs are over."""
+        """Return how many of these slots have ended runs."""
         return sum(self._states[slot] in (_ENDED, _REPORTING) for slot in slots)
 
     def free(self, slots: Iterable[int]) -> None:
-        """Hold these no more."""
+        """Release these slots."""
         for slot in slots:
             self._states[slot] = _FREE
 
@@ -318,7 +318,7 @@ class SharedSlots:
     # The supervisor's.
 
     def reset(self, control: int = 0) -> None:
-        """Empty it for the next child, which starts with `control`; the last child is gone."""
+        """Empty the memory for the next child, which starts with `control`, after the last child's exit."""
         self._ran, again_at = [], self._words[_AGAIN_AT]
         self._memory[:_RECORDS] = bytes(_RECORDS)
         self._words[_AGAIN_AT] = again_at
@@ -326,7 +326,7 @@ class SharedSlots:
         self._words[_CONTROL] = control
 
     def ask_no_more(self, control: int) -> None:
-        """Take back what the child was asked for."""
+        """Withdraw requests to the child."""
         self._words[_CONTROL] &= ~control
 
     @property
@@ -336,7 +336,7 @@ class SharedSlots:
 
     @property
     def look_at(self) -> int:
-        """For when (boot_ns) the timer is set that watches a job in the main thread; 0 before the first."""
+        """When (boot_ns) the timer that watches a job in the main thread is due; 0 before the first."""
         return self._words[_LOOK_AT]
 
     @property
@@ -368,7 +368,7 @@ class SharedSlots:
     def held(self, taken: bool = False) -> list[HeldMessage]:
         """Return all held messages. Call it after the child's exit, or use `snapshot`.
 
-        taken: include messages that were to be returned, and perhaps were.
+        With `taken`, include messages that were to be returned, and perhaps were.
         """
         wanted = _HOLDING | {_TAKEN} if taken else _HOLDING
         states = enumerate(self._states)
@@ -379,7 +379,7 @@ class SharedSlots:
         return [held for held in self.held() if held.state == _RUNNING]
 
     def running_since(self) -> list[tuple[HeldMessage, int]]:
-        """Return running messages, each with its start (boot_ns); the previous ones while the child changes them."""
+        """Return running messages, each with its start (boot_ns). During a change, return the previous result."""
         held = self.snapshot()
         if held is not None:
             self._ran = [
@@ -388,7 +388,7 @@ class SharedSlots:
         return self._ran
 
     def snapshot(self) -> list[HeldMessage] | None:
-        """Everything held; None if the child is in the middle of a change, or was stopped there."""
+        """Return all held messages, or None if the child is in the middle of a change or was stopped there."""
         if not self._lock.acquire(timeout=LOCK_WAIT_S):
             return None
         try:
@@ -429,11 +429,11 @@ class SharedSlots:
     def confirm(
         self, renewed: Iterable[HeldMessage], lost: Iterable[HeldMessage], deadline: int
     ) -> list[HeldMessage]:
-        """Record renewed leases and lost locks of messages that are still held. Return those that are newly lost."""
+        """Record renewed leases and lost locks of messages still held; return the newly lost messages."""
         if not self._lock.acquire(timeout=LOCK_WAIT_S):
             return []
         try:
-            # Tokens belong to a queue: two queues may use the same one.
+            # Tokens belong to a queue: two queues may use the same token.
             still = {(held.slot, held.queue, held.token): held for held in self.held()}
             gone = [
                 still[key]
@@ -450,7 +450,7 @@ class SharedSlots:
         return gone
 
     def overdue(self, now: int) -> list[int]:
-        """Slots whose job ran past its hard timeout."""
+        """Return slots whose job ran past its hard timeout."""
         return [
             slot
             for slot, state in enumerate(self._states)
@@ -473,6 +473,6 @@ def lease_and_margin(lease_s: float) -> tuple[int, int]:
 
 
 def lease_deadline(asked_at: int, lease_s: float) -> int:
-    """Return until when (boot_ns) a lock requested at `asked_at` is certainly held."""
+    """Return the time (boot_ns) until which a lock requested at `asked_at` is certainly held."""
     lease_ns, margin_ns = lease_and_margin(lease_s)
     return asked_at + lease_ns - margin_ns

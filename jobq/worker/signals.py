@@ -1,4 +1,4 @@
-"""Signal handling of a worker's processes: each job finds it as the job before did; and the parent-death signal."""
+"""Signal handling of a worker's processes, restored after each job, and the parent-death signal."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 def _fast(name: str) -> Any:
-    """Return a function of `signal` without the enums that it makes of each answer, at thirty times the cost."""
+    """Return a function of `signal` without the conversion of answers to enums, which costs thirty times as much."""
     return getattr(sys.modules.get("_signal", signal), name)
 
 
 # Called after each job.
 _getsignal, _sigmask = _fast("getsignal"), _fast("pthread_sigmask")
-#: All but those for realtime, which nothing here uses, and the two that can't be handled.
+#: All signals except the realtime signals, unused here, and the two that can't be handled.
 _NUMBERS = tuple(
     number for number in range(1, 32) if number not in (signal.SIGKILL, signal.SIGSTOP)
 )
@@ -61,7 +61,7 @@ class Signals:
         register()
 
     def keep_own(self) -> None:
-        """Set the handlers again that a job has replaced. Cheap while there are none."""
+        """Restore handlers that a job has replaced. Cheap if there are none."""
         for number, handler in self._own:
             if _getsignal(number) is not handler:
                 self._set(number, handler)
@@ -111,7 +111,7 @@ class Signals:
             self._warn(job, "which signals are blocked")
 
     def after_batch(self) -> None:
-        """In the main thread, undo also what can change unnoticed."""
+        """In the main thread, also undo changes that can happen unnoticed."""
         self.after_job()
         self.stop_timers()
 
@@ -129,13 +129,13 @@ class Signals:
             if _getsignal(number) is handler:
                 continue
             if handler == signal.SIG_DFL and number != signal.SIGCHLD:
-                # Drops a blocked one that waits, which would end the process once it isn't blocked.
+                # Drops a pending blocked signal, which would end the process once unblocked.
                 signal.signal(number, signal.SIG_IGN)
             self._set(number, handler)
             self._warn(job, f"how {_name(number)} is handled")
 
     def _set(self, number: int, handler: Any) -> None:
-        if handler is not None:  # that of a library in C, which Python can't set again
+        if handler is not None:  # None: set by a C library, and Python can't set it again
             signal.signal(number, handler)
         if number in self._restored_by:
             self._restored_by[number]()

@@ -69,7 +69,7 @@ def _connected(plan: PoolPlan) -> Client:
 
 
 class Supervisor:
-    """One pool."""
+    """Supervises one pool."""
 
     def __init__(self, plan: PoolPlan, woken: int, source: Source | None = None) -> None:
         settings, hooks = plan.settings, plan.hooks
@@ -104,7 +104,7 @@ class Supervisor:
         self.upkeep = QueueUpkeep(self.queues, settings, plan.health, on_dead=on_dead)
         self.ticks = self._new_ticks()
         self.memory_kills, self.systemd = MemoryKills(), Systemd()
-        # Children that exited, with the queues in which what they held must still be ended.
+        # Exited children, with the queues in which their messages must still be ended.
         self._exits: list[tuple[ChildExit, ChildDeath, list[int]]] = []
         self.code: int | None = None
         self.stopping = 0
@@ -118,7 +118,7 @@ class Supervisor:
 
     def supervise(self) -> int:
         """Run until all children have left; return the exit code."""
-        # Read here, the scripts that each child needs are in memory once.
+        # Read here, so that all children share the scripts' memory.
         for name in ("dequeue", "dequeue_plain", "finish", "finish_plain"):
             load("queue", name)
         # Garbage from loading the modules would be copied into each child.
@@ -158,7 +158,7 @@ class Supervisor:
         return ticks
 
     def _serve_more(self, wanted: dict[str, int]) -> None:
-        """Also serve these queues from now on: children know them once they are replaced."""
+        """Start serving these queues. Children know them once they are replaced."""
         first, health = len(self.queues), self.plan.health
         new = [each for each in wanted.items() if each[0] not in self._names][: health.room]
         if not new:
@@ -177,7 +177,7 @@ class Supervisor:
         self.restart_children()
 
     def _report_state(self) -> None:
-        """Say that this loop runs: to the monitor, which answers for this process, and to systemd."""
+        """Report that this loop runs to the monitor, which answers for this process, and to systemd."""
         self.monitor.state.looped(self.quiet, bool(self.stopping), self.heartbeat.is_full)
         self.monitor.look_after(self.plan.alive_write)
         self.systemd.looped()
@@ -471,7 +471,7 @@ class Supervisor:
             self.restarting.pop(0)
 
     def _final_cleanup(self) -> None:
-        """End what dead children held if the server was too slow before, while leases last; collect done messages."""
+        """While leases last, end messages of dead children if the server was too slow before; collect done messages."""
         until = time.monotonic() + min(5.0, self.settings.lease_s)
         while self._exits and time.monotonic() < until:
             self._end_held()

@@ -15,7 +15,7 @@ from jobq.worker.timers import kill_after_s
 
 #: The next batch is fetched while the last jobs of a batch run, if there are so many and they are so short.
 MIN_BATCH, SHORT_S = 4, 0.01
-#: About how long it takes to fetch one.
+#: About how long a fetch takes.
 FETCH_S = 0.002
 
 
@@ -31,16 +31,16 @@ class SyncRunner(Runner):
 
     @property
     def is_running(self) -> bool:
-        """Between batches, when this is asked, nothing runs."""
+        """Return False, because nothing runs between batches."""
         return False
 
     @property
     def nuncounted(self) -> int:
-        """Return None, because there is nothing to run between batches."""
+        """Return 0, because nothing runs between batches."""
         return 0
 
     def drive(self) -> None:
-        """Turn after turn, in this thread."""
+        """Make turns in this thread, until the end."""
         child = self._child
         while (following := child.turn()) is not Next.END:
             if following is Next.SLEEP:
@@ -95,10 +95,10 @@ class SyncRunner(Runner):
         return nlast if nlast <= count // 4 else 0
 
     def sent(self) -> None:
-        """Unused here."""
+        """Do nothing: this runner doesn't overlap runs and reports."""
 
     def _run(self, index: int, slot: int, call: Call) -> Ending | None:
-        """Run a started message; None if it was stopped."""
+        """Run a started message; return its ending, or None if it was stopped."""
         child = self._child
         try:
             return child.run_sync(slot, call)
@@ -111,7 +111,7 @@ class SyncRunner(Runner):
         """Do nothing here: the main loop never waits for it."""
 
     def soft_timeout(self, seconds: float) -> AbstractContextManager[None]:
-        """Interrupt by a signal: only the main thread runs jobs."""
+        """Interrupt with a signal, because only the main thread runs jobs."""
         return self._child.timers.soft_timeout(seconds)
 
     def in_fork(self) -> None:

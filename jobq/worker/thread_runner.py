@@ -44,7 +44,7 @@ class ThreadRun:
         self.index, self.slot, self.call = index, slot, call
         #: Why it is stopped.
         self.why = ""
-        #: How it ended, or its exception; neither if it was stopped before its begin.
+        #: How it ended, or its exception; neither if it was stopped before it began.
         self.ending: Ending | None = None
         self.error: BaseException | None = None
         self._context = copy_context()
@@ -53,20 +53,20 @@ class ThreadRun:
         self._thread = 0
         self._limit_s = 0.0
         self._until: int | None = None
-        # Whether JobTimeout is raised no more, anything was raised, the run has begun, and is over.
+        # Whether JobTimeout is no longer raised, anything was raised, the run has begun, and the run is over.
         self._timed_out = self._raised = self._begun = self._over = False
 
-    # In another thread than its own.
+    # Called in other threads.
 
     def stop(self, why: str) -> None:
-        """Stop it for the worker, once."""
+        """Stop the run for the worker, once."""
         with self._lock:
             if not self.why:
                 self.why = why
                 self._interrupt(JobAborted, STOPPED[why])
 
     def time_out(self) -> float | None:
-        """Raise JobTimeout in it if its time is over. Return the seconds until the next look, None for no more."""
+        """Raise JobTimeout in the job if its timeout has passed. Return the seconds until the next check, or None."""
         with self._lock:
             if self.call.job.settings.timeout is None or self._over or self.why or self._timed_out:
                 return None
@@ -84,10 +84,10 @@ class ThreadRun:
             self._raised = True
             _raise_in(self._thread, _saying(kind, text))
 
-    # In its own thread.
+    # Called in its own thread.
 
     def run_job(self, run_call: RunCall) -> None:
-        """Run it, unless it was stopped before. Afterwards, no exception is raised in this thread."""
+        """Run the job, unless it was stopped before. Afterwards, no exception is raised in this thread."""
         while not self._over:
             try:
                 if not self._begun:
@@ -114,7 +114,7 @@ class ThreadRun:
         return bool(self.why)
 
     def limited(self, seconds: float) -> ThreadRun:
-        """Return a context in which JobTimeout is raised after so many seconds."""
+        """Return a context in which JobTimeout is raised after this many seconds."""
         self._limit_s = seconds
         return self
 
@@ -187,7 +187,7 @@ class JobThreads:
             self._sooner.set()
 
     def limited(self, seconds: float) -> ThreadRun:
-        """Return a context in which JobTimeout is raised in the job of this thread after so many seconds."""
+        """Return a context in which JobTimeout is raised in the job of this thread after this many seconds."""
         run: ThreadRun = self._current.run
         return run.limited(seconds)
 
@@ -252,7 +252,7 @@ def _started(target: Callable[[], None], name: str) -> None:
 
 
 def _saying(kind: Interruption, text: str) -> type:
-    """Return a class that makes `kind(text)`: what is raised in another thread is a class."""
+    """Return a class that makes `kind(text)`: only a class can be raised in another thread."""
 
     def made(error: BaseException) -> None:
         error.args = (text,)

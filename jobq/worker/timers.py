@@ -18,7 +18,7 @@ HARD_TIMEOUT_GRACE_S = 10.0
 class Timers:
     """While a job runs, call `look_around(now)` after `first_s`, then after as many seconds as it returned.
 
-    look_around may raise an exception for the job; then it is called again after `first_s`. The supervisor detects when
+    look_around may raise an exception for the job, and then runs again after `first_s`. The supervisor detects when
     the timer's time has passed without a call, because a job stopped the timer or blocks the signal, and then triggers
     `late` in the main thread.
 
@@ -43,7 +43,7 @@ class Timers:
         self._limit_s = 0.0
 
     def install(self) -> None:
-        """Take over the signal."""
+        """Install the handler of SIGALRM."""
         signal.signal(signal.SIGALRM, self._handler)
 
     def arm(self) -> None:
@@ -60,7 +60,7 @@ class Timers:
             self._alarm()
 
     def soft_timeout(self, seconds: float) -> Timers:
-        """Return a context in which JobTimeout is raised after so many seconds."""
+        """Return a context in which JobTimeout is raised after this many seconds."""
         self._limit_s = seconds
         return self
 
@@ -95,7 +95,7 @@ class Timers:
 
 
 def kill_after_s(job: Job[..., Any]) -> float | None:
-    """Return when the supervisor kills the child for this job: seconds from its start, None for never."""
+    """Return the seconds from this job's start until the supervisor kills the child, or None for never."""
     if job.settings.hard_timeout is not None:
         return job.settings.hard_timeout
     return None if job.settings.timeout is None else job.settings.timeout + HARD_TIMEOUT_GRACE_S
