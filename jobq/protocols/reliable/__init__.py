@@ -1,4 +1,4 @@
-"""RELIABLEQ, the queue of the RedisRQ module, over plain Redis types: pop, acknowledge, recover; at least once.
+"""RELIABLEQ, the queue of the RedisRQ module, over plain Redis types. Messages are delivered at least once.
 
 ::
 

@@ -57,7 +57,7 @@ class ReliableCalls(BlockingFacade):
         now: int | None = None,
         whole: bool = False,
     ) -> Steps[Any]:
-        """Run a script that changes something, as a numbered call. whole: as in Request."""
+        """Run a script that changes something, as a numbered call; for `whole`, see Request."""
         places = self.places(names)
         caller = self._callers.take()
         places.append(f"{keys.prefix(self.ns, names[0])}call:{caller.id}")

@@ -3,13 +3,13 @@
 A name with a hash tag keeps it, so that a Cluster can serve several queues in one pop.
 
 =============  ==========================================================================
-undelivered    list, ids that wait, the next one first
-tickets        list, the ids of those that no blocked client was promised; what a blocking pop takes
+undelivered    list, waiting ids, next id first
+tickets        list, ids of waiting messages not promised to a blocked client; a blocking pop takes them
 delivered      sorted set, id by its last delivery, epoch ms; fractions keep the order within one ms
 messages       hash, id -> content, wherever the message is
 unacked        hash, id -> deliveries that ended without an acknowledgement, where there were any
 tokens         hash, id -> token of its holder, if the holder gave one
-dead           sorted set, id by its death, of those that were delivered too often
+dead           sorted set, id by its death, of messages delivered too often
 meta           hash: last_id, issued_at (of tickets), skew (see _look.lua), max_deliveries
 call:<caller>  string, PX 10 min: number and answer of that caller's last call
 =============  ==========================================================================

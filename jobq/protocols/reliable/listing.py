@@ -16,7 +16,12 @@ MAX_KEYS = 20_000
 
 
 class FoundQueues(NamedTuple):
-    """Sorted names. looked_at: about how many keys were scanned. whole: whether those were all keys."""
+    """Sorted names of queues.
+
+    Attributes:
+        looked_at: Approximate number of scanned keys.
+        whole: Whether all keys were scanned.
+    """
 
     names: list[str]
     looked_at: int

@@ -34,7 +34,7 @@ _ID = re.compile(r"\d+-\d+", re.ASCII)
 
 
 class ReliableQueue(BlockingFacade):
-    """Queues of messages that stay until they are acknowledged; each is delivered at least once.
+    """Queues that keep messages until they are acknowledged; each message is delivered at least once.
 
     Threads may share one. For tests, `now`, in epoch ms, replaces the server's clock.
 
@@ -68,15 +68,15 @@ class ReliableQueue(BlockingFacade):
         recover_after: float | str | timedelta | None = None,
         now: int | None = None,
     ) -> Steps[list[Popped] | None]:
-        """Return up to count messages: those of the first key, then those of the next.
+        """Return up to `count` messages: from the first key, then from the next key.
 
-        The client that has waited longest is served first, from a single queue with new messages.
+        The longest-waiting client is served first, from a single queue with new messages.
 
         Args:
             block: How many ms to wait, 0 = don't, negative = without limit; None is returned at the timeout.
             token: Names the holder for ack, nack and extend.
-            recover_after: First take messages of each key that were delivered that long ago and not acknowledged;
-                waiting clients also get those.
+            recover_after: First return messages of each key delivered at least this long ago and not acknowledged.
+                Waiting clients also get such messages.
         """
         names = _names(keys)
         at_least("count", count, 0)
@@ -122,7 +122,7 @@ class ReliableQueue(BlockingFacade):
     ) -> Steps[list[str] | None]:
         """Return delivered messages to the end of the queue or the front; the result is the same as for ack.
 
-        A message that was delivered as often as the queue's max_deliveries is dead-lettered instead.
+        A message delivered `max_deliveries` times, a setting of the queue, is dead-lettered instead.
         """
         where = ("FRONT",) if front else ()
         return self._of_ids("nack", key, ids, *_token(token), *where, now=now)
@@ -152,10 +152,13 @@ class ReliableQueue(BlockingFacade):
         token: str = "",
         now: int | None = None,
     ) -> Steps[list[Recovered] | None]:
-        """Return up to count messages that were delivered `elapsed` ms ago or earlier and not acknowledged.
+        """Return up to `count` messages delivered at least `elapsed` ms ago and not acknowledged.
 
-        This counts as another delivery, now; the next call takes other messages first. None when the queue doesn't
-        exist. block: wait for a message, as pop does.
+        This counts as another delivery at the current time, so the next call returns other messages first. Returns None
+        if the queue doesn't exist.
+
+        Args:
+            block: How many ms to wait for a message; see `pop`.
         """
         names = [checked_key(key)]
         at_least("count", count, 0)
@@ -202,7 +205,7 @@ class ReliableQueue(BlockingFacade):
     def dead(
         self, key: str, start: int = 0, count: int = 100, *, now: int | None = None
     ) -> Steps[list[DeadItem]]:
-        """Return messages that were delivered too often, in the order of their deaths. Raises EmptyKeyError."""
+        """Return messages delivered too often, in the order of their deaths. Raises EmptyKeyError."""
         rows = yield from self._inspect(key, start, count, ["DEAD"], now)
         return [DeadItem(text_of(id), *rest) for id, *rest in rows]
 

@@ -70,7 +70,7 @@ class PendingItem(NamedTuple):
 
 
 class DeadItem(NamedTuple):
-    """A message that was delivered too often."""
+    """A dead message, which was delivered too often."""
 
     id: str
     content: bytes

@@ -1,7 +1,7 @@
 """Blocking pop and blocking recover, as steps (see `client.steps`).
 
-A client that waits to pop waits for a ticket, by a blocking pop. The server serves the client that blocked first. A
-ticket is not a message: if a client crashes with a ticket, no message is lost, and the scripts issue another ticket.
+To wait for a message, a client waits for a ticket, by a blocking pop. The server serves the client that blocked first.
+A ticket is not a message: if a client crashes with a ticket, no message is lost, and the scripts issue another ticket.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Pop = Callable[..., Steps[list[Popped]]]
 
 
 class BlockingPop:
-    """One client that waits to pop: in line for a ticket, and polling for recoverable messages."""
+    """One waiting client, which stands in line for a ticket and polls for recoverable messages."""
 
     def __init__(
         self, calls: ReliableCalls, pop: Pop, names: Sequence[str], block: int,
@@ -106,7 +106,7 @@ class BlockingPop:
         return bool((yield Nap(pause, (self._line.file,))))
 
     def _ticket(self) -> tuple[str, bytes] | None:
-        """Leave the line with the reply: a queue's name and a ticket; None when the time is over."""
+        """Leave the line; return a queue's name and a ticket, or None at the timeout."""
         try:
             got = self._line.reply()
         finally:

@@ -34,9 +34,12 @@ Text = str | bytes
 class Rsmq(BlockingFacade):
     """The queues of one namespace, shared with RSMQ's clients of other languages. Threads may share it.
 
-    client: jobq's client, a URL, or None for the default one. realtime: publish after every send. A call
-    whose effect may not happen twice isn't repeated once its reply is lost: UnavailableError says so. Every method
+    A call that is unsafe to repeat isn't repeated after its reply was lost; it raises UnavailableError. Every method
     raises the error that RSMQ names, UnavailableError, ServerFullError or ScriptError.
+
+    Args:
+        client: A client of jobq, a URL, or None for the default client.
+        realtime: Publish after every send.
     """
 
     def __init__(
@@ -60,7 +63,13 @@ class Rsmq(BlockingFacade):
     def create_queue(
         self, qname: str, vt: int = VT_S, delay: int = DELAY_S, maxsize: int = MAX_SIZE
     ) -> ScriptCall[int]:
-        """Create a queue. vt, delay: 0 to 9,999,999 seconds. maxsize: 1,024 to 65,536 bytes, or -1 for any size."""
+        """Create a queue.
+
+        Args:
+            vt: How long received messages are hidden: 0 to 9,999,999 seconds.
+            delay: How long new messages are hidden: 0 to 9,999,999 seconds.
+            maxsize: Maximum message size: 1,024 to 65,536 bytes, or -1 for any size.
+        """
         return self.requests.create(qname, vt, delay, maxsize)
 
     @stepwise
@@ -96,7 +105,11 @@ class Rsmq(BlockingFacade):
 
     @stepwise
     def send_message(self, qname: str, message: Text, delay: int | None = None) -> ScriptCall[str]:
-        """Send a message; return its id. delay: seconds until it is visible, instead of the queue's."""
+        """Send a message; return its id.
+
+        Args:
+            delay: Seconds until the message is visible. Default: the queue's delay.
+        """
         return self.requests.send_one(qname, message, delay)
 
     @stepwise
@@ -139,7 +152,11 @@ class Rsmq(BlockingFacade):
     def delete_message(
         self, qname: str, id: str, *, receipt: int | None = None
     ) -> ScriptCall[bool]:
-        """Return whether it was there. receipt: a message's, to delete it only if nobody received it since."""
+        """Delete a message; return whether it was there.
+
+        Args:
+            receipt: The message's receipt, to delete the message only if no other client has received it since.
+        """
         return self.requests.delete_one(qname, id, receipt)
 
     @stepwise
@@ -164,7 +181,7 @@ class Rsmq(BlockingFacade):
     def change_message_visibility(
         self, qname: str, id: str, vt: int, *, receipt: int | None = None
     ) -> ScriptCall[bool]:
-        """Make a message visible `vt` seconds from now; return whether it was there. receipt: see delete_message."""
+        """Make a message visible in `vt` seconds; return whether it was there. For `receipt`, see delete_message."""
         return then(self.requests.visibility(qname, [(id, receipt)], vt), first)
 
     @stepwise
@@ -200,7 +217,7 @@ class Rsmq(BlockingFacade):
 
     @stepwise
     def repair(self, qname: str) -> Steps[Repaired]:
-        """Remove what crashed clients left: ids without a body, fields of deleted messages; list the queue."""
+        """Remove leftovers of crashed clients: ids without a body and fields of deleted messages. List the queue."""
         return steps.repair(self.requests, qname)
 
     def consume(
@@ -225,7 +242,7 @@ class AsyncRsmq(AsyncFacade[Rsmq]):
     """The methods of Rsmq as coroutines, for one event loop.
 
     All calls of an event loop share one connection. Concurrent calls are sent together, in order. Cancelling a
-    coroutine doesn't cancel a call that was sent: messages that it received stay hidden until their vt ends.
+    coroutine doesn't cancel its sent call: messages that the call received stay hidden until their vt ends.
     """
 
     def __init__(

@@ -71,9 +71,9 @@ class Consuming:
     Attributes:
         vt: Seconds a message is hidden, renewed while its handler runs. Default: the queue's.
         concurrency: Maximum number of concurrent handlers.
-        max_receives: A message that was received this often and not deleted goes to the dead-letter queue.
-        dead_letter: The dead-letter queue, by default `<queue>-dead`; created when it is missing.
-        retry_after: Seconds until a failed message is visible again; by default its vt.
+        max_receives: A message received this often and not deleted goes to the dead-letter queue.
+        dead_letter: The dead-letter queue, created if it is missing. Default: `<queue>-dead`.
+        retry_after: Seconds until a failed message is visible again. Default: its vt.
         burst: End when no message is visible.
     """
 
@@ -117,7 +117,7 @@ class Consuming:
         return self.max_receives is not None and message.rc > self.max_receives
 
     def worn_out(self, message: RsmqMessage) -> Settlement:
-        """Return the fate of a message that was received too often."""
+        """Return the settlement of a message received too often."""
         return Settlement("dead", reason=f"received {message.rc} times, and nobody said why")
 
     def settlement(self, message: RsmqMessage, error: BaseException | None) -> Settlement:
@@ -258,7 +258,11 @@ class BaseConsumer:
     def _settle(
         self, message: RsmqMessage, settlement: Settlement, *, again: bool = False
     ) -> Steps[None]:
-        """Delete a message, move it, or make it visible later. again: it was tried, and the reply was lost."""
+        """Delete a message, move it, or make it visible later.
+
+        Args:
+            again: An earlier try's reply was lost.
+        """
         try:
             self._counted.append((yield from self._settled(message, settlement, again)))
         except (ServerFullError, UnavailableError) as unsettled:

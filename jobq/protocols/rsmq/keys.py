@@ -4,7 +4,7 @@
 {ns}:QUEUES         set of the names of queues
 {ns}:{q}:Q          hash: settings and totals of the queue; per message `<id>` its body,
                     `<id>:rc` times received, `<id>:fr` first received at, ms
-{ns}:{q}            sorted set, id by when it is visible next, ms
+{ns}:{q}            sorted set, id by the time when it becomes visible, ms
 {ns}:rt:{q}         channel: how many messages the queue has after a send
 ==================  =====================================================================
 """

@@ -44,7 +44,7 @@ MessageRef = tuple[str, int | None]
 
 
 class Requests:
-    """One namespace. For tests, `clock` returns epoch microseconds instead of the server's time."""
+    """Requests to one namespace. For tests, `clock` returns epoch microseconds instead of the server's time."""
 
     def __init__(
         self, keys: Keys, *, realtime: bool = False, clock: Callable[[], int] | None = None
@@ -296,7 +296,11 @@ class Requests:
         target: str = "",
         repeatable: bool = True,
     ) -> ScriptCall[T]:
-        """A call with the keys that its script binds. target: the other queue of a move."""
+        """Return a call with the keys that its script binds.
+
+        Args:
+            target: Destination queue of a move.
+        """
         script, keys = self._bind(script_name, queue, target)
         return ScriptCall(script, keys, ordered(script, values, rest), read, repeatable)
 
@@ -306,7 +310,7 @@ class Requests:
 
 
 def then(request: ScriptCall[T], make: Callable[[T], R]) -> ScriptCall[R]:
-    """Return the same request, with its result converted by `make`."""
+    """Convert a request's result with `make`; return the new request."""
     script, keys, args, read, repeatable = request
     return ScriptCall(script, keys, args, lambda reply: make(read(reply)), repeatable)
 
@@ -317,7 +321,7 @@ def first(found: Sequence[T]) -> T:
 
 
 def outcome_words(request: ScriptCall[list[bool]]) -> ScriptCall[list[str]]:
-    """Return the same request with the server's statuses: 'deleted' or 'moved', 'absent', 'stale'."""
+    """Convert a request's result to the server's statuses: 'deleted' or 'moved', 'absent', 'stale'."""
 
     def words(reply: list[Any]) -> list[str]:
         request.read(reply)

@@ -16,7 +16,11 @@ MAX_CLAIMS = 100
 
 
 class ClaimedJob(NamedTuple):
-    """Where a job waits. lease_at: when others may take over the claim, epoch ms."""
+    """The claim in which a job waits.
+
+    Attributes:
+        lease_at: When others may take over the claim, epoch ms.
+    """
 
     ruby_queue: RubyQueueName
     claim_id: str

@@ -53,7 +53,11 @@ class Claim(NamedTuple):
 
 
 class ClaimedMessage(NamedTuple):
-    """The message for the job in one place of a claim. key: '' for none."""
+    """The message for the job in one place of a claim.
+
+    Attributes:
+        key: The message's key; '' without a key.
+    """
 
     place: int
     mid: str
@@ -111,7 +115,7 @@ class Claims:
         when_taken: Callable[[ClaimedMessage], None],
         stopped: set[str] | None = None,
     ) -> list[ClaimedMessage]:
-        """Enqueue the messages of a claim's jobs, once; return those that the queue rejects for now.
+        """Enqueue the messages of a claim's jobs, once; return messages that the queue rejects for now.
 
         If none is left, the claim is settled. Live messages are never replaced.
 

@@ -222,7 +222,7 @@ def memory_kb(supervisor: int) -> int:
 
 
 class RubyWorker(JsonRecord):
-    """One worker.
+    """An entry for one worker.
 
     Attributes:
         busy: Number of running jobs.

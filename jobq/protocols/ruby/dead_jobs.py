@@ -206,7 +206,7 @@ class DeadJobs:
         return ", ".join(queue.name for queue in self._queues)
 
     def fill(self) -> int:
-        """Show the messages that died since the last call; return their number."""
+        """Show messages whose deaths came after the last call; return their number."""
         return sum(self._fill(queue) for queue in self._queues)
 
     def _fill(self, queue: Queue) -> int:
@@ -226,10 +226,10 @@ class DeadJobs:
         return len(fresh)
 
     def _died_since(self, queue: Queue, until: int, shown: Sequence[str]) -> list[DeadMessage]:
-        """The dead from the moment `until` on but for those shown, each once.
+        """Return each dead message with a death at `until` or later, except for `shown` messages.
 
-        Other clients add and remove dead messages between two pages, which shifts the pages. So their ids are read
-        first, and the pages are read again until all of these were seen.
+        Other clients add and remove dead messages between two pages, which shifts the pages. So the ids are read first,
+        and the pages are read again until all these messages were seen.
         """
         wanted = self._ids(queue, until) - set(shown)
         found: dict[str, DeadMessage] = {}
@@ -276,7 +276,7 @@ class DeadJobs:
 
 
 def _pages(queue: Queue, until: int) -> Iterator[DeadMessage]:
-    """Yield the dead messages from the newest back to those of the moment `until`."""
+    """Yield the dead messages from newest to oldest, with deaths at `until` or later."""
     offset = 0
     while page := queue.admin.dead(offset, PAGE):
         for died in page:
@@ -287,7 +287,7 @@ def _pages(queue: Queue, until: int) -> Iterator[DeadMessage]:
 
 
 def _noted(stored: bytes | None) -> tuple[int, list[str]]:
-    """Return until when dead messages were shown, and which of the last moment; unreadable bytes count as none."""
+    """Return the latest death that was shown, and the messages shown for that moment; (-1, []) for unreadable bytes."""
     try:
         until, shown = json.loads(stored or b"[-1,[]]")
         return int(until), [str(one) for one in shown]

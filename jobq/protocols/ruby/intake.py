@@ -100,7 +100,11 @@ class QueueIntake:
         self.parked: dict[str, set[str]] = {}
 
     def carry(self, greedy: bool) -> int:
-        """Take and deliver once; return how many jobs. greedy: take all there are, whatever the backlog."""
+        """Claim and deliver jobs once; return their number.
+
+        Args:
+            greedy: Claim as many jobs as possible, whatever the backlog.
+        """
         moved = self._carry_owed() + self._carry_parked()
         ready, room = (0, LIMIT) if greedy else self._room()
         if len(self.parked) >= MAX_PARKED:
@@ -136,7 +140,7 @@ class QueueIntake:
         return moved
 
     def _carry_parked(self) -> int:
-        """Deliver jobs that waited for room."""
+        """Deliver jobs parked for lack of room."""
         moved, now = 0, time.monotonic()
         if not self.parked or now < self._parked_at:
             return 0
@@ -157,7 +161,11 @@ class QueueIntake:
         return counts.ready, room
 
     def _deliver(self, claim: Claim, stopped: set[str]) -> int:
-        """Deliver a claim; return how many jobs. Park it if some must wait. stopped: keys of which others wait."""
+        """Deliver a claim; return the number of jobs. Park the claim if some must wait.
+
+        Args:
+            stopped: Keys with waiting earlier messages.
+        """
         arrivals, njobs = [], 0
         for index, raw in enumerate(claim.jobs):
             if raw == claim.delivered:
@@ -205,7 +213,7 @@ class QueueIntake:
     def _sealed(self, mid: str, content: bytes) -> bytes:
         """Return the content to enqueue. Raises CodecError for content that no queue accepts."""
         if self._seal is not None:
-            # With a nonce: a job that is pushed again byte for byte is not a replayed call.
+            # With a nonce, because an identical job that is pushed again is not a replayed call.
             content = self._seal.close_call(self.queue.name, mid, content)
         if len(content) > HARD_MAX_CONTENT:
             raise CodecError(
@@ -245,7 +253,7 @@ class Intake:
         self._reminder = Reminder(COMPLAIN_S)
 
     def _take_from(self, ruby_queues: Iterable[RubyQueueName]) -> None:
-        """Also claim the jobs of these queues."""
+        """Add these queues to the queues whose jobs are claimed."""
         for ruby_queue in ruby_queues:
             queue = self._queues.get(ruby_queue.queue)
             if queue is None:

@@ -33,9 +33,8 @@ MAX_RETRIES = 10_000
 ORIGIN, FIELDS, TAGS = "ruby", "ruby-fields", "ruby-tags"
 #: As deep as Ruby's JSON reads and writes.
 DEEPEST = 100
-#: Longer than any job that can become a message. Parsed JSON takes many times its bytes, and a process that is killed
-#: for its memory would take the same job again.
-#: a process that is killed for its memory would take the same job again.
+#: Longer than any job that can become a message. Parsed JSON takes many times its bytes, and after a process was killed
+#: for its memory, the next process would claim the same job again.
 MAX_BYTES = 8 * 1024 * 1024
 #: The class under which Ruby is shown an unreadable job; the only argument is the pushed text.
 UNREADABLE = "(unreadable job)"
@@ -63,7 +62,12 @@ class Arrival(NamedTuple):
 def read_job(
     ruby_queue: RubyQueueName, raw: bytes, default_mid: str, names: Mapping[str, str]
 ) -> Arrival:
-    """The message in `raw`, whatever that is. default_mid: its mid if it has no jid. names: Ruby's -> the job's."""
+    """Return the message in `raw`, which may be any bytes.
+
+    Args:
+        default_mid: The mid of a job without a jid.
+        names: Class name in Ruby -> name of the job.
+    """
     mid = default_mid
     try:
         fields = read_fields(raw)

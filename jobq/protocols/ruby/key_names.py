@@ -1,4 +1,4 @@
-"""Where Resque and Sidekiq keep things: the names of their keys, and of those that an intake adds.
+"""Names of the keys of Resque and Sidekiq, and of the keys that an intake adds.
 
 =====================  ===============================================  ================================
 what                   Sidekiq, namespace '' unless redis-namespace     Resque, namespace 'resque'
@@ -91,8 +91,8 @@ def system_of(system: System, namespace: str | None = None) -> RubyQueueName:
 def queue_named(system: System, text: str, namespace: str | None = None) -> RubyQueueName:
     """Return the queue that an option of the command line names.
 
-    A name that begins with the system's own namespace is rejected without a chosen namespace, because the prefix may be
-    meant as the namespace.
+    Without a chosen namespace, a name with the system's default namespace as its prefix is rejected, because the prefix
+    may be meant as the namespace.
 
     Args:
         namespace: Of its system, None if none was chosen.

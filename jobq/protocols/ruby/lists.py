@@ -69,9 +69,10 @@ class ListWaiter:
 
 
 def push(client: Client, ruby_queue: RubyQueueName, jobs: Sequence[bytes], once: str = "") -> bool:
-    """Add jobs as the newest of their queue, in order; False if that was done before.
+    """Add jobs as the newest of their queue, in order; return False if this push was already made.
 
-    once: names this push for ten minutes, so that a repetition is ignored.
+    Args:
+        once: Identifies this push for ten minutes, so that a repetition is ignored.
     """
     client.command("SADD", ruby_queue.key("queues"), ruby_queue.queue)
     return append(client, ruby_queue.list_key, ruby_queue.newest, jobs, once)

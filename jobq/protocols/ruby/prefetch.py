@@ -23,7 +23,7 @@ class PrefetchWindow:
         self._held, self._taken_at = 0, 0.0
 
     def room(self, ready: int, now: float) -> int:
-        """How many jobs to take while `ready` of them wait to run."""
+        """Return how many jobs to take while `ready` jobs wait to run."""
         ended = self._held - ready
         if ended >= self._step():
             self._fit((now - self._taken_at) * self.size / ended)
@@ -31,12 +31,12 @@ class PrefetchWindow:
         return min(LIMIT, room) if room >= self._step() else 0
 
     def took(self, ready: int, asked: int, got: int, now: float) -> None:
-        """Note a take. One that got fewer than it asked for doesn't show how fast jobs run."""
+        """Record a take. A take with fewer jobs than requested doesn't show how fast jobs run."""
         self._held = ready + got if got == asked else 0
         self._taken_at = now
 
     def _step(self) -> int:
-        """Not job by job, as each message ends."""
+        """Return the minimum number of jobs to take, so that not every ended message causes a take."""
         return max(1, min(LIMIT, self.size // 4))
 
     def _fit(self, seconds: float) -> None:

@@ -1,8 +1,10 @@
 """In the worker's children: Sidekiq's rules for retries, and how many Ruby jobs ran and failed.
 
-`retry: 5` travels with the message. Here the rest is kept: waits that grow as Sidekiq's do, for jobs that
-declare no `retry=` policy of their own, `retry_for`, the time after the first failure in which to try again, and
-`retry_queue`: a job that names another queue for its retries goes to Sidekiq's retry set, as Sidekiq does it.
+`retry: 5` is part of the message. This module has the other rules:
+
+- Waits grow as in Sidekiq, for jobs that don't declare a `retry=` policy.
+- `retry_for` limits the time after the first failure in which to retry.
+- A job with another `retry_queue` goes to Sidekiq's retry set, as in Sidekiq.
 """
 
 from __future__ import annotations
@@ -156,7 +158,7 @@ class RubyRetries:
     def _first_failure(
         self, context: Context, error: BaseException, fields: dict[str, Any], window_s: float
     ) -> int:
-        """Epoch ms; recorded once, because a retried message adds no information."""
+        """Return the time of the first failure, epoch ms; recorded once, since a retried message doesn't contain it."""
         known = epoch_ms(fields.get("failed_at"))
         if known:
             return known
@@ -167,7 +169,7 @@ class RubyRetries:
             self._client.command("SET", key, now, "NX", "PX", kept_ms)
             return int(self._client.command("GET", key) or now)
         except JobqError as unknown:
-            # The job's own error counts; it may be tried once more than necessary.
+            # The job's error counts; the job may be tried one time too many.
             logger.warning("%s failed (%r), and when it first failed is unknown: %s",
                            context.mid, error, unknown)  # fmt: skip
             return now

@@ -82,7 +82,7 @@ def _weight(queue: RubyQueueName, text: str) -> int:
 def expanded(
     queues: Mapping[RubyQueueName, int], listed: Callable[[RubyQueueName], Iterable[RubyQueueName]]
 ) -> dict[RubyQueueName, int]:
-    """Return the queues with patterns replaced by existing queues, without those that a `!` excludes.
+    """Return the queues with patterns replaced by existing queues, without queues that a `!` excludes.
 
     Args:
         listed: Returns all queues of the system and namespace of a name.
@@ -168,5 +168,5 @@ class FedWorker(Protocol):
         ...
 
     def drain(self) -> None:
-        """Empty `woken`."""
+        """Clear the wake-ups in `woken`."""
         ...
