@@ -76,7 +76,7 @@ class RunResult(NamedTuple):
 
 
 class Attempts:
-    """Runs single attempts of such a kind. records: calls that the job enqueues are kept, and not sent."""
+    """Runs single attempts with these facts. With `records`, calls that the job enqueues are kept, not sent."""
 
     def __init__(self, registry: Registry, facts: AttemptFacts, *, records: bool = True) -> None:
         self._recorded: Any = recorded if records else partial(nullcontext, [])
@@ -176,7 +176,7 @@ def observed(call: Call, take: Callable[[Any], object]) -> Call:
 
 
 def registry_for(job: Job[..., Any], registry: Registry) -> Registry:
-    """The registry if this job is in it, else one of this job alone, with the middleware of its own."""
+    """Return the registry if it has this job, or else a registry with only this job and its middleware."""
     known = registry.find(job.name)
     if known is not None and known.function is job.function:
         return registry

@@ -1,4 +1,4 @@
-"""The clock of tests: jobq and its scripts go by it, and it moves without anyone waiting."""
+"""The clock of tests. jobq and its scripts use it, and it moves without waiting."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ SCANNED = 1_000
 
 
 class KitClock:
-    """The time by which jobq goes in this process and at its server. It follows freezegun and time-machine.
+    """The time that jobq uses in this process and at its server. It follows freezegun and time-machine.
 
-    It starts at the time of the host. Keys that the server itself removes after a while, such as results, go by the
+    It starts at the time of the host. Keys that the server itself removes after a while, such as results, use the
     server's clock; see `expire_results`.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        #: Refuses a move while something runs that can't follow.
+        #: Rejects a move while anything runs that can't follow it.
         self.guard: Callable[[], None] = bool  # type: ignore[assignment]
 
     def now(self) -> datetime:
-        """The time, in UTC."""
+        """Return the time, in UTC."""
         return datetime.fromtimestamp(wall.ms() / 1000, UTC)
 
     def move(self, by: Duration) -> None:
-        """Move it forward: 30, "5m", a timedelta."""
+        """Move the clock forward: 30, "5m", a timedelta."""
         seconds = duration_s(by)
         if seconds < 0:
             raise ConfigError(
@@ -43,7 +43,7 @@ class KitClock:
         self._to(wall.ms() + round(seconds * 1000))
 
     def move_to(self, at: datetime | float) -> None:
-        """Move it forward to a datetime with a zone, or to epoch seconds."""
+        """Move the clock forward to a datetime with a time zone, or to epoch seconds."""
         if isinstance(at, datetime):
             if at.tzinfo is None:
                 raise ConfigError(f"{at!r} has no time zone; use datetime(…, tzinfo=timezone.utc)")
@@ -53,7 +53,7 @@ class KitClock:
         self._to(round(at * 1000))
 
     def expire_results(self) -> int:
-        """Delete all stored results, as if their time were over; return how many there were."""
+        """Delete all stored results, as if they had expired; return how many there were."""
         gone = 0
         for name in queue_names(self._client):
             pattern, cursor = result(prefix(self._client.namespace, name), "*"), b"0"

@@ -1,4 +1,4 @@
-"""Runs waiting messages here and now, as a worker would: dequeue, decode, run, finish."""
+"""Runs waiting messages in this process, as a worker would: dequeue, decode, run, finish."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from jobq.testing.relaying import DjangoOutboxes
 from jobq.testing.waiting import waiting
 
 T = TypeVar("T")
-#: Name of the worker in calls that run here.
+#: Name of the worker for calls run in this process.
 WORKER = "tests"
 
 
@@ -48,7 +48,7 @@ class DrainResult(NamedTuple):
     """Results of a drain: successful attempts, failed and retried attempts, and dead or expired messages.
 
     Attributes:
-        left: Messages that still wait.
+        left: Messages still waiting.
     """
 
     done: int = 0
@@ -78,7 +78,7 @@ class Draining:
         self._outboxes = outboxes
         self._flows = Drainer(client)
         self._error: BaseException | None = None
-        #: Messages that wait because an attempt here requested it.
+        #: Messages waiting because an attempt here requested it.
         self._returned: set[str] = set()
         hooks = RunHooks(
             soft_timeout=soft_timeout,
@@ -157,7 +157,7 @@ class Draining:
                 return DrainResult(left=left, **counted)
 
     def _next(self, queue: Queue) -> Message | None:
-        # A debugger may hold a job up for long.
+        # A debugger may pause a job for long.
         found = queue.dequeue(1, lease=DAY_S).messages
         return found[0] if found else None
 
@@ -242,7 +242,7 @@ _RETURNING = frozenset(("retry", "snooze", "hold", "release", "unknown"))
 
 
 def run_call(executor: Executor, call: Call) -> Ending:
-    """Run a call to its outcome; an async job on an event loop of its own."""
+    """Run a call to its outcome. An async job runs on a new event loop."""
     if not call.job.is_async:
         return executor.run(call)
     try:
@@ -253,14 +253,14 @@ def run_call(executor: Executor, call: Call) -> Ending:
 
 
 async def arun_call(executor: Executor, call: Call) -> Ending:
-    """Run a call to its outcome; a sync job in a thread."""
+    """Run a call to its outcome. A sync job runs in a thread."""
     if call.job.is_async:
         return await executor.arun(call)
     return await _aside(partial(executor.run, call))
 
 
 async def _aside(function: Callable[[], T]) -> T:
-    """Call a function in a thread: where Django is used, in that of its calls, whose transaction a TestCase uses."""
+    """Call a function in a thread. With Django, use the thread of its calls, whose transaction a TestCase uses."""
     asgiref = sys.modules.get("asgiref.sync")
     if asgiref is not None:
         value: T = await asgiref.sync_to_async(function)()
@@ -269,7 +269,7 @@ async def _aside(function: Callable[[], T]) -> T:
 
 
 def _run_async(executor: Executor, call: Call) -> Ending:
-    """Run it on a new event loop; Django's calls in it run in this thread, whose transaction a TestCase uses."""
+    """Run a call on a new event loop. Its Django calls run in this thread, whose transaction a TestCase uses."""
     asgiref = sys.modules.get("asgiref.sync")
     if asgiref is None:
         return asyncio.run(executor.arun(call))
@@ -278,7 +278,7 @@ def _run_async(executor: Executor, call: Call) -> Ending:
 
 
 def in_thread(function: Callable[[], T]) -> T:
-    """The result of a function that runs in a thread, with this thread's context variables."""
+    """Run a function in a thread with this thread's context variables; return its result."""
     results: list[T] = []
     errors: list[BaseException] = []
     context = contextvars.copy_context()
@@ -299,7 +299,7 @@ def in_thread(function: Callable[[], T]) -> T:
 
 @contextmanager
 def soft_timeout(seconds: float) -> Iterator[None]:
-    """Raise JobTimeout here after so many seconds, in the main thread; other threads run without a timeout.
+    """Raise JobTimeout here after this many seconds, in the main thread; other threads run without a timeout.
 
     An earlier timer, such as pytest-timeout's, continues afterwards.
     """

@@ -28,12 +28,12 @@ class StartedFlow(Protocol):
 
     @property
     def flow_id(self) -> str:
-        """Return its identity, `name:id`."""
+        """Return the flow's identity, `name:id`."""
         ...
 
 
 class StepCounts(TypedDict, total=False):
-    """How many members of a step a test expects: all so far, done, dead, and cancelled with their flow."""
+    """Numbers of members that a test expects in a step: all so far, done, dead, and cancelled with their flow."""
 
     members: int
     done: int
@@ -42,7 +42,7 @@ class StepCounts(TypedDict, total=False):
 
 
 def assert_flow(client: Client, run: StartedFlow | str, state: FlowState | None) -> FlowView:
-    """Assert that a flow is in this state, or that it is there; return it."""
+    """Assert that a flow is in this state, or that it exists; return it."""
     if state is not None and state not in FLOW_STATES:
         raise ConfigError(f"state {state!r} is unknown; use {', '.join(FLOW_STATES)}")
     view = known_flow(client, run if isinstance(run, str) else run.flow_id)
@@ -60,7 +60,7 @@ def assert_step(
     state: StepState | None,
     counts: StepCounts,
 ) -> StepView:
-    """Assert that a step is in this state, and has so many members; return it."""
+    """Assert that a step is in this state and has these numbers of members; return it."""
     if state is not None and state not in STEP_STATES:
         raise ConfigError(f"state {state!r} is unknown; use {', '.join(STEP_STATES)}")
     view = assert_flow(client, run, None)

@@ -1,4 +1,4 @@
-"""A real worker process for a test, forked from it, so that it knows the jobs that the test defines."""
+"""A real worker process for a test, forked from the test's process, so it has the jobs that the test defines."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from jobq.testing.waiting import waiting
 from jobq.worker.run import run_worker
 from jobq.worker.signals import die_with
 
-#: How long a worker may take to leave after it was asked to.
+#: How long a worker may take to stop after a request.
 LEAVE_S = 60.0
 POLL_S = 0.005
 
 
 class ForkedWorker:
-    """A worker that runs until `stop` is called."""
+    """A worker running until `stop`."""
 
     def __init__(
         self, server: ServerSettings, registry: Registry, settings: WorkerSettings
@@ -45,7 +45,7 @@ class ForkedWorker:
     def wait(self, timeout: Duration = 30) -> None:
         """Wait until nothing is ready and nothing runs; delayed messages and retries may be left.
 
-        Raises AssertionError when time is up, or the worker has ended.
+        Raises AssertionError after the timeout, or if the worker has ended.
         """
         deadline = time.monotonic() + duration_s(timeout)
         while busy := [name for name in queue_names(self._client) if self._is_busy(name)]:
@@ -60,14 +60,14 @@ class ForkedWorker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the worker runs."""
         if self._code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self._code = os.waitstatus_to_exitcode(status) if pid else None
         return self._code is None
 
     def stop(self) -> None:
-        """Stop it, and wait for that; running jobs end first."""
+        """Stop the worker and wait for its end. Running jobs end first."""
         deadline = time.monotonic() + LEAVE_S
         if self.is_alive:
             os.kill(self.pid, signal.SIGTERM)
@@ -98,7 +98,7 @@ def _be_worker(
 
 
 def worker_settings(processes: int, queues: tuple[str, ...], **settings: Any) -> WorkerSettings:
-    """The settings of a worker of tests. Raises ConfigError for one that no worker has."""
+    """Return the settings of a tests' worker; raise ConfigError for unknown settings."""
     try:
         return WorkerSettings(
             processes=processes, queues=tuple((name, 1) for name in queues), **settings

@@ -74,7 +74,7 @@ class Trials(TypedDict, total=False):
 class Kit:
     """One test's view of an empty server. Enter it, or call `close` at the end.
 
-    registry: whose jobs run here. strict: leftover messages fail the test.
+    The jobs of `registry` run here. With `strict`, leftover messages fail the test.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Kit:
         self.close()
 
     def close(self) -> None:
-        """End what runs, and restore the default client, the environment and the time. AssertionError if `strict`."""
+        """End running work; restore the default client, the environment and the time. AssertionError if `strict`."""
         if self._closed:
             return
         self._closed = True
@@ -146,7 +146,7 @@ class Kit:
 
     @contextmanager
     def mode(self, mode: Mode) -> Iterator[None]:
-        """Within this, let calls wait ("fake"), run immediately ("inline") or run in a worker process ("worker")."""
+        """In a `with` block, calls wait ("fake"), run immediately ("inline") or run in a worker process ("worker")."""
         self._enter(mode)
         try:
             yield
@@ -232,12 +232,12 @@ class Kit:
     ) -> DrainResult:
         """Run waiting calls until none may run, including all calls that these enqueue.
 
-        It relays the outbox of a Django project, also within the transaction of a TestCase. Inside an event loop await
+        It relays the outbox of a Django project, even within the transaction of a TestCase. Inside an event loop, await
         `adrain`.
 
         Args:
-            delayed: Also run calls that are due later. The clock jumps to each time.
-            retries: Also run calls that wait for a retry, a snooze, a key or a limit.
+            delayed: Also run calls due later. The clock jumps to each time.
+            retries: Also run calls waiting for a retry, a snooze, a key or a limit.
             raises: Raise the first error of a job, once its outcome is stored; otherwise errors are only counted.
             limit: Maximum number of attempts.
         """
@@ -252,7 +252,7 @@ class Kit:
         raises: bool = True,
         limit: int = 10_000,
     ) -> DrainResult:
-        """`drain` in which async jobs run on this event loop, and sync jobs in threads."""
+        """Drain like `drain`, but run async jobs on this event loop, and sync jobs in threads."""
         return await self._draining().arun(_plan(queues, delayed, retries, raises, limit))
 
     def _draining(self) -> Draining:
@@ -261,7 +261,7 @@ class Kit:
     def relay(self, session: Any) -> int:
         """Enqueue the rows that a session or connection sees in its outbox, and delete them there; return how many.
 
-        It commits nothing, so it works within the transaction that a test rolls back. `drain` does it for the databases
+        It doesn't commit, so it works within the transaction that a test rolls back. `drain` does it for the databases
         of a Django project.
         """
         return relay(self.client, session)
@@ -293,7 +293,7 @@ class Kit:
     ) -> Rehearsed:
         """Run one call with each fault that a worker may meet; AssertionError unless all trials end like a clean run.
 
-        Calls that wait in the queues are also compared. See docs/jobs/testing.md for the faults and the options.
+        Waiting calls in the queues are also compared. See docs/jobs/testing.md for the faults and the options.
 
         Args:
             before: Resets the job's data; called before each trial.
@@ -331,7 +331,7 @@ class Kit:
         return waiting(self.client, queue)
 
     def all_dead(self, queue: str | None = None) -> list[EnqueuedCall]:
-        """All dead calls, newest first in each queue."""
+        """Return all dead calls, newest first in each queue."""
         return dead(self.client, queue)
 
     def assert_enqueued(
@@ -361,7 +361,7 @@ class Kit:
         within: Duration | None = None,
         **expected: Unpack[Expectations],
     ) -> None:
-        """Assert that no such call waits, nor comes within a time."""
+        """Assert that no such call waits or arrives within a time."""
         wanted = checked(Expected(job, **expected))
         deadline = time.monotonic() + (0 if within is None else duration_s(within))
         while True:
@@ -381,7 +381,7 @@ class Kit:
         within: Duration | None = None,
         **expected: Unpack[Expectations],
     ) -> list[EnqueuedCall]:
-        """Assert that such a call is dead; return the matching calls. reason: a part of its reason."""
+        """Assert that such a call is dead; return the matching calls. `reason` must occur in its reason."""
         wanted = checked(Expected(job, **expected))
         return _assert(wanted, self.all_dead, count, within, "dead")
 
@@ -389,7 +389,7 @@ class Kit:
         """Assert that a flow is open, running, done, failed or cancelled; return its status.
 
         Ends and signals of its members are processed first, as a worker does immediately. The error lists its steps,
-        what it waits for and its failures.
+        the conditions it waits for and its failures.
 
         Args:
             run: The result of `start`, or `name:id`.
@@ -402,7 +402,7 @@ class Kit:
     ) -> StepView:  # fmt: skip
         """Assert that a step is waiting, ready, running, done, failed, skipped or cancelled; return its status.
 
-        members, done, dead: how many members it has so far, and how many of them are so.
+        `members` is its number of members so far; `done` and `dead` are how many of them are done or dead.
         """
         self._draining().send_steps()
         return assert_step(self.client, run, step, state, counts)
@@ -477,6 +477,6 @@ def _ask(index: int, call: Callable[[], object]) -> bool:
 
 
 def _forget_servers() -> None:
-    """Forget this process's listed queues: the server is another server, or empty."""
+    """Forget this process's listed queues, because the server has changed or is empty."""
     runtime.listed.clear()
     runtime.listed_topics.clear()

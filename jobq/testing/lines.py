@@ -1,4 +1,4 @@
-"""Watches the lines of some code as they run, and acts before a given one."""
+"""Watches the lines of some code as they run, and acts before a given line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
-#: The tool of sys.monitoring that nobody has reserved: debuggers, coverage, profilers and optimizers have others.
+#: An unreserved tool of sys.monitoring. Debuggers, coverage, profilers and optimizers have other tools.
 TOOL = 4
 
 
@@ -51,12 +51,12 @@ class LineWatch:
     def __init__(self, code: WatchedCode, at: int = 0, then: Callable[[], object] = bool) -> None:
         self._code, self._at, self._then = code, at, then
         self._thread = 0
-        #: The lines so far, in their order.
+        #: The lines so far, in order.
         self.lines: list[Line] = []
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch what runs within this, in this thread."""
+        """Watch the code that runs in this context, in this thread."""
         self._thread = threading.get_ident()
         with _monitored(self) if sys.version_info >= (3, 12) else _traced(self):
             yield

@@ -54,7 +54,7 @@ class Expected(NamedTuple):
         return self.job.name if isinstance(self.job, Job) else self.job
 
     def differences(self, call: EnqueuedCall) -> list[str]:
-        """What is different in a call; empty if it is as expected."""
+        """Return a call's differences, or an empty list if it is as expected."""
         found = self._arguments(call) if self.name in (None, call.job) else []
         for what in ("queue", "mid"):
             wanted, given = getattr(self, what), getattr(call, what)
@@ -69,7 +69,7 @@ class Expected(NamedTuple):
         return found + self._times(call)
 
     def distance(self, call: EnqueuedCall) -> int:
-        """How many things differ."""
+        """Return a measure of how much a call differs."""
         return len(self.differences(call)) + OTHER_JOB * (self.name not in (None, call.job))
 
     def _times(self, call: EnqueuedCall) -> list[str]:
@@ -138,7 +138,7 @@ def bound(
 
 
 def same(wanted: Any, given: Any) -> bool:
-    """Whether a value is as expected: equal as JSON, a dict with at least these items, or accepted by a callable."""
+    """Return whether a value matches: equal as JSON, a dict with at least these items, or accepted by a callable."""
     if isinstance(wanted, Mapping):
         return isinstance(given, Mapping) and all(
             name in given and same(value, given[name]) for name, value in wanted.items()
@@ -180,7 +180,7 @@ def listing(expected: Expected, calls: Sequence[EnqueuedCall], what: str) -> str
 
 
 def checked(expected: Expected) -> Expected:
-    """`expected`, unless it could never match: its arguments must fit the function."""
+    """Return `expected`, unless it could never match: its arguments must fit the function."""
     if expected.job is None and (expected.args is not None or expected.kwargs is not None):
         raise ConfigError("args and kwargs are those of a job; name the job")
     bound(expected.job, expected.args or (), expected.kwargs or {}, whole=False)

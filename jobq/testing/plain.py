@@ -24,7 +24,7 @@ class SharedServer:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The server's URL."""
         if self._started is None or self._started[0] != os.getpid():
             server = PrivateServer()
             atexit.register(server.stop)
@@ -39,7 +39,7 @@ shared_server = SharedServer()
 def kit(
     *, mode: Mode = "fake", strict: bool = False, registry: Registry = default_registry
 ) -> Iterator[Kit]:
-    """A kit on this process's private server, which is emptied before."""
+    """Open a kit on this process's private server, which is emptied first."""
     with Kit(shared_server.url, mode=mode, strict=strict, registry=registry) as made:
         yield made
 
@@ -51,7 +51,7 @@ def kit_for(
     strict: bool = False,
     registry: Registry = default_registry,
 ) -> Kit:
-    """A kit for one test of a TestCase; call it in `setUp`. It closes with the test."""
+    """Return a kit for one test of a TestCase. Call this in `setUp`; the kit closes with the test."""
     made = Kit(shared_server.url, mode=mode, strict=strict, registry=registry)
     case.addCleanup(made.close)
     return made

@@ -19,7 +19,7 @@ from jobq.testing.waiting import EnqueuedCall
 
 
 class RecordingClient:
-    """Stands for a client while one job runs without a server."""
+    """Replaces a client while one job runs without a server."""
 
     durability = "memory"
     #: Not None, so that coroutines hand their calls to a thread, where `RecordingQueue.enqueue` takes them.
@@ -33,18 +33,18 @@ class RecordingClient:
 
     @property
     def command(self) -> Callable[..., Any]:
-        """Refuse: there is no server."""
+        """Reject the command, because there is no server."""
         return refused
 
 
 class RecordingQueue:
-    """Stands for a queue: it accepts every message."""
+    """Replaces a queue, and accepts every message."""
 
     def __init__(self, name: str, client: RecordingClient) -> None:
         self.name, self.client = name, client
 
     def enqueue(self, content: bytes, *, mid: str | None = None, **options: Any) -> Enqueued:
-        """Keep one message."""
+        """Record one message."""
         mid = new_mid() if mid is None else checked_mid(mid)
         envelope, now = decode(content), wall.s()
         delay, at = options.get("delay"), options.get("at")
@@ -60,7 +60,7 @@ class RecordingQueue:
         return Enqueued(mid, "added")
 
     def enqueue_many(self, contents: Iterable[Any], **options: Any) -> Sequence[Enqueued]:
-        """Record messages."""
+        """Record several messages."""
         done = []
         for item in contents:
             mid, content = (None, item) if isinstance(item, bytes) else item[:2]
@@ -79,7 +79,7 @@ class _Queues(dict[str, Any]):
         self._client = client
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The queue of this name, made when it is first asked for."""
+        """Return the queue of this name, created at its first use."""
         return self.setdefault(name, RecordingQueue(name, self._client))
 
 
@@ -93,7 +93,7 @@ def refused(*words: object, **_: object) -> Never:
 
 @contextmanager
 def recorded() -> Iterator[list[EnqueuedCall]]:
-    """Within this, record calls enqueued with the default client."""
+    """Within this context, record calls enqueued with the default client."""
     before, client = runtime.default, RecordingClient()
     set_default_client(client)  # type: ignore[arg-type]
     try:

@@ -1,6 +1,6 @@
-"""Faults that a worker meets, tried on one handler: does it end as one clean run does, whatever happens to it?
+"""Tries on one handler the faults that a worker meets: does it always end like a clean run?
 
-A message is delivered at least once, so a handler may start again after any of its lines, and may even go on while its
+A message is delivered at least once, so a handler may start again after any of its lines, and may continue after its
 next attempt has taken over. Each trial runs one message to its end with one fault, and compares what the test observes.
 """
 
@@ -41,9 +41,9 @@ from jobq.testing.draining import WORKER, in_thread, run_call, soft_timeout
 from jobq.testing.lines import Line, LineWatch, WatchedCode
 
 FaultName = Literal["twice", "killed", "zombie", "late", "reordered"]
-#: How many attempts a message may take until it is done.
+#: Maximum number of attempts until a message is done.
 MAX_ATTEMPTS = 10
-#: How much later a late attempt comes.
+#: How much later a late attempt starts.
 LATE_S = 7_200
 #: Maximum length of a value in a report.
 MAX_LENGTH = 200
@@ -65,7 +65,7 @@ class FailedTrial(NamedTuple):
 
     Attributes:
         where: The point of the interruption.
-        difference: In the observations of the test.
+        difference: The difference in the test's observations.
     """
 
     fault: str
@@ -77,7 +77,7 @@ class FailedTrial(NamedTuple):
 
 
 class Rehearsed(NamedTuple):
-    """The number of trials, and the trials that ended differently. killing: how the attempts of `killed` ended."""
+    """The number of trials, and the trials that ended differently. `killing` is how the attempts of `killed` ended."""
 
     job: str
     trials: int
@@ -96,7 +96,7 @@ class Rehearsed(NamedTuple):
 
 
 class TrialPlan(NamedTuple):
-    """What to try. See `Kit.rehearse`."""
+    """The faults to try. See `Kit.rehearse`."""
 
     before: Callable[[], object]
     observe: Callable[[], Any]
@@ -127,7 +127,7 @@ def checked_plan(plan: TrialPlan, job: Job[..., Any]) -> TrialPlan:
 
 
 class Lifecycle:
-    """One message, and the state that its attempts share. The attempt that started last holds it."""
+    """One message, and the state that its attempts share. The latest attempt holds it."""
 
     def __init__(
         self, registry: Registry, job: Job[..., Any], call: Args[..., Any], mid: str
@@ -166,12 +166,12 @@ class Lifecycle:
 
     @property
     def is_over(self) -> bool:
-        """Whether the attempt that holds it has ended it."""
+        """Whether the attempt holding the message has ended it."""
         return self.ending is not None and self.ending.outcome in ("done", "dead", "expired")
 
     @property
     def outcome(self) -> str:
-        """How it ended."""
+        """How the message ended."""
         if self.ending is None or self.ending.outcome == "done":
             return ""
         why = f": {self.error!r}" if self.error is not None else ""
@@ -196,7 +196,7 @@ class Lifecycle:
 
 
 class Rehearsal:
-    """All trials of one call of a job. empty: empties the queues. enqueued: the waiting calls, as comparable values."""
+    """All trials of one call of a job. `queues` has two functions: to empty the queues, and to list waiting calls."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class Rehearsal:
         self._databases: list[sqlite3.Connection] = []
 
     def run(self) -> Rehearsed:
-        """Try all faults. AssertionError if the job fails without any."""
+        """Try all faults. Raise AssertionError if the job fails without a fault."""
         self._clean()
         findings: list[FailedTrial] = []
         trials = 0
@@ -295,7 +295,7 @@ class Rehearsal:
             yield self._compared("killed", f"killed after {self._shown(at - 2)}", message)
 
     def _killed_here(self, message: Lifecycle, at: int) -> None:
-        """End an attempt, with everything that would end with its process: its variables and its transactions."""
+        """End an attempt, with all that would end with its process, such as variables and transactions."""
         idle = [connection for connection in self._databases if not _is_busy(connection)]
         with _kept_young():
             try:
@@ -343,13 +343,13 @@ class Rehearsal:
     # Parts of a trial.
 
     def _points(self, first: int) -> list[int]:
-        """Lines to interrupt before, counted from 1: all of them, or as many as the plan says, spread evenly."""
+        """Return lines to interrupt before, counted from 1: all, or the plan's number of lines, spread evenly."""
         count = len(self._lines)
         every = list(range(first, count + 1))
         most = self._plan.points
         if len(every) <= most:
             return every
-        # One of each range of the same length.
+        # One line from each of several ranges of equal length.
         chance = random.Random(self._plan.seed)
         width = len(every) / most
         return [
@@ -420,7 +420,7 @@ def _is_busy(connection: sqlite3.Connection) -> bool:
 def _under(
     job: Job[..., Any], watching: Callable[[], AbstractContextManager[None]]
 ) -> Job[..., Any]:
-    """The job, its function run within `watching`, and without its limits."""
+    """Return the job without its limits, with its function run within `watching`."""
     function = job.function
 
     if job.is_async:
@@ -441,7 +441,7 @@ def _under(
 
 
 def _difference(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """What is different, in words; empty for nothing."""
+    """Describe the difference; return '' if there is none."""
     parts = []
     for name in {**expected, **found}:
         wanted, given = expected.get(name), found.get(name)
@@ -464,7 +464,7 @@ def _short(value: Any) -> str:
 
 @contextmanager
 def later(seconds: float) -> Iterator[None]:
-    """Let this much time pass for jobq, and with freezegun, where it is installed, for all of the program."""
+    """Let this much time pass for jobq and, if freezegun is installed, for the whole program."""
     if find_spec("freezegun") is not None:
         from freezegun import freeze_time
 

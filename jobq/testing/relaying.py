@@ -42,7 +42,7 @@ class SessionTable(OutboxTable):
             writing.execute(self._session, _DELETE, [{"id": number} for number in gone])
 
     def backlog(self, now: int) -> Backlog:
-        """Count nothing: this relay has no metrics."""
+        """Return an empty backlog, because this relay has no metrics."""
         return Backlog(0, 0.0, 0)
 
     def close(self) -> None:
@@ -56,12 +56,12 @@ class DjangoOutboxes:
         self.aliases: set[str] = set()
 
     def wrote(self, session: Any) -> None:
-        """Note the database, if the session is a connection of Django."""
+        """Record the database, if the session is a connection of Django."""
         if writing.kind_of(session).package == "django":
             self.aliases.add(session.alias)
 
     def relay(self, client: Client) -> int:
-        """Enqueue what was written; return how many calls."""
+        """Enqueue the written rows; return how many calls."""
         from django.db import connections, transaction
 
         count = 0

@@ -35,7 +35,7 @@ class PrivateServer:
         self._folder = Path(tempfile.mkdtemp(prefix="jobq-tests-"))
         self._socket = self._folder / "s"
         self._pid = os.getpid()
-        #: Where clients find it.
+        #: The URL for clients.
         self.url = f"unix://{self._socket}"
         server = program("name a server with --jobq-url")
         self._process = subprocess.Popen(
@@ -76,7 +76,7 @@ class PrivateServer:
         time.sleep(0.002)
 
     def stop(self) -> None:
-        """End it and remove its folder; in a forked process nothing."""
+        """End the server and remove its folder. Do nothing in a forked process."""
         if os.getpid() != self._pid:
             return
         if self._process.poll() is None:
@@ -86,7 +86,7 @@ class PrivateServer:
 
 
 class KitClient(Client):
-    """Return a client of the tests' server. It can't confirm durability, because that server has no persistence."""
+    """A client of the tests' server. It can't confirm durability, because that server has no persistence."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -99,7 +99,7 @@ class KitClient(Client):
 
 
 def connected(settings: ServerSettings, clock: Any) -> KitClient:
-    """A client of the tests' server on a clock."""
+    """Return a client of the tests' server on a clock."""
     return KitClient(settings, clock)
 
 

@@ -24,7 +24,7 @@ class EnqueuedCall(NamedTuple):
 
     Attributes:
         due: Earliest start, epoch seconds; 0 = immediately.
-        delay: Seconds from its enqueue until then.
+        delay: Seconds from its enqueue until `due`.
         attempts: How often it has run.
         reason: Why it is dead, if it is.
         content: The bytes of a message that can't be read as a call.
@@ -57,7 +57,7 @@ def waiting(client: Client, queue: str | None = None) -> list[EnqueuedCall]:
 
 
 def dead(client: Client, queue: str | None = None) -> list[EnqueuedCall]:
-    """All dead calls, newest first in each queue."""
+    """Return all dead calls, newest first in each queue."""
     found = []
     for name in queue_names(client) if queue is None else [queue]:
         for one in Queue(name, client).admin.iter_dead():
