@@ -16,7 +16,7 @@ from bench.sweep import sweep
 
 
 def main() -> None:
-    """Run the cases named, or all; or tell what the last run found."""
+    """Run the named cases, or all; or report the last run."""
     parser = _parser()
     chosen = parser.parse_args()
     only = [name for name in chosen.only.split(",") if name]

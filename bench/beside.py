@@ -1,4 +1,4 @@
-"""Runs cases, run after run of all peers, so that they share the machine's moods; tells what came of it."""
+"""Run cases in rounds over all peers, so that all share the machine's fluctuations, and report the results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Line = dict[str, Any]
 
 
 class Bench:
-    """One run of the suite."""
+    """A run of the suite."""
 
     def __init__(
         self, only: Sequence[str], runs: int, kept: TextIO, *, as_json: bool, id: str = ""
@@ -38,7 +38,7 @@ class Bench:
         self._repair_s = REPAIR_S
 
     def case(self, name: str) -> None:
-        """All runs of all peers; one line per figure and peer."""
+        """Run all peers in all rounds; print a line per figure and peer."""
         case, began = CASES[name], time.monotonic()
         if case.at_once == 1:
             self._settle(name)
@@ -55,7 +55,7 @@ class Bench:
         self._tell(name, lines, time.monotonic() - began)
 
     def write(self, line: Line) -> None:
-        """Keep one line of JSON."""
+        """Write a line of JSON to the results."""
         self._kept.write(json.dumps({"run": self.id, **line}, ensure_ascii=False) + "\n")
         self._kept.flush()
 
@@ -77,7 +77,7 @@ class Bench:
                 yield peer, rows, 0.0
 
     def _one(self, name: str, case: Case, peer: str) -> tuple[list[tuple[str, float, str]], float]:
-        """One run; made again if others took the machine meanwhile."""
+        """Run a case once; repeat the run if other programs used the machine."""
         for left in reversed(range(1 + REPEATS)):
             watch, began = Watch(), time.monotonic()
             rows = self._rows(name, case, peer)
@@ -149,7 +149,7 @@ class Bench:
 def beside(
     cases: Sequence[str], only: Sequence[str], runs: int, *, as_json: bool, more: bool
 ) -> None:
-    """Every case in turn, then what couldn't be run and why. more: of the last run, not of a new one."""
+    """Run each case, then print the failures and their reasons; with `more`, add to the last run."""
     FOLDER.mkdir(exist_ok=True)
     with RESULTS.open("a", encoding="utf-8") as kept:
         bench = Bench(only, runs, kept, as_json=as_json, id=_last_id() if more else "")

@@ -23,7 +23,7 @@ from bench.waiting import idle, recovery
 
 
 class Case(NamedTuple):
-    """A measurement.
+    """A measurement, its peers and its number of runs.
 
     Attributes:
         steady: Results are the same every time, even on a busy machine, so one run is enough.
@@ -87,5 +87,5 @@ CASES = {
 
 
 def close() -> None:
-    """End what cases keep between runs."""
+    """Close resources that cases keep between runs."""
     crowds.close()

@@ -27,7 +27,7 @@ BATCHES, BATCH = 300, 64
 
 
 def beside(delayed: int) -> Callable[[str], Iterator[Row]]:
-    """A drain by two processes, with so many that are due in an hour and without."""
+    """Measure a drain by two processes, with this many messages due in an hour and without."""
 
     def drained(name: str) -> Iterator[Row]:
         jobs = PEERS[name].jobs
@@ -82,7 +82,7 @@ def _loaded(client: jobq.Client, folder: Path, rate: float) -> list[float]:
 
 
 def _behind(client: jobq.Client, folder: Path) -> list[float]:
-    """While far more jobs are ready than the worker has done by then: it takes them in turn."""
+    """Measure behind a backlog that the worker can't finish in time, so due jobs wait for their turn."""
     _due(client, folder / "behind", BEHIND_S)
     noop.options(client=client).enqueue_many([()] * BACKLOG)
     return _values(folder / "behind", DUE)
@@ -132,7 +132,7 @@ _deep: list[Deep] = []
 
 
 def deep(_: str) -> Iterator[Row]:
-    """dequeue(64) by turns with a million and with a thousand messages ready."""
+    """Measure dequeue(64), alternating between a million and a thousand ready messages."""
     if not _deep:
         _deep.append(Deep())
     place = _deep[0]
@@ -155,6 +155,6 @@ def _one_batch(queue: jobq.Queue) -> float:
 
 
 def close() -> None:
-    """End what the cases of this module keep between runs."""
+    """Close resources that this module's cases keep between runs."""
     while _deep:
         _deep.pop().close()

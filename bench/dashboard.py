@@ -140,7 +140,7 @@ def _stats(client: Client, field: str) -> dict[str, float]:
 
 
 def _outer(found: dict[str, float]) -> dict[str, float]:
-    """Time of a script has the time of its commands in it."""
+    """Return server time per command; a script's time includes its commands."""
     outer = ("eval", "hgetall", "smembers", "time", "xrange", "xrevrange", "fcall")
     return {
         name: usec

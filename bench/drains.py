@@ -31,13 +31,13 @@ def noop(processes: int) -> Callable[[str], Iterator[Row]]:
 
 
 def mixed(name: str) -> Iterator[Row]:
-    """No-op sync jobs, by a worker that has an async job too, and so runs them in a thread."""
+    """Drain no-op sync jobs in a thread, by a worker that also has an async job."""
     count = min(BESIDE_JOBS, PEERS[name].jobs)
     return drain(name, "noop", 2, count, MIXED.removeprefix("drain "), BENCH_COROUTINES=BESIDE)
 
 
 def cpu(figure: str) -> Callable[[str], Iterator[Row]]:
-    """Jobs of 1 ms of CPU."""
+    """Drain jobs of 1 ms of CPU."""
     processes = 1 if figure == CPU_ALONE else 2
 
     def drained(name: str) -> Iterator[Row]:
@@ -88,7 +88,7 @@ def napping(name: str) -> Iterator[Row]:
 def both(
     name: str, handler: str, processes: int, count: int, figure: str, delayed: int = 0
 ) -> Iterator[Row]:
-    """A drain by a quiet worker, then by one that logs as it is installed; once where that is the same."""
+    """Measure a quiet worker and a worker that logs as installed; once if both are the same."""
     rows = list(drain(name, handler, processes, count, figure, delayed))
     yield from rows
     if PEERS[name].quiet:

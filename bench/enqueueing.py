@@ -43,7 +43,7 @@ def example(number: int, text: str) -> None:
 
 
 def timed(client: jobq.Client, act: Callable[[], object], count: int) -> Round:
-    """`act` makes `count` messages."""
+    """Measure `act`, which makes `count` messages."""
     server, cpu, wall = server_s(client), time.process_time(), time.perf_counter()
     act()
     wall = time.perf_counter() - wall
@@ -53,7 +53,7 @@ def timed(client: jobq.Client, act: Callable[[], object], count: int) -> Round:
 
 
 def commands(client: jobq.Client) -> Callable[[], bytes]:
-    """Makes single calls of the script that `enqueue` sends for a message without options."""
+    """Return a function that calls the script of `enqueue` for a message without options."""
     queue, caller = jobq.Queue("bench", client), Caller()
     bound = queue.scripts["enqueue_plain"]
     keys = (*bound.keys, f"{queue.prefix}call:{caller.id}")
@@ -76,14 +76,14 @@ def commands(client: jobq.Client) -> Callable[[], bytes]:
 
 
 def connected(client: jobq.Client) -> socket.socket:
-    """A socket of our own to the server."""
+    """Open a separate socket to the server."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(client.url.removeprefix("unix://"))
     return connection
 
 
 def bare(client: jobq.Client) -> Callable[[], object]:
-    """Single calls of the script, and nothing else."""
+    """Return a function that only calls the script, once per message."""
     following, connection, reader = commands(client), connected(client), hiredis.Reader()
 
     def act() -> None:
@@ -116,7 +116,7 @@ async def bare_awaited(client: jobq.Client) -> None:
 
 
 async def awaited(job: Any, lanes: int, count: int) -> None:
-    """`aenqueue` of so many, by that many coroutines."""
+    """Enqueue `count` messages with `aenqueue`, from `lanes` coroutines."""
 
     async def lane() -> None:
         for _ in range(count // lanes):
@@ -126,7 +126,7 @@ async def awaited(job: Any, lanes: int, count: int) -> None:
 
 
 def ways(client: jobq.Client) -> Iterator[tuple[str, Callable[[], object], int]]:
-    """Name, what to do, how many messages that makes."""
+    """Yield each way to enqueue: its name, the action, and its number of messages."""
     job = example.options(client=client)
     job.enqueue(12345, "a longer text than the others: contents up to its length are plain")
     many = [(12345, "short text")] * BULK
@@ -166,7 +166,7 @@ def delayed(client: jobq.Client) -> None:
 
 
 def main() -> None:
-    """Medians of rounds in turn."""
+    """Print medians over the rounds."""
     parser = argparse.ArgumentParser(prog="python -m bench.enqueueing", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(

@@ -60,7 +60,7 @@ def drained(level: str, headers: dict[str, str], jobs: int) -> Figures:
 
 
 def weighed(client: Client, key: str) -> tuple[int, int]:
-    """How many entries a stream holds, and in how many bytes."""
+    """Return a stream's number of entries, and their bytes."""
     size = client.command("MEMORY", "USAGE", key, "SAMPLES", "0", routed_by=key)
     return client.command("XLEN", key), size or 0
 
@@ -77,7 +77,7 @@ def per_attempt(binary: str, traces: bool) -> tuple[float, float]:
 
 
 def tables(jobs: int, runs: int) -> Iterator[str]:
-    """The medians as Markdown."""
+    """Return the medians as Markdown."""
     found: dict[str, list[Figures]] = {name: [] for name in LEVELS}
     for _ in range(runs):
         for name, (level, headers) in LEVELS.items():

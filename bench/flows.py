@@ -1,6 +1,6 @@
 """`python -m bench.flows`: cost of map members compared with plain messages, in jobs per second and server CPU.
 
-Two processes of a worker drain no-op jobs, first plain ones, then as many members of one map, and so on by turns. A map
+Two processes of a worker drain no-op jobs, alternating between plain jobs and as many members of one map. A map
 counts as drained when its flow is done, so its records are applied and deleted by then. The first fifth isn't measured:
 the processes start, and load the code of flows with the first member.
 
@@ -77,7 +77,7 @@ def drained(kind: str, count: int) -> Drain:
 
 
 def readied_ms(count: int) -> float:
-    """CPU of the server for the call in which a step ends, and so many become ready."""
+    """Measure server CPU of the call that ends a step and makes this many steps ready."""
     with private_server() as client:
         store = FlowStore(client, "bench:1")
         steps = [
@@ -99,7 +99,7 @@ def _left(queue: Queue) -> int:
 
 
 def tables(count: int, runs: int) -> Iterator[str]:
-    """The medians as Markdown."""
+    """Return the medians as Markdown."""
     found: dict[str, list[Drain]] = {kind: [] for kind in KINDS}
     for _ in range(runs):
         for kind, drains in found.items():

@@ -47,7 +47,7 @@ class Trace(NamedTuple):
 
 
 def traced(act: Callable[[], Any]) -> Trace:
-    """The calls of jobq's functions while `act` runs in this thread."""
+    """Return the calls of jobq's functions while `act` runs in this thread."""
     calls: list[tuple[int, CodeType]] = []
     inside: list[FrameType] = []
 
@@ -71,7 +71,7 @@ def traced(act: Callable[[], Any]) -> Trace:
 
 @contextmanager
 def one_job() -> Iterator[tuple[Callable[[], Any], Callable[[], Any]]]:
-    """Two functions: one enqueues a job, the other dequeues, runs and finishes it."""
+    """Yield two functions: the first enqueues a job, the second dequeues, runs and finishes it."""
     with private_server() as client:
         jobq.set_default_client(client)
         queue = jobq.Queue("bench", client)

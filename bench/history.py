@@ -71,7 +71,7 @@ def events(
 
 
 def fill(client: Client, table: pa.Table) -> int:
-    """Append them to their queues' streams under their own ids; how many."""
+    """Append the events to their queues' streams under their own ids; return their number."""
     for queue in QUEUES:
         rows = table.filter(pc.field("queue") == queue)
         key = f"{client.namespace}:{{{queue}}}:events"
@@ -83,7 +83,7 @@ def fill(client: Client, table: pa.Table) -> int:
 
 
 def entries(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
-    """Ids and values as the scripts write them."""
+    """Yield ids and values as the scripts write them."""
     columns = {name: _plain(batch[name]) for name in (*COLUMNS, "entry_at", "entry_seq")}
     for row in zip(*columns.values(), strict=True):
         (
@@ -121,7 +121,7 @@ def _plain(column: pa.Array[Any]) -> list[Any]:
 
 
 def _busy() -> Any:
-    """The share of each hour of the day."""
+    """Return the share of each hour of the day."""
     shares = 1.2 + np.sin((np.arange(24) - 8) / 24 * 2 * np.pi)
     return shares / shares.sum()
 

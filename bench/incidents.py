@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def begin(url: str) -> subprocess.Popen[bytes]:
-    """Start a worker, in a session of its own."""
+    """Start a worker in a separate session."""
     command = [
         sys.executable,
         "-m",
@@ -46,7 +46,7 @@ def begin(url: str) -> subprocess.Popen[bytes]:
 
 
 def seconds_until(client: Client, code: str) -> float:
-    """Return how long it takes until this is the first finding."""
+    """Return the time until this is the first finding."""
     began = time.monotonic()
     while time.monotonic() - began < 4 * BOUND_S:
         found = incidents(read_situation(client))
@@ -72,7 +72,7 @@ def poison(client: Client, worker: subprocess.Popen[bytes]) -> None:
 
 
 def dead_host(client: Client, worker: subprocess.Popen[bytes]) -> None:
-    """Kill all of a worker, while it runs two jobs and others wait."""
+    """Kill all of a worker's processes while it runs two jobs and other jobs wait."""
     low = Queue("low", client)
     low.enqueue_many([(f"m{n}", encode("bench.incident_jobs.sleep", [600])) for n in range(5)])
     while low.admin.counts().locked < 2:

@@ -59,7 +59,7 @@ class Counted:
 
 @contextmanager
 def counted() -> Iterator[Counted]:
-    """A server that is gone in the end."""
+    """Yield a server, and stop it at the end."""
     with tempfile.TemporaryDirectory(prefix="jobq-bench-") as name:
         folder = Path(name)
         command = [
@@ -227,7 +227,7 @@ LISTPACKS = {"": 512, ", listpacks of 8": 8}
 
 
 def held_cases() -> dict[str, Callable[[int], tuple[float, float]]]:
-    """Each by its name."""
+    """Return the cases by name."""
     cases: dict[str, Callable[[int], tuple[float, float]]] = {}
     for many, batch, waiting in itertools.product(HELD, BATCHES, WAITING):
         for word, listpack in LISTPACKS.items():

@@ -36,7 +36,7 @@ class Case(NamedTuple):
     key_max: int | None = None
 
     def key_of(self, number: int) -> str | None:
-        """The key of a message."""
+        """Return the key of a message."""
         return f"customer-{number % self.keys}" if self.keys else None
 
 
@@ -73,7 +73,7 @@ def driven(case: Case, count: int) -> tuple[float, float]:
 
 
 def drained(case: Case, job: Any, count: int) -> float:
-    """Jobs per second of two processes."""
+    """Return jobs per second of two processes."""
     with private_server() as client:
         queue = Queue("bench", client)
         if case.key_max:
@@ -95,14 +95,14 @@ def _left(queue: Queue) -> int:
 
 
 def beside(name: str, count: int) -> tuple[float, float]:
-    """Jobs per second of two processes of a peer, without keys: no-op ones, and of 1 ms."""
+    """Return jobs per second of a peer's two processes, without keys: no-op jobs, and jobs of 1 ms."""
     counts = {"noop": min(count, PEERS[name].jobs), "spin": min(count, SPINS)}
     rates = [next(drain(name, handler, 2, most, handler))[1] for handler, most in counts.items()]
     return rates[0], rates[1]
 
 
 def tables(count: int, runs: int) -> Iterator[str]:
-    """The medians as Markdown."""
+    """Return the medians as Markdown."""
     found: dict[str, list[tuple[float, ...]]] = {name: [] for name in CASES}
     for _ in range(runs):
         for name, case in CASES.items():

@@ -14,7 +14,7 @@ TESTS = 500
 
 
 def main() -> None:
-    """Run as many small tests: an empty server, an enqueue, an assertion, a drain."""
+    """Run this many small tests: an empty server, an enqueue, an assertion, a drain."""
     registry = Registry()
     note = job(name="note", queue="mails", registry=registry)(lambda to: None)
     began = time.perf_counter()

@@ -24,13 +24,13 @@ _SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
-    """Whoever loses its parent becomes our child, so that its CPU is counted as ours. Linux only."""
+    """Adopt orphaned processes, so that their CPU counts as this process's. Linux only."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
 
 
 def bury_orphans() -> None:
-    """Wait for those adopted that have ended."""
+    """Reap adopted processes that have ended."""
     for child in psutil.Process().children():
         with suppress(psutil.Error, ChildProcessError):
             if child.status() == psutil.STATUS_ZOMBIE:
@@ -44,7 +44,7 @@ class Watch:
         self._began = _spent()
 
     def others(self) -> float:
-        """0 to 1."""
+        """Return the share, 0 to 1."""
         whole, busy, own = (now - was for now, was in zip(_spent(), self._began, strict=True))
         return max(0.0, min(1.0, (busy - own) / whole)) if whole > 0 else 0.0
 
@@ -67,7 +67,7 @@ def _spent() -> tuple[float, float, float]:
 
 
 def wait_until_idle(patience_s: float = PATIENCE_S) -> float:
-    """Wait until others leave the machine to us; the share that they take in the end."""
+    """Wait until other processes are idle; return their last share of the CPU."""
     deadline = time.monotonic() + patience_s
     while True:
         watch = Watch()

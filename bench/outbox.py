@@ -28,7 +28,7 @@ ALONE_SHARE, BATCH = 0.1, 500
 
 @jobq.job(name="invoice", queue="bench", registry=jobq.Registry())
 def invoice(number: int) -> None:
-    """Be written, never run."""
+    """Do nothing; the call is stored but never run."""
     raise NotImplementedError(number)
 
 
@@ -50,7 +50,7 @@ def dsns(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def written(table: OutboxTable, numbers: range, calls: int) -> float:
-    """Seconds per transaction; each writes a row of the program, and so many calls."""
+    """Return seconds per transaction; each writes a row of the program and this many calls."""
     connection: Any = table.connect()
     with closing(connection), closing(connection.cursor()) as cursor:
         began = time.perf_counter()
@@ -84,7 +84,7 @@ def measured(dsn: str, count: int, start: int) -> tuple[float, ...]:
 
 
 def tables(count: int, runs: int) -> Iterator[str]:
-    """The medians as Markdown."""
+    """Return the medians as Markdown."""
     limit = RelayOptions().limit
     yield f"Medians of {runs} runs of {count:,} rows, Valkey. The relay takes rows in batches of {limit}."
     yield ""

@@ -12,12 +12,12 @@ END = "<!-- end of what was made -->"
 
 
 def begin(command: str) -> str:
-    """The mark before what `command` makes."""
+    """Return the mark before the output of `command`."""
     return f"<!-- made by {command}: -->"
 
 
 def put(into: Path, command: str, text: str) -> None:
-    """Replace what is between the marks of `command`."""
+    """Replace the text between the marks of `command`."""
     before, mark, rest = into.read_text(encoding="utf-8").partition(begin(command))
     _, end, after = rest.partition(END)
     if not mark or not end:

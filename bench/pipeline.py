@@ -56,7 +56,7 @@ def ingest() -> Iterator[Row]:
 
 
 def many_queues(queues: int, each: int = 30) -> Iterator[Row]:
-    """One batch of events of many queues, after one that makes the lake: processor time, and the commit's bytes."""
+    """Measure a batch of events of many queues in an existing lake: processor time, and the commit's bytes."""
     with private_server("--maxmemory", "0") as client, tempfile.TemporaryDirectory() as folder:
         lake = Lake.create(f"{folder}/lake")
         work = Ingest(lake, client, Engine("local"))
@@ -132,7 +132,7 @@ def made_lake(
 
 
 def timed_batches(work: Ingest) -> Iterator[tuple[int, float]]:
-    """Batch after batch until nothing is left."""
+    """Ingest batches until the streams are read."""
     more = True
     while more:
         started = time.perf_counter()
@@ -179,7 +179,7 @@ def writing() -> Iterator[Row]:
 
 
 def enqueue(frame: DataFrame, url: str, queue: str) -> None:
-    """Enqueue as users would."""
+    """Write a DataFrame of calls to a queue."""
     options = {"url": url, "job": "app.mail.send", "queue": queue, "idColumn": "id"}
     frame.write.format("jobq").mode("append").options(**options).save()
 
@@ -194,7 +194,7 @@ def report() -> Iterator[Row]:
 
 
 def runs() -> Iterator[Row]:
-    """The processor time of one refresh after so many new events, on a lake of ten times as many as the other."""
+    """Compare processor time of a refresh after equal numbers of new events, on a lake and on one ten times as big."""
     from jobq.pipeline.lake import rollup
 
     with spark_session() as spark:
@@ -267,7 +267,7 @@ def spark_session() -> Iterator[SparkSession]:
 
 
 def jobq(*arguments: str) -> None:
-    """One command line, in a process of its own."""
+    """Run a command line in a separate process."""
     command = [sys.executable, "-m", "jobq", *arguments]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if ran.returncode:
@@ -275,7 +275,7 @@ def jobq(*arguments: str) -> None:
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """How long it takes."""
+    """Return the duration."""
     started = time.perf_counter()
     call()
     return time.perf_counter() - started

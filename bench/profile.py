@@ -80,7 +80,7 @@ def drained(processes: int) -> Iterator[Row]:
 
 @contextmanager
 def batch() -> Iterator[tuple[Caller, list[Message]]]:
-    """One that a real server has handed out."""
+    """Yield a batch that a real server has handed out."""
     with private_server() as client:
         queue, caller = Queue("bench", client), Caller()
         noop.options(client=client).enqueue_many([()] * BATCH)
@@ -88,7 +88,7 @@ def batch() -> Iterator[tuple[Caller, list[Message]]]:
 
 
 def least(step: Callable[[], Any]) -> float:
-    """Microseconds per job, for a step that does a whole batch."""
+    """Return microseconds per job, for a step that processes a whole batch."""
     best = float("inf")
     for _ in range(ROUNDS):
         started = time.perf_counter()
@@ -98,7 +98,7 @@ def least(step: Callable[[], Any]) -> float:
 
 
 def python() -> Iterator[Row]:
-    """A child's steps."""
+    """Measure a child's steps."""
     with batch() as (caller, messages):
         executor, reply = Executor(default_registry, worker="bench"), _reply(messages)
         calls = [executor.resolve("bench", message) for message in messages]

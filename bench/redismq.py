@@ -14,7 +14,7 @@ GROUP = "bench"
 
 
 class Program:
-    """One producer and one consumer of a topic, as theirs: a transaction a message, begun again when others were
+    """A producer and a consumer like redismq's: a transaction per message, restarted when another client was
     faster."""
 
     def __init__(self, topic: str, server: redis.Redis) -> None:
@@ -23,7 +23,7 @@ class Program:
         self._messages = f"{topic}:messages:"
 
     def send(self, content: bytes) -> None:
-        """Four round trips."""
+        """Send a message in four round trips."""
         while True:
             key = f"{self._messages}{self._number(self._counter) + 1}"
             with self._server.pipeline() as steps:
@@ -38,7 +38,7 @@ class Program:
                     continue
 
     def poll(self) -> bytes | str | None:
-        """Eight round trips; None: nothing is there."""
+        """Receive a message in eight round trips; return None if there is none."""
         while True:
             newest = self._number(self._counter)
             with self._server.pipeline() as steps:
@@ -60,6 +60,6 @@ class Program:
 
 @contextmanager
 def program(topic: str, client: jobq.Client) -> Iterator[Program]:
-    """On one connection to the client's server."""
+    """Yield a program with one connection to the client's server."""
     with redis.Redis(unix_socket_path=client.url.removeprefix("unix://")) as server:
         yield Program(topic, server)

@@ -19,7 +19,7 @@ CONTENT = b"x" * 40
 
 
 def measured() -> Iterator[tuple[str, float]]:
-    """Cycles of push + pop + ack: one at a time and by the hundred; bare, and bare with many pending."""
+    """Measure cycles of push, pop and ack: single and by the hundred; bare, and bare with many pending."""
     with private_server() as client:
         queue = ReliableQueue(client)
         for count in (1, 10, 100):

@@ -51,7 +51,7 @@ class Run(NamedTuple):
 def report(into: Path | None) -> None:
     """Print the tables, or put them between the marks of a file.
 
-    A part of which the last run measured nothing stays as it is.
+    A part that the last run didn't measure doesn't change.
     """
     run = last_run(RESULTS)
     for command, document, is_in in (
@@ -96,7 +96,7 @@ def last_run(path: Path) -> Run:
 
 
 def _case_of(failure: dict[str, Any]) -> tuple[str, str]:
-    """The peer and the case that it failed in, or the peer twice where that was every case."""
+    """Return the peer and the failed case, or the peer twice if every case failed."""
     peer, case = failure["peer"], failure["failed"]
     return peer, case if case in CASES else peer
 

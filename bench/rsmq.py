@@ -61,7 +61,7 @@ class Figures(NamedTuple):
 
 
 def one_run() -> dict[str, Figures]:
-    """Figures on one server, Node's too where node and npm are there."""
+    """Return figures on one server, including Node's if node and npm are installed."""
     with private_server() as client, theirs(client) as node, asyncio.Runner() as runner:
         everybody = node | ours(client) | ours_async(client, runner)
         spent: dict[str, float] = defaultdict(float)
@@ -127,7 +127,7 @@ def ours(client: Client) -> dict[str, Timed]:
 
 
 class OursAsync:
-    """AsyncRsmq itself: coroutines that each send, receive and delete one message after another."""
+    """Cycles of AsyncRsmq: each coroutine sends, receives and deletes one message after another."""
 
     def __init__(self, client: Client) -> None:
         self.queue = AsyncRsmq(client)

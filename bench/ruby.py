@@ -25,7 +25,7 @@ def by_sidekiq(on: Stage) -> list[list[str]]:
 
 
 def by_jobq(on: Stage) -> list[list[str]]:
-    """One child, fed by the intake."""
+    """Run a child that the intake feeds."""
     return [
         [sys.executable, "-m", "jobq", "worker", "--url", on.client.url, "--sidekiq", "bench",
          "--import", "bench.peers.fromruby", "--processes", "1", "--log-level", "warning"],
@@ -34,7 +34,7 @@ def by_jobq(on: Stage) -> list[list[str]]:
 
 @contextmanager
 def working(on: Stage, commands: list[list[str]]) -> Iterator[None]:
-    """Run these processes meanwhile."""
+    """Run these processes during the block."""
     on.workers = [on.start(command) for command in commands]
     try:
         yield
@@ -44,7 +44,7 @@ def working(on: Stage, commands: list[list[str]]) -> Iterator[None]:
 
 
 def drained(who: Callable[[Stage], list[list[str]]]) -> float:
-    """Jobs per second."""
+    """Return jobs per second."""
     with stage("sidekiq") as on:
         on.inside("fill", "noop", JOBS)
         with working(on, who(on)):
@@ -75,7 +75,7 @@ def pushed_by_jobq() -> tuple[float, float]:
 
 
 def main() -> None:
-    """Medians of a few runs, taken in turn."""
+    """Print medians of a few alternating runs."""
     rows: dict[str, list[float]] = {}
     for _ in range(RUNS):
         for name, push, who in (

@@ -142,7 +142,7 @@ def made(lake: Lake, size: int) -> int:
 def appended(
     lake: Lake, *, part: tuple[float, float], seed: int, day: int = 0, apart: int = 0, count: int = BATCH
 ) -> int:  # fmt: skip
-    """Commit a batch of about `count` events of a part of a day, like an ingest; return their number.
+    """Commit about `count` events from one part of a day, like an ingest; return their number.
 
     Args:
         apart: Attempts of one part end in the next part. With different numbers, events of a queue have different
@@ -235,7 +235,7 @@ def ingested(path: Path, size: int, engine: str, sizes: dict[str, float]) -> tup
 
 
 def per_row(lake: Lake, table: LakeTable) -> float:
-    """Bytes of the live files per row."""
+    """Return bytes of the live files per row."""
     files = live_files(lake.table(table.name))
     return sum(one.size for one in files) / max(1, sum(one.rows for one in files))
 
@@ -283,7 +283,7 @@ def slope(less: Mapping[str, Any], more: Mapping[str, Any]) -> float:
 
 
 def document(found: Mapping[str, Any]) -> Iterator[str]:
-    """The figures and the plan as Markdown."""
+    """Yield the figures and the plan as Markdown."""
     sizes = sorted(found["sizes"].values(), key=lambda one: one["events"])
     yield from head(found["heads"], "each command once; CPU of all its processes")
     yield from ("", *costs(sizes), "", *refreshes(sizes), "", *weights(sizes), "", *plan(sizes))
@@ -323,7 +323,7 @@ def _of(sizes: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 
 
 def _slope_of(sizes: list[dict[str, Any]], name: str) -> float:
-    """The slope between the two largest sizes at which the step was measured."""
+    """Return the slope between the step's two largest measured sizes."""
     steps = _of(sizes, name)
     if len(steps) < 2:
         raise SystemExit(f"{name} was measured at one size; run python -m bench.scale 1 5")
@@ -331,7 +331,7 @@ def _slope_of(sizes: list[dict[str, Any]], name: str) -> float:
 
 
 def weights(sizes: list[dict[str, Any]]) -> Iterator[str]:
-    """A row per kind of bytes, of the largest lake where it was measured."""
+    """Yield a row per kind of bytes, from the largest measured lake."""
     yield from ("| | bytes per event |", "|---|---|")
     for name, about in WEIGHTS.items():
         yield f"| {about} | {_weight(sizes, name):.1f} |"

@@ -24,7 +24,7 @@ READY, DELAYED, DEAD = 100_000, 10_000, 1_000
 CALLS = 200
 CONTENT = b'{"v":1,"job":"noop","args":[12345,"short text"]}'
 BATCH = WorkerSettings().prefetch
-#: No key expires during the run.
+#: Long enough for keys not to expire during the run.
 LEASE_S = 600.0
 #: Shorter calls aren't logged, and commands within scripts are shorter.
 SLOW_US, SLOW_CALLS = 100, 10_000
@@ -39,7 +39,7 @@ class Call(NamedTuple):
 
 
 def scripts(_: str) -> Iterator[Row]:
-    """p50 and p99 in ms of 200 calls each."""
+    """Measure p50 and p99 in ms of 200 calls each."""
     with private_server() as client:
         queue = jobq.Queue("bench", client)
         client.command("CONFIG", "SET", "latency-tracking-info-percentiles", "50 99")
@@ -50,7 +50,7 @@ def scripts(_: str) -> Iterator[Row]:
 
 
 def _longest_pages(client: jobq.Client, queue: jobq.Queue) -> Iterator[Row]:
-    """How long one call of the commands that list everything holds the server up: the worst, by its SLOWLOG."""
+    """Measure how long one call of the listing commands blocks the server: the longest in its SLOWLOG."""
     large = jobq.Queue("large", client)
     for size in (100, 10_000, 100_000):
         large.enqueue_many([bytes(size)] * 40)

@@ -29,7 +29,7 @@ def redis_binary() -> str:
 def private_server(
     *options: str, binary: str = VALKEY, contents: Path | None = None
 ) -> Iterator[jobq.Client]:
-    """A client of a server of our own; nothing is saved to disk unless `options` say so.
+    """Yield a client of a private server, which saves to disk only if `options` enable it.
 
     contents: a dump that it starts with, made by `saved`.
     """
@@ -74,7 +74,7 @@ def connected(url: str, patience_s: float = 2) -> jobq.Client:
 
 
 def info(client: jobq.Client, section: str) -> dict[str, str]:
-    """One section of INFO."""
+    """Return a section of INFO."""
     lines = client.command("INFO", section).decode().splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line)
 

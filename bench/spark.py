@@ -106,7 +106,7 @@ def _known() -> dict[str, Any]:
 
 
 def _measured(cases: list[str]) -> dict[str, Any]:
-    """What is known after the cases named, or all; it is kept after each, since a later one may fail."""
+    """Return all results after the named cases, or all; save them after each, since a later case may fail."""
     anew: dict[str, Any] = {"heads": [], "figures": {}, "seconds": 0.0}
     found = _known() if cases and RESULTS.exists() else anew
     found["heads"].append(described("bench.spark"))

@@ -49,15 +49,15 @@ class Stage:
         }
 
     def done(self) -> int:
-        """How many jobs ended."""
+        """Return the number of ended jobs."""
         return done_by_all(self._everyone)
 
     def reached(self, count: float) -> Callable[[], bool]:
-        """Asks whether so many have ended."""
+        """Return a function that checks if this many jobs have ended."""
         return lambda: self.done() >= count
 
     def active(self) -> int:
-        """How many processes, or threads of them, ended one."""
+        """Return the number of processes, or of their threads, that ended a job."""
         return sum(1 for count in self._everyone[1:] if count)
 
     def processes(self) -> list[psutil.Process]:
@@ -79,7 +79,7 @@ class Stage:
         return worker, server_s(self.client)
 
     def inside(self, action: str, *arguments: object) -> Any:
-        """One action in the peer's venv."""
+        """Run an action in the peer's venv."""
         ran = subprocess.run(
             [*self._inside, action, *map(str, arguments)],
             cwd=ROOT, env=self._environment, capture_output=True, text=True, timeout=ACT_S, check=False,
@@ -90,7 +90,7 @@ class Stage:
 
     @contextmanager
     def working(self, processes: int) -> Iterator[None]:
-        """A worker of so many processes, ended with all its children."""
+        """Run a worker with this many processes; end it with all its children."""
         commands: list[list[str]] = self.inside("worker", processes)
         self.spawned_at = time.monotonic()
         self.workers = [self.start(command) for command in commands]
@@ -104,7 +104,7 @@ class Stage:
                 self._end(process)
 
     def until(self, reached: Callable[[], object], seconds: float = 60) -> None:
-        """Wait until `reached()`; TimeoutError after so long, or once a command of the worker has ended."""
+        """Wait until `reached()`; raise TimeoutError after `seconds`, or once a worker command has ended."""
 
         def over() -> object:
             ended = [worker for worker in self.workers if worker.poll() is not None]
@@ -122,7 +122,7 @@ class Stage:
             )  # fmt: skip
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """jobq is told, since it tidies up; the others' server is about to go, and they needn't know."""
+        """End jobq with TERM, so that it cleans up; kill other systems, whose server ends soon."""
         if self.name == "own":
             process.terminate()
             with suppress(subprocess.TimeoutExpired):

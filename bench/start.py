@@ -1,4 +1,4 @@
-"""How long it takes to begin: the import, and a process's first enqueue. Modules are compiled, as an installer does."""
+"""Start-up time: the import, and a process's first enqueue. Modules are compiled, as an installer does."""
 
 from __future__ import annotations
 

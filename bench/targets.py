@@ -31,7 +31,7 @@ LATE = "due job late beside 1,000,000 delayed, {} p99"
 
 
 class Target(NamedTuple):
-    """One promise: at least, or at most, `bound`."""
+    """A promise: at least, or at most, `bound`."""
 
     case: str
     asked: str
@@ -46,7 +46,7 @@ def _own(figure: str, peer: str = "own") -> Callable[[Medians], float | None]:
 
 
 def _ratio(above: tuple[str, str], *below: tuple[str, str]) -> Callable[[Medians], float | None]:
-    """To the greatest of those below."""
+    """Return a function that computes the ratio to the greatest figure in `below`."""
 
     def found(medians: Medians) -> float | None:
         mine = medians(*above)

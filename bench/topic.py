@@ -32,7 +32,7 @@ def topics(_: str) -> Iterator[Row]:
 
 
 def measured(topic: Topic | RedismqTopic) -> Iterator[Row]:
-    """One layout's figures."""
+    """Measure a layout."""
     topic.append(b"first")
     before = int(info(topic.client, "memory")["used_memory"])
     rate = per_second(lambda: len(topic.append_many(CONTENTS)))
@@ -71,7 +71,7 @@ def one_processor(client: jobq.Client) -> Iterator[None]:
 
 
 def per_second(work: Callable[[], int]) -> float:
-    """How many a second `work` does."""
+    """Return the messages per second of `work`."""
     started = time.perf_counter()
     done = work()
     return done / (time.perf_counter() - started)
@@ -89,7 +89,7 @@ def polled(topic: Topic | RedismqTopic) -> int:
 
 
 def polled_singly(topic: Topic | RedismqTopic) -> int:
-    """Read some in as many polls as messages."""
+    """Read messages one per poll."""
     reader = (
         topic.reader("single", commit="read")
         if isinstance(topic, Topic)
@@ -104,7 +104,7 @@ def count(messages: Iterator[object]) -> int:
 
 
 def singly(append: Callable[[bytes], object]) -> int:
-    """Append in as many calls as messages."""
+    """Append messages one per call."""
     for content in CONTENTS[:ONE_BY_ONE]:
         append(content)
     return ONE_BY_ONE

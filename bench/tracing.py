@@ -53,7 +53,7 @@ class Swallow(BaseHTTPRequestHandler):
     """A collector that discards spans."""
 
     def do_POST(self) -> None:
-        """Read and forget."""
+        """Discard the request."""
         self.rfile.read(int(self.headers["Content-Length"]))
         self.send_response(200)
         self.end_headers()

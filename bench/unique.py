@@ -52,7 +52,7 @@ def cpu_us(server: redis.Redis) -> int:
 
 
 def once(job: Job[..., Any], queue: Queue, server: redis.Redis) -> Iterator[tuple[str, float]]:
-    """A round: one enqueue a call, refused ones, and the drain."""
+    """Measure a round: an enqueue per call, rejected calls, and the drain."""
     server.flushall()
     for figure in ("enqueue", "enqueue again"):
         began = cpu_us(server)

@@ -62,7 +62,7 @@ def pss(place: Stage) -> int:
 
 
 def left_over(name: str) -> Iterator[Row]:
-    """Keys without a TTL once a queue is empty and its worker gone, `events` not counted, and their bytes."""
+    """Measure the remaining keys without a TTL after a drain and the worker's end, except `events`, and their bytes."""
     with stage(name, contents=FILLINGS.of(name, "noop", DRAINED)) as place:
         command = place.client.command
         with place.working(2):

@@ -1,4 +1,4 @@
-"""jobq's own jobs, for the cases that peers have no part in."""
+"""Jobs for cases that measure only jobq."""
 
 from __future__ import annotations
 

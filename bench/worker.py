@@ -23,7 +23,7 @@ def tree_s(process: psutil.Process) -> float:
 def running_worker(
     client: jobq.Client, url: str, processes: int, *options: str
 ) -> Iterator[psutil.Process]:
-    """`jobq worker` with so many children, stopped at the end."""
+    """Run `jobq worker` with this many children; stop it at the end."""
     command = [
         sys.executable, "-m", "jobq", "worker", "--url", url, "--queues", "bench", "--import", "bench.work",
         "--processes", str(processes), "--log-level", "error", *options,
