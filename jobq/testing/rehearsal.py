@@ -171,7 +171,7 @@ class Lifecycle:
 
     @property
     def outcome(self) -> str:
-        """How the message ended."""
+        """How the message ended; '' if it is done."""
         if self.ending is None or self.ending.outcome == "done":
             return ""
         why = f": {self.error!r}" if self.error is not None else ""

@@ -18,7 +18,7 @@ from jobq.worker.pool import PoolMember, StackDump
 
 #: After a failed try, the next try waits this many times its duration.
 PAUSE_PER_TRY = 4
-#: Maximum number of dumps waiting for the current dump.
+#: Maximum number of pending dumps, including the current dump.
 MAX_DUMPS = 4
 #: The action of a verb, and its answer; an empty text: the worker can't, because it is leaving.
 Act = Callable[[], str]
