@@ -80,7 +80,7 @@ class Admin:
     def content(
         self, place: Place = "ready", offset: int = 0, limit: int = 100, *, now: int | None = None
     ) -> Page:
-        """One page of the messages in one place: at most 1,000, and about 256 KiB of content."""
+        """Return a page of the messages in `place`: at most 1,000, with about 256 KiB of content."""
         if place not in ("ready", "due", "circle", "lines"):
             raise ConfigError(
                 f"place {place!r} is unknown; use 'ready', 'due', 'circle' or 'lines'"
@@ -322,7 +322,7 @@ class Admin:
         )
 
     def call_on_dead(self) -> None:
-        """From now on, add a message for each death, so that a worker calls the job's on_dead function."""
+        """Start to add a message for each death, so that a worker calls the job's on_dead function."""
         self.scripts["retention"].run({"most": "", "age_ms": "", "on_dead": "1"})
 
     def fsck(self) -> list[Violation]:

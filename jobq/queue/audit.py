@@ -41,7 +41,7 @@ class Audited:
 
     Attributes:
         finished: Done, dead, expired, cancelled or cleared.
-        duplicates: Ran, or may have run, once more because a worker died or a lease was lost.
+        duplicates: Ran, or may have run, again because a worker died or a lease was lost.
         superseded: Replaced by newer content.
         earlier: Endings of messages accepted before the range.
         unreadable: Events with an unreadable column; their kind and mid count.
@@ -228,7 +228,7 @@ def server_ms(queue: Queue) -> int:
 
 
 def position(entry_id: bytes) -> Position:
-    """An entry's id as numbers."""
+    """Return an entry's id as numbers."""
     at, _, sequence = entry_id.decode().partition("-")
     return int(at), int(sequence)
 

@@ -120,8 +120,10 @@ class AuditLog:
     ) -> Iterator[Performed]:
         """Write an intent, run the block, and write how it ended.
 
-        lost: called with the error of an entry that could not be written; None = such an error is raised, so
-        that nothing happens without an entry. ending: the phase of an operation that went well.
+        Args:
+            lost: Called with the error of an unwritten entry. None raises the error, so that every operation has an
+                entry.
+            ending: The phase of a successful operation.
         """
         under_way = Performed(act._replace(op=act.op or new_op()))
         self._noted(under_way, "intent", lost)

@@ -115,7 +115,7 @@ class Bin:
             ids: Mids, or for `dead` and `revived` dead ids, in the order in which they were withdrawn.
         """
         words: list[str] = []
-        # In reverse: messages whose turn has passed go before the messages in the line.
+        # In reverse, because messages whose turn has passed are put before the messages in the line.
         for first in reversed(range(0, len(ids), PER_CALL)):
             rows = [(one,) for one in ids[first : first + PER_CALL]]
             words = self._each("put_back", rows, {"place": taken}, caller, now) + words

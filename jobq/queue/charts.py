@@ -24,7 +24,12 @@ KEPT_MS = (MINUTES + 60) * MINUTE_MS
 
 
 class ChartMinute(NamedTuple):
-    """Figures of one minute. minute: since the epoch. oldest_s: how long the next message has waited."""
+    """Figures of one minute.
+
+    Attributes:
+        minute: Minutes since the epoch.
+        oldest_s: How long the next message has waited.
+    """
 
     minute: int
     ready: int

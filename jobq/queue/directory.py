@@ -34,9 +34,12 @@ USED_S = 30.0
 
 
 class ListedQueues(NamedTuple):
-    """Queues that a page or a command looks at.
+    """Queues for a page or a command.
 
-    names: sorted. strange: entries that can't be names, sorted. left_out: other names that weren't taken.
+    Attributes:
+        names: Names of queues, sorted.
+        strange: Entries that can't be names, sorted.
+        left_out: Number of omitted names.
     """
 
     names: list[str]

@@ -157,7 +157,7 @@ class Node:
 def findings(client: Client) -> list[Finding]:
     """Check whether the server, or every node of a Cluster, suits jobq.
 
-    Replicas that a Sentinel or a Cluster may promote are checked for what matters after a failover.
+    Replicas that a Sentinel or a Cluster may promote are checked for settings that matter after a failover.
     """
     client.command("PING")  # raises when no server answers, or the password is wrong
     if client.is_cluster:

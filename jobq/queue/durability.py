@@ -4,8 +4,8 @@
 always), or WAITAOF reports the fsync. Under everysec, WAITAOF of Valkey 8.1 answers too early (Redis fixed that in
 7.4.3), so a probe decides whether it can be believed. `replicas=n`: WAIT.
 
-WAIT and WAITAOF refer to the last write of their connection. So they follow the script on its connection, behind
-another write, since a script that only replays its reply writes nothing.
+WAIT and WAITAOF refer to the last write of their connection. So they follow the script on its connection, after an
+additional write, because a script that only replays its reply doesn't write.
 """
 
 from __future__ import annotations
@@ -93,8 +93,9 @@ class Confirmation:
 
 
 class SharedConfirmation:
-    """One confirmation of many calls, perhaps on several nodes: each runs by `by`; `missing` waits once per node.
+    """One confirmation of many calls, perhaps on several nodes.
 
+    Each call is made with the exchange that `by` returns, and `missing` waits once per node.
     Each call leaves a mark after its write. A node that has the last mark has all earlier writes on it; a promoted or
     restarted node may lack it. Not shared between threads.
     """
@@ -106,7 +107,7 @@ class SharedConfirmation:
         self._marks: dict[tuple[Any, ...], tuple[str, str]] = {}
 
     def by(self, mark: str) -> Exchange | None:
-        """How to make calls on keys in the slot of `mark`, a key of their own; None for no other way than ever."""
+        """Return the exchange for calls on keys in the slot of `mark`, a separate key; None for the usual exchange."""
         if self._word == "memory":
             return None
 
@@ -129,7 +130,11 @@ class SharedConfirmation:
         return "; ".join(filter(None, found))
 
     def check(self, what: str) -> None:
-        """Raise NotDurableError unless what was written since the last time is durable. what: the first words of it."""
+        """Raise NotDurableError unless all writes since the last check are durable.
+
+        Args:
+            what: The beginning of the error's message.
+        """
         if missing := self.missing():
             self._client.look_again()
             raise NotDurableError(
@@ -164,7 +169,7 @@ class SharedConfirmation:
 
 
 def _each(asking: bool, *commands: Command) -> list[Command]:
-    """The commands; asking: each at a node of a Cluster that is about to serve its key."""
+    """Return the commands, each preceded by ASKING if `asking`, for a Cluster's node that will soon serve the key."""
     return [part for one in commands for part in ([("ASKING",), one] if asking else [one])]
 
 

@@ -1,4 +1,4 @@
-"""Enqueue as many messages as fit: a call is rejected as a whole if a line of a key is full, so retry with fewer."""
+"""Enqueue as many messages as fit. A full line of a key rejects the whole call, so retry with fewer messages."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ _DONE = frozenset(("forgotten", "quarantined"))
 
 
 class CheckedQueue(Protocol):
-    """What a check uses: a Queue, or its admin."""
+    """The object to check: a Queue, or its admin."""
 
     client: Client
     prefix: str
@@ -187,7 +187,7 @@ def _places(queue: CheckedQueue, mid: bytes, limit: int) -> int:
 
 
 def _unseen(queue: CheckedQueue, suspects: set[bytes], limit: int) -> set[bytes]:
-    """Of mids that a pass saw in no place, return the mids that another pass doesn't see either."""
+    """Search again for mids that a pass didn't find in any place; return the mids that are still missing."""
     if suspects:
         for part in PLACES:
             for page in _pages(queue, part, limit):

@@ -16,11 +16,11 @@ requeue            hash, mid -> `not_before,lock_ms,dedupe_ms:content` to run af
 options            hash, mid -> `lock_ms,dedupe_ms`, only for messages that have their own; instead of dedupe_ms
                    `@` and the time when the mid becomes free, or `<` and the deadline for newer content to move it,
                    with `>` the newer content itself; with a key `lock_ms,dedupe_ms,slot,key`, o before the slot
-                   of an ordered one
+                   of an ordered message
 lines              hash, `slot:key` -> mid: the waiting messages of a key, by slots from its head to its tail
 keys               hash, key -> its head, tail, waiting, running, turn, rate, hold and place, packed; '' = no key
 turns              sorted set, keys whose messages may go, by virtual time
-rests              sorted set, keys that are held or used up their rate, by the time when that ends, ms
+rests              sorted set, held keys and keys that used up their rate, by the time when that ends, ms
 rules              hash, key -> `max,starts,span_ms,weight,waiting`; '' = all keys
 progress           hash, mid -> the running attempt's last report, 0x1e, its checkpoint, 0x1e, the
                    latest failed attempt, 0x1f and its traceback
@@ -32,7 +32,7 @@ left-ready         set, mids whose copy in ready is stale
 left-circle        set, mids whose copy in mid-circle is stale
 dead               sorted set, `mid#generation` by time of death
 dead-messages      hash, `mid#generation` -> attempts, crashes, options, reason, content
-last-dead          hash, mid -> its newest `mid#generation` among the dead
+last-dead          hash, mid -> its latest `mid#generation` in the dead-letter set
 quarantine         hash, bytes in a place of mids that can't be a mid -> their content
 eoq-backoff?       string, PX: callers needn't poll until it expires
 ndry-runs          string, PX: number of empty polls in a row
@@ -82,14 +82,14 @@ def prefix(namespace: str, queue: str) -> str:
 
 
 def key(base: str, name: str, caller: str = "") -> str:
-    """One key, by the name that Lua gives it."""
+    """Return a key by its name in Lua."""
     if name == "last_call":
         return f"{base}call:{caller}"
     return base + _SUFFIX.get(name, name)
 
 
 def attempt_log(base: str, mid: str, attempt: int) -> str:
-    """Where what an attempt logged is kept."""
+    """Return the key of an attempt's log."""
     return f"{base}log:{mid}#{attempt}"
 
 
@@ -99,12 +99,12 @@ def bin_of(base: str, operation: str) -> str:
 
 
 def accepted(base: str, step: str) -> str:
-    """Where it is kept which members of a map were accepted. step: `<flow>.<run>.<step>`."""
+    """Return the key with the number of a step's last accepted member; `step` is `<flow>.<run>.<step>`."""
     return f"{base}accepted:{step}"
 
 
 def result(base: str, mid: str) -> str:
-    """Where the result of `mid` is kept."""
+    """Return the key of the result of `mid`."""
     return f"{base}result:{mid}"
 
 

@@ -33,19 +33,23 @@ class OutboxRecord(NamedTuple):
 
 
 class OutboxEntry(NamedTuple):
-    """One entry of a queue's outbox. text: its records as they are stored, b'' if it can't be read."""
+    """One entry of a queue's outbox.
+
+    Attributes:
+        text: The stored records; b'' if the entry can't be read.
+    """
 
     entry_id: str
     text: bytes
 
     @property
     def records(self) -> list[OutboxRecord]:
-        """Parse an entry."""
+        """The parsed records."""
         return _records(self.text)
 
     @property
     def since_ms(self) -> int:
-        """When it was written, epoch ms by the server's clock."""
+        """When the entry was written, epoch ms by the server's clock."""
         return int(self.entry_id.partition("-")[0])
 
 

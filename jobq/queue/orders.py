@@ -44,7 +44,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 class Order(NamedTuple):
-    """One order.
+    """An order to a worker.
 
     Attributes:
         by: The sender.
@@ -69,7 +69,12 @@ class ChildStack(NamedTuple):
 
 
 class OrderAnswer(NamedTuple):
-    """A worker's answer to an order. outcome: "done" or "refused". at: epoch ms by the worker's clock."""
+    """A worker's answer to an order.
+
+    Attributes:
+        outcome: "done" or "refused".
+        at: Epoch ms by the worker's clock.
+    """
 
     worker: str
     verb: str
@@ -138,7 +143,11 @@ def answer(client: Client, order_id: str) -> OrderAnswer | None:
 def answers(
     client: Client, sent: Mapping[str, str], within_s: float
 ) -> Iterator[tuple[str, OrderAnswer | None]]:
-    """Yield (worker, answer) as workers answer; None for workers that miss the deadline. sent: worker -> order's id."""
+    """Yield (worker, answer) as workers answer; the answer is None for workers that miss the deadline.
+
+    Args:
+        sent: Worker -> id of its order.
+    """
     waiting, deadline = dict(sent), time.monotonic() + within_s
     while waiting:
         for worker, order_id in list(waiting.items()):

@@ -44,7 +44,7 @@ logger = logging.getLogger("jobq")
 MAX_BYTES = 64 * 1024 * 1024
 #: How long a call is tried before it waits here; lost connections are opened again in that time.
 FIRST_TRY_S = 0.2
-#: A producer with a buffer rather waits at its end than lose what is in it.
+#: Minimum wait at a producer's end, so that the buffer's messages aren't lost.
 FLUSH_S = 10.0
 MIN_PAUSE_S, MAX_PAUSE_S = 0.01, 0.25
 #: How long a call is tried again that the server refuses.
@@ -83,7 +83,7 @@ class Sender(Protocol):
         ...
 
     def count_refused(self, number: int) -> None:
-        """Count messages of this queue that were lost because the server rejected them."""
+        """Count lost messages of this queue, which the server rejected."""
         ...
 
 
@@ -103,7 +103,7 @@ def switch_off_buffers() -> None:
 
 
 class OutageBuffer:
-    """The calls of one client that wait for its server. Threads may share it."""
+    """Calls of one client that are waiting for its server. Threads may share it."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._limit = settings.outage_buffer
@@ -114,7 +114,7 @@ class OutageBuffer:
         runtime.buffers.add(self)
 
     def forget(self) -> None:
-        """In a forked child: the parent sends what waits."""
+        """Drop waiting calls in a forked child, because the parent sends them."""
         self._changed = threading.Condition()
         #: In order. Calls that are `aside` were rejected, or wait for a rejected call.
         self._waiting: dict[_Call, None] = {}
@@ -320,7 +320,7 @@ class OutageBuffer:
             call.queue.count_refused(len(call.mids))
 
     def _give_up(self, call: _Call) -> None:
-        """The server may have dropped the record of this call: sent again, it might run twice."""
+        """Stop sending a call that might run twice, because the server may have dropped its record."""
         if call.accepted:
             logger.error(
                 "accepted, and not confirmed to be durable: %s for queue %s: %s",

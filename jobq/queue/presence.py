@@ -26,13 +26,13 @@ from jobq.records import JsonRecord, Moment
 
 #: A worker that the server hasn't heard for a lease and this long is lost. Heartbeats come every third of a lease.
 LATE_MS = 5_000
-#: A worker that was only stopped for a while keeps its name for this long beyond three leases.
+#: A worker that was only suspended for a while keeps its name for this long beyond three leases.
 NAME_KEPT_MS = 30_000
-#: The entry of a worker that was killed stays visible this long.
+#: How long the entry of a killed worker stays visible.
 KEPT_MS = 3_600_000
-#: Maximum number of running jobs in a worker's entry: those that run longest. The entry also has their number.
+#: Maximum number of running jobs in a worker's entry, longest-running first. The entry also has their number.
 MAX_RUNNING = 500
-#: Job names of a program that are kept, in bytes. Of a larger program the jobs are unknown to readers.
+#: Maximum size of a program's job names, in bytes. The jobs of a program with more are unknown to readers.
 MAX_NAMES_BYTES = 1 << 20
 PER_CALL = 500
 #: Separates the worker's given name from the suffix that distinguishes it from workers of the same name.
@@ -62,7 +62,7 @@ class ChildEntry(JsonRecord):
 
     Attributes:
         rss: Resident memory in bytes; 0 if unknown.
-        ended: Number of jobs that ended in it.
+        ended: Number of ended jobs.
     """
 
     pid: int
@@ -109,15 +109,15 @@ class WorkerEntry(NamedTuple):
         return not self.damaged and now_ms - self.seen_at < self.lease_ms + LATE_MS
 
     def is_lost(self, now_ms: int) -> bool:
-        """Whether it ended without saying so, within the last hour."""
+        """Whether it disappeared without leaving, within the last hour."""
         return not self.damaged and not self.is_live(now_ms) and now_ms - self.seen_at < KEPT_MS
 
     def keeps_name(self, now_ms: int) -> bool:
-        """Whether no other worker takes its name: it may have been stopped, and go on."""
+        """Whether its name stays reserved, because it may have been suspended and may continue."""
         return not self.damaged and now_ms - self.seen_at < 3 * self.lease_ms + NAME_KEPT_MS
 
     def serves(self, queue: str) -> bool:
-        """Whether it takes messages of this queue."""
+        """Whether it fetches messages of this queue."""
         return queue in self.queues
 
     def before(self, queue: str) -> tuple[str, ...]:
@@ -134,7 +134,12 @@ def digest_of(names: Iterable[str]) -> str:
 
 
 class Stored(NamedTuple):
-    """Result of writing an entry. is_new: its field didn't exist. had_room: the server's memory isn't full."""
+    """Result of writing an entry.
+
+    Attributes:
+        is_new: The entry's field didn't exist.
+        had_room: The server's memory isn't full.
+    """
 
     is_new: bool
     had_room: bool
@@ -164,7 +169,7 @@ def claim_name(client: Client, name: str, facts: dict[str, Any]) -> WorkerEntry 
 
 
 def put_running(client: Client, name: str, children: Sequence[ChildEntry]) -> None:
-    """Store the running jobs of a worker's children: at most MAX_RUNNING, those that run longest."""
+    """Store the running jobs of a worker's children: at most MAX_RUNNING, longest-running first."""
     oldest = sorted(job.started_at for child in children for job in child.running)
     latest = oldest[MAX_RUNNING - 1] if len(oldest) > MAX_RUNNING else LATEST_MS
     facts = [
@@ -185,9 +190,11 @@ def put_jobs(client: Client, names: Sequence[str]) -> None:
 def put_redactions(
     client: Client, hidden: Mapping[str, Sequence[str]], *, may_replace: bool
 ) -> None:
-    """Store what the calls of jobs must not show: job -> names, and positions. It stays when the workers are gone.
+    """Store the arguments to hide in calls of jobs, which stay stored when the workers are gone.
 
-    may_replace: also over what another worker stored.
+    Args:
+        hidden: Job -> names and positions of its hidden arguments.
+        may_replace: Replace entries of other workers.
     """
     verb = "HSET" if may_replace else "HSETNX"
     for name, names in hidden.items():
@@ -195,7 +202,7 @@ def put_redactions(
 
 
 def forget_worker(client: Client, name: str) -> None:
-    """Remove a worker that has stopped, and its jobs' names unless another worker has the same names."""
+    """Remove a stopped worker, and its jobs' names unless another worker has the same names."""
     mine = client.command("HGET", keys.workers(client.namespace), name)
     for hash_key in (keys.workers(client.namespace), keys.running(client.namespace)):
         client.command("HDEL", hash_key, name)
@@ -241,7 +248,7 @@ def workers_in(reply: Any) -> list[WorkerEntry]:
 
 
 def some_workers(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry]:
-    """Name -> last heartbeat, of those among these workers that have one."""
+    """Return name -> last heartbeat, for these workers that have one."""
     found: dict[str, WorkerEntry] = {}
     for first in range(0, len(names), PER_CALL):
         some = names[first : first + PER_CALL]
@@ -255,7 +262,7 @@ def some_workers(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry]
 
 
 def workers_named(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry]:
-    """Name -> last heartbeat of these workers, and of live workers that were given one of these names as well."""
+    """Return name -> last heartbeat of these workers, and of live workers that were given one of these names."""
     known, now_ms = {entry.name: entry for entry in workers(client)}, client.clock_ms()
     chosen: dict[str, WorkerEntry] = {}
     for name in names:
@@ -272,7 +279,7 @@ def workers_named(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry
 
 
 def served(client: Client) -> dict[str, int]:
-    """Queue -> the number of live workers that serve it."""
+    """Return queue -> number of live workers that serve it."""
     now_ms, found = client.clock_ms(), Counter[str]()
     for _, entry in _read(client):
         if entry.is_live(now_ms):
@@ -309,7 +316,7 @@ def job_names_in(digests: Sequence[str], reply: Any) -> dict[str, frozenset[str]
 
 
 def redactions(client: Client, jobs: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Job -> what its calls must not show, all for an entry that can't be read. Jobs without an entry are left out."""
+    """Return job -> arguments to hide; all if its entry is unreadable. Jobs without entries are omitted."""
     wanted, found = sorted(set(jobs)), dict[str, tuple[str, ...]]()
     for first in range(0, len(wanted), PER_CALL):
         some = wanted[first : first + PER_CALL]

@@ -112,7 +112,7 @@ Batch = tuple[Values, Sequence[Argument], Sequence[str]]
 OnConflict = Literal["skip", "replace", "requeue"]
 #: When a taken mid is free again. The script knows it as `again` and dedupe_ms.
 Until = Literal["done", "start"] | Duration
-#: Values of `again` for messages of flows; NEXT: for messages that are enqueued in the order of their numbers.
+#: Values of `again` for messages of flows. NEXT is for messages enqueued in the order of their numbers.
 MEMBER, NEXT = "member", "next"
 #: Errors of a reply of another shape.
 _UNREADABLE = (KeyError, TypeError, AttributeError, ValueError)
@@ -205,16 +205,16 @@ class Queue:
         durability: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Sequence[Enqueued]:
-        """Accept messages, up to 250 in a round trip, each round trip whole or not at all.
+        """Accept messages, up to 250 in a round trip; a round trip is accepted or rejected in full.
 
-        `contents` is read as messages are sent: a round trip is prepared while the server processes the previous one.
-        After an error, earlier round trips stay enqueued, and the next one may be enqueued.
+        `contents` is read as messages are sent: a round trip is prepared while the server processes the previous round
+        trip. After an error, earlier round trips stay enqueued, and the next round trip may be enqueued.
 
         Args:
             delay: Delay before the first attempt, in seconds or as timedelta.
             at: Earliest start time: a datetime with a zone, or epoch seconds.
-            on_conflict: For a mid that is taken: "skip" (default) rejects the message; "replace" replaces the waiting
-                content; "requeue" runs it after the current run.
+            on_conflict: How to handle a taken mid. "skip" (default) rejects the message, "replace" replaces the waiting
+                content, and "requeue" runs the message after the current run.
             until: When a taken mid becomes free. "done": when the message is done. "start": when it starts, and the new
                 message runs after it, unless newer content already waits. A duration: that long after it is done. None:
                 when the done message is collected.
@@ -233,7 +233,7 @@ class Queue:
             KeyFullError: The line of a key is full.
             ServerFullError: The server rejects writes (memory or disk full, replicas missing).
             NotDurableError: The messages of a round trip were accepted but are less durable than requested.
-            UnavailableError: The outcome of a call is unknown; its messages are in `mids`.
+            UnavailableError: The outcome of a call is unknown. The error's `mids` are its messages.
             BufferFullError: The client's outage buffer is full.
         """
         done, batches = EnqueuedMany(), batches_of(contents, options)
@@ -277,12 +277,12 @@ class Queue:
     ) -> Sequence[Enqueued]:
         """Accept messages of flows, whose mids begin with '~'; a dead mid is rejected as 'exists', 'dead'.
 
-        The options are those of enqueue_many, without on_conflict, throttle, debounce_max and drop_results, and `until`
-        must be a duration. It bypasses an outage buffer: messages that it returns are on the server.
+        The options are the same as for enqueue_many, without on_conflict, throttle, debounce_max and drop_results, and
+        `until` must be a duration. It bypasses an outage buffer: returned messages are on the server.
 
         Args:
             in_order: The messages are members of one step in the order of their numbers, and earlier members were
-                accepted. Members that were accepted within the hour are rejected as 'exists', 'accepted'.
+                accepted. Members accepted within the last hour are rejected as 'exists', 'accepted'.
         """
         batches, done = members_batches(contents, options, in_order), EnqueuedMany()
         level = durability or self.client.durability
@@ -295,9 +295,12 @@ class Queue:
     def announce(
         self, kind: str, flow: str, detail: str | bytes = "", *, durability: str | None = None
     ) -> str:
-        """Say to a flow 'begin', 'signal', 'cancel', 'retry' or 'look' through this queue's outbox; the entry's id.
+        """Send a flow 'begin', 'signal', 'cancel', 'retry' or 'look' through the queue's outbox; return the entry's id.
 
-        A flow has to bear each twice. durability: as for `enqueue`; if NotDurableError is raised, say it again.
+        A repeated signal is harmless.
+
+        Args:
+            durability: As for `enqueue`. If NotDurableError is raised, repeat the call.
         """
         if monotonic() >= self.listed_until:
             self.register()
@@ -324,7 +327,7 @@ class Queue:
         return read_entries(self.scripts["flow_read"].run(values))
 
     def flow_outbox_drop(self, entry_ids: Sequence[str], drainer: str = "") -> int:
-        """Delete up to 1,000 entries that were delivered to their flows; return how many are left."""
+        """Delete up to 1,000 delivered entries; return how many are left."""
         if not entry_ids:
             return self.admin.flow_backlog().entries
         return int(self.scripts["flow_drop"].run({"drainer": drainer}, entry_ids)[1])
@@ -386,8 +389,8 @@ class Queue:
     ) -> Finished:
         """End up to 1,000 attempts and, with `dequeue`, fetch messages in the same round trip.
 
-        The reply 'stale' means that the token was superseded; such an ending changes nothing. 'unknown': an outage
-        lasted so long that a lost call of these endings may have been accepted.
+        The reply 'stale' means that the token was superseded; such an ending has no effect. 'unknown' means that an
+        outage lasted so long that a lost call of these endings may have been accepted.
         """
         own = caller or self.callers.take()
         renewals = own.renewals
@@ -505,7 +508,7 @@ class Queue:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> list[bool]:
-        """Return unstarted messages to the front of ready; this costs no attempt."""
+        """Return unstarted messages to the front of ready; this doesn't count as an attempt."""
         if not leases:
             return []
         if len(leases) > MAX_COUNT:
@@ -543,7 +546,7 @@ class Queue:
         self.client.command("SET", where, text, "PX", max(1, round(keep_s * 1000)))
 
     def status(self, mid: str, *, now: int | None = None) -> Status:
-        """Where `mid` is in its life."""
+        """Return the status of `mid`."""
         return _status(self.scripts["status"].run({"mid": checked_mid(mid), "now": moment(now)}))
 
     def status_call(self, mid: str, *, now: int | None = None) -> ScriptCall[Status]:
@@ -564,7 +567,7 @@ class Queue:
             )
 
     def content(self, mid: str) -> bytes | None:
-        """The content of a live message; None if there is none."""
+        """Return the content of a live message; None if there is no such message."""
         found: bytes | None = self.client.command("HGET", keys.key(self.prefix, "messages"), mid)
         return found
 
@@ -575,10 +578,13 @@ class Queue:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> list[str]:
-        """Per mid 'cancelled', or the status that leaves nothing to cancel. remember: how long to remember that end.
+        """Cancel messages; return per mid 'cancelled', or the status of a message that can't be cancelled.
 
-        A running job isn't stopped here: its outcome is refused, and its child is notified at the next
-        renewal of its lease.
+        A running job isn't stopped here: its outcome is rejected, and its child is notified at the next renewal of its
+        lease.
+
+        Args:
+            remember: How long to remember the cancellation.
         """
         words: list[str] = []
         for first in range(0, len(mids), PER_CALL):
@@ -632,7 +638,7 @@ class Queue:
         weight: Number = UNCHANGED,
         waiting: Number = UNCHANGED,
     ) -> Rule:
-        """Set what one key may do; return its rule. None: as all keys. For the settings see `rules`."""
+        """Set the rule of one key, and return it; None means the rule of all keys. For the settings see `rules`."""
         _, *rule = self._rule(checked_key(key), "-", {
             "max": number_given("max", max), "rate": rate_given("rate", rate),
             "weight": number_given("weight", weight, MAX_WEIGHT), "waiting": number_given("waiting", waiting),
@@ -658,7 +664,7 @@ class Queue:
         return int(self.scripts["hold"].run(values)[0])
 
     def why(self, mid: str, *, now: int | None = None) -> KeyFacts:
-        """The facts that say why `mid` runs or waits."""
+        """Return the facts that explain why `mid` runs or waits."""
         return facts_of(self.scripts["why"].run({"mid": checked_mid(mid), "now": moment(now)}))
 
     def why_call(self, mid: str, *, now: int | None = None) -> ScriptCall[KeyFacts]:
@@ -737,7 +743,7 @@ class Queue:
         return state
 
     def count_refused(self, number: int) -> None:
-        """Count messages that were lost because the server rejected them after an outage."""
+        """Count lost messages, which the server rejected after an outage."""
         meta = keys.key(self.prefix, "meta")
         now_ms = self.client.clock_ms(self.wake_key)
         counted = [("HINCRBY", meta, "refused", number), ("HSET", meta, "refused_at", now_ms)]
@@ -784,7 +790,7 @@ class Queue:
             raise unread
 
     def register(self) -> None:
-        """List the queue, for a minute; before an enqueue: an error must not hide that messages were accepted."""
+        """List the queue for a minute. Call this before an enqueue, so that an error can't hide accepted messages."""
         self.listed_until = register_queue(self.client, self.name)
 
     def extra_keys(self, values: Values, mids: Sequence[str]) -> Sequence[str]:
@@ -937,7 +943,7 @@ def prepared(content: bytes, mid: str | None, options: EnqueueOptions) -> Batch:
 
 
 def batch_of(contents: Sequence[Content], values: Values, key: str | None = None) -> Batch:
-    """Return a round trip of these contents. key: for contents without their own key."""
+    """Return a round trip of these contents; `key` is for contents without a key."""
     bare = [item for item in contents if isinstance(item, bytes)]
     mids: Sequence[str] = MadeMids(len(bare))
     own_keys: list[str] = []
@@ -999,7 +1005,7 @@ def _wanted(limit: int, lease: Duration, crash_limit: int, now: int | None) -> V
 
 
 def _plain_rows(endings: Sequence[Ending]) -> list[Argument] | None:
-    """The endings as finish_plain takes them; None if one of them isn't a plain success."""
+    """Return the endings as arguments of finish_plain; None if an ending isn't a plain success."""
     rows: list[Argument] = []
     for ending in endings:
         if ending.outcome != "done" or ending.backoff is not None or ending.result is not None:
@@ -1011,7 +1017,11 @@ def _plain_rows(endings: Sequence[Ending]) -> list[Argument] | None:
 def _finished(
     reply: list[Any], count: int, caller: Caller, dequeue: int, renewed: bool
 ) -> Finished:
-    """Return the results in the reply to a `finish`. renewed: it was repeated under a new number."""
+    """Return the results in the reply to a `finish`.
+
+    Args:
+        renewed: The call was repeated under a new number.
+    """
     try:
         replies = [REPLIES[item] for item in reply[:count]]
     except _UNREADABLE as error:

@@ -124,7 +124,8 @@ def rights(
 ) -> list[str]:
     """Return the ACL rules of a user, without passwords: for `queues`, or all of the namespace.
 
-    disk: include the commands of durability disk, if the role's calls wait for it.
+    Args:
+        disk: Include the commands of durability disk, if the role's calls wait for it.
     """
     if role == DEPLOYER:
         verbs = (f"+function|{verb}" for verb in ("load", "list", "delete"))

@@ -21,7 +21,7 @@ OutcomeWord = Literal[
 ]
 Place = Literal["ready", "due", "circle", "lines"]
 
-#: Messages per call. The server serves no other client during a call; 1,000 messages take two milliseconds.
+#: Messages per call. The server can't serve other clients during a call; 1,000 messages take two milliseconds.
 PER_CALL = 250
 LEASE_S = 15.0
 DAY_S = 86_400.0
@@ -215,10 +215,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class Dequeued(NamedTuple):
-    """The reply of a dequeue. With no messages: wait on the wake key for `poll_after_ms`, 0 = ask again.
+    """The reply of a dequeue. If it has no messages, wait on the wake key for `poll_after_ms`; 0 = call again.
 
     Attributes:
-        next_due_ms: Time until the earliest delayed message is due; 0 if there is none, or another caller knows.
+        next_due_ms: Time until the earliest delayed message is due; 0 if there is none, or if another caller knows it.
         outbox: Whether the queue's outbox has entries for flows.
     """
 
@@ -238,9 +238,9 @@ class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How an attempt ended.
 
     Attributes:
-        expired: It was too late to start it, so it ends without a run.
-        unknown: This worker has no such job; like snooze and release that costs no attempt.
-        backoff: Delay before the next attempt; for done the dedupe backoff, None: the backoff in its options.
+        expired: It was too late to start the message, so it ends without a run.
+        unknown: This worker has no such job. Like snooze and release, this doesn't count as an attempt.
+        backoff: Delay before the next attempt; for `done`, the dedupe backoff. None means the backoff in its options.
         reason: For dead and crashed.
         traceback: For retry, kept until the message's next failure or its end.
         age_ms: How long ago the run ended.
@@ -261,7 +261,7 @@ class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Finished(NamedTuple):
-    """Per ending 'ok', 'dead' (too many crashes), 'stale' or 'unknown'; and the messages of the same call."""
+    """Replies 'ok', 'dead' (too many crashes), 'stale' or 'unknown' per ending, and the messages of the same call."""
 
     replies: list[str]
     dequeued: Dequeued | None
@@ -327,7 +327,11 @@ class Counts(NamedTuple):
 
 
 class WaitingHead(NamedTuple):
-    """The message that a queue hands out next. content: b'' if it is longer than 4 KiB."""
+    """The next message of a queue.
+
+    Attributes:
+        content: The message's content; b'' if it is longer than 4 KiB.
+    """
 
     mid: str
     attempts: int
@@ -431,9 +435,19 @@ class Violation(NamedTuple):
 class Ticked(NamedTuple):
     """Result of a tick.
 
-    'enqueued'; 'waits' for the previous run; 'replaced' it; 'skipped' because of it; 'missed'; 'full': the line of its
-    key is full; 'exists': the caller's last tick is outdated; 'early', 'paused'; 'new': the schedule starts now;
-    'clock': it continues from now. detail: the mid of the run, or a time.
+    The outcome is one of:
+
+    - `enqueued`, `missed`, `early` or `paused`.
+    - `waits`: the run waits for the previous run.
+    - `replaced`: the run replaced the previous run.
+    - `skipped`: the previous run isn't over.
+    - `full`: the line of the run's key is full.
+    - `exists`: the caller's last tick is outdated.
+    - `new`: the schedule starts now.
+    - `clock`: the schedule continues from now.
+
+    Attributes:
+        detail: The mid of the run, or a time.
     """
 
     outcome: str
@@ -441,7 +455,12 @@ class Ticked(NamedTuple):
 
 
 class TickState(NamedTuple):
-    """Position of a schedule's ticks. last_ms: the last tick; mid: of its last run."""
+    """Position of a schedule's ticks.
+
+    Attributes:
+        last_ms: Time of the last tick.
+        mid: Mid of the last run.
+    """
 
     last_ms: int
     paused: bool
@@ -449,7 +468,11 @@ class TickState(NamedTuple):
 
 
 class LoggedTick(NamedTuple):
-    """Result of a tick. missed: how many earlier ticks had no run of their own."""
+    """Logged result of a tick.
+
+    Attributes:
+        missed: Number of earlier ticks without a run.
+    """
 
     name: str
     tick_ms: int
