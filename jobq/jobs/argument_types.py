@@ -31,7 +31,7 @@ _NO_CONVERSION = (Any, object, inspect.Parameter.empty)
 #: Annotations, and their texts, that can be decoded for certain.
 _CERTAIN = (*_PLAIN, *_NO_CONVERSION, None, "str", "int", "float", "bool", "None", "Any", "object")
 
-#: How to write what msgspec says is invalid.
+#: Valid examples for msgspec's errors.
 _EXAMPLES = {
     "Invalid RFC3339 encoded datetime": "2026-12-24T18:00:00+01:00",
     "Invalid RFC3339 encoded date": "2026-12-24",
@@ -56,7 +56,11 @@ class ValueType:
             self.plain = kinds | ({int} if float in kinds else set())
 
     def encoded(self, value: Any, where: str) -> Any:
-        """The value as JSON can carry it; CodecError if it would not come back as it was. where: names the value."""
+        """Return the value in a form that JSON can represent; CodecError if JSON would change it.
+
+        Args:
+            where: Name of the value, for errors.
+        """
         if type(value) in self.plain:
             return value
         plain = self._as_json(value, where)
@@ -68,7 +72,7 @@ class ValueType:
         return plain
 
     def decoded(self, plain: Any, where: str) -> Any:
-        """The value that JSON carried, as annotated; CodecError if it doesn't fit."""
+        """Convert a value from JSON to its annotation; CodecError if it doesn't fit."""
         if type(plain) in self.plain:
             return plain
         try:
@@ -129,7 +133,7 @@ class ArgumentTypes:
         #: Whether anything is converted; until the annotations are read, it may be.
         self.used = True
         self._parameters: _Parameters | None = None
-        #: Types of positional arguments of calls that need no conversion.
+        #: Types of positional arguments in calls without conversion.
         self._unchanged: set[tuple[type, ...]] = set()
         #: Annotations that the log has named.
         self._logged: set[str] = set()
@@ -147,7 +151,7 @@ class ArgumentTypes:
         }
 
     def encoded_argument(self, at: int | str, value: Any) -> Any:
-        """One argument as JSON can carry it. at: its position or its name."""
+        """Return one argument in a form that JSON can represent; `at` is its position or name."""
         read = self._read()
         if isinstance(at, str):
             return self._encoded(at, read.keywords.get(at, read.more), value)

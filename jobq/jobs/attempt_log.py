@@ -15,7 +15,7 @@ from jobq.errors import masked_text, shortened
 
 #: Bytes of an attempt's log that are kept, the newest.
 MAX_BYTES = 65_536
-#: The least time between two times that the log of a running attempt is stored.
+#: Minimum time between two stores of a running attempt's log.
 STORE_EVERY_S = 1.0
 #: (queue, mid, attempt, text, how long to keep it).
 StoreLog = Callable[[str, str, int, bytes, float], None]
@@ -28,7 +28,11 @@ _ROOT = logging.getLogger()
 
 
 class AttemptLog:
-    """The log of one attempt. store: called with the whole text; its errors disturb neither the job nor its log."""
+    """The log of one attempt.
+
+    Args:
+        store: Called with the whole text. Its errors don't affect the job or its log.
+    """
 
     def __init__(self, store: Callable[[bytes], None]) -> None:
         self._store = store
@@ -116,7 +120,11 @@ class AttemptLogs:
     def of(
         self, queue: str, mid: str, attempt: int, keep_s: float, seal: Callable[[bytes], bytes]
     ) -> Iterator[None]:
-        """Keep records that are logged within. seal: transforms the text before it is stored."""
+        """Keep records logged within the block.
+
+        Args:
+            seal: Transforms the text before it is stored.
+        """
         log = AttemptLog(lambda text: self._store(queue, mid, attempt, seal(text), keep_s))
         self._count(1)
         entered = _kept.set(log)

@@ -67,7 +67,7 @@ class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One call.
+    """A call of a job.
 
     Attributes:
         enqueued_at: Epoch ms by the producer's clock, 0 if unknown.
@@ -132,7 +132,7 @@ def encode(
 def _check_arguments(
     job: str, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]
 ) -> None:
-    """names: of positional arguments, for errors."""
+    """Raise CodecError unless JSON can represent all arguments; `names` of positional arguments are for errors."""
     for index, value in enumerate(args):
         if type(value) not in _AS_THEY_ARE:
             name = repr(names[index]) if index < len(names) else index + 1
@@ -198,7 +198,7 @@ class CallEncoder:
 
 
 def checked_size(content: bytes, what: str, limit: int = LIMIT) -> None:
-    """CodecError when `content` is over `limit`, or over the hard limit of 1 MiB."""
+    """Raise CodecError if `content` is over `limit`, or over the hard limit of 1 MiB."""
     if len(content) > min(limit, HARD_LIMIT):
         raise CodecError(
             f"{what} takes {len(content):,} bytes; at most {min(limit, HARD_LIMIT):,} are allowed. "
@@ -207,7 +207,7 @@ def checked_size(content: bytes, what: str, limit: int = LIMIT) -> None:
 
 
 def decode(content: bytes) -> Envelope:
-    """The call in `content`; CodecError says what is wrong with it, without quoting it."""
+    """Return the call in `content`; CodecError explains an error without quoting the content."""
     if len(content) > HARD_LIMIT:
         raise CodecError(f"content of {len(content):,} bytes is over the limit of {HARD_LIMIT:,}")
     try:
@@ -226,7 +226,7 @@ def decode(content: bytes) -> Envelope:
 
 
 def decode_any(content: bytes) -> Any:
-    """Any JSON value; raises nothing but CodecError."""
+    """Return any JSON value. The only error is CodecError."""
     try:
         return _read_any(content)
     except RecursionError as error:

@@ -54,7 +54,11 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 class Call(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """One hand-out of one job, ready to run. sealed: results and reasons of it are sealed too."""
+    """A decoded attempt, ready to run.
+
+    Attributes:
+        sealed: Its results and reasons are also sealed.
+    """
 
     job: Job[..., Any]
     message: Message
@@ -80,8 +84,8 @@ class Call(msgspec.Struct, frozen=True, gc=False, eq=False):
         return max(1, self.message.attempt - self.message.ncrashes)
 
 
-#: Bytes of the memory in which a JobLines buffers lines: its size, then the lines. What a pipe
-#: takes in one piece.
+#: Bytes of the memory in which a JobLines buffers lines: its size, then the lines. At most the size of an atomic write
+#: to a pipe.
 LINES_SIZE = min(4096, select.PIPE_BUF)
 
 

@@ -16,7 +16,13 @@ CAUSES = ("exit", "signal", "memory", "hard_timeout", "lease")
 
 
 class ChildDeath(msgspec.Struct, frozen=True, tag="death"):
-    """A child that didn't leave by itself. at: epoch ms. cause: one of CAUSES. how: that as a sentence."""
+    """The unexpected end of a child.
+
+    Attributes:
+        cause: One of CAUSES.
+        how: The cause as a sentence.
+        at: Epoch ms.
+    """
 
     worker: str
     pid: int
@@ -28,7 +34,7 @@ class ChildDeath(msgspec.Struct, frozen=True, tag="death"):
 
 
 class CrashReport(msgspec.Struct, frozen=True, tag="crash"):
-    """An attempt that ended with its child. Times are epoch ms, 0 = unknown.
+    """An attempt whose child died. Times are epoch ms, 0 = unknown.
 
     Attributes:
         job: '' if unknown.
@@ -50,7 +56,7 @@ class CrashReport(msgspec.Struct, frozen=True, tag="crash"):
 class MonitorListener:
     """Runs in a worker's monitor process. Subclasses override any method.
 
-    The monitor process has no threads except those of listeners, ignores signals, and ends with the worker.
+    Only listeners have threads in the monitor process. The process ignores signals, and ends with the worker.
     """
 
     def open(self) -> None:
@@ -60,13 +66,13 @@ class MonitorListener:
         """Called in the supervisor after the fork, to close what `open` opened."""
 
     def start(self, pool: Any) -> None:
-        """Called once in the monitor process. pool: a jobq.worker.monitor.PoolView."""
+        """Called once in the monitor process; `pool` is a jobq.worker.monitor.PoolView."""
 
     def died(self, death: ChildDeath) -> None:
         """Called for each dead child."""
 
     def crashed(self, report: CrashReport) -> None:
-        """Called for each attempt that ended with its child."""
+        """Called for each attempt whose child died."""
 
     def stop(self) -> None:
         """Called before the monitor process ends, to send what is left. It has two seconds."""

@@ -11,9 +11,8 @@ from jobq.jobs.codec import decode
 from jobq.jobs.signing import Seal, opened, shown_text
 from jobq.queue.types import DeadMessage, Lease
 
-#: Prefix of the content of such a message: the script that makes a message dead writes it, in a queue with a job that
-#: declares on_dead. It is never sealed, but the dead message that it names may be.
-#: some job declares on_dead. It is never sealed. What it leads to is: the dead message.
+#: Prefix of the content of such a message. A script writes it for each dead message if a job of its queue declares
+#: on_dead. The content is never sealed, but the dead message that it names may be.
 ON_DEAD = b'{"job":"jobq.on_dead","args":["'
 
 #: (queue, dead id, lease of the message that names it) -> the dead message; None if it was revived, purged or evicted.

@@ -1,4 +1,4 @@
-"""Endings: what is reported of an attempt that raised, and of a message that no job here can run.
+"""Endings: reports about attempts that raised, and about messages that no job here can run.
 
 An ending has the outcome, the reason of a dead message, the event's columns and a stored result. Each makes a log line.
 """
@@ -69,9 +69,11 @@ def failed_ending(
     stops: Stops,
     traced: bool = True,
 ) -> Ending:
-    """The ending of an attempt that raised `error`. If the job's rules raise too, the default policy decides.
+    """Return the ending of an attempt that raised `error`. If the job's rules also raise, the default policy decides.
 
-    stops(raised): whether that error must escape instead. traced: whether to log and keep its traceback.
+    Args:
+        stops: Returns whether an error must escape instead.
+        traced: Whether to log and keep the error's traceback.
     """
     try:
         return _ending(context, call, error, figures, stops, traced)
@@ -264,7 +266,7 @@ class Unrunnable:
         return Ending(mid=message.mid, token=message.token, record=record)
 
     def broken(self, queue: str, message: Message, error: Exception) -> Ending:
-        """For an unexpected error while reading the message: retried for a while, then dead."""
+        """Return the ending after an unexpected error while reading a message: retried for a while, then dead."""
         why = f"reading it failed: {summary(error)}"
         record = self._record(message, "", class_name(error), {})
         with suppress(Exception):

@@ -1,4 +1,4 @@
-"""Facts that an encoded call states without a key, such as when it was enqueued. No signature is checked."""
+"""Facts about an encoded call that don't need a key, such as when it was enqueued. Signatures aren't checked."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Run one message to one outcome, without a server. A worker's child calls this for each message.
 
-`resolve` comes first, then `run` or `arun`. They raise only what must stop the child's work on this message without an
-outcome: KeyboardInterrupt, JobAborted and, in `arun`, the cancellation of the asyncio task. Any other exception of a
-job, including SystemExit, is a failure, and the job's rules decide about it.
+`resolve` comes first, then `run` or `arun`. They raise only exceptions that must stop the child's work on this message
+without an outcome: KeyboardInterrupt, JobAborted and, in `arun`, the cancellation of the asyncio task. Any other
+exception of a job, including SystemExit, is a failure, and the job's rules decide about it.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ def _metered(
 
 
 class RunHooks(NamedTuple):
-    """Functions of the program that runs the jobs, for use by an executor; None: the program has no such function.
+    """Functions of the program that runs the jobs, for use by an executor; None if the program has no such function.
 
     Attributes:
-        soft_timeout: Takes seconds; a context manager that raises JobTimeout inside a sync job that takes longer.
+        soft_timeout: Returns a context manager that raises JobTimeout in a sync job after the given seconds.
         lease_deadline: When the lease of the running message ends, in seconds of CLOCK_BOOTTIME.
         checkpoint: Keeps and reads the checkpoints of jobs.
         attempt_logs: Keeps the logs of jobs that declare keep_logs.
@@ -105,7 +105,7 @@ class RunHooks(NamedTuple):
         flow_of: The flow of a running member.
         on_failure: Called with the error of each failed attempt.
         log: Where starts and ends are logged.
-        built_in: Jobs by name that run even if the registry doesn't have them.
+        built_in: Jobs by name, available even if the registry doesn't have them.
         tracebacks: Whether to log and keep the tracebacks of failed attempts.
         counted: Whether endings carry the figures of their runs.
     """
@@ -248,9 +248,10 @@ class Executor:
         return self._unrunnable.unreadable(queue, message, why)
 
     def run(self, call: Call, told_to_stop: Asked | None = None) -> Ending:
-        """Run a sync job to its outcome, in a copy of the context: what it sets there ends with it.
+        """Run a sync job to its outcome, in a copy of the context, so that its context variables don't outlive it.
 
-        told_to_stop(): whether the worker asked the job to stop. Any other JobAborted is a failure.
+        Args:
+            told_to_stop: Returns whether the worker asked the job to stop. Any other JobAborted is a failure.
         """
         context = copy_context()
         if self._copies_decimal:
@@ -265,7 +266,12 @@ class Executor:
         admitted: bool = False,
         logged: bool = False,
     ) -> Ending:
-        """admitted: whether its limits were asked. logged: whether its log is kept already."""
+        """Run a sync job.
+
+        Args:
+            admitted: Its limits have already admitted it.
+            logged: Its log is already kept.
+        """
         if not admitted and (call.job.settings.limits or FLOW_HEADER in call.headers):
             ready = self._filled(call)
             return run_admitted(
@@ -323,8 +329,10 @@ class Executor:
     ) -> Ending:
         """Run an async job to its outcome, as one of many on this thread's event loop.
 
-        told_to_stop(): as in `run`, and for cancellation: a job that cancels itself has failed. admitted: whether
-        its limits were asked. logged: whether its log is kept already.
+        Args:
+            told_to_stop: As in `run`. It also applies to cancellation, so a job that cancels itself has failed.
+            admitted: Its limits have already admitted it.
+            logged: Its log is already kept.
         """
         if not admitted and (call.job.settings.limits or FLOW_HEADER in call.headers):
             ready = await self._afilled(call)

@@ -208,8 +208,8 @@ class Job(Generic[P, R]):
 
         Plain tuples of positional arguments also work, but type checkers don't check them. `arguments` is read as calls
         are sent, and receipts are made when they are read, so ten million calls take little memory. One round trip has
-        250 calls, whole or not at all. After an error, earlier round trips stay enqueued, and the next one may be
-        enqueued.
+        250 calls, and is accepted or rejected in full. After an error, earlier round trips stay enqueued, and the next
+        round trip may be enqueued.
         """
         calls = self._many(arguments)
         layers = self._enqueue_layers()
@@ -229,7 +229,7 @@ class Job(Generic[P, R]):
     async def aenqueue_many(
         self, arguments: Iterable[Sequence[Any]] | Iterable[Args[P, R]]
     ) -> Sequence[Receipt[R]]:
-        """`enqueue_many` without blocking the event loop; `aenqueue` takes no thread either."""
+        """`enqueue_many` without blocking the event loop. Like `aenqueue`, it doesn't use a thread."""
         if self._enqueue_layers():
             calls_of: Any = arguments
             return await _in_thread(self.enqueue_many, calls_of)
@@ -310,7 +310,8 @@ class Job(Generic[P, R]):
     ) -> Prepared:
         """Return one call as a message: its mid, if it must have a certain mid, its bytes and its key.
 
-        outgoing: the job's mid and headers, as middleware changed them.
+        Args:
+            outgoing: The job's mid and headers, as changed by middleware.
         """
         server, settings = queue.client.settings, self.settings
         now = time.time_ns() // 1_000_000 + wall.ahead_ms
@@ -342,7 +343,7 @@ class Job(Generic[P, R]):
         return (args, kwargs) if types is None else types.converted(args, kwargs, ENCODE)
 
     def encoded_argument(self, at: int | str, value: Any) -> Any:
-        """One argument as JSON can carry it. at: its position or its name."""
+        """Return one argument in a form that JSON can represent; `at` is its position or name."""
         return value if self.types is None else self.types.encoded_argument(at, value)
 
     def decoded(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -453,7 +454,12 @@ class Job(Generic[P, R]):
         return changed
 
     def decide(self, failures: int, error: BaseException, age_s: float = 0.0) -> Decision:
-        """How an attempt ends that raised `error`; `failures` includes it. age_s: since the enqueue."""
+        """Return how an attempt that raised `error` ends.
+
+        Args:
+            failures: Number of failures, including this attempt.
+            age_s: Seconds since the enqueue.
+        """
         if isinstance(error, ResultRefusedError):
             return Decision("dead", why="it ran, but its result can't be stored")
         return self.settings.rules.decide(failures, error, age_s)
@@ -496,9 +502,9 @@ class Job(Generic[P, R]):
 
     @property
     def redacted(self) -> tuple[str, ...] | None:
-        """Arguments to hide from readers of its calls: names, and positions of such arguments; None = undeclared.
+        """Names and positions of the arguments to hide from readers of the job's calls; None = undeclared.
 
-        '*' stands for all arguments.
+        '*' means all arguments.
         """
         names = self.settings.redact
         if names is None:

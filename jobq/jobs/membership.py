@@ -42,7 +42,7 @@ class AddedMap(Protocol[R]):
 class MemberFlow(Protocol):
     """The flow of the running message. Steps that it adds need names, so that its next attempt doesn't add them twice.
 
-    after: names of steps of the flow, or steps that were added by this attempt.
+    `after` can be names of steps of the flow, or steps added by this attempt.
     """
 
     @property

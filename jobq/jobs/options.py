@@ -54,11 +54,11 @@ class Options(TypedDict, total=False):
         mid: The message's id. A call whose id is already in the queue is a duplicate; see `on_conflict`.
         delay: Wait this long before the first attempt.
         at: Earliest start time: a datetime, or seconds since 1970.
-        unique: Reject a call while an equal call waits or runs. True compares all arguments; names compare these
-            arguments; a function of the arguments compares its results.
+        unique: Reject a call while an equal call waits or runs. True compares all arguments, and names select arguments
+            to compare. A function of the arguments compares its results.
         until: When another call is accepted, with `unique` or `mid`: "done", "start", or how long after the run.
-        on_conflict: With `unique` or `mid`: "skip" the call that isn't accepted, "raise" DuplicateError, "replace" the
-            waiting call, or "requeue" it as new.
+        on_conflict: How to handle a rejected call with `unique` or `mid`. "skip" it, "raise" DuplicateError, "replace"
+            the waiting call, or "requeue" it as new.
         debounce: Run this long after the last equal call.
         debounce_max: With `debounce`: run at the latest this long after the first call.
         throttle: Reject equal calls for this long.
@@ -66,11 +66,12 @@ class Options(TypedDict, total=False):
         key: The line of the queue that the message waits in, or a function of the arguments that returns it; lines take
             turns. In `@job` a text names an argument. None for no key.
         ordered: Start messages of the key one by one, in the order in which they were enqueued.
-        durability: What must hold before the enqueue returns: "memory", "disk" or "replicas=n"; None for the client's.
+        durability: Where to store the message before the enqueue returns: "memory", "disk" or "replicas=n". None means
+            the client's durability.
         headers: Text to send with the message.
         expires_in: Don't start later than this after the enqueue, or after `delay` or `at`.
         retries: Maximum number of retries.
-        retry_within: Don't retry later than this after the enqueue; without `retries`, as many as fit.
+        retry_within: Don't retry later than this after the enqueue. Without `retries`, their number isn't limited.
         timeout: Stop an attempt after this long, by an exception in the job.
         hard_timeout: Kill the process of an attempt after this long.
         result_ttl: Keep the job's result for this long; None doesn't keep it.

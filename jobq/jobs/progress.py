@@ -14,7 +14,7 @@ MARK = "\x1f"
 
 
 class Progress(NamedTuple):
-    """What a running attempt reported with `Context.progress`.
+    """A report of a running attempt, made with `Context.progress`.
 
     Attributes:
         fraction: Completed share, from 0 to 1.

@@ -1,7 +1,7 @@
 """The queues of jobs and results, without importing redis before a queue is needed.
 
-Declaring a job needs neither a server nor redis. So this module declares the parts of clients and queues that jobs use,
-and imports the real classes at first use.
+Declaring a job doesn't require a server or redis. So this module declares the parts of clients and queues that jobs
+use, and imports the real classes at first use.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ from jobq.queue.types import Status, remember_ms
 T = TypeVar("T")
 #: Prefix of the stored end of a cancelled message.
 CANCELLED = b'{"end":"cancelled"'
-#: How long one blocking wait lasts before the message's status is checked: a message that died with its
-#: whole host leaves no result behind.
+#: How long one blocking wait lasts before the message's status is checked, because a message lost with its host doesn't
+#: leave a result.
 CHECK_EVERY_S = 10.0
 #: How often a program polls for changes of which the server can't notify it.
 POLL_S = 0.5
@@ -37,7 +37,11 @@ _GONE = frozenset(("nil", "done-awaiting-gc", "done-with-backoff"))
 
 
 class ResultWaits:
-    """What happens while a program waits for results. on_wait: called with the receipt after each blocking wait."""
+    """Hooks for programs that wait for results.
+
+    Attributes:
+        on_wait: Called with the receipt after each blocking wait.
+    """
 
     on_wait: Callable[[Receipt[Any]], object] | None = None
 
@@ -115,7 +119,7 @@ def cancel_in(queue: Any, mid: str) -> str:
         try:
             options = decode(opened(seal_of(queue.client), queue.name, mid, content)).options
         except CodecError:
-            options = None  # no worker can read it either, or this process lacks the key
+            options = None  # workers can't read it either, or this process lacks the key
         if options is not None and isinstance(options.remember, float):
             remember = options.remember
     word: str = queue.cancel(mid, remember=remember)[0]

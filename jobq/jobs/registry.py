@@ -140,7 +140,7 @@ def worker_started(function: F, /) -> F:
 
 
 class Declaration(Options, total=False):
-    """Options for `@job(...)`: those of Options, and options of the job rather than of one message.
+    """Options for `@job(...)`: all of Options, and options of the job rather than of one message.
 
     Attributes:
         name: The name in messages; the function's module and name by default.
@@ -221,7 +221,7 @@ def _anything(*args: Any, **kwargs: Any) -> None:
 
 
 def job_name(function: Callable[..., Any]) -> str:
-    """Return `module.function`. In a script, `__main__` becomes the name for --import."""
+    """Return a function's job name, `module.function`. In a script, `__main__` becomes the name for --import."""
     module = function.__module__
     if module == "__main__":
         module = _main_module()

@@ -1,7 +1,7 @@
 """Results: the receipt that enqueue returns, and the stored form of a message's end.
 
-A stored end is `{"ok": value}`, `{"error": text, "type": class name}` of a message that is dead or expired, or `{"end":
-"done" or "cancelled"}` without a result. Each has the number of the last `attempt`, and the time `at` in epoch ms.
+A stored end is `{"ok": value}`, `{"error": text, "type": class name}` of a dead or expired message, or `{"end": "done"
+or "cancelled"}` without a result. Each has the number of the last `attempt`, and the time `at` in epoch ms.
 Errors come back as text only: their classes are never looked up.
 """
 

@@ -1,9 +1,9 @@
 """Retry policies, and the rules that a job applies to an error.
 
-Everything here is a pure function of (failures, error); it knows neither server nor clock.
+Everything here is a pure function of (failures, error), and doesn't use a server or a clock.
 
-- **failures**: attempts that ended by an error, this one included. Crashes, snoozes and releases don't count.
-- **retries**: how many failures are tried again. A job with `retries=5` is dead at its sixth failure.
+- **failures**: attempts ended by an error, including the current attempt. Crashes, snoozes and releases don't count.
+- **retries**: how many failures are retried. A job with `retries=5` is dead at its sixth failure.
 - **max_attempts**: `retries + 1`. Crashes have a limit of their own, the worker's `crash_limit`.
 
 A policy returns the seconds to wait, or None to give up. Any function of (failures, error) is a policy.
@@ -107,7 +107,7 @@ def exponential(
 ) -> Exponential:
     """The default policy: up to 5, 15, 45 … seconds, never over an hour.
 
-    Full jitter spreads retries evenly over that span, so that messages that failed together aren't retried together.
+    Full jitter spreads retries evenly over that span, so that simultaneous failures aren't retried simultaneously.
     `random` returns 0 ≤ x < 1.
     """
     if not factor >= 1 or math.isinf(factor):
@@ -179,9 +179,13 @@ class Rules:
     retry_within: float | None = None
 
     def decide(self, failures: int, error: BaseException, age_s: float = 0.0) -> Decision:
-        """How the attempt ends that raised `error`; `failures` includes it. age_s: how old the message is.
+        """Return how an attempt that raised `error` ends.
 
         With `retry_within`, a message is dead if its next attempt would begin after that span.
+
+        Args:
+            failures: Number of failures, including this attempt.
+            age_s: Age of the message in seconds.
         """
         decision = self._decision(failures, error)
         if decision.outcome != "retry" or self.retry_within is None:

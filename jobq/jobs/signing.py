@@ -58,7 +58,7 @@ class Seal:
         return _seal(self.settings, purpose)
 
     def close_call(self, queue: str, mid: str, call: bytes, due_ms: float = 0) -> bytes:
-        """Seal an encoded call for `queue` and `mid`; it opens nowhere else.
+        """Seal an encoded call for `queue` and `mid`. It can't be opened for another queue or mid.
 
         It may run until `valid_s` after it is due, by default now.
         """
@@ -72,7 +72,8 @@ class Seal:
     def close(self, queue: str, mid: str, content: bytes, like: bytes = b"") -> bytes:
         """Seal any bytes for `queue` and `mid`; they grow by at most ROOM.
 
-        like: a call. Data of a call is sealed with the call's key, which its producer has.
+        Args:
+            like: A call, whose key is used to seal the call's data, because its producer has that key.
         """
         key_id = key_id_of(like)
         if key_id not in self._signing:
@@ -221,7 +222,7 @@ def _key(ring: dict[bytes, bytes], key_id: bytes) -> bytes:
 
 
 def key_id_of(sealed: bytes) -> bytes:
-    """Return the id of the key that a seal names; b'' without a key. Nothing is verified."""
+    """Return the id of the key that a seal names, without verifying the seal; b'' without a key."""
     header = sealed[:_MAX_HEADER_LENGTH].partition(b"\n")[0].split(b" ")
     return header[1] if header[0] in (SIGNED, ENCRYPTED) and len(header) > 1 else b""
 

@@ -33,8 +33,8 @@ class State(NamedTuple):
     Attributes:
         word: scheduled, queued, running, retrying, done, failed, cancelled, expired, or unknown: it was never enqueued,
             or its end is not remembered.
-        attempt: The number of the latest attempt; 0 before the first one.
-        progress: What the latest attempt reported; None for nothing.
+        attempt: The number of the latest attempt; 0 before the first attempt.
+        progress: The latest attempt's report; None without a report.
         error: Why the latest attempt failed. For unknown, the remedy.
         due_at: When a scheduled or retrying message may start.
         ended_at: When it ended, by the worker's clock.
@@ -65,7 +65,7 @@ def is_over(status: Status) -> bool:
 
 
 def live_state(status: Status, progress: Progress | None = None, error: str = "") -> State:
-    """Return the state of a message that isn't over. progress, error: of its latest attempt, opened."""
+    """Return the state of a live message; `progress` and `error` are the opened values of its latest attempt."""
     word = state_word(status)
     due_at = moment(status.not_before) if word in ("scheduled", "retrying") else None
     return State(word, status.attempts, progress, error, due_at)

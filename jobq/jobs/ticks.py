@@ -11,7 +11,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Tick(NamedTuple):
-    """A tick.
+    """One tick of a schedule.
 
     Attributes:
         missed: How many earlier ticks had no run.
