@@ -15,7 +15,7 @@ AT_ONCE = 1_000
 
 
 class ScannedKeys(NamedTuple):
-    """Matching keys.
+    """Keys that match a pattern.
 
     Attributes:
         looked_at: Approximate number of scanned keys.

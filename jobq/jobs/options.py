@@ -71,7 +71,7 @@ class Options(TypedDict, total=False):
         headers: Text to send with the message.
         expires_in: Don't start later than this after the enqueue, or after `delay` or `at`.
         retries: Maximum number of retries.
-        retry_within: Don't retry later than this after the enqueue. Without `retries`, their number isn't limited.
+        retry_within: Don't retry later than this after the enqueue. Without `retries`, retry as often as fits in it.
         timeout: Stop an attempt after this long, by an exception in the job.
         hard_timeout: Kill the process of an attempt after this long.
         result_ttl: Keep the job's result for this long; None doesn't keep it.

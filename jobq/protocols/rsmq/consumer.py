@@ -181,7 +181,7 @@ class Queues(Protocol):
     requests: Requests
 
     def perform(self, steps: ScriptCall[T] | Steps[T]) -> T:
-        """Run steps."""
+        """Run steps; return their result."""
         ...
 
     def channel(self, qname: str) -> Channel:
@@ -198,7 +198,7 @@ class AsyncQueues(Protocol):
         ...
 
     async def perform(self, steps: ScriptCall[T] | Steps[T]) -> T:
-        """Run steps."""
+        """Run steps; return their result."""
         ...
 
 
@@ -363,7 +363,7 @@ class Consumer(BaseConsumer):
         self._rsmq, self._handler = rsmq, handler
 
     def run(self) -> Consumed:
-        """Consume until stopped. Raises QueueNotFoundError, also if the queue is deleted later."""
+        """Consume until stopped. Raises QueueNotFoundError, even if the queue is deleted later."""
         vt = self._rsmq.perform(self._begin())
         with (
             self._signals(),
@@ -465,7 +465,7 @@ class AsyncConsumer(BaseConsumer):
         self._lock = asyncio.Lock()
 
     async def run(self) -> Consumed:
-        """Consume until stopped. Raises QueueNotFoundError, also if the queue is deleted later."""
+        """Consume until stopped. Raises QueueNotFoundError, even if the queue is deleted later."""
         vt = await self._rsmq.perform(self._begin())
         with self._signals(), self._rsmq.blocking.channel(self._qname) as channel:
             beat = asyncio.create_task(self._beat(vt))
