@@ -10,11 +10,13 @@ import click
 from jobq.cli import output
 from jobq.cli.options import option, queues_option
 from jobq.cli.session import Session, command
+from jobq.client.pipelining import run_each
 from jobq.durations import lasting
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, JobqError, ScriptError
 from jobq.events import ATTEMPTS, Event
 from jobq.jobs.receipt_calls import cancel_in, state_in
-from jobq.observe.facts import Collector, job_name
+from jobq.jobs.states import ENDED
+from jobq.observe.facts import Collector, job_name, public_state
 from jobq.queue.queue import Queue
 from jobq.queue.types import DeadMessage, Status
 
@@ -29,7 +31,9 @@ MAX_SHOWN = 200
 #: Attempts whose log is looked for.
 MAX_LOGS = 20
 #: Facts that have lines of their own.
-_LISTED = ("history", "failed_attempt", "traceback", "state")
+_LISTED = ("history", "failed_attempt", "traceback", "state", "unread")
+#: Queues whose events and results are searched for a message that no queue has.
+MAX_SEARCHED = 1_000
 #: The engine's answer for a message id that a queue doesn't have, also used in --json.
 UNKNOWN = "nil"
 
@@ -48,19 +52,21 @@ def status(session: Session, mids: tuple[str, ...], queues: str | None, logged: 
 
     The attempts are taken from the latest 5,000 events of the queue; jobq report finds older attempts in a lake.
     checkpoint: input of the next attempt; the first 200 characters, or everything with --json. The traceback of the
-    latest failed attempt follows, unless the worker runs with --no-tracebacks. Exit code 1: a message is in no
-    queue, and with --log has no log. It was never enqueued, or it finished or was cancelled and has been removed.
+    latest failed attempt follows, unless the worker runs with --no-tracebacks. The state of a message that is over
+    comes from its stored result or its latest event. Exit code 1: no queue has the message, and neither an event,
+    a result nor, with --log, a log names it.
     """
     known = [_status(session, mid, queues, logged) for mid in mids]
     return all(known)
 
 
 def _status(session: Session, mid: str, queues: str | None, logged: bool) -> bool:
-    found = [
-        record
-        for record in _statuses(session, mid, queues)
-        if (record["status"], record["state"]) != (UNKNOWN, "unknown")
-    ]
+    asked = queues_to_ask(session, session.readable(queues), mid)
+    found = (
+        list(session.from_each(asked, lambda queue: _statuses(session, queue, mid)))
+        if asked
+        else []
+    )
     # A queue that can't be read may know it.
     nowhere: list[dict[str, Any]] = [
         {"mid": mid, "queue": None, "status": UNKNOWN, "state": "unknown"}
@@ -86,14 +92,18 @@ def _sentence(record: dict[str, Any]) -> str:
         for key in ("not_before", "lock_expires_at", "running_since")
     }
     facts = {key: value for key, value in (record | times).items() if value and key not in _LISTED}
-    if record["state"] == "unknown":
-        return (
-            f"{record['mid']}: not found: it was never enqueued, or has finished and been removed"
-        )
+    if record["state"] in ENDED and "not_before" in facts:
+        facts["id_rejected_until"] = facts.pop("not_before")
+    if record["queue"] is None:
+        return f"{record['mid']}: not found: it was never enqueued here, or has long been over"
     if len(facts.get("checkpoint", "")) > MAX_SHOWN:
         facts["checkpoint"] = f"{facts['checkpoint'][:MAX_SHOWN]}…"
     shown = [f"{key.replace('_', ' ')} {facts[key]}" for key in list(facts)[1:] if key != "status"]
-    word = record["state"] if record["status"] == UNKNOWN else record["status"]
+    state, word = record["state"], record["status"]
+    if word == UNKNOWN:
+        word = state
+    elif state in ENDED and state not in ("done", "failed"):
+        word = f"{state} ({word})"
     return "  ".join([f"{record['mid']}: {word}", *shown])
 
 
@@ -103,12 +113,11 @@ def _log_of(session: Session, record: dict[str, Any], names: str | None) -> dict
     if record["queue"]:
         names, attempts = record["queue"], [one["attempt"] for one in record["history"]]
     newest = max([record.get("attempts", 0), *attempts])
-    for queue in session.queues(names):
-        for attempt in range(newest, max(0, newest - MAX_LOGS), -1):
-            text = queue.admin.log(mid, attempt)
-            if text is not None:
-                shown = session.shown("log", queue.name, mid, text.decode("utf-8", "replace"))
-                return {"log_of_attempt": attempt, "log": shown}
+    numbers = range(newest, max(0, newest - MAX_LOGS), -1)
+    for queue in session.queues(names)[:MAX_SEARCHED]:
+        for attempt, text in Collector(queue).logs(mid, numbers).items():
+            shown = session.shown("log", queue.name, mid, text.decode("utf-8", "replace"))
+            return {"log_of_attempt": attempt, "log": shown}
     return {"log_of_attempt": None, "log": ""}
 
 
@@ -155,37 +164,54 @@ def _attempt_line(attempt: dict[str, Any]) -> str:
     return f"    {number}  {at}{ran}{by}  {attempt['outcome']}{error}"
 
 
-def _statuses(session: Session, mid: str, names: str | None) -> Iterator[dict[str, Any]]:
-    def one(queue: Queue) -> Iterator[dict[str, Any]]:
-        found = queue.status(mid)
-        dead = queue.admin.dead(mid=mid) if found.word == "dead" else []
-        facts = found._asdict() | failure_facts(
-            session, queue.name, mid, found, dead[0] if dead else None
+def queues_to_ask(session: Session, queues: list[Queue], mid: str) -> list[str]:
+    """Return the queues that have a message, in a few round trips; if none, the queues whose events may name it."""
+    statuses = run_each(session.client, [queue.status_call(mid) for queue in queues])
+    # A queue that can't be read may have it. Querying the queue reports the error.
+    holding = [
+        queue.name
+        for queue, status in zip(queues, statuses, strict=True)
+        if isinstance(status, JobqError) or status.word != UNKNOWN
+    ]
+    if holding:
+        return holding
+    if len(queues) > MAX_SEARCHED:
+        session.remark(
+            f"the events of {MAX_SEARCHED:,} of {len(queues):,} queues were searched; choose others with --queues"
         )
-        for what in ("progress", "checkpoint"):
-            facts[what] = session.shown(what, queue.name, mid, facts[what])
-        state = state_in(queue, mid, found)
-        record = {
-            "mid": mid, "queue": queue.name, "status": facts.pop("word"), "state": state.word, **facts,
-        }  # fmt: skip
-        yield record | (_more(queue, mid) if record["status"] != UNKNOWN else {})
-
-    yield from session.from_each(names, one)
+    return [queue.name for queue in queues[:MAX_SEARCHED]]
 
 
-def _more(queue: Queue, mid: str) -> dict[str, Any]:
-    """Return the job, the worker that has it or had it last, the last error, and the attempts."""
+def _statuses(session: Session, queue: Queue, mid: str) -> Iterator[dict[str, Any]]:
     collector = Collector(queue)
-    line = collector.line(mid)
-    job, run = collector.job(mid), collector.runs_on(mid)
-    attempts = [event for event in collector.history(mid) if event.kind in ATTEMPTS]
+    facts = collector.collect(mid)
+    status, run = facts.status, facts.run
+    state = public_state(status, facts.history, state_in(queue, mid, status).word)
+    is_known = (status.word, state) != (UNKNOWN, "unknown") or bool(facts.history)
+    note_unread(session, queue.name, collector.unread, is_known)
+    if not is_known:
+        return
+    known = status._asdict() | failure_facts(session, queue.name, mid, status, facts.dead)
+    for what in ("progress", "checkpoint"):
+        known[what] = session.shown(what, queue.name, mid, known[what])
+    attempts = [event for event in facts.history if event.kind in ATTEMPTS]
     last = attempts[-1] if attempts else None
-    worker = run.worker if run else last.worker if last else ""
-    return {
-        "key": line.key if line else "",
-        "job": job or (last.job if last else ""), "worker": worker, "running_since": run.started_at if run else 0,
+    yield {
+        "mid": mid, "queue": queue.name, "status": known.pop("word"), "state": state, **known,
+        "key": facts.line.key if facts.line else "", "job": facts.job or (last.job if last else ""),
+        "worker": run.worker if run else last.worker if last else "", "running_since": run.started_at if run else 0,
         "last_error": last.error if last else "", "history": [_attempt(event) for event in attempts],
+        "unread": collector.unread,
     }  # fmt: skip
+
+
+def note_unread(session: Session, queue: str, unread: dict[str, str], is_known: bool) -> None:
+    """Say which parts of the facts about a message can't be read. Without events, a message isn't known to be gone."""
+    for what, error in unread.items():
+        if is_known:
+            session.note(f"{queue}: {what} can't be read: {error}")
+        elif what == "events":
+            session.problem(what, ScriptError(f"queue {queue} has unreadable events: {error}"))
 
 
 def _attempt(event: Event) -> dict[str, Any]:

@@ -10,14 +10,19 @@ from msgspec import structs
 
 from jobq.cli.arguments import names_of
 from jobq.cli.attention import attention, incidents_at
-from jobq.cli.messages import failure_facts, mids_argument, traceback_lines
+from jobq.cli.messages import (
+    UNKNOWN,
+    failure_facts,
+    mids_argument,
+    note_unread,
+    queues_to_ask,
+    traceback_lines,
+)
 from jobq.cli.options import limit_option, option, queues_arguments, queues_option
 from jobq.cli.output import Listing
 from jobq.cli.ruby import on_systems
 from jobq.cli.session import Session, command
-from jobq.client.pipelining import run_each
 from jobq.durations import counted, lasting
-from jobq.errors import JobqError
 from jobq.flows.identity import member_of
 from jobq.flows.listing import flow_view, message_of_member
 from jobq.observe.facts import Collector
@@ -33,10 +38,6 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import Status
 from jobq.records import JsonRecord, Moment
 
-#: The engine's answer for a message id that a queue doesn't have, also used in --json.
-UNKNOWN = "nil"
-#: Queues whose newest events are searched for a message that no queue has.
-MAX_SEARCHED = 1_000
 GONE = Reason(
     "not_found", "it is in no queue, and the latest events do not mention it",
     "compare --url and --namespace with the producer's; jobq report reads the lake",
@@ -172,12 +173,15 @@ def why_(
 
 def _why(session: Session, mid: str, queues: str | None, systems: Sequence[RubyQueueName]) -> bool:
     mid = message_of_member(session.client, mid)
-    asked = _queues_to_ask(session, session.readable(queues), mid)
+    asked = queues_to_ask(session, session.readable(queues), mid)
     found = list(session.from_each(asked, lambda queue: [_facts(queue, mid)])) if asked else []
-    known = [one for one in found if one[0].status.word != UNKNOWN or one[0].history]
-    for facts, unread in known:
-        for what, error in unread.items():
-            session.note(f"{facts.queue}: {what} can't be read: {error}")
+    known = False
+    for facts, unread in found:
+        is_known = facts.status.word != UNKNOWN or bool(facts.history)
+        note_unread(session, facts.queue, unread, is_known)
+        known = known or is_known
+        if not is_known:
+            continue
         job = f", {facts.job}" if facts.job else ""
         failure = failure_facts(session, facts.queue, mid, facts.status, facts.dead)
         _show(session, f"{mid} (queue {facts.queue}{job})", why(facts), {
@@ -189,7 +193,7 @@ def _why(session: Session, mid: str, queues: str | None, systems: Sequence[RubyQ
         return _of_flow(session, mid)
     if not known and not session.problems:
         return _of_ruby(session, mid, asked, systems)
-    return bool(known)
+    return known
 
 
 def _of_ruby(
@@ -233,24 +237,6 @@ def _of_flow(session: Session, mid: str) -> bool:
     )
     _show(session, mid, why(facts), {"mid": mid, "queue": None, "status": UNKNOWN, "job": ""})
     return view is not None
-
-
-def _queues_to_ask(session: Session, queues: list[Queue], mid: str) -> list[str]:
-    """Return the queues that have a message, in a few round trips; if none, the queues whose events may name it."""
-    statuses = run_each(session.client, [queue.status_call(mid) for queue in queues])
-    # A queue that can't be read may have it. Querying the queue reports the error.
-    holding = [
-        queue.name
-        for queue, status in zip(queues, statuses, strict=True)
-        if isinstance(status, JobqError) or status.word != UNKNOWN
-    ]
-    if holding:
-        return holding
-    if len(queues) > MAX_SEARCHED:
-        session.remark(
-            f"the events of {MAX_SEARCHED:,} of {len(queues):,} queues were searched; choose others with --queues"
-        )
-    return [queue.name for queue in queues[:MAX_SEARCHED]]
 
 
 def _facts(queue: Queue, mid: str) -> tuple[MessageFacts, dict[str, str]]:

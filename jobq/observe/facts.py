@@ -6,9 +6,9 @@ A part that can't be read is left out, and named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from jobq.client.connection import Client
@@ -22,15 +22,14 @@ from jobq.flows.state import FlowView
 from jobq.flows.store import FlowStore
 from jobq.jobs.envelope import envelope_of
 from jobq.jobs.signing import opened, seal_of
+from jobq.jobs.states import ENDED, StateWord, state_word
 from jobq.observe.runs import RunningMessage, longest_by_queue, runs_in, usual_times
 from jobq.observe.why import MAX_AHEAD, MessageFacts, RunningOn, ServerFacts
 from jobq.queue import keys, presence
 from jobq.queue.presence import ChildEntry
 from jobq.queue.queue import Queue
-from jobq.queue.rules import KeyFacts
 from jobq.queue.types import DeadMessage, Page, Sample, Status, text_of
 
-T = TypeVar("T")
 #: Maximum number of latest events to search for a message's history, and events per call.
 MAX_EVENTS, EVENTS_PER_CALL = 5_000, 500
 _SEPARATOR, _ATTEMPTS = SEPARATOR.encode(), frozenset(kind.encode() for kind in ATTEMPTS)
@@ -45,6 +44,10 @@ Asked: TypeAlias = Read | ScriptCall[Any] | int
 #: Sections of INFO that show whether the server accepts writes.
 SECTIONS = ("memory", "persistence")
 _NEEDED = ("status", "clock")
+#: Kinds of a message's last event, and its state then.
+_STATES: dict[str, StateWord] = {
+    "done": "done", "cancelled": "cancelled", "expired": "expired", "dead": "failed", "evicted": "failed",
+}  # fmt: skip
 #: Texts shown for unreadable parts.
 _SAID = {
     "content": "content", "counts": "counts", "dead": "dead messages", "ahead": "ready list", "length": "ready list",
@@ -236,46 +239,6 @@ class Collector:
             if reply and not isinstance(reply, Exception)
         }
 
-    def job(self, mid: str) -> str:
-        """The job of a message, '' if that isn't known."""
-        return job_in(self.queue, mid, self.content(mid))
-
-    def content(self, mid: str) -> bytes:
-        """The content of a live message, b'' if there is none."""
-        return self._try("content", lambda: self.queue.content(mid) or b"", b"")
-
-    def line(self, mid: str) -> KeyFacts | None:
-        """Return the key of a message and what blocks it; None if the queue has no keys."""
-        if not self._try("rules", self.queue.admin.has_keys, False):
-            return None
-        return self._try("keys", lambda: self.queue.why(mid), None)
-
-    def runs_on(self, mid: str) -> RunningOn | None:
-        """Where this mid runs, as of the worker's last heartbeat."""
-        return self._try("running jobs", lambda: self._running_on(mid), None)
-
-    def history(self, mid: str) -> tuple[Event, ...]:
-        """The events of this mid among the newest of the queue, oldest first."""
-        return self._try("events", lambda: tuple(history(self.queue, mid)), ())
-
-    def _running_on(self, mid: str) -> RunningOn | None:
-        client, queue = self.queue.client, self.queue.name
-        found = presence.workers(client)
-        names = [worker.name for worker in found if worker.serves(queue) and worker.running]
-        return _among(presence.running(client, names), queue, mid)
-
-    def _try(self, what: str, read: Callable[[], T], default: T) -> T:
-        """Return the result of `read`; the default if the key has another type, is closed to this user, or its node
-        is unreachable.
-        """
-        try:
-            return read()
-        except (ScriptError, UnavailableError) as error:
-            if self.queue.client.is_lost(error):
-                raise
-            self.unread[what] = str(error)
-            return default
-
 
 def plain(*words: Argument, near: str = "") -> Read:
     """Return a plain command to be sent with others. near: a key on the node that answers; its first by default."""
@@ -370,6 +333,19 @@ def _unsaved(queue: Queue, info: dict[str, str]) -> str:
     return "it can't write its snapshot" if stops else ""
 
 
+def public_state(
+    status: Status, history: Sequence[Event] = (), end: StateWord = "unknown"
+) -> StateWord:
+    """Return the public state of a message. `end`: the remembered end of a finished message.
+
+    Without a remembered end, the latest event decides: a queue has the same word for all messages that are over.
+    """
+    word = state_word(status)
+    if end != "unknown" or word not in ENDED or word == "failed" or not history:
+        return word if end == "unknown" else end
+    return _STATES.get(history[-1].kind, word)
+
+
 def job_in(queue: Queue, mid: str, content: bytes) -> str:
     """Return the job of a message, '' if its content doesn't say, or is sealed and can't be opened here."""
     try:
@@ -382,11 +358,6 @@ def job_name(content: bytes) -> str:
     """Return the job named in an envelope, '' for other or encrypted content. Signatures aren't checked."""
     name = envelope_of(content).get("job")
     return name if isinstance(name, str) else ""
-
-
-def history(queue: Queue, mid: str) -> list[Event]:
-    """The events of a mid among the newest MAX_EVENTS of its queue, oldest first."""
-    return _of_mid(newest(queue), mid)
 
 
 def _of_mid(events: Iterable[WrittenEvent], mid: str) -> list[Event]:

@@ -12,8 +12,8 @@ from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
 from jobq.events import ATTEMPTS, Event
 from jobq.jobs.receipt_calls import state_in
-from jobq.jobs.states import ENDED, StateWord, state_word
-from jobq.observe.facts import Collector
+from jobq.jobs.states import StateWord, state_word
+from jobq.observe.facts import Collector, public_state
 from jobq.observe.why import MessageFacts, Reason, why
 from jobq.queue.mids import checked_mid
 from jobq.queue.queue import Queue
@@ -30,8 +30,6 @@ _GLYPHS: dict[StateWord, str] = {
 _DETAILS = {
     "locked-with-requeue": "enqueued again", "done-with-requeue": "enqueued again", "done-with-backoff": "id rejected",
 }  # fmt: skip
-#: Kinds of events that end a message, and its state then.
-_ENDS: dict[str, StateWord] = {"done": "done", "cancelled": "cancelled", "dead": "failed"}
 #: Kinds of events, and the states that they show.
 _KINDS = {
     "done": "done", "retry": "retry", "dead": "dead", "crashed": "retry", "recovered": "retry", "snoozed": "delayed",
@@ -92,6 +90,7 @@ class MessageShown:
     """A message as a user may see it.
 
     Attributes:
+        public: Its public state.
         unread: Unreadable part -> why.
         logs: Logs of attempts, latest first.
     """
@@ -99,6 +98,7 @@ class MessageShown:
     facts: MessageFacts
     reasons: list[Reason]
     call: ShownCall
+    public: StateWord
     state: StateShown
     attempts: list[AttemptShown]
     timeline: list[TimelinePoint]
@@ -133,12 +133,14 @@ def read_message(client: Client, contents: Contents, queue_name: str, mid: str) 
     stored = collector.found_result
     status = facts.status
     end: StateWord = state_in(queue, mid, status).word if stored else "unknown"
+    word = public_state(status, facts.history, end)
     attempts = _with_traceback(facts, contents, list(attempts_of(facts)))
     return MessageShown(
         facts,
         why(facts),
         call,
-        state_of(status, facts.history, end),
+        word,
+        state_of(status, word),
         attempts,
         list(timeline(facts, call.enqueued_at, attempts)),
         facts.dead.reason if facts.dead else "",
@@ -201,16 +203,11 @@ def _seen(facts: MessageFacts, contents: Contents) -> MessageFacts:
     return replace(facts, dead=dead, history=history)
 
 
-def state_of(
-    status: Status, history: Sequence[Event] = (), end: StateWord = "unknown"
-) -> StateShown:
-    """Return how a page shows where a message is. `end`: the remembered end of a finished message."""
+def state_of(status: Status, public: StateWord | None = None) -> StateShown:
+    """Return how a page shows where a message is, with its public state if more than the status is known."""
     if status.word == "queued" and status.lock_expires_at:
         return StateShown("retry", "retrying, lease ended")
-    word = state_word(status)
-    if word in ENDED and word != "failed":
-        last = _ENDS.get(history[-1].kind, word) if history else word
-        word = last if end == "unknown" else end
+    word = public or state_word(status)
     detail = _DETAILS.get(status.word)
     return StateShown(_GLYPHS[word], f"{word}, {detail}" if detail else word)
 

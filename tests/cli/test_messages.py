@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from jobq.events import attempt_record
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 
@@ -26,8 +29,55 @@ def test_status_of_an_unknown_mid_is_a_no(cli: Any, queue: Queue) -> None:
         [{"mid": "none", "queue": None, "status": "nil", "state": "unknown"}],
     )
     assert cli("status", "none").out == (
-        "none: not found: it was never enqueued, or has finished and been removed\n"
+        "none: not found: it was never enqueued here, or has long been over\n"
     )
+
+
+def ended(queue: Queue, word: Any, **more: Any) -> None:
+    """End the next attempt of m as a worker does."""
+    [message] = queue.dequeue().messages
+    record = attempt_record("a.b", message.attempt, 0, 1_500_000, 0, 0, "web-7:1")
+    queue.finish([Ending(mid="m", token=message.token, outcome=word, record=record, **more)])
+
+
+@pytest.mark.parametrize(
+    ("word", "dequeued", "collected", "shown"),
+    [("done", True, True, "done"), ("done", True, False, "done-awaiting-gc"), ("cancelled", False, True, "cancelled"),
+     ("cancelled", True, False, "cancelled (done-with-backoff)")],
+)  # fmt: skip
+def test_status_shows_state_and_attempts_of_a_message_when_it_is_over(
+    cli: Any, queue: Queue, word: str, dequeued: bool, collected: bool, shown: str
+) -> None:
+    queue.enqueue(CALL, mid="m")
+    ended(queue, "retry", backoff=0)
+    if word == "done":
+        ended(queue, "done")
+    else:
+        if dequeued:
+            queue.dequeue()
+        queue.cancel("m")
+    if collected:
+        queue.admin.collect()
+    asked = cli("status", "m")
+    first, *attempts = asked.out.splitlines()
+    assert asked.code == 0 and first.startswith(f"m: {shown}  queue low  ")
+    assert ("id rejected until 2" in first) == (dequeued and word == "cancelled")
+    [record] = cli("status", "m", "--json").records
+    assert (record["state"], record["queue"], record["job"]) == (word, "low", "a.b")
+    outcomes = ["retry", "done"] if word == "done" else ["retry"]
+    assert [one["outcome"] for one in record["history"]] == outcomes
+    assert [line.split("  ")[-1] for line in attempts] == outcomes
+
+
+@pytest.mark.parametrize("verb", ["status", "why"])
+def test_message_is_not_called_missing_when_the_events_cannot_be_read(
+    cli: Any, queue: Queue, redis: Any, verb: str
+) -> None:
+    queue.enqueue(CALL)
+    redis.set(f"{queue.prefix}events", "another type")
+    shown = cli(verb, "none")
+    assert shown.code not in (0, 1) and shown.out == ""
+    assert "events: queue low has unreadable events" in shown.err
 
 
 def test_status_shows_lock_and_progress_of_a_running_job(cli: Any, queue: Queue) -> None:

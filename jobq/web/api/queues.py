@@ -9,7 +9,6 @@ from typing import Annotated
 
 from jobq.errors import ConfigError
 from jobq.events import ATTEMPTS
-from jobq.jobs.receipt_calls import state_in
 from jobq.jobs.states import STATES
 from jobq.observe.why import Reason
 from jobq.queue.directory import listed_queues, queue_names
@@ -269,7 +268,7 @@ def message(call: ApiCall) -> MessageReply:
     ]  # fmt: skip
     return MessageReply.of(
         facts.status, queue=facts.queue, mid=facts.mid, status=facts.status.word,
-        state=state_in(Queue(facts.queue, call.site.client), facts.mid, facts.status).word, job=facts.job,
+        state=found.public, job=facts.job,
         enqueued_at=found.call.enqueued_at, size=found.call.size, progress=found.progress, reason=found.reason,
         worker=run.worker if run else "", running_since=run.started_at if run else 0, why=found.reasons,
         history=history, unread=found.unread,

@@ -284,6 +284,8 @@ def test_figures_equal_those_of_the_commands(api, filled, client):
     late = api.get(f"{ROOT}/queues/low/messages/later").json()
     assert late["why"][0]["code"] == "delayed" and late["not_before"].endswith("Z")
     assert api.get(f"{ROOT}/queues/low/messages/later/why").json()["reasons"] == late["why"]
+    Queue("low", client).cancel("later")
+    assert api.get(f"{ROOT}/queues/low/messages/later").json()["state"] == "cancelled"
     assert [one["state"] for one in api.get(f"{ROOT}/workers").json()["items"]] == ["working"]
     assert [one["id"] for one in api.get(f"{ROOT}/audit").json()["items"]] == [
         one.entry_id for one in AuditLog(client).page()
