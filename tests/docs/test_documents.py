@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -87,10 +88,23 @@ def test_python_in_pages_compiles(page):
         compile(block, f"{page.name}:{number}", "exec", flags=0x2000)  # top-level await
 
 
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """Return the anchors of a page's headings, as MyST and GitHub make them."""
+    lines = re.sub(
+        r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE
+    ).splitlines()
+    titles = [line.lstrip("#").strip() for line in lines if line.startswith("#")]
+    return frozenset(re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_within_the_project_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text()):
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        if anchor and linked.suffix == ".md":
+            assert anchor in anchors(linked), f"{target}#{anchor}"
 
 
 def unknown_in(words: list[str]) -> list[str]:

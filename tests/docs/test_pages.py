@@ -102,7 +102,7 @@ NEEDS = {"examples/topic_node/README.md": "node"}
 #: Messages that a page leaves by queue, other than delayed ones. The tutorial revives one at its end.
 LEFT = {
     "docs/start/tutorial.md": {"accounts": 1, "low": 1},
-    "docs/operating/logging.md": {"default": 1},
+    "docs/operating/logs-and-traces.md": {"default": 1},
 }
 #: Pages with a job that raises, whose traceback the worker logs.
 FAILING = {
@@ -111,7 +111,7 @@ FAILING = {
     "docs/interop/celery.md",
     "docs/jobs/retries.md",
     "docs/jobs/flows.md",
-    "docs/operating/logging.md",
+    "docs/operating/logs-and-traces.md",
     "docs/jobs/context.md",
 }
 
