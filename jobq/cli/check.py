@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 
@@ -25,6 +25,7 @@ from jobq.queue.audit import Audit, Audited, server_ms
 from jobq.queue.directory import forget_queue, strange_queue_names
 from jobq.queue.doctor import Finding, findings
 from jobq.queue.fsck import PARTS, repair, steps
+from jobq.queue.load import LoadWatch, load_findings
 from jobq.queue.members import MAX_ENTRIES
 from jobq.queue.queue import Queue
 from jobq.queue.types import Sample, Violation
@@ -65,7 +66,8 @@ def doctor(session: Session, strict: bool) -> bool:
 
     Current incidents come first: a full server, lost workers, unknown jobs, jobs that kill their processes or hang.
     Checks every node of a Cluster, and replicas that a Cluster or Sentinels may promote. An eviction policy
-    that loses jobs is a failure. Exit code 1: a check failed.
+    that loses jobs is a failure. On a busy server it measures for a second which queue takes most of the CPU.
+    Exit code 1: a check failed.
     """
     found = findings(session.client)
     if not any(finding.check == "server" and finding.level == "fail" for finding in found):
@@ -74,6 +76,7 @@ def doctor(session: Session, strict: bool) -> bool:
         failing = {finding.check for finding in wrong if finding.level == "fail"}
         found = [*wrong, *(one for one in found if one.check not in failing or one.level == "ok")]
         sampled = list(_samples(session))
+        found += _of_load(session, [queue.name for queue, _ in sampled])
         found += _of_queues(session, sampled)
         found += _of_flows(session, sampled)
         found += _of_schedules(session, [queue.name for queue, _ in sampled])
@@ -92,6 +95,12 @@ def _samples(session: Session) -> Iterator[tuple[Queue, Sample]]:
             if isinstance(sample, JobqError):
                 raise sample
             yield queue, sample
+
+
+def _of_load(session: Session, names: Sequence[str]) -> Iterator[Finding]:
+    """Yield how busy each server is, and queues that take half of a core."""
+    with closing(LoadWatch(session.client, names)) as watch:
+        yield from load_findings(watch)
 
 
 def _of_queues(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Iterator[Finding]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
 
 from jobq import ConcurrencyLimit, RateLimit
-from jobq.cli import attention, held_back
+from jobq.cli import attention, check, held_back
 from jobq.flows.listing import put_on_list
 from jobq.flows.store import FlowStore
 from jobq.flows.types import FlowChange, StoredFlow, StoredStep
 from jobq.jobs.codec import encode
+from jobq.queue.load import LoadWatch
 from jobq.queue.queue import Queue
 
 
@@ -109,6 +112,24 @@ def test_doctor_names_queues_that_refused_buffered_messages(cli: Any, client: An
     Queue("low", client).register()
     out = cli("check", "doctor").out
     assert "queue low: 5 messages of outage buffers lost, the last" in out
+
+
+def test_doctor_names_the_queue_that_takes_most_of_the_cpu(
+    cli: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(_: float) -> None:
+        queue.enqueue_many([b"x"] * 100)
+
+    # A nearly constant clock makes any server busy.
+    monkeypatch.setattr(
+        check, "LoadWatch", partial(LoadWatch, wait=work, now=count(0, 1e-6).__next__)
+    )
+    queue.register()
+    found = [
+        record for record in cli("check", "doctor", "--json").records if record["check"] == "cpu"
+    ]
+    assert [record["level"] for record in found] == ["warn"]
+    assert f"queue {queue.name} takes about" in found[0]["value"]
 
 
 def test_doctor_leaves_nothing_behind(cli: Any, redis: Any) -> None:
