@@ -52,6 +52,12 @@ MADE_BY_JOBQ = frozenset(
     ("Job", "Receipt", "Context", "Grant", "SlotLease", "Admin", "Reader", "TopicGroup", "AsyncReader", "AsyncTopicGroup",
      "RedismqReader", "MemberFlow", "KitClock")
 )  # fmt: skip
+#: Classes with awaitable methods, and the classes whose methods they otherwise repeat.
+TWINS = {
+    "jobq.topics.AsyncTopic": "jobq.topics.Topic",
+    "jobq.topics.AsyncReader": "jobq.topics.Reader",
+    "jobq.topics.AsyncTopicGroup": "jobq.topics.TopicGroup",
+}
 #: Page -> its title, what it is about, and its parts with their names.
 PAGES: dict[str, tuple[str, str, dict[str, tuple[str, ...]]]] = {
     "jobs": ("Jobs", "Declare jobs, enqueue calls, follow them, and report from inside.", {
@@ -96,7 +102,7 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, ...]]]] = {
         "Single attempts": ("jobq.testing.run_job", "jobq.testing.running", "jobq.testing.attempts.AttemptFacts"),
         "Values": ("jobq.testing.RunResult", "jobq.testing.DrainResult", "jobq.testing.EnqueuedCall"),
     }),
-    "errors": ("Errors", "Every error of jobq is a `JobqError`. What a job raises to end its attempt is an `Outcome`.", {
+    "errors": ("Errors", "Every error of jobq is a `JobqError`. To end its attempt, a job raises an `Outcome`.", {
         "Errors": (), "Ends of attempts": (),
     }),
 }  # fmt: skip
@@ -157,12 +163,14 @@ def options_table() -> str:
         for kind in (Declaration, Options)
         for name, text in _named(_doc(kind), "Attributes")
     }
-    rows = ["| option | default | meaning |", "|---|---|---|"]
-    for kind, note in ((Options, ""), (Declaration, " Only `@job` takes it.")):
+    head = "| option | default | meaning |\n|---|---|---|"
+    rows = [head]
+    for kind in (Options, Declaration):
+        rows += ["", "Only `@job` has these:", "", head] if kind is Declaration else []
         for name, annotation in kind.__annotations__.items():
             if kind is Options or name not in Options.__annotations__:
                 shown = f"`{name}: {_type(annotation)}`".replace("|", "\\|")
-                rows.append(f"| {shown} | `{_default(name)}` | {texts[name]}{note} |")
+                rows.append(f"| {shown} | `{_default(name)}` | {texts[name]} |")
     return "\n".join(rows)
 
 
@@ -199,8 +207,7 @@ def _entry(dotted: str) -> Iterator[str]:
     if text:
         yield text
     if dotted == "jobq.job":
-        yield "It takes these options; see the guide [Options](../../jobs/options.md)."
-        yield options_table()
+        yield "The guide [Options](../../jobs/options.md) explains each option."
     if isinstance(thing, type) and not is_typeddict(thing):
         yield from _members(dotted, thing)
 
@@ -215,9 +222,13 @@ def _found(dotted: str) -> Any:
 
 def _members(dotted: str, kind: type) -> Iterator[str]:
     listed = MEMBERS.get(dotted, "").split()
-    properties, methods = [], []
+    properties, methods, repeated = [], [], []
+    twin = _found(TWINS[dotted]) if dotted in TWINS else None
     for name in listed or list(_public(kind)):
         member = inspect.getattr_static(kind, name)
+        if twin is not None and _doc(getattr(kind, name)) == _doc(getattr(twin, name, None)):
+            repeated.append(name)
+            continue
         if isinstance(member, property):
             result = _type(inspect.signature(member.fget).return_annotation)  # type: ignore[arg-type]
             properties.append(f"- `{name}: {result}`: {' '.join(_doc(member).split())}")
@@ -231,7 +242,19 @@ def _members(dotted: str, kind: type) -> Iterator[str]:
             ]
     if properties:
         yield "\n".join(properties)
+    if twin is not None:
+        yield _repeated(kind, twin, repeated)
     yield from filter(None, methods)
+
+
+def _repeated(kind: type, twin: type, names: list[str]) -> str:
+    """Return a sentence about the methods that a class shares with its twin."""
+    plain = [name for name in names if not inspect.iscoroutinefunction(getattr(kind, name))]
+    awaited = ", ".join(f"`{name}`" for name in names if name not in plain)
+    text = f"Await these methods, which work as in `{twin.__name__}`: {awaited}."
+    if plain:
+        text += f" {' and '.join(f'`{name}`' for name in plain)} need no `await`; their objects have awaitable methods."
+    return text
 
 
 def _public(kind: type) -> Iterator[str]:
@@ -245,7 +268,7 @@ def _public(kind: type) -> Iterator[str]:
                 if (
                     shown
                     and not name.startswith("_")
-                    and name not in seen | {"perform"}
+                    and name not in seen | {"perform", "of"}
                     and member.__doc__
                 ):
                     seen.add(name)
@@ -370,7 +393,9 @@ def _type(annotation: Any) -> str:
         and not getattr(text, "__args__", None)
     ):
         text = text.__name__
-    return re.sub(r"\b(?:typing|collections\.abc|datetime)\.(?=[A-Z])", "", str(text))
+    short = re.sub(r"\b(?:typing|collections\.abc|datetime)\.(?=[A-Z])", "", str(text))
+    # Methods that an async twin awaits step by step return their value to the caller.
+    return re.sub(r"^Steps\[(.*)\]$", r"\1", short)
 
 
 def _code(text: str) -> str:

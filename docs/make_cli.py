@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from jobq.cli.app import SECTIONS, app
 from jobq.cli.options import Command, Option, variable_of
 
 FOLDER = Path(__file__).with_name("reference") / "cli"
+#: An option that this many commands of a group have alike is described once, at the top of the group's page.
+SHARED_BY = 4
 OPENING = """# Command line
 
 The command is `jobq`, or `python -m jobq`. Each option can also be set by a variable: `JOBQ_`, the command and the longest name of the option, in capitals. So
@@ -24,7 +27,7 @@ The command is `jobq`, or `python -m jobq`. Each option can also be set by a var
 def pages() -> dict[Path, str]:
     """File -> its text: an index, a page for each group of commands, and one for the other commands of each section."""
     texts, index = {}, [OPENING]
-    # Commands keep the help option that their first context asks for: it must be the one of the command line.
+    # Commands keep the help option that their first context asks for: it must be the option of the command line.
     with click.Context(app, info_name="jobq", **app.context_settings) as context:
         for section, verbs in SECTIONS.items():
             index.append(f"## {section}\n\n| command | does |\n|---|---|")
@@ -59,32 +62,73 @@ def pages() -> dict[Path, str]:
 
 
 def _described(
-    command: click.Command, name: str, parent: click.Context, *, alone: bool = False
+    command: click.Command,
+    name: str,
+    parent: click.Context,
+    *,
+    alone: bool = False,
+    shared: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     context = click.Context(command, info_name=name, parent=parent)
     if not alone:
         yield f"\n## {context.command_path}\n"
     yield inspect.cleandoc(command.help or "") + "\n"
+    if shared is None:
+        shared = _in_several(command, context)
+        if shared:
+            yield "## Options of several commands\n\n| option | meaning |\n|---|---|"
+            yield "\n".join(shared) + "\n"
     if not isinstance(command, click.Group) or isinstance(command, Command):
-        yield from _called(command, context)
+        yield from _called(command, context, shared)
     if isinstance(command, click.Group):
         for inner in command.list_commands(context):
             inner_command = command.get_command(context, inner)
             assert inner_command is not None
-            yield from _described(inner_command, inner, context)
+            yield from _described(inner_command, inner, context, shared=shared)
 
 
-def _called(command: click.Command, context: click.Context) -> Iterator[str]:
+def _in_several(command: click.Command, context: click.Context) -> dict[str, str]:
+    """The rows of options that several commands of a group have, and their flags."""
+    counts: Counter[str] = Counter()
+    flags: dict[str, str] = {}
+    for inner, at in _within(command, context):
+        for option in inner.params:
+            if isinstance(option, Option) and (row := _row(option, at)) not in (*COMMON, *FREQUENT):
+                counts[row] += 1
+                flags[row] = f"`{max(option.opts, key=len)}`"
+    return {row: flags[row] for row, number in counts.items() if number >= SHARED_BY}
+
+
+def _within(
+    command: click.Command, context: click.Context
+) -> Iterator[tuple[click.Command, click.Context]]:
+    """A group's commands, also those of its groups, and their contexts."""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            inner_context = click.Context(inner, info_name=name, parent=context)
+            yield inner, inner_context
+            yield from _within(inner, inner_context)
+
+
+def _called(
+    command: click.Command, context: click.Context, shared: Mapping[str, str]
+) -> Iterator[str]:
     """How a command is called."""
     pieces = " ".join(command.collect_usage_pieces(context))
     yield f"`{context.command_path} {pieces}`\n"
     options = [option for option in command.params if isinstance(option, Option)]
-    rows = [row for option in options if (row := _row(option, context)) not in (*COMMON, *FREQUENT)]
-    frequent = [FREQUENT[row] for option in options if (row := _row(option, context)) in FREQUENT]
+    all_rows = [_row(option, context) for option in options]
+    rows = [row for row in all_rows if row not in (*COMMON, *FREQUENT, *shared)]
+    above = [shared[row] for row in all_rows if row in shared]
+    frequent = [FREQUENT[row] for row in all_rows if row in FREQUENT]
     if rows:
         yield "| option | meaning |\n|---|---|"
         yield from rows
         yield ""
+    if above:
+        yield f"Options [described above](#options-of-several-commands): {', '.join(above)}.\n"
     if frequent:
         yield f"It also takes {', '.join(frequent)}; see [common options](index.md#common-options).\n"
     examples = [line.strip() for line in getattr(command, "examples", "").strip().splitlines()]

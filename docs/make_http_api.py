@@ -11,24 +11,24 @@ from jobq.web.routes import load_pages
 
 PAGE = Path(__file__).with_name("reference") / "http-api.md"
 _MADE = re.compile(
-    r"(<!-- made by docs/make_http_api.py -->\n).*?(<!-- end of what was made -->)", re.DOTALL
+    r"(<!-- made by docs/make_http_api.py -->\n).*?(<!-- end of the generated table -->)", re.DOTALL
 )
 
 
 def rows() -> Iterator[str]:
     """Yield the lines of the table."""
     load_pages()
-    yield "| request | role | what it does | parameters |"
+    yield "| request | role | effect | parameters |"
     yield "|---|---|---|---|"
-    for one in sorted(RESOURCES.declared, key=lambda one: (one.path, one.method)):
+    for resource in sorted(RESOURCES.declared, key=lambda row: (row.path, row.method)):
         names = " ".join(
-            f"`{parameter.name}`" for parameter in one.parameters if parameter.place == "query"
+            f"`{parameter.name}`" for parameter in resource.parameters if parameter.place == "query"
         )
-        yield f"| `{one.method} {ROOT}{one.path}` | {one.role.word} | {one.summary}. | {names} |"
+        yield f"| `{resource.method} {ROOT}{resource.path}` | {resource.role.word} | {resource.summary}. | {names} |"
 
 
 def page() -> str:
-    """Return the page with the table of now."""
+    """Return the page with the current table."""
     text = PAGE.read_text(encoding="utf-8")
     return _MADE.sub(lambda found: f"{found[1]}\n" + "\n".join(rows()) + f"\n\n{found[2]}", text)
 

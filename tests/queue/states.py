@@ -205,22 +205,42 @@ def rows() -> list[tuple[str, str, str, str]]:
     return found
 
 
+#: Replies of calls without an effect.
+IDLE = ("stale", "nothing", "nil", "nil, nil", "0", "-")
+
+
 def page() -> str:
     """docs/reference/states.md."""
-    parts = [OPENING]
+    idle: dict[str, list[str]] = {}
+    parts = []
     for status in STATUSES:
-        parts.append(f"\n## {status}\n\n| verb | reply | status after |\n|---|---|---|\n")
-        parts += [f"| {v} | {r} | {a} |\n" for s, v, r, a in rows() if s == status]
-    return "".join(parts)
+        cells: dict[tuple[str, str], list[str]] = {}
+        word = "queued" if status == "expired" else status
+        for _, verb, reply, after in (row for row in rows() if row[0] == status):
+            if reply in IDLE and after == word:
+                verbs = idle.setdefault(reply, [])
+                verbs += [verb] if verb not in verbs else []
+            else:
+                cells.setdefault((reply, after), []).append(verb)
+        parts.append(f"\n## {status}\n\n| call | reply | status after |\n|---|---|---|\n")
+        parts += [f"| {_code(verbs)} | {r} | {a} |\n" for (r, a), verbs in cells.items()]
+    replies = "".join(f"| {_code(verbs)} | {reply} |\n" for reply, verbs in idle.items())
+    return f"{OPENING}\n| call | reply without an effect |\n|---|---|\n{replies}{''.join(parts)}"
+
+
+def _code(verbs: list[str]) -> str:
+    return ", ".join(f"`{verb}`" for verb in verbs)
 
 
 OPENING = """# States
 
-What each call does to a message in each status. `python docs/make_states.py` generates the page from
-`tests/queue/states.txt`, the table that the tests run on real servers.
+Which calls change a message in each status, their replies, and the status after that. `python docs/make_states.py`
+generates the page from `tests/queue/states.txt`, the table that the tests run on real servers.
 
 There are eight statuses, named as in Carmine, and *dead*. "expired" is a message whose lease has ended and which no
 worker has recovered yet: its status reads queued, and its last holder may still finish it. The holder, or the last
 holder, calls finish, extend and release. "and dead": there is a dead message of that mid in addition to the live one.
-A tick is that of a schedule whose last run is the message; `s@2` is the mid of the next run.
+A tick belongs to a schedule whose latest run is the message; `s@2` is the mid of the next run.
+
+Calls that a status doesn't list leave it unchanged, and reply:
 """
