@@ -6,17 +6,28 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
+import msgspec
 
 from jobq.cli import output
 from jobq.cli.options import option, queues_option
 from jobq.cli.session import Session, command
 from jobq.client.pipelining import run_each
-from jobq.durations import lasting
-from jobq.errors import ConfigError, JobqError, ScriptError
+from jobq.durations import counted, lasting
+from jobq.errors import (
+    CodecError,
+    ConfigError,
+    JobFailedError,
+    JobqError,
+    ResultNotStoredError,
+    ScriptError,
+)
 from jobq.events import ATTEMPTS, Event
 from jobq.jobs.receipt_calls import cancel_in, state_in
+from jobq.jobs.results import decode_result
+from jobq.jobs.signing import opened, seal_of
 from jobq.jobs.states import ENDED
 from jobq.observe.facts import Collector, job_name, public_state
+from jobq.observe.why import MessageFacts
 from jobq.queue.queue import Queue
 from jobq.queue.types import DeadMessage, Status
 
@@ -26,12 +37,16 @@ def content_facts(content: bytes, wanted: bool) -> dict[str, Any]:
     return {"job": job_name(content), **(output.content_facts(content) if wanted else {})}
 
 
-#: Characters of a checkpoint that people see; --json has all of it.
+#: Characters of a checkpoint or result that people see; --json has all of it.
 MAX_SHOWN = 200
 #: Attempts whose log is looked for.
 MAX_LOGS = 20
 #: Facts that have lines of their own.
-_LISTED = ("history", "failed_attempt", "traceback", "state", "unread")
+_LISTED = (
+    "history", "failed_attempt", "traceback", "state", "unread", "result", "result_ttl_s",
+)  # fmt: skip
+#: Attempts that people see; --json has all of them.
+MAX_ATTEMPTS = 20
 #: Queues whose events and results are searched for a message that no queue has.
 MAX_SEARCHED = 1_000
 #: The engine's answer for a message id that a queue doesn't have, also used in --json.
@@ -51,10 +66,11 @@ def status(session: Session, mids: tuple[str, ...], queues: str | None, logged: 
     """Show the state and attempts of messages.
 
     The attempts are taken from the latest 5,000 events of the queue; jobq report finds older attempts in a lake.
-    checkpoint: input of the next attempt; the first 200 characters, or everything with --json. The traceback of the
-    latest failed attempt follows, unless the worker runs with --no-tracebacks. The state of a message that is over
-    comes from its stored result or its latest event. Exit code 1: no queue has the message, and neither an event,
-    a result nor, with --log, a log names it.
+    checkpoint: input of the next attempt. result: of a finished job, while it is stored. Both: the first 200
+    characters, or everything with --json. The traceback of the latest failed attempt follows, unless the worker runs
+    with --no-tracebacks; earlier attempts have the error's class and its place in the code. The state of a message
+    that is over comes from its stored result or its latest event. Exit code 1: no queue has the message, and neither
+    an event, a result nor, with --log, a log names it.
     """
     known = [_status(session, mid, queues, logged) for mid in mids]
     return all(known)
@@ -78,8 +94,7 @@ def _status(session: Session, mid: str, queues: str | None, logged: bool) -> boo
         session.say(
             record | log,
             _sentence(record),
-            *map(_attempt_line, record.get("history", ())),
-            *traceback_lines(record),
+            *outcome_lines(record),
             *_log_lines(log),
         )
     return known
@@ -134,7 +149,7 @@ def _log_lines(log: dict[str, Any]) -> list[str]:
     ]
 
 
-def failure_facts(
+def _failure(
     session: Session, queue: str, mid: str, status: Status, dead: DeadMessage | None
 ) -> dict[str, Any]:
     """Return the number and the traceback of the latest failed attempt. A dead message has it in its reason."""
@@ -145,12 +160,49 @@ def failure_facts(
     return {"failed_attempt": number if text else 0, "traceback": text}
 
 
-def traceback_lines(record: dict[str, Any]) -> list[str]:
-    """Return the lines of a traceback for people."""
-    if not record.get("traceback"):
-        return []
-    lines = (f"      {line}" for line in record["traceback"].split("\n"))
-    return [f"    attempt {record['failed_attempt']} failed:", *lines]
+def outcomes(session: Session, collector: Collector, facts: MessageFacts) -> dict[str, Any]:
+    """Return the ended attempts, the traceback of the latest failed attempt, and the stored result."""
+    queue, mid = facts.queue, facts.mid
+    return {
+        "history": [_attempt(event) for event in facts.history if event.kind in ATTEMPTS],
+        **_failure(session, queue, mid, facts.status, facts.dead), **_result(collector, facts),
+        "unread": collector.unread,
+    }  # fmt: skip
+
+
+def _result(collector: Collector, facts: MessageFacts) -> dict[str, Any]:
+    """Return the value and the remaining time of a stored result; None for the time if there is none."""
+    none = {"result": None, "result_ttl_s": None}
+    if collector.found_result is None:
+        return none
+    content, ttl_s = collector.found_result
+    seal = seal_of(collector.queue.client)
+    try:
+        plain = opened(seal and seal.of("result"), facts.queue, facts.mid, content)
+        return {"result": decode_result(plain, facts.job, facts.mid), "result_ttl_s": ttl_s}
+    except CodecError as error:
+        collector.unread["result"] = str(error)
+    except (JobFailedError, ResultNotStoredError):
+        pass  # a remembered end without a value
+    return none
+
+
+def outcome_lines(record: dict[str, Any]) -> list[str]:
+    """Return the lines of a message's attempts, traceback and result for people."""
+    history = record.get("history", ())
+    more = len(history) - MAX_ATTEMPTS
+    lines = [f"    {counted(more, 'earlier attempt')}: see --json"] * (more > 0)
+    lines += map(_attempt_line, history[-MAX_ATTEMPTS:])
+    if record.get("traceback"):
+        lines.append(f"    attempt {record['failed_attempt']} failed:")
+        lines += (f"      {line}" for line in record["traceback"].split("\n"))
+    if record.get("result_ttl_s") is not None:
+        ttl_s, text = record["result_ttl_s"], msgspec.json.encode(record["result"]).decode()
+        kept = f"  (stored for another {lasting(ttl_s)})" if ttl_s > 0 else ""
+        lines.append(f"    result: {text[:MAX_SHOWN]}{'…' * (len(text) > MAX_SHOWN)}{kept}")
+    elif "result" in record.get("unread", {}):
+        lines.append(f"    result: can't be read: {record['unread']['result']}")
+    return lines
 
 
 def _attempt_line(attempt: dict[str, Any]) -> str:
@@ -183,7 +235,7 @@ def queues_to_ask(session: Session, queues: list[Queue], mid: str) -> list[str]:
 
 
 def _statuses(session: Session, queue: Queue, mid: str) -> Iterator[dict[str, Any]]:
-    collector = Collector(queue)
+    collector = Collector(queue, result=True)
     facts = collector.collect(mid)
     status, run = facts.status, facts.run
     state = public_state(status, facts.history, state_in(queue, mid, status).word)
@@ -191,17 +243,16 @@ def _statuses(session: Session, queue: Queue, mid: str) -> Iterator[dict[str, An
     note_unread(session, queue.name, collector.unread, is_known)
     if not is_known:
         return
-    known = status._asdict() | failure_facts(session, queue.name, mid, status, facts.dead)
+    known = status._asdict() | outcomes(session, collector, facts)
     for what in ("progress", "checkpoint"):
         known[what] = session.shown(what, queue.name, mid, known[what])
     attempts = [event for event in facts.history if event.kind in ATTEMPTS]
     last = attempts[-1] if attempts else None
     yield {
         "mid": mid, "queue": queue.name, "status": known.pop("word"), "state": state, **known,
-        "key": facts.line.key if facts.line else "", "job": facts.job or (last.job if last else ""),
+        "key": facts.line.key if facts.line else "", "job": facts.job,
         "worker": run.worker if run else last.worker if last else "", "running_since": run.started_at if run else 0,
-        "last_error": last.error if last else "", "history": [_attempt(event) for event in attempts],
-        "unread": collector.unread,
+        "last_error": last.error if last else "",
     }  # fmt: skip
 
 

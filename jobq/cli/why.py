@@ -12,11 +12,11 @@ from jobq.cli.arguments import names_of
 from jobq.cli.attention import attention, incidents_at
 from jobq.cli.messages import (
     UNKNOWN,
-    failure_facts,
     mids_argument,
     note_unread,
+    outcome_lines,
+    outcomes,
     queues_to_ask,
-    traceback_lines,
 )
 from jobq.cli.options import limit_option, option, queues_arguments, queues_option
 from jobq.cli.output import Listing
@@ -164,8 +164,8 @@ def why_(
 ) -> bool:
     """Explain why messages wait, where they run, or how they ended.
 
-    The deciding reason comes first, with its remedy; other reasons that apply follow. Exit code 1: a message is in
-    no queue.
+    The deciding reason comes first, with its remedy; other reasons that apply follow, then the attempts, the
+    traceback of the latest failed attempt, and the result. Exit code 1: a message is in no queue.
     """
     known = [_why(session, mid, queues, systems) for mid in mids]
     return all(known)
@@ -176,17 +176,16 @@ def _why(session: Session, mid: str, queues: str | None, systems: Sequence[RubyQ
     asked = queues_to_ask(session, session.readable(queues), mid)
     found = list(session.from_each(asked, lambda queue: [_facts(queue, mid)])) if asked else []
     known = False
-    for facts, unread in found:
+    for facts, collector in found:
         is_known = facts.status.word != UNKNOWN or bool(facts.history)
-        note_unread(session, facts.queue, unread, is_known)
+        note_unread(session, facts.queue, collector.unread, is_known)
         known = known or is_known
         if not is_known:
             continue
         job = f", {facts.job}" if facts.job else ""
-        failure = failure_facts(session, facts.queue, mid, facts.status, facts.dead)
         _show(session, f"{mid} (queue {facts.queue}{job})", why(facts), {
-            "mid": mid, "queue": facts.queue, "status": facts.status.word, "job": facts.job, "unread": unread,
-            **failure,
+            "mid": mid, "queue": facts.queue, "status": facts.status.word, "job": facts.job,
+            **outcomes(session, collector, facts),
         })  # fmt: skip
     # A queue that can't be read may know it.
     if not known and not session.problems and member_of(mid) is not None:
@@ -239,9 +238,9 @@ def _of_flow(session: Session, mid: str) -> bool:
     return view is not None
 
 
-def _facts(queue: Queue, mid: str) -> tuple[MessageFacts, dict[str, str]]:
-    collector = Collector(queue)
-    return collector.collect(mid), collector.unread
+def _facts(queue: Queue, mid: str) -> tuple[MessageFacts, Collector]:
+    collector = Collector(queue, result=True)
+    return collector.collect(mid), collector
 
 
 def _show(session: Session, title: str, reasons: list[Reason], record: dict[str, Any]) -> None:
@@ -251,4 +250,4 @@ def _show(session: Session, title: str, reasons: list[Reason], record: dict[str,
         for line in (f"  {reason.sentence}", f"      {reason.remedy}")
         if line.strip()
     ]
-    session.say(record | {"reasons": reasons}, title, *lines, *traceback_lines(record))
+    session.say(record | {"reasons": reasons}, title, *lines, *outcome_lines(record))

@@ -104,12 +104,14 @@ class Collector:
         longest = self._longest(
             second, busy, {one.name for one in workers if one.is_live(now_ms)}, events, mid
         )
+        history = tuple(_of_mid(events, mid))
         return MessageFacts(
             queue=queue.name,
             mid=mid,
             now_ms=now_ms,
             status=status,
-            job=job,
+            # Events outlive the content of a finished message.
+            job=job or next((event.job for event in reversed(history) if event.job), ""),
             paused=sample is not None and sample.counts.paused,
             pause_ends=sample.pause_ends if sample else 0,
             flow_entries=sample.flow_entries if sample else 0,
@@ -118,7 +120,7 @@ class Collector:
             knows={name: job in jobs for name, jobs in known.items() if job and jobs is not None},
             run=_among(_running_of(second, busy), queue.name, mid),
             starts_per_s=_rate(events, now_ms, sample.added if sample else 1) if "events" in first else None,
-            history=tuple(_of_mid(events, mid)),
+            history=history,
             dead=dead[0] if dead else None,
             line=second.get("line"),
             server=_server(queue, first),

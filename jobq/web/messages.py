@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
 from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
-from jobq.events import ATTEMPTS, Event
+from jobq.events import ATTEMPTS
 from jobq.jobs.receipt_calls import state_in
 from jobq.jobs.states import StateWord, state_word
 from jobq.observe.facts import Collector, public_state
@@ -20,7 +20,6 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import Status
 from jobq.web.contents import Contents, ShownCall, ShownResult
 
-T = TypeVar("T")
 #: Public state -> the name of its glyph and colour.
 _GLYPHS: dict[StateWord, str] = {
     "scheduled": "delayed", "queued": "ready", "running": "running", "retrying": "retry", "done": "done",
@@ -113,7 +112,8 @@ class MessageShown:
     @property
     def enqueued_at(self) -> int:
         """When it was enqueued, epoch ms, by its content or else by its events; 0 if neither says."""
-        return self.call.enqueued_at or _last_known(self.facts.history, "enqueued_at", 0)
+        history = reversed(self.facts.history)
+        return self.call.enqueued_at or next((at for one in history if (at := one.enqueued_at)), 0)
 
     @property
     def is_known(self) -> bool:
@@ -128,7 +128,7 @@ def read_message(client: Client, contents: Contents, queue_name: str, mid: str) 
     facts = collector.collect(mid)
     content = collector.found_content or (facts.dead.content if facts.dead else b"")
     call = contents.call(queue.name, mid, content) if content else ShownCall()
-    job = facts.job or call.job or _last_known(facts.history, "job", "")
+    job = facts.job or call.job
     facts = _seen(replace(facts, job=job), contents)
     stored = collector.found_result
     status = facts.status
@@ -151,11 +151,6 @@ def read_message(client: Client, contents: Contents, queue_name: str, mid: str) 
         collector.unread,
         list(_logs(collector, facts, max([status.attempts, *(one.number for one in attempts)]), contents)),
     )  # fmt: skip
-
-
-def _last_known(history: Sequence[Event], name: str, default: T) -> T:
-    """Return a field of the latest event that has it: events outlive the content of a finished message."""
-    return next((known for event in reversed(history) if (known := getattr(event, name))), default)
 
 
 def _logs(

@@ -10,7 +10,9 @@ from typing import Any
 import click
 import pytest
 
+from jobq.cli import messages
 from jobq.cli.app import app
+from jobq.events import attempt_record
 from jobq.protocols.ruby.claims import Claims
 from jobq.protocols.ruby.key_names import RubyQueueName
 from jobq.queue import presence
@@ -177,6 +179,35 @@ def test_status_and_why_show_the_traceback_of_the_latest_failed_attempt(
         [record] = cli(command, "m", "--json").records
         assert (record["failed_attempt"], record["traceback"]) == (1, TRACE)
         assert "failed_attempt" not in cli(command, "m").out
+
+
+@pytest.mark.parametrize("command", ["status", "why"])
+def test_status_and_why_show_each_attempt_and_the_result_when_a_job_is_done(
+    cli: Any, queue: Queue, redis: Any, command: str, monkeypatch: Any
+) -> None:
+    queue.enqueue(CALL % 1, mid="m")
+    for attempt in (1, 2, 3):
+        [message] = queue.dequeue().messages
+        kind, place = ("pay.Timeout", f"pay.py:{attempt} in charge") if attempt < 3 else ("", "")
+        record = attempt_record("a.b", attempt, 0, 0, 0, 0, "web-7:1", kind, place=place)
+        how: dict[str, Any] = {"backoff": 0, "outcome": "retry"}
+        if attempt == 3:
+            how = {"result": b'{"ok":{"who":"Zo\xc3\xab"}}', "result_ttl": 3600}
+        queue.finish([Ending(mid="m", token=message.token, record=record, **how)])
+    lines = cli(command, "m").out.splitlines()
+    assert [line.split("  ")[-1] for line in lines[-4:-1]] == [
+        "(pay.Timeout at pay.py:1 in charge)", "(pay.Timeout at pay.py:2 in charge)", "done",
+    ]  # fmt: skip
+    assert lines[-1].startswith('    result: {"who":"Zoë"}  (stored for another ')
+    [record] = cli(command, "m", "--json").records
+    assert (record["result"], 0 < record["result_ttl_s"] <= 3600) == ({"who": "Zoë"}, True)
+    monkeypatch.setattr(messages, "MAX_ATTEMPTS", 2)
+    assert "    1 earlier attempt: see --json" in cli(command, "m").out.splitlines()
+    redis.lset(queue.result_key("m"), 0, b"\xff{")
+    unread = cli(command, "m")
+    assert unread.code == 0 and "    result: can't be read: " in unread.out
+    [record] = cli(command, "m", "--json").records
+    assert record["result_ttl_s"] is None and "result" in record["unread"]
 
 
 def test_status_and_why_show_no_traceback_when_none_is_kept(cli: Any, queue: Queue) -> None:

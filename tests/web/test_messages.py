@@ -210,10 +210,12 @@ def test_message_shows_attempts_arguments_and_result(queue: Queue, client: Clien
         "Timeout: 30 s, token=[hidden]",
         "width 17",
         "web-7:4711",
+        "Error or result",
     ):
         assert expected in shown.replace(" :", ":")
     assert f"https://trace.example/{'ab' * 16}" in text
     assert "hunter2" not in text and "abcdef" not in text
+    assert text.count('<a href="#result">Result</a>') == 1
     queue.cancel("a/b c")
     queue.enqueue(call("a.b", "x@y.example", {"password": "hunter2", "list": [1, None]}), mid="m")
     text = words(page.get("/queues/low/messages/m").text)
