@@ -243,11 +243,29 @@ class Client:
         """A borrowed connection without any reply to come."""
         self._idle[node].append(connection)
 
+    def lend(self, key: str) -> tuple[Hashable, Connection]:
+        """An idle or a new connection to the node that serves `key`, for one user until `give_back`.
+
+        Unlike `borrow`, it waits for the server as `open_connection` does.
+        """
+        node = self.nodes.node
+        idle = self._idle[node] if node is not None else []
+        while idle:
+            connection = idle.pop()
+            if connection._sock is not None:
+                return node, connection
+        node, connection = self._open_separate(key)
+        self._settle(connection)
+        return node, connection
+
     def open_connection(self, key: str) -> Connection:
         """A separate connection to the node that serves `key`, for blocking commands. The caller disconnects it.
 
         Reads on it time out as usual: wait until it is readable first.
         """
+        return self._open_separate(key)[1]
+
+    def _open_separate(self, key: str) -> tuple[Hashable, Connection]:
         deadline, pause = time.monotonic() + self.patience_s, 0.0
         while True:
             node: Hashable | None = None
@@ -255,7 +273,7 @@ class Client:
                 node = self.topology.locate(key)
                 connection = self.topology.open(node)
                 connection.connect()
-                return connection
+                return node, connection
             except PASSING as error:
                 self.topology.forget(node)
                 final = gave_up(error, self, deadline, unknown=False)

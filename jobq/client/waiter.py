@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from time import monotonic
 from typing import Any
 
@@ -23,8 +23,13 @@ from jobq.errors import JobqError, ScriptError, UnavailableError
 
 #: Error code of a blocking command ended by a failover or CLIENT UNBLOCK.
 UNBLOCKED = "UNBLOCKED"
+#: The attribute of a connection with its socket and its id at the server.
+_CLIENT_ID = "jobq_client_id"
 #: Added to the server's timeout: a connection that died silently never answers.
 GRACE_S = 2.0
+#: A wait for at least LONG_S may end this much later: the server looks ten times a second whose wait is over. To ask it
+#: to end a wait takes a second connection.
+LONG_S, LATE_S = 10.0, 0.15
 #: The same for a caller who gave a time limit: servers look ten times a second whose wait is over.
 SHORT_GRACE_S = 0.5
 
@@ -34,11 +39,14 @@ class BlockingConnection:
 
     Any error closes the connection; the next `send` opens another. Read a reply only once `file` is readable: a read
     waits no longer than usual, so an incomplete reply doesn't block the caller.
+
+    `lent`: it uses a connection of the client, which the client's calls use after `give_back`.
     """
 
-    def __init__(self, client: Client, key: str) -> None:
-        self._client, self._key = client, key
+    def __init__(self, client: Client, key: str, *, lent: bool = False) -> None:
+        self._client, self._key, self._lent = client, key, lent
         self._connection: Connection | None = None
+        self._node: Hashable = None
         self._name = ""
 
     @property
@@ -56,8 +64,30 @@ class BlockingConnection:
     def open(self) -> Connection:
         """Connect, unless it is open. Raises UnavailableError."""
         if self._connection is None:
-            self._connection = self._client.open_connection(self._key)
+            if self._lent:
+                self._node, self._connection = self._client.lend(self._key)
+            else:
+                self._connection = self._client.open_connection(self._key)
         return self._connection
+
+    def give_back(self) -> None:
+        """Let calls of the client use the connection, which has no reply to come; the next `send` gets another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._client.give_back(self._node, connection)
+
+    def client_id(self) -> int | None:
+        """Return the connection's id at the server; None if this user may not ask. Raises UnavailableError."""
+        connection = self.open()
+        sock, known = getattr(connection, _CLIENT_ID, (None, None))
+        if sock is not connection._sock:
+            try:
+                self.send(("CLIENT", "ID"))
+                known = self.reply()
+            except ScriptError:
+                known = None
+            setattr(connection, _CLIENT_ID, (connection._sock, known))
+        return known
 
     def send(self, *commands: Command) -> None:
         """Send commands together, without reading replies. Raises UnavailableError."""
@@ -125,8 +155,15 @@ def first_item(client: Client, key: str, seconds: float) -> bytes | None:
         connection.close()
 
 
+def lateness(seconds: float) -> float:
+    """Return how much longer to wait for the server to end a wait of so many seconds by itself."""
+    return LATE_S if seconds >= LONG_S else 0.0
+
+
 class WakeWaiter:
     """Waits on the wake keys of some queues, on one connection; on a Cluster, on one per queue.
+
+    Between waits, calls of the client use that connection. So an idle child has one connection.
 
     Queues are numbered as in `wake_keys`. A wait is `begin`, then `end` once one of the files is readable (or
     `cut_short` before it when the time is over); `wait` is all of that.
@@ -182,16 +219,19 @@ class WakeWaiter:
                 self.silent.append((group[0], asked_at))
                 if len(self._groups) == 1:
                     raise
+        if seconds >= LONG_S and not self._client.is_cluster:
+            self._client.close()  # an idle child needs only the connection of its wait
         return [connection.file for connection in self._waiting.values()]
 
     def _open(self, number: int, key: str) -> None:
-        connection = BlockingConnection(self._client, key)
+        connection = BlockingConnection(self._client, key, lent=not self._client.is_cluster)
         self._waiting[number] = connection
-        try:
-            connection.send(("CLIENT", "ID"))
-            self._ids[number] = connection.reply()
-        except ScriptError:
-            self._may_unblock = False
+        if self._may_unblock:
+            known = connection.client_id()
+            if known is None:
+                self._may_unblock = False
+            else:
+                self._ids[number] = known
 
     def _drop(self, number: int) -> None:
         connection = self._waiting.pop(number, None)
@@ -231,6 +271,8 @@ class WakeWaiter:
                         self.reply = connection.reply()
                     if reply is not None:
                         self._note(number, self._numbers[reply[0].decode()])
+                    if not self._client.is_cluster:
+                        self._waiting.pop(number).give_back()
                     continue
             except (ScriptError, UnavailableError):
                 pass  # it was closed, or the pipelined command was rejected
@@ -309,7 +351,7 @@ class WakeWaiter:
         polled = select.poll()
         for file in (*files, *others):
             polled.register(file, select.POLLIN)
-        found = polled.poll(1000 * seconds)
+        found = polled.poll(1000 * (seconds + lateness(seconds)))
         if not found:
             for number in self.cut_short():
                 polled.unregister(number)

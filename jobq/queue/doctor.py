@@ -562,7 +562,7 @@ def exposure(facts: Facts) -> Iterator[Finding]:
 
 
 def connections(facts: Facts) -> Iterator[Finding]:
-    """Each child of a worker needs two connections."""
+    """Each child of a worker has a connection while it is idle, and a second one for some jobs."""
     now, most = facts.number("connected_clients"), facts.number("maxclients")
     if now and most:
         full = now > 0.8 * most

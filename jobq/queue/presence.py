@@ -35,6 +35,9 @@ MAX_RUNNING = 500
 #: Maximum size of a program's job names, in bytes. The jobs of a program with more are unknown to readers.
 MAX_NAMES_BYTES = 1 << 20
 PER_CALL = 500
+#: Workers that read all entries to clean up, of those whose turn it is in the same ten minutes. If all of many workers
+#: did so, the server's work would grow with their square.
+MAX_CLEANERS = 20
 #: Separates the worker's given name from the suffix that distinguishes it from workers of the same name.
 TWIN = "#"
 #: Among what the calls of a job must not show: all arguments.
@@ -202,13 +205,28 @@ def put_redactions(
 
 
 def forget_worker(client: Client, name: str) -> None:
-    """Remove a stopped worker, and its jobs' names unless another worker has the same names."""
-    mine = client.command("HGET", keys.workers(client.namespace), name)
-    for hash_key in (keys.workers(client.namespace), keys.running(client.namespace)):
+    """Remove a stopped worker, and its jobs' names unless another worker has the same names.
+
+    Of many workers, the names are left to `remove_stale`.
+    """
+    key = keys.workers(client.namespace)
+    mine = client.command("HGET", key, name)
+    for hash_key in (key, keys.running(client.namespace)):
         client.command("HDEL", hash_key, name)
     digest = _entry(name, decoded(mine)).jobs
-    if digest and all(entry.jobs != digest for _, entry in _read(client)):
+    if not digest or client.command("HLEN", key) > MAX_CLEANERS:
+        return
+    if all(entry.jobs != digest for _, entry in _read(client)):
         client.command("HDEL", keys.jobs(client.namespace), digest)
+
+
+def should_clean(client: Client, chance: float) -> bool:
+    """Whether a worker whose turn it is calls `remove_stale`: about MAX_CLEANERS of many workers do.
+
+    Args:
+        chance: A random number from 0 to 1.
+    """
+    return chance * int(client.command("HLEN", keys.workers(client.namespace))) < MAX_CLEANERS
 
 
 def remove_stale(client: Client) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from jobq import extras
 from jobq.client.clock import boot_ns
-from jobq.client.waiter import GRACE_S
+from jobq.client.waiter import GRACE_S, lateness
 from jobq.errors import ConfigError, JobAborted, UnavailableError
 from jobq.jobs.context import Call, running
 from jobq.jobs.forks import ForkedProcessError, leave
@@ -458,8 +458,7 @@ class AsyncRunner(Runner):
     def _fall_asleep(self) -> None:
         child, loop = self._child, asyncio.get_running_loop()
         polling = child.polling
-        nap_s = polling.nap_s()
-        behind = child.pipeline_ask(nap_s)
+        nap_s, behind = child.begin_nap()
         if not child.is_busy:
             child.slots.phase = Phase.IDLE
         try:
@@ -472,7 +471,7 @@ class AsyncRunner(Runner):
         child.asleep = True
         for file in self._wait_files:
             loop.add_reader(file, self._wake_up, (file,))
-        self._wait_alarm = loop.call_later(nap_s, self._overslept)
+        self._wait_alarm = loop.call_later(nap_s + lateness(nap_s), self._overslept)
 
     def _overslept(self) -> None:
         loop, polling = asyncio.get_running_loop(), self._child.polling

@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 
 from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
+from jobq.client.waiter import LONG_S
 from jobq.config import WorkerSettings
 from jobq.errors import JobAborted, ServerFullError, UnavailableError
 from jobq.jobs.attempt_log import AttemptLogs
@@ -482,7 +483,14 @@ class Child:
 
     # Waits.
 
-    def pipeline_ask(self, nap_s: float) -> bytes | None:
+    def begin_nap(self) -> tuple[float, bytes | None]:
+        """Return how long to wait for a message, and the dequeue to pipeline after the wait."""
+        nap_s = self.polling.nap_s()
+        if nap_s >= LONG_S and not self.is_busy:
+            self.queues.close_idle()
+        return nap_s, self._pipeline_ask(nap_s)
+
+    def _pipeline_ask(self, nap_s: float) -> bytes | None:
         """Return the dequeue to pipeline after the wait for a message.
 
         Only with a single queue, and for waits that are short compared with a lease, which counts from now.
@@ -512,8 +520,7 @@ class Child:
     def sleep(self) -> None:
         """Wait until a message is ready, a signal comes or the supervisor is gone."""
         context, waiter = self.context, self.polling.waiter
-        nap_s = self.polling.nap_s()
-        behind = self.pipeline_ask(nap_s)
+        nap_s, behind = self.begin_nap()
         self.slots.phase = Phase.IDLE
         others = (context.plan.alive_read, context.signalled)
         waiter.wait(nap_s, others, behind, self.polling.skipped())

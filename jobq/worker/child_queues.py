@@ -207,6 +207,11 @@ class ChildQueues:
             return None, 0
         return self._reported(line, partial(line.ask, limit))
 
+    def close_idle(self) -> None:
+        """Close the connections that only running jobs and their reports need."""
+        for each in (self.hasty_client, self.progress_client, self._connection):
+            each.close()
+
     def _note_members(self, line: QueueLine) -> None:
         if any(ending.mid.startswith(MARK) for _, ending, _ in line.outbox):
             self.ended_members.add(line.index)

@@ -231,7 +231,8 @@ class Heartbeat:
         self._note_room(has_room)
         if now >= self._clean_at:
             self._clean_at = now + CLEAN_EVERY_S * random.uniform(0.5, 1.5)
-            presence.remove_stale(client)
+            if presence.should_clean(client, random.random()):
+                presence.remove_stale(client)
 
     def _register(self) -> bool:
         """List the queues; return whether the server had room for it."""

@@ -12,10 +12,11 @@ import jobq
 from jobq.chaos.proxy import DOWN, Proxy
 from jobq.client.connection import Client, connect
 from jobq.client.numbered_calls import Caller, NumberedCall
-from jobq.client.waiter import WakeWaiter
+from jobq.client.waiter import LONG_S, WakeWaiter
 from jobq.config import ServerSettings
 from jobq.queue.queue import Queue
 from jobq.queue.types import Dequeued
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -138,6 +139,43 @@ def test_call_is_made_by_itself_when_the_server_lost_its_scripts(
 
     assert sleep.reply is None
     assert ahead.make().poll_after_ms > 0
+
+
+def open_to(redis: Any) -> set[str]:
+    """The ids of the connections to the server but the test's own."""
+    own = str(redis.client_id())
+    return {each["id"] for each in redis.client_list()} - {own}
+
+
+def test_wait_and_calls_use_one_connection_when_they_take_turns(server: Any, redis: Any) -> None:
+    before = open_to(redis)
+    client = connect(server.url)
+    sleep = WakeWaiter(client, ["wake"])
+    for _ in range(3):
+        client.command("PING")
+        redis.rpush("wake", "x")
+        assert sleep.wait(5.0, ())
+    assert sleep.woken == [0]
+    assert len(open_to(redis) - before) == 1
+    client.close()
+
+
+def test_long_wait_closes_connections_that_calls_left(server: Any, redis: Any) -> None:
+    before = open_to(redis)
+    client = connect(server.url)
+    sleep = WakeWaiter(client, ["wake"])
+    files = sleep.begin(LONG_S - 1)
+    client.command("PING")  # on a second connection
+    assert len(open_to(redis) - before) == 2
+    redis.rpush("wake", "x")
+    select.select(files, [], [])
+    assert sleep.end(files)
+    files = sleep.begin(LONG_S)
+    until(lambda: len(open_to(redis) - before) == 1)
+    redis.rpush("wake", "x")
+    select.select(files, [], [])
+    assert sleep.end(files) and sleep.woken == [0]
+    client.close()
 
 
 class Breaking(Proxy):

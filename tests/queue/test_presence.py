@@ -85,6 +85,24 @@ def test_what_dead_workers_left_is_removed(client: Client, redis: Any):
     assert redis.hkeys("jobq:jobs") == [presence.digest_of(["dead"]).encode()]
 
 
+def test_few_of_many_workers_read_all_entries_to_clean_up(client: Client, redis: Any):
+    names = presence.digest_of(["a"])
+    for number in range(2 * presence.MAX_CLEANERS):
+        presence.put_worker(client, f"w{number}", facts(client, jobs=names))
+        presence.put_jobs(client, ["a"])
+    assert presence.should_clean(client, 0.49) and not presence.should_clean(client, 0.51)
+    redis.config_resetstat()
+    presence.forget_worker(client, "w0")
+    assert "cmdstat_hgetall" not in redis.info("commandstats")
+    for number in range(1, presence.MAX_CLEANERS + 1):
+        redis.hdel("jobq:workers", f"w{number}")
+    assert presence.should_clean(client, 0.99)
+    for number in range(presence.MAX_CLEANERS + 1, 2 * presence.MAX_CLEANERS):
+        assert redis.hkeys("jobq:jobs") == [names.encode()]
+        presence.forget_worker(client, f"w{number}")
+    assert not redis.exists("jobq:jobs", "jobq:workers")
+
+
 def test_hostile_entries_are_damaged_or_read_as_text(queue: Queue, client: Client, redis: Any):
     digest = presence.digest_of(["a"])
     good = facts(client, host="\ud800", version=[], pid=True, slots=-1, queues=["low", 7, None])
