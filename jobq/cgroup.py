@@ -12,8 +12,9 @@ _ROOT = Path("/")
 def own_folders(controller: str = "", root: Path = _ROOT) -> Iterator[Path]:
     """Yield the folder of this process's cgroup, and those above it, whose limits count as well.
 
-    controller: of v1; '' for v2, which has one tree for all. In a container a cgroup's path may be the host's, so the
-    top of the tree comes last in any case.
+    Args:
+        controller: Controller of cgroup v1; '' for v2, which has one tree for all. In a container a cgroup's path may
+            be the host's, so the top of the tree comes last in any case.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()

@@ -34,7 +34,10 @@ _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,40}")
 
 
 def duration_s(value: Duration) -> float:
-    """Seconds: `duration_s("5m") == 300`; units ms, s, m, h, d, none for seconds. ConfigError if it can't be read."""
+    """Seconds: `duration_s("5m") == 300`; units ms, s, m, h, d, none for seconds.
+
+    Raises ConfigError if it can't be read.
+    """
     try:
         return seconds_of(value)
     except ValueError as error:
@@ -152,9 +155,11 @@ CodecMode = Literal["sign", "encrypt"]
 class CodecSettings:
     """How calls are sealed, so that only holders of a key can create them (sign) or read them (encrypt).
 
-    keys: ids with secrets of 32 bytes or more; the first seals, all open. accept_plain: also run calls without a
-    seal, while producers migrate. valid_s: how long after it is due a sealed call may run. Workers remember finished
-    calls for that long, so that none of them runs again.
+    Attributes:
+        keys: Ids with secrets of 32 bytes or more. The first key seals; all keys open.
+        accept_plain: Also run calls without a seal, while producers migrate.
+        valid_s: How long a sealed call may run after it was due. Workers remember finished calls for that long, so that
+            none of them runs again.
     """
 
     keys: tuple[tuple[str, bytes], ...] = field(repr=False)
@@ -319,7 +324,10 @@ def settings_from_env(
     JOBQ_DATA, JOBQ_FUNCTIONS, JOBQ_MAX_CONTENT. A JOBQ_… that nothing reads is a warning.
 
     For durability JOBQ_DURABILITY, JOBQ_DURABLE_WITHIN and JOBQ_OUTAGE_BUFFER; for the codec JOBQ_CODEC,
-    JOBQ_CODEC_KEYS, JOBQ_CODEC_ACCEPT_PLAIN and JOBQ_CODEC_VALID. patience_s: without JOBQ_PATIENCE.
+    JOBQ_CODEC_KEYS, JOBQ_CODEC_ACCEPT_PLAIN and JOBQ_CODEC_VALID.
+
+    Args:
+        patience_s: Value if JOBQ_PATIENCE is not set.
     """
     env = os.environ if environ is None else environ
     warn(env)

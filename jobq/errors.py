@@ -192,8 +192,9 @@ class JobAlreadyRegisteredError(JobqError):
 class DuplicateError(JobqError):
     """A call with on_conflict="raise" was rejected: a message with its arguments or mid is waiting or running.
 
-    `receipts`: receipts of the rejected calls; they lead to the live messages. The other calls of the same
-    `enqueue_many` are enqueued.
+    Attributes:
+        receipts: Receipts of the rejected calls; they lead to the live messages. The other calls of the same
+            `enqueue_many` are enqueued.
     """
 
     def __init__(self, message: str | None = None, receipts: Sequence[Any] = ()) -> None:
@@ -297,8 +298,9 @@ class Outcome(Exception):
 class Retry(Outcome):
     """Retry after `after`, or by the job's policy if None. Costs an attempt.
 
-    after: seconds, a timedelta, text like "10m", or an HTTP date as `Retry-After` has it; kept in seconds.
-    ConfigError for anything else.
+    Attributes:
+        after: Seconds, a timedelta, text such as "10m", or an HTTP date as in `Retry-After`; stored in seconds.
+            Anything else raises ConfigError.
     """
 
     def __init__(self, after: Duration | None = None, reason: str = "") -> None:

@@ -62,7 +62,7 @@ class Event(msgspec.Struct, frozen=True):
 
     @property
     def started_at(self) -> int:
-        """When the attempt started, epoch ms."""
+        """Return when the attempt started, epoch ms."""
         return self.finished_at - self.run_us // 1000
 
     @property
@@ -94,7 +94,7 @@ _BREAKS = re.compile(r"[\x1f\r\n\0]")
 
 
 def ago_ms(enqueued_at: int) -> int:
-    """How long ago that was by this process's clock, at least 1; 0 when unknown."""
+    """Return how long ago that was by this process's clock, at least 1; 0 when unknown."""
     ago = time.time_ns() // 1_000_000 - enqueued_at
     return max(1, ago) if ago < ABSOLUTE else 0
 
@@ -113,7 +113,8 @@ def attempt_record(  # noqa: PLR0913 - a parameter per column
 ) -> str:  # fmt: skip
     """The columns that a child knows. The script puts kind, mid and finished_at before them; a key before the place.
 
-    enqueued: ms before the end of the attempt, 0 = unknown; an epoch ms does as well.
+    Args:
+        enqueued: Ms before the end of the attempt, 0 = unknown. An epoch time in ms also works.
     """
     if error:
         error = _BREAKS.sub(" ", error)[:500]
@@ -156,7 +157,7 @@ def columns_of(value: bytes, version: bytes = SCHEMA.encode()) -> dict[str, str 
 
 
 def decode(value: bytes, version: bytes = SCHEMA.encode()) -> Event:
-    """Read one entry; missing columns take their defaults. BadRecordError if it is not a record."""
+    """Read one entry; missing columns take their defaults. Raises BadRecordError if it is not a record."""
     event = _plain(value) if version == _VERSION else None
     if event is not None:
         return event
@@ -219,7 +220,8 @@ def _plain(value: bytes) -> Event | None:
 def named(value: bytes, version: bytes, at_ms: int) -> Event | None:
     """Return kind, mid and error of a record with an unreadable column; None if these are unreadable.
 
-    at_ms: the time of its entry, which then stands for the time in the record.
+    Args:
+        at_ms: Time of its entry, used instead of the time in the record.
     """
     if version != SCHEMA.encode():
         return None

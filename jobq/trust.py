@@ -70,7 +70,7 @@ def project(working: Path) -> Search:
 
 
 def fault(found: os.stat_result, *, has_acl: bool = False) -> str:
-    """Why a file or folder isn't trusted: who owns it or can write to it. Empty if it is trusted.
+    """Return why a file or folder isn't trusted: who owns it or can write to it. Empty if it is trusted.
 
     A sticky folder counts as writable: others can't replace a file there, but they can add one.
     """
@@ -84,7 +84,7 @@ def fault(found: os.stat_result, *, has_acl: bool = False) -> str:
 
 
 def folder_fault(folder: Path, top: Path) -> str:
-    """Why code in `folder`, at or below `top`, could be another user's; empty if it couldn't."""
+    """Return why code in `folder`, at or below `top`, could be another user's; empty if it couldn't."""
     for each in (folder, *folder.parents):
         # The owner of a link decides where it leads.
         found, leads = each.stat(), each.lstat().st_uid

@@ -73,7 +73,11 @@ STEM = "limited-"
 
 @dataclass(eq=False)
 class Run:
-    """One run of a job. points: times at which it wrote a line, and the lease left at each."""
+    """One run of a job.
+
+    Attributes:
+        points: Times at which it wrote a line, and the lease left at each.
+    """
 
     mid: str
     fence: int
@@ -106,7 +110,11 @@ class Run:
 
 
 class ReportedEnding(NamedTuple):
-    """One reported end of an attempt. reply: "info" if none came."""
+    """One reported end of an attempt.
+
+    Attributes:
+        reply: "info" if there was no reply.
+    """
 
     mid: str
     token: str
@@ -117,7 +125,11 @@ class ReportedEnding(NamedTuple):
 
 
 class InjectedFault(NamedTuple):
-    """One injected fault. No pids: it affected all. `cuts`, `spares`: as in `RoundSetup.injected`."""
+    """One injected fault. No pids: it affected all.
+
+    Attributes:
+        cuts, spares: See `RoundSetup.injected`.
+    """
 
     name: str
     at: float
@@ -136,7 +148,11 @@ class KeyUse(NamedTuple):
 
 
 class Poison(NamedTuple):
-    """A message that must be dead after `limit` runs. timed: a run may have ended before it could be recorded."""
+    """A message that must be dead after `limit` runs.
+
+    Attributes:
+        timed: Whether a run may have ended before it could be recorded.
+    """
 
     limit: int
     timed: bool

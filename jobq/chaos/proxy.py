@@ -23,8 +23,10 @@ RESET = struct.pack("ii", 1, 0)
 class Proxy:
     """Forwards connections to a server at (host, port) or a socket's path.
 
-    latency_s: the most random delay before each KB. bytes_per_s: of each connection and direction, 0 for no limit.
-    lost, torn: how many replies were lost, and connections torn.
+    Attributes:
+        latency_s: Maximum random delay before each KB.
+        bytes_per_s: Limit of each connection and direction, 0 for none.
+        lost, torn: Number of lost replies and of torn connections.
     """
 
     def __init__(self, target: tuple[str, int] | str, seed: int = 0) -> None:

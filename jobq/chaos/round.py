@@ -45,7 +45,8 @@ WAKEUP_S = 0.02
 class RoundPlan(NamedTuple):
     """What to run. The same seed injects at the same moments, if the machine keeps time.
 
-    events: the queue's event level; at "all" the round is also audited by its events.
+    Attributes:
+        events: The queue's event level; at "all" the round is also audited by its events.
     """
 
     fault: Fault

@@ -43,8 +43,10 @@ class RoundSetup(NamedTuple):
     ) -> Iterator[None]:
         """Write a fault into the ledger that lasts while the block runs.
 
-        pids: the processes that it affects; none: all. cuts: it can cause second runs. spares: but not of runs
-        that those processes had finished, because their supervisor reports these.
+        Args:
+            pids: The affected processes; none means all.
+            cuts: The fault can cause second runs.
+            spares: Runs that those processes had finished are not repeated, because their supervisor reports them.
         """
         began = time.monotonic()
         try:

@@ -84,7 +84,7 @@ def _end(running: list[subprocess.Popen[bytes]]) -> None:
 
 
 def nticks(queue: Queue) -> int:
-    """How many events there are."""
+    """Return how many events there are."""
     return int(queue.client.command("XLEN", f"{queue.prefix}events"))
 
 
@@ -113,7 +113,11 @@ def _disturb(
 
 
 def wrong(queue: Queue, first: dict[str, int]) -> Iterator[str]:
-    """What is wrong with the ticks of a queue. first: where they begin, if each since then must be accounted for."""
+    """What is wrong with the ticks of a queue.
+
+    Args:
+        first: The first tick, if each tick since then must be accounted for.
+    """
     found, stored = _settled(queue)
     runs = Counter((one.job, one.enqueued_at) for one in found if one.error == "enqueued")
     yield from (f"{name} at {at}: enqueued {n} times" for (name, at), n in runs.items() if n > 1)

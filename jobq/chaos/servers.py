@@ -190,7 +190,11 @@ PORTS = range(10_240, 32_000)
 
 
 class OwnCluster(TargetServer):
-    """Three masters without replicas, in `folder`. command, options: as for OwnServer."""
+    """Three masters without replicas, in `folder`.
+
+    Attributes:
+        command, options: See OwnServer.
+    """
 
     own = True
 

@@ -16,7 +16,9 @@ from jobq.queue.audit import Audited
 class FinalState(NamedTuple):
     """What is left on the server after the drain.
 
-    tracebacks: logs of workers that have one. exited: workers that exited by themselves.
+    Attributes:
+        tracebacks: Logs with a traceback.
+        exited: Workers that exited by themselves.
     """
 
     waiting: frozenset[str] = frozenset()
@@ -157,7 +159,7 @@ def _unexplained(history: History, hits: dict[Run, list[InjectedFault]]) -> Iter
 
 
 def _recoveries(history: History, hits: dict[Run, list[InjectedFault]]) -> Iterator[float]:
-    """How long after a fault that interrupted a run its message ran again."""
+    """Return how long after a fault that interrupted a run its message ran again."""
     for run, faults in hits.items():
         later = [one.start for one in history.started[run.mid] if one.start > run.start]
         if not run.ended and later:

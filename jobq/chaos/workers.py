@@ -55,7 +55,8 @@ class WorkerOptions(NamedTuple):
 class WorkerGroup:
     """The workers of a round. Every other worker connects to the URL `side`, if there is one.
 
-    env: the environment of each process.
+    Attributes:
+        env: The environment of each process.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class WorkerGroup:
         return tuple(f"{process.pid}: {code}" for process, code in ended if code is not None)
 
     def stop(self) -> None:
-        """Drain all workers; ChaosTimeoutError if one doesn't exit."""
+        """Drain all workers; raise ChaosTimeoutError if one doesn't exit."""
         for process in tuple(self.running):
             self.terminate(process)
         for process in self._terminated:

@@ -203,7 +203,11 @@ def find(name: str, modules: Sequence[str]) -> Job[..., Any]:
 
 
 def _refuse_mistake(name: str, imported: Sequence[str], chosen: bool) -> None:
-    """JobNotFoundError if the imported modules should have the job. chosen: the user named the modules."""
+    """Raise JobNotFoundError if the imported modules should have the job.
+
+    Args:
+        chosen: The user named the modules.
+    """
     module, _, last = name.rpartition(".")
     own = module in imported
     value = getattr(sys.modules[module], last, None) if own else None

@@ -22,7 +22,7 @@ def load(modules: Iterable[str]) -> None:
     """Import modules from `sys.path`, the working folder or the folder of the nearest pyproject.toml.
 
     A working folder that every user can write to is not, because files there could replace any module.
-    ConfigError if there is no such module. Errors inside a module pass through.
+    Raises ConfigError if there is no such module. Errors inside a module pass through.
     """
     modules = list(modules)
     left_out = _extend_path()

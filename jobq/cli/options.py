@@ -30,7 +30,8 @@ def variable_of(path: str) -> str:
 class Option(click.Option):
     """An option that names its variables in the help; `shared` are read after the command's own.
 
-    key: its name in variables and pyproject.toml, if the long flag would be too long there.
+    Attributes:
+        key: Its name in variables and pyproject.toml, if the long flag would be too long there.
     """
 
     def __init__(
@@ -135,7 +136,8 @@ class CommandGroup(Group, Command):
 class Verb(NamedTuple):
     """A command loaded on first use: its module in jobq.cli, its name there, and its help line.
 
-    extra: of jobq's extras the one whose packages it needs.
+    Attributes:
+        extra: The jobq extra whose packages it needs.
     """
 
     module: str
@@ -147,7 +149,8 @@ class Verb(NamedTuple):
 class LazyGroup(Group):
     """Loads a verb's module on first use; the help doesn't need it.
 
-    sections: heading in the help -> verb -> where it is.
+    Attributes:
+        sections: Heading in the help -> verb -> its location.
     """
 
     sections: ClassVar[Mapping[str, Mapping[str, Verb]]]
@@ -164,7 +167,7 @@ class LazyGroup(Group):
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; ConfigError if a package of its extra isn't installed."""
+        """Run the command; raise ConfigError if a package of its extra isn't installed."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
@@ -238,9 +241,10 @@ DURATION = Duration()
 def option(names: str, *words: str, **attrs: Any) -> Callable[[Function], Function]:
     """Declare an Option: `option("-n, --name QUEUE", "Name of the queue.")`.
 
-    names: as the help shows them. An option without a metavar or a type is a flag. The metavar DURATION is that type,
-    and low|high is a choice.
-    words: the parameter's name if it isn't the long flag's, and the help, which ends with the default.
+    Args:
+        names: Names as in the help. An option without a metavar or a type is a flag. The metavar DURATION is that type,
+            and low|high is a choice.
+        words: The parameter's name if it differs from the long flag's, and the help, which ends with the default.
     """
     *flags, last = names.split(", ")
     last, _, metavar = last.partition(" ")

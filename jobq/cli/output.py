@@ -79,9 +79,12 @@ def width_of(text: str) -> int:
 class Listing(NamedTuple):
     """How records are listed.
 
-    columns: fields of the records; `heading:field` has another heading. drops: headings to leave out where a terminal
-    is too narrow, in this order. empty: what to say when there is no record. whole: headings of columns that are never
-    cut, such as ids that people copy; their lines may be longer than the terminal.
+    Attributes:
+        columns: Fields of the records; `heading:field` has another heading.
+        drops: Headings to leave out where a terminal is too narrow, in this order.
+        empty: Text if there is no record.
+        whole: Headings of columns that are never cut, such as ids that people copy; their lines may be longer than the
+            terminal.
     """
 
     columns: Sequence[str]

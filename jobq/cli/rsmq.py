@@ -67,7 +67,11 @@ def verb(
     name: str, *examples: str, group: Group, failed: str, on: Callable[[Function], Function] = on_server,
     operation: str = "",
 ) -> Callable[[Function], Command]:  # fmt: skip
-    """Declare a command on a queue, which gets `rsmq` and the queue's `name`. failed: see `reports`."""
+    """Declare a command on a queue, which gets `rsmq` and the queue's `name`.
+
+    Args:
+        failed: See `reports`.
+    """
     return lambda function: command(name, *examples, group=group, operation=operation)(
         reports(failed)(name_option(on(function)))
     )

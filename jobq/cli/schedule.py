@@ -97,7 +97,11 @@ def list_schedules(session: Session, queues: str | None) -> None:
 def _rows(
     known: Mapping[str, Sequence[WorkerCode]], shown: bool, queue: Queue
 ) -> Iterator[OneRecord]:
-    """Yield the schedules of a queue. shown: for people, with times as text."""
+    """Yield the schedules of a queue.
+
+    Args:
+        shown: Format times as text for people.
+    """
     for row in schedule_records(queue.name, queue.admin.schedules(), known.get(queue.name, ())):
         times = {
             name: at_ms and in_utc(at_ms)

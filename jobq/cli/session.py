@@ -59,7 +59,7 @@ class Session:
 
     @cached_property
     def settings(self) -> ServerSettings:
-        """How to reach the server."""
+        """Return how to reach the server."""
         settings = settings_from_env(patience_s=STAYING_PATIENCE_S)
         url, namespace = self.url or settings.url, self.namespace or settings.namespace
         if not url:

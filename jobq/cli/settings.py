@@ -38,7 +38,7 @@ def read_project(found: trust.Project) -> dict[str, Any]:
 
 
 def checked(section: dict[str, Any], commands: Collection[str], path: Path) -> dict[str, Any]:
-    """Return the section; ConfigError for an unknown key."""
+    """Return the section; raise ConfigError for an unknown key."""
     unknown = sorted(set(section) - set(SHARED) - set(commands))
     if unknown:
         raise ConfigError(

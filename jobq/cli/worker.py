@@ -141,7 +141,7 @@ def intake_of(session: Session, given: dict[str, Any]) -> FromRuby | None:
 
 
 def check_jobs(intake: FromRuby | None, registry: Registry) -> None:
-    """ConfigError for a class mapped to a job that isn't there once all modules are loaded."""
+    """Raise ConfigError for a class mapped to a job that isn't there once all modules are loaded."""
     for ruby, job in intake.names.items() if intake else ():
         if job not in registry:
             raise ConfigError(

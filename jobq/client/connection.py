@@ -146,7 +146,8 @@ class Client:
     def ask(self, call: ScriptCall[T], by: Exchange | None = None) -> T:
         """The result of a call. Raises what its `read` raises, UnavailableError, ServerFullError or ScriptError.
 
-        `by`: as for `perform`.
+        Args:
+            by: See `perform`.
         """
         by = by or (exchange if call.repeatable else exchange_once)
         while True:
@@ -304,7 +305,7 @@ class Client:
 
     @property
     def nbuffered(self) -> int:
-        """How many messages wait in the outage buffer."""
+        """Return how many messages wait in the outage buffer."""
         return self.outage.nmessages if self.outage else 0
 
     def flush(self, within_s: float | None = None) -> None:
@@ -342,7 +343,7 @@ class Client:
         return connection
 
     def try_s(self, connection: Connection) -> float:
-        """How long a first try on a connection that was used before may take."""
+        """Return how long a first try on a connection that was used before may take."""
         return first_try_s(self.patience_s, longest_s(connection) or self.socket_timeout_s)
 
     def _settle(self, connection: Connection) -> None:
@@ -514,7 +515,7 @@ def waiting_longer(connection: Connection) -> Iterator[None]:
 
 
 def longest_s(connection: Connection) -> float | None:
-    """How long a reply may take, None without limit. A first try waits less."""
+    """Return how long a reply may take, None without limit. A first try waits less."""
     return getattr(connection, _TIMEOUT_S, connection.socket_timeout)
 
 

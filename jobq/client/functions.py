@@ -34,7 +34,11 @@ class Nodes(Protocol):
 
 
 class Library(NamedTuple):
-    """A library for `FUNCTION LOAD`. `commands`: sha of a script -> the first two words of a call."""
+    """A library for `FUNCTION LOAD`.
+
+    Attributes:
+        commands: SHA of a script -> the first two words of a call.
+    """
 
     name: str
     source: bytes

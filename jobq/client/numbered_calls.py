@@ -105,7 +105,11 @@ def moment(now: int | None) -> Argument:
 
 
 class Tries:
-    """The tries of one numbered call. `since`: when the server may have got it; 0 if no try can have arrived."""
+    """The tries of one numbered call.
+
+    Attributes:
+        since: When the server may have received it; 0 if no try can have arrived.
+    """
 
     since = before = 0
 
@@ -357,7 +361,7 @@ def _is_answer(error: Exception) -> bool:
 
 
 def first_try_s(patience_s: float, socket_timeout_s: float) -> float:
-    """How long a first try waits on a connection that was used before.
+    """Return how long a first try waits on a connection that was used before.
 
     A load balancer or a firewall may have forgotten the connection without a word. So half of the patience is left
     for a try on a new connection.
@@ -555,7 +559,11 @@ class BoundScript:
     def __init__(
         self, client: Driver, script: Script, keys: Sequence[str], call_key: str, what: str
     ) -> None:
-        """`keys` without the caller's record, whose key is `call_key` and the caller's id. `what`: for errors."""
+        """`keys` without the caller's record, whose key is `call_key` and the caller's id.
+
+        Args:
+            what: Name of the call in errors.
+        """
         self._client = client
         self._call_key, self._what = call_key, what
         self._verb = client.verb(script)
@@ -617,7 +625,11 @@ class BoundScript:
         rest: Sequence[Argument] = (),
         **options: Any,
     ) -> Any:
-        """`call` with an asyncio client. options: extra_keys, fenced."""
+        """`call` with an asyncio client.
+
+        Args:
+            options: `extra_keys` and `fenced`.
+        """
         state = self.numbered(caller, values, rest, **options)
         return self.served(caller, await driver.perform(self.keys[0], state))
 

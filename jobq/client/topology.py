@@ -93,7 +93,11 @@ class Topology(Protocol):
         ...
 
     def forget(self, silent: Hashable | None = None) -> None:
-        """Ask again at the next `locate`. `silent`: a node that did not answer."""
+        """Ask again at the next `locate`.
+
+        Args:
+            silent: A node that did not answer.
+        """
 
 
 def topology(settings: ServerSettings) -> Topology:

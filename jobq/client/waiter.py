@@ -56,7 +56,10 @@ class BlockingConnection:
 
     @property
     def file(self) -> int:
-        """Return the file that becomes readable when a reply comes. UnavailableError if the connection is closed."""
+        """Return the file that becomes readable when a reply comes.
+
+        Raises UnavailableError if the connection is closed.
+        """
         if self._connection is None:
             raise UnavailableError("the connection was closed")
         return self._client.fileno(self._connection)

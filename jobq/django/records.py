@@ -29,8 +29,10 @@ MAX_ATTEMPTS = 100
 class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
     """The header `django` of a message: differences between its Task and its function's first Task.
 
-    at: when it was enqueued, epoch ms. queue: the task's queue_name, where its priority chose another queue.
-    run_after: in ISO format.
+    Attributes:
+        at: Time of the enqueue, epoch ms.
+        queue: The task's queue_name, if its priority chose another queue.
+        run_after: Time in ISO format.
     """
 
     at: _Ms = 0
@@ -91,7 +93,7 @@ class Records:
         commands(self._client, key, [("HSET", key, *fields), ("PEXPIRE", key, ttl_ms)])
 
     def read_record(self, mid: str) -> Recorded:
-        """Return the record, empty if there is none. CodecError for a record not written by a worker."""
+        """Return the record, empty if there is none. Raises CodecError for a record not written by a worker."""
         key = keys.django_record(self._prefix, mid)
         reply = self._client.command("HGETALL", key)
         pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2])

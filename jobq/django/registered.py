@@ -83,7 +83,10 @@ def task_options(**options: Any) -> Callable[[F], F]:
 
 
 def job_of(task: Any) -> Job[..., Any]:
-    """Return the job of a task: for `jobq.testing`, the outbox, schedules. ConfigError for tasks of other backends."""
+    """Return the job of a task: for `jobq.testing`, the outbox, schedules.
+
+    Raises ConfigError for tasks of other backends.
+    """
     found = tasks.find(task.module_path)
     if found is None:
         raise ConfigError(

@@ -32,7 +32,7 @@ class StoredError(TaskError):
 
     @property
     def exception_class(self) -> type[BaseException]:
-        """The class of the exception; ImportError if its module isn't imported here."""
+        """The class of the exception; raise ImportError if its module isn't imported here."""
         module, _, name = self.exception_class_path.rpartition(".")
         found = getattr(sys.modules.get(module), name, None)
         if isinstance(found, type) and issubclass(found, BaseException):

@@ -113,7 +113,7 @@ def _is_runtime(folder: str) -> bool:
 
 
 def prepare(files: ServerFiles) -> None:
-    """Make the folders. EmbeddedError when they can't be, or when others could reach into them."""
+    """Make the folders. Raises EmbeddedError when they can't be, or when others could reach into them."""
     if len(os.fsencode(files.socket)) > SOCKET_BYTES:
         raise EmbeddedError(
             f"{files.socket} is too long for a socket, more than {SOCKET_BYTES} bytes; set XDG_RUNTIME_DIR "

@@ -42,7 +42,10 @@ def program(otherwise: str = OTHERWISE) -> str:
 def usable(otherwise: str = OTHERWISE) -> list[Program]:
     """Return the program in JOBQ_SERVER; without it those on the PATH and in packages, in the order of preference.
 
-    Raises EmbeddedError if there is none. otherwise: what to do instead of installing one.
+    Raises EmbeddedError if there is none.
+
+    Args:
+        otherwise: Advice other than to install a program.
     """
     given = server_program_from_env()
     answers = [*map(_asked, [shutil.which(given) or given] if given else _installed())]

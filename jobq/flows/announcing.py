@@ -75,7 +75,7 @@ def queue_at(client: Client, name: str) -> Queue:
 
 
 def client_of(given: ClientLike | None) -> Client:
-    """Return the given client, or the default client. ConfigError if it isn't a Client."""
+    """Return the given client, or the default client. Raises ConfigError if it isn't a Client."""
     client = given or default_client()
     if not isinstance(client, Client):
         raise ConfigError(

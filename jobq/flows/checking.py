@@ -36,12 +36,13 @@ _ENDED = {
 
 
 class CheckedFlow(NamedTuple):
-    """Result of a check. state: '' for a missing flow.
+    """Result of a check.
 
     Attributes:
         ended: Members whose end the flow has only just received.
         lost: The first members without a trace.
         nlost: Number of members without a trace.
+        state: '' for a missing flow.
     """
 
     flow: str
@@ -165,7 +166,7 @@ class FlowCheck:
 
 
 def ends_in(queue: Queue, mids: set[str]) -> dict[str, str]:
-    """How these mids ended, by the newest events of their queue."""
+    """Return how these mids ended, by the newest events of their queue."""
     found: dict[str, str] = {}
     for _, fields in _newest(queue):
         try:

@@ -38,7 +38,7 @@ def kept_call(
 def message_of(
     client: ClientLike, queue: str, member: Member, kept: bytes, due_ms: float = 0
 ) -> bytes:
-    """Return the content of a stored call's message; CodecError if it wasn't stored for this queue and member.
+    """Return the content of a stored call's message; raise CodecError if it wasn't stored for this queue and member.
 
     Args:
         due_ms: When a delayed message is to run, epoch ms. The validity of a seal starts then.

@@ -92,7 +92,7 @@ def checked_flow(flow: str) -> str:
 
 
 def parts_of_run(run: str) -> tuple[str, str]:
-    """Return the flow and the run id from a result of `run_of`; ConfigError for anything else."""
+    """Return the flow and the run id from a result of `run_of`; raise ConfigError for anything else."""
     found = _RUN.fullmatch(run)
     return (checked_flow(found[1]), found[2] or "") if found else (checked_flow(run), "")
 

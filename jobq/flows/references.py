@@ -113,7 +113,7 @@ def header_of(inputs: Sequence[FlowInput]) -> str:
 
 
 def inputs_in(header: str) -> list[FlowInput]:
-    """Parse the references in a header; CodecError for anything else."""
+    """Parse the references in a header; raise CodecError for anything else."""
     try:
         stored = _decoder.decode(header)
     except (ValueError, RecursionError) as error:
@@ -124,7 +124,7 @@ def inputs_in(header: str) -> list[FlowInput]:
 def put_in(
     args: list[Any], kwargs: dict[str, Any], inputs: Sequence[tuple[FlowInput, Any]]
 ) -> None:
-    """Put each value to its position; CodecError if there is no such position."""
+    """Put each value to its position; raise CodecError if there is no such position."""
     for one, value in inputs:
         first, *rest = one.path
         inside: Any = args if isinstance(first, int) else kwargs

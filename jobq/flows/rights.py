@@ -28,7 +28,7 @@ _NO_OPTIONS = b"{}"
 
 
 def refresh(client: Client, queues: Iterable[str]) -> None:
-    """Read the secrets of these queues, and create missing ones. ScriptError if the user may not."""
+    """Read the secrets of these queues, and create missing ones. Raises ScriptError if the user may not."""
     _read(client, list(dict.fromkeys(queues)), may_make=True)
 
 
@@ -59,7 +59,7 @@ def check_step(client: Client, flow: str, item: TodoItem) -> None:
 def check_items(
     client: Client, flow: str, step: str, queue: str, chunk: int, stored: Sequence[bytes]
 ) -> Sequence[bytes]:
-    """The items of a stored chunk, without their proof. ConfigError if that is wrong."""
+    """The items of a stored chunk, without their proof. Raises ConfigError if that is wrong."""
     if not stored:
         return stored
     given, *contents = stored

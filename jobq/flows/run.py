@@ -132,7 +132,7 @@ class FlowRun:
         JSON.
 
         Raises ResultNotStoredError if the step doesn't keep results: declare the job with result_ttl=, pass the result
-        to another step, or give the map results=True. JobFailedError if it failed, was skipped or cancelled,
+        to another step, or give the map results=True. Raises JobFailedError if it failed, was skipped or cancelled,
         ResultTimeoutError at the timeout.
         """
         pauses = LongerPauses(timeout)
@@ -260,7 +260,7 @@ class LongerPauses:
         self._pause_s = FIRST_PAUSE_S
 
     def next_s(self, what: Callable[[], str]) -> float:
-        """How long to sleep now. Raises ResultTimeoutError with the text of `what()` once time is up."""
+        """Return how long to sleep now. Raises ResultTimeoutError with the text of `what()` once time is up."""
         pause_s = self._pause_s
         if self._until is not None:
             pause_s = min(pause_s, self._until - time.monotonic())

@@ -251,7 +251,7 @@ def in_order(steps: dict[str, FlowStep]) -> list[FlowStep]:
 
 
 def source_of(step: MapStep[Any], is_sub: bool = False) -> str:
-    """Where the items of a map come from, in the words of StoredStep."""
+    """Return where the items of a map come from, in the words of StoredStep."""
     if isinstance(step.items, ResultOf):
         return f"={step.items.name}"
     if is_sub:

@@ -187,7 +187,7 @@ class StepView(NamedTuple):
         return self.facts.name
 
     def stopped_ms(self, now_ms: int) -> int:
-        """For how long nothing was added to a map that isn't sealed; 0 while members still come."""
+        """Return for how long nothing was added to a map that isn't sealed; 0 while members still come."""
         facts = self.facts
         if facts.sealed or not facts.added_at or self.state != "running":
             return 0
@@ -229,7 +229,7 @@ class FlowView:
 
     @cached_property
     def counts(self) -> dict[StepState, int]:
-        """How many steps are in each state; states without steps are left out."""
+        """Return how many steps are in each state; states without steps are left out."""
         found = Counter(view.state for view in self.steps)
         return {state: found[state] for state in STEP_STATES if found[state]}
 

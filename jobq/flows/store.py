@@ -130,7 +130,10 @@ class FlowStore:
         return self._ask(self._call("put", args, lambda reply: _text(reply[0])))
 
     def items(self, step: str, queue: str, chunk: int) -> Sequence[bytes]:
-        """Return the stored calls of a chunk; [] after the last chunk. ConfigError if they must not run in `queue`."""
+        """Return the stored calls of a chunk; [] after the last chunk.
+
+        Raises ConfigError if they must not run in `queue`.
+        """
         [found] = self._read("items", [f"{step}:{chunk}"])
         stored = [] if found is None else unpacked_items(found)
         return rights.check_items(self.client, self.flow, step, queue, chunk, stored)

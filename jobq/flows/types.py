@@ -106,12 +106,13 @@ class TodoItem(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """Result of applied entries. state: '' for a missing flow.
+    """Result of applied entries.
 
     Attributes:
         refused: Entries that the flow doesn't know.
         more: `todo` doesn't have all items to send.
         run_id: Of the flow.
+        state: '' for a missing flow.
     """
 
     state: str

@@ -56,7 +56,7 @@ class ValueType:
             self.plain = kinds | ({int} if float in kinds else set())
 
     def encoded(self, value: Any, where: str) -> Any:
-        """Return the value in a form that JSON can represent; CodecError if JSON would change it.
+        """Return the value in a form that JSON can represent; raise CodecError if JSON would change it.
 
         Args:
             where: Name of the value, for errors.
@@ -72,7 +72,7 @@ class ValueType:
         return plain
 
     def decoded(self, plain: Any, where: str) -> Any:
-        """Convert a value from JSON to its annotation; CodecError if it doesn't fit."""
+        """Convert a value from JSON to its annotation; raise CodecError if it doesn't fit."""
         if type(plain) in self.plain:
             return plain
         try:
@@ -304,7 +304,7 @@ def _is_union(annotation: Any) -> bool:
 
 
 def _check_decodable(annotation: Any) -> None:
-    """TypeError if msgspec can't decode it, whatever the value."""
+    """Raise TypeError if msgspec can't decode it, whatever the value."""
     msgspec.json.Decoder(annotation, dec_hook=_from_json)
     seen: set[int] = set()
     kinds: list[Any] = [msgspec.inspect.type_info(annotation)]
@@ -327,7 +327,7 @@ def _is_model(kind: Any) -> bool:
 
 
 def to_json(value: Any) -> Any:
-    """A value of any type that annotations may name, as plain JSON; TypeError for other types."""
+    """A value of any type that annotations may name, as plain JSON; raise TypeError for other types."""
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_model_to_json)
 
 
@@ -344,7 +344,10 @@ def _from_json(kind: Any, plain: Any) -> Any:
 
 
 def _difference(value: Any, back: Any, path: str) -> str | None:
-    """Where and how two values differ, None if they don't. A tuple may come back as a list, an int as a float."""
+    """Return where and how two values differ, None if they don't.
+
+    A tuple may come back as a list, an int as a float.
+    """
     if value is back:
         return None
     if isinstance(value, list | tuple) and isinstance(back, list | tuple):

@@ -320,7 +320,7 @@ _OTHERWISE = (
 
 
 def check(value: Any, where: str) -> None:
-    """CodecError unless `value` survives JSON; `where` names the argument."""
+    """Raise CodecError unless `value` survives JSON; `where` names the argument."""
     if type(value) not in _AS_THEY_ARE:
         _check(value, where, [], 1)
 

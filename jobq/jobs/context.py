@@ -177,7 +177,7 @@ class Context:
 
     @property
     def max_attempts(self) -> int:
-        """How many failures make the message dead: `retries + 1`."""
+        """Return how many failures make the message dead: `retries + 1`."""
         return self._call.job.settings.nretries + 1
 
     @property
@@ -208,7 +208,7 @@ class Context:
 
     @property
     def flow(self) -> MemberFlow:
-        """The flow that this message is a member of. ConfigError for other messages."""
+        """The flow that this message is a member of. Raises ConfigError for other messages."""
         if self._flow is None:
             if self._flow_of is None or not self.mid.startswith(MEMBER_SIGN):
                 raise ConfigError(
@@ -334,7 +334,7 @@ class Context:
         return self._logger
 
     def decide(self, error: BaseException) -> Decision:
-        """How this attempt ends if it raises `error`; the same answer each time."""
+        """Return how this attempt ends if it raises `error`; the same answer each time."""
         if self._decision is None or self._decision[0] is not error:
             self._decision = (
                 error,
@@ -352,7 +352,7 @@ class Context:
 
     @property
     def function_name(self) -> str:
-        """Where the job's function is: `module.name`."""
+        """Return where the job's function is: `module.name`."""
         function = self._call.job.function
         return f"{function.__module__}.{function.__qualname__}"
 
@@ -389,7 +389,7 @@ running: ContextVar[Context] = ContextVar("jobq_context")
 
 
 def current() -> Context:
-    """The context of the job that is running here; NoCurrentJobError outside one."""
+    """The context of the job that is running here; raise NoCurrentJobError outside one."""
     try:
         return running.get()
     except LookupError:

@@ -49,7 +49,7 @@ class UnknownJobs:
     for_s: float = 900.0
 
     def wait_s(self, times: int) -> float | None:
-        """How long to wait after the `times`-th such hand-out, from 0; None: no more."""
+        """Return how long to wait after the `times`-th such hand-out, from 0; None: no more."""
         waited = 0.0
         for number in range(times):
             waited += self._wait_s(number)

@@ -74,7 +74,7 @@ def is_same(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
 
 
 def place(function: Callable[..., Any]) -> str:
-    """Where a function is, and where the functions are that it closes over, for errors."""
+    """Return where a function is, and where the functions are that it closes over, for errors."""
     around = [
         value
         for _, value in _closed_over(function)

@@ -240,7 +240,7 @@ class Job(Generic[P, R]):
         return self.receipts(accepted, queue)
 
     def receipts(self, accepted: Sequence[Enqueued], queue: QueueLike) -> Receipts[R]:
-        """Return the receipts of many calls. DuplicateError if some were rejected and on_conflict is "raise"."""
+        """Return the receipts of many calls. Raises DuplicateError if some were rejected and on_conflict is "raise"."""
         receipts: Receipts[R] = Receipts(accepted, self.name, queue, self.settings, self.types)
         if self.settings.on_conflict == "raise":
             refuse_any(self.name, receipts)
@@ -338,7 +338,7 @@ class Job(Generic[P, R]):
     def encoded(
         self, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[Sequence[Any], dict[str, Any]]:
-        """The arguments as JSON can carry them; CodecError for one that its annotation would change."""
+        """The arguments as JSON can carry them; raise CodecError for one that its annotation would change."""
         types = self.types
         return (args, kwargs) if types is None else types.converted(args, kwargs, ENCODE)
 
@@ -347,12 +347,12 @@ class Job(Generic[P, R]):
         return value if self.types is None else self.types.encoded_argument(at, value)
 
     def decoded(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments as the function takes them; CodecError for one that doesn't fit its annotation."""
+        """The arguments as the function takes them; raise CodecError for one that doesn't fit its annotation."""
         types = self.types
         return (args, kwargs) if types is None else types.converted(args, kwargs, DECODE)
 
     def encoded_result(self, value: Any, mid: str) -> bytes:
-        """Return the stored form of the job's result; ResultRefusedError if it can't be stored."""
+        """Return the stored form of the job's result; raise ResultRefusedError if it can't be stored."""
         if self.types is not None and self.types.used:
             value = self.types.encoded_result(value)
         return encode_result(value, self.name, mid)
@@ -430,7 +430,7 @@ class Job(Generic[P, R]):
         return Receipt(mid, "exists", "", self.name, queue, self.settings, self.types)
 
     def with_overrides(self, overrides: Overrides) -> Self:
-        """A copy with the options that travelled with one message. ConfigError if they contradict one another.
+        """A copy with the options that travelled with one message. Raises ConfigError if they contradict one another.
 
         The job may declare other timeouts now than when the message was made. Where the two contradict, the
         message's win.

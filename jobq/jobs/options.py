@@ -147,7 +147,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def remember_s(self) -> float | None:
-        """How long the end is remembered, with the result if there is one; None if it isn't."""
+        """Return how long the end is remembered, with the result if there is one; None if it isn't."""
         return max(self.remember or 0, self.result_ttl or 0) or None
 
     @property
@@ -465,7 +465,7 @@ _NOWHERE = 1 << 30
 def key_of_call(
     job: str, key_of: KeyOf, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> str | None:
-    """Return the key of one call, None if it has none. ConfigError for an invalid key."""
+    """Return the key of one call, None if it has none. Raises ConfigError for an invalid key."""
     key = key_of(*args, **kwargs)
     if type(key) is int or isinstance(key, UUID):
         return str(key)

@@ -63,13 +63,16 @@ async def aperform(client: Any, steps: Steps[T]) -> T:
 
 
 def status(receipt: Receipt[Any]) -> Steps[Status]:
-    """Where the message is now."""
+    """Return where the message is now."""
     known: Status = yield receipt.bound_queue.status_call(receipt.mid)
     return known._replace(progress=receipt.shown("progress", known.progress))
 
 
 def state(receipt: Receipt[Any]) -> Steps[State]:
-    """Where the message is, in public words. The living one comes first, then the remembered end, then the dead one."""
+    """Return where the message is, in public words.
+
+    The living one comes first, then the remembered end, then the dead one.
+    """
     known: Status = yield receipt.bound_queue.status_call(receipt.mid)
     return (yield from _state(receipt, known))
 
@@ -152,7 +155,7 @@ def _state(receipt: Receipt[Any], known: Status, is_again: bool = False) -> Step
 
 
 def _remembered(receipt: Receipt[Any]) -> Steps[Any]:
-    """What is stored of the message's end; None for nothing. CodecError for bytes that are no end."""
+    """What is stored of the message's end; None for nothing. Raises CodecError for bytes that are no end."""
     key = receipt.bound_queue.result_key(receipt.mid)
     content: bytes | None = yield _plain(receipt, "LINDEX", key, 0)
     if content is None:

@@ -77,7 +77,7 @@ class Registry:
                 )
 
     def _check_limit(self, job: Job[..., Any], limit: JobLimit) -> None:
-        """ConfigError if another job declares another limit of this name: both would count in one place."""
+        """Raise ConfigError if another job declares another limit of this name: both would count in one place."""
         for other in self._jobs.values():
             for known in other.settings.limits if other.name != job.name else ():
                 if known.name == limit.name and (type(known), known.declaration) != (

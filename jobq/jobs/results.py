@@ -48,7 +48,7 @@ def encode_result(value: Any, job: str, mid: str = "") -> bytes:
 
 
 def encode_failure(summary: str, kind: str) -> bytes:
-    """Why there is no result."""
+    """Return why there is no result."""
     return encode_plain({"error": summary, "type": kind}, "the failure")
 
 
@@ -58,7 +58,7 @@ def ended(record: bytes, attempt: int) -> bytes:
 
 
 def decode_result(content: bytes, job: str, mid: str) -> Any:
-    """Return the job's result; JobFailedError if it is dead, CodecError if this isn't a result."""
+    """Return the job's result; raise JobFailedError if it is dead, CodecError if this isn't a result."""
     stored = decode_any(content)
     if isinstance(stored, dict) and "ok" in stored:
         return stored["ok"]

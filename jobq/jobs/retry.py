@@ -129,7 +129,7 @@ def listed(waits: Sequence[Duration]) -> Listed:
 
 
 def wait_s(policy: Policy, failures: int, error: BaseException) -> float | None:
-    """The wait by `policy` in seconds, 0 to ten years; None: give up. ConfigError for an invalid answer."""
+    """The wait by `policy` in seconds, 0 to ten years; None: give up. Raises ConfigError for an invalid answer."""
     answer = policy(failures, error)
     if answer is None:
         return None

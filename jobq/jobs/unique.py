@@ -54,7 +54,7 @@ class Unique:
         self._pick = self._checked_pick(unique)
 
     def mid(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """The mid of a call whose arguments were checked; ConfigError if they can't be compared."""
+        """The mid of a call whose arguments were checked; raise ConfigError if they can't be compared."""
         try:
             value = self._value(args, kwargs)
             check(value, f"unique of {self._job}")
@@ -116,7 +116,7 @@ class Unique:
 def unique_of(
     job: str, signature: Signature, settings: JobSettings, types: ArgumentTypes | None = None
 ) -> Unique | None:
-    """Return the unique settings of a job; ConfigError if they contradict one another."""
+    """Return the unique settings of a job; raise ConfigError if they contradict one another."""
     if settings.unique is False:
         return None
     if settings.unique is None and settings.debounce is None and settings.throttle is None:
@@ -129,7 +129,7 @@ def unique_of(
 
 
 def conflict_options(job: str, settings: JobSettings, unique: Unique | None) -> dict[str, Any]:
-    """The options of `Queue.enqueue` for a mid that may be taken; ConfigError if they contradict one another."""
+    """The options of `Queue.enqueue` for a mid that may be taken; raise ConfigError if they contradict one another."""
     if unique is None:
         return _options_of_mid(job, settings)
     options = _options_of_unique(job, settings)

@@ -20,7 +20,12 @@ APPLICATION = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def metrics_page(collect: Callable[[], Iterable[Family]], application: str = "") -> Page:
-    """Return the page /metrics. collect: called for each scrape. application: the folder of the application's own."""
+    """Return the page /metrics.
+
+    Args:
+        collect: Called for each scrape.
+        application: Folder of the application's own metrics.
+    """
 
     def page(request: PageRequest) -> Answer:
         try:

@@ -31,8 +31,10 @@ Rows = dict[tuple[str, ...], float | Histogram]
 class LakeBehind(NamedTuple):
     """How many events of a queue a lake hasn't taken yet.
 
-    overruns_in_s: until its stream drops some of them; behind_s: since the newest event that the lake has. None if
-    nothing is unread, or the lake has none of the queue.
+    Attributes:
+        overruns_in_s: Seconds until its stream drops some of them.
+        behind_s: Seconds since the newest event that the lake has. None if nothing is unread, or the lake has none of
+            the queue.
     """
 
     events: int

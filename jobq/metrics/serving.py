@@ -58,7 +58,7 @@ Page = Callable[[PageRequest], Answer]
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Read `127.0.0.1:9464`, `[::1]:9464` or `unix:/run/jobq.sock`. ConfigError for anything else."""
+    """Read `127.0.0.1:9464`, `[::1]:9464` or `unix:/run/jobq.sock`. Raises ConfigError for anything else."""
     if text.startswith("unix:"):
         path = text.removeprefix("unix:")
         if not path or len(os.fsencode(path)) > 100 or "\0" in path:
@@ -74,7 +74,7 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def listen(endpoint: Endpoint) -> socket.socket:
-    """Return a socket that listens there. ConfigError if that can't be."""
+    """Return a socket that listens there. Raises ConfigError if that can't be."""
     try:
         return _listen_at_path(endpoint.path) if endpoint.path else _listen_at_port(endpoint)
     except (OSError, UnicodeError) as error:
@@ -215,7 +215,7 @@ class _PathConnection(http.client.HTTPConnection):
 
 
 def fetch(endpoint: Endpoint, page: str, timeout_s: float = STEP_S) -> Answer:
-    """Ask another process for a page. UnavailableError if it doesn't answer."""
+    """Ask another process for a page. Raises UnavailableError if it doesn't answer."""
     # A server that listens everywhere answers on the loopback.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)  # noqa: S104 # nosec B104
     line = (

@@ -138,7 +138,7 @@ class _Names:
 
 
 def check(path: Path) -> list[MigrationFinding]:
-    """All findings in a file or folder, by file and line. ConfigError if there is nothing to check in it."""
+    """All findings in a file or folder, by file and line. Raises ConfigError if there is nothing to check in it."""
     modules: list[Module] = []
     findings: dict[tuple[str, int, str], MigrationFinding] = {}
     for file in [path] if path.is_file() else sorted(path.rglob("*.py")):

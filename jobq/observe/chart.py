@@ -72,7 +72,11 @@ class ChartLine(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A moment that all charts show, as the start of a new version. at: epoch seconds."""
+    """A moment that all charts show, as the start of a new version.
+
+    Attributes:
+        at: Epoch seconds.
+    """
 
     at: float
     name: str
@@ -147,7 +151,11 @@ def _framed(frame: ChartFrame, width: float, height: float, parts: Sequence[str]
 def line_chart(
     frame: ChartFrame, lines: Sequence[ChartLine], axis: TimeAxis, label: Callable[[float], str]
 ) -> Drawing:
-    """Draw lines over time, with marks; empty if no line has a value. label: formats a value."""
+    """Draw lines over time, with marks; empty if no line has a value.
+
+    Args:
+        label: Formats a value.
+    """
     times = sorted({at for line in lines for at, value in line.points if value is not None})
     if not times:
         return Drawing()
@@ -303,7 +311,11 @@ def ceiling(value: float) -> float:
 
 
 def bar_chart(frame: ChartFrame, bars: Sequence[Bar], mark: float | None = None) -> Drawing:
-    """Draw horizontal bars. mark: a value at which a dashed line crosses all of them."""
+    """Draw horizontal bars.
+
+    Args:
+        mark: Value at which a dashed line crosses all bars.
+    """
     values = [value for bar in bars for value in (bar.value, bar.before or 0)]
     low, high = min(0, *values, 0), max(0, mark or 0, *values) or 1
     scale = (WIDTH - 76) / (high - low)

@@ -243,7 +243,11 @@ class Collector:
 
 
 def plain(*words: Argument, near: str = "") -> Read:
-    """Return a plain command to be sent with others. near: a key on the node that answers; its first by default."""
+    """Return a plain command to be sent with others.
+
+    Args:
+        near: A key on the node that answers; by default the first key.
+    """
     return Read(near or str(words[1]), words)
 
 
@@ -253,7 +257,7 @@ def _clock_of(reply: Any) -> int:
 
 
 def _ahead(found: Any, length: Any, page: Page | None) -> int | None:
-    """How many wait before a message at this position of ready; None if it isn't there."""
+    """Return how many wait before a message at this position of ready; None if it isn't there."""
     if found is not None:
         whole = page is not None and page.next_offset == found
         return len(page.entries) if page is not None and whole else int(found)
@@ -308,7 +312,11 @@ def may_ask_info(client: Client) -> bool:
 
 
 def server_facts(queue: Queue, sections: Sequence[bytes] = ()) -> ServerFacts:
-    """Ask the server of the queue's keys whether it takes writes. sections: replies of INFO that are known."""
+    """Ask the server of the queue's keys whether it takes writes.
+
+    Args:
+        sections: Known replies of INFO.
+    """
     near = queue.wake_key
     info: dict[str, str] = {}
     for reply in sections or [
@@ -338,9 +346,12 @@ def _unsaved(queue: Queue, info: dict[str, str]) -> str:
 def public_state(
     status: Status, history: Sequence[Event] = (), end: StateWord = "unknown"
 ) -> StateWord:
-    """Return the public state of a message. `end`: the remembered end of a finished message.
+    """Return the public state of a message.
 
     Without a remembered end, the latest event decides: a queue has the same word for all messages that are over.
+
+    Args:
+        end: The remembered end of a finished message.
     """
     word = state_word(status)
     if end != "unknown" or word not in ENDED or word == "failed" or not history:
@@ -424,7 +435,11 @@ def ended_runs(queue: Queue) -> EndedRuns | None:
 
 
 class WrittenEvent(NamedTuple):
-    """One entry of the stream. at_ms: when it was written."""
+    """One entry of the stream.
+
+    Attributes:
+        at_ms: When it was written.
+    """
 
     entry_id: str
     at_ms: int
@@ -435,7 +450,11 @@ class WrittenEvent(NamedTuple):
 def newest(
     queue: Queue, since_ms: int = 0, before: str = "+", most: int = MAX_EVENTS
 ) -> Iterator[WrittenEvent]:
-    """The newest entries, newest first. before: an entry's id behind `(`, to go on from there."""
+    """The newest entries, newest first.
+
+    Args:
+        before: `(` and the id of the entry after which to continue.
+    """
     last, left = before, most
     while left > 0:
         wanted = min(left, EVENTS_PER_CALL)
@@ -448,7 +467,11 @@ def newest(
 
 
 def events_before(prefix: str, last: str, most: int, since_ms: int = 0) -> Read:
-    """Return the read of the newest entries of a queue's events, newest first. last: `+`, or `(` and an entry's id."""
+    """Return the read of the newest entries of a queue's events, newest first.
+
+    Args:
+        last: `+`, or `(` and an entry's id.
+    """
     return plain("XREVRANGE", keys.key(prefix, "events"), last, max(0, since_ms), "COUNT", most)
 
 

@@ -83,9 +83,12 @@ def draw(
     frame: ChartFrame, nodes: Sequence[GraphNode], edges: Iterable[GraphEdge],
     urgency: Sequence[str] = (),
 ) -> DrawnGraph:  # fmt: skip
-    """Draw a graph without circles. urgency: styles; a folded node has the first one of its nodes.
+    """Draw a graph without circles.
 
     Edges of unknown nodes and edges in a circle, which flows can't have, are left out.
+
+    Args:
+        urgency: Styles in order; a folded node has the first style of its nodes.
     """
     if not nodes:
         return DrawnGraph(Drawing())
@@ -182,7 +185,11 @@ _Item = str | _Lane
 
 @dataclass(frozen=True)
 class _Segment:
-    """A part of an edge between two neighbouring layers. origin: segments of one origin share their vertical line."""
+    """A part of an edge between two neighbouring layers.
+
+    Attributes:
+        origin: Segments of the same origin share their vertical line.
+    """
 
     edge: GraphEdge
     start: _Item

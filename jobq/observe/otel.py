@@ -156,7 +156,7 @@ def finish(timeout: float = FLUSH_S) -> None:
 
 
 def refuse_exporter_threads() -> None:
-    """ConfigError if the SDK runs a thread here: children are forked, and a fork copies no thread."""
+    """Raise ConfigError if the SDK runs a thread here: children are forked, and a fork copies no thread."""
     if any(thread.name.startswith(_THREADS) for thread in threading.enumerate()):
         raise ConfigError(
             "OpenTelemetry's SDK exports from a thread of this process, and a fork copies no thread; start jobq worker "

@@ -20,7 +20,11 @@ SERVICE = "jobq-worker"
 
 
 def export_spans(metrics: bool) -> None:
-    """Set this process's TracerProvider. metrics: also a MeterProvider."""
+    """Set this process's TracerProvider.
+
+    Args:
+        metrics: Also set a MeterProvider.
+    """
     resource = described()
     # The child flushes before it exits, and exits without atexit's handlers.
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)

@@ -273,7 +273,7 @@ def _is_real(provider: Any) -> bool:
 
 
 def _outcome(context: Context, error: BaseException | None) -> tuple[str, str]:
-    """How the attempt ends, and the class of its error if it failed."""
+    """Return how the attempt ends, and the class of its error if it failed."""
     if error is None:
         return "done", ""
     if isinstance(error, _DELAYED):

@@ -77,7 +77,11 @@ _MAX_VALUE_LENGTH = 4_000
 
 
 class ShownArguments(NamedTuple):
-    """A call's arguments as they may be shown. names: of the positions, '' where it isn't known."""
+    """A call's arguments as they may be shown.
+
+    Attributes:
+        names: Parameter names of the positions, '' if unknown.
+    """
 
     args: list[Any]
     kwargs: dict[str, Any]
@@ -240,7 +244,7 @@ class Redactor:
 
 
 def _end_of_value(text: str, at: int, is_header: bool) -> int:
-    """Where a value ends that begins at this place: what is in quotes and in brackets belongs to it."""
+    """Return where a value ends that begins at this place: what is in quotes and in brackets belongs to it."""
     if is_header and not _QUOTED.match(text, at) and (line := _LINE.match(text, at)):
         return line.end()
     last = min(len(text), at + 2 * _MAX_VALUE_LENGTH)
@@ -273,7 +277,7 @@ def _end_of_brackets(text: str, begin: int) -> int:
 
 
 def checked_pattern(name: str) -> str:
-    """Return a name to hide, as it is compared; ConfigError for one that hides nothing or everything."""
+    """Return a name to hide, as it is compared; raise ConfigError for one that hides nothing or everything."""
     kept = unicodedata.normalize("NFKC", name).casefold().strip()
     if not kept.strip("*?") or len(kept) > _MAX_NAME_LENGTH or "[" in kept:
         raise ConfigError(

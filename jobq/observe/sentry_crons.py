@@ -57,7 +57,11 @@ def _names(tick: Tick, queue: str, mid: str) -> tuple[str, str]:
 
 
 def config_of(tick: Tick, limit_s: float | None) -> Any:
-    """A monitor's configuration; None for intervals that Sentry has no monitors for. limit_s: of a run."""
+    """A monitor's configuration; None for intervals that Sentry has no monitors for.
+
+    Args:
+        limit_s: Maximum duration of a run.
+    """
     interval = _INTERVAL.fullmatch(tick.rule)
     if interval is None and tick.rule.startswith("every "):
         return None

@@ -46,9 +46,12 @@ MAX_CONTENT, PER_CALL = 1 << 16, 500
 
 
 def read_situation(client: Client, names: Sequence[str] | None = None) -> Situation:
-    """Read a deployment. names: of its queues, all of them by default.
+    """Read a deployment.
 
     A queue whose sample can't be read is in `unread`.
+
+    Args:
+        names: Queues to read, by default all.
     """
     queues = [Queue(name, client) for name in (queue_names(client) if names is None else names)]
     samples = run_each(client, [queue.admin.sample_call() for queue in queues])

@@ -23,7 +23,8 @@ PATIENCE_S = 0.5
 class Unblocked(io.TextIOBase):
     """Writes to the file of `stream`, through `send`, which raises BlockingIOError when there is no room.
 
-    note: makes the line that tells how many lines were dropped, once there is room again.
+    Attributes:
+        note: Returns the line that reports how many lines were dropped, once there is room again.
     """
 
     def __init__(

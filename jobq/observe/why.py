@@ -45,7 +45,11 @@ class Reason(JsonRecord):
 
 
 class RunningOn(NamedTuple):
-    """Where a message runs. started_at: epoch ms by the worker's clock."""
+    """Where a message runs.
+
+    Attributes:
+        started_at: Epoch ms, by the worker's clock.
+    """
 
     worker: str
     pid: int
@@ -137,11 +141,11 @@ class MessageFacts:
         return self.history[-1] if self.history else None
 
     def since(self, at_ms: int) -> str:
-        """How long ago that was."""
+        """Return how long ago that was."""
         return lasting((self.now_ms - at_ms) / 1000)
 
     def until(self, at_ms: int) -> str:
-        """How long it is until then."""
+        """Return how long it is until then."""
         return lasting((at_ms - self.now_ms) / 1000)
 
 
@@ -173,7 +177,7 @@ def _own(facts: MessageFacts) -> list[Reason]:
 
 
 def _absent(facts: MessageFacts, member: Member) -> Reason:
-    """Why no queue has the message of a step."""
+    """Return why no queue has the message of a step."""
     flow, step, show = facts.flow, member.step, f"jobq flow show {member.flow}"
     if flow is None:
         text = f"flow {member.flow} was never started, or it is over and was deleted"

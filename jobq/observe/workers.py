@@ -49,7 +49,11 @@ class WorkerRecord(JsonRecord):
 
 
 def state_of(worker: WorkerEntry, now_ms: int) -> str:
-    """Return one of STATES, by the worker's last heartbeat. now_ms: the server's clock."""
+    """Return one of STATES, by the worker's last heartbeat.
+
+    Args:
+        now_ms: The server's clock.
+    """
     if worker.damaged:
         return "damaged"
     if not worker.is_live(now_ms):

@@ -34,8 +34,10 @@ _INSERTS = {
 def once(session: Any, part: str = "") -> bool:
     """Return whether no committed transaction of the running message has done this before.
 
-    session: as for `outbox.enqueue`. part: names one of several transactions of a job, each of which happens once.
-    While another attempt of the message has the same row in an open transaction, this waits for its end.
+    Args:
+        session: See `outbox.enqueue`.
+        part: Names a transaction if the job has several; each happens once. If another attempt of the
+            message has the same row in an open transaction, the call waits for its end.
     """
     statement, values = _statement(session, part)
     return execute(session, statement, [values]) == 1

@@ -110,11 +110,15 @@ class Relay:
 
     @property
     def trouble(self) -> str:
-        """Why rows wait; '' if they don't."""
+        """Return why rows wait; '' if they don't."""
         return self._trouble
 
     def run(self, *, once: bool = False) -> None:
-        """Relay until the end; `once`: until all rows were looked at, and errors are raised."""
+        """Relay until the end.
+
+        Args:
+            once: Stop after one pass over all rows, and raise errors.
+        """
         pause_s = MIN_PAUSE_S
         try:
             while not self._ending():

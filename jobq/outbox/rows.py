@@ -32,7 +32,11 @@ class BadRowError(JobqError):
 
 
 class OutboxRow(NamedTuple):
-    """One row to be inserted. created_at: epoch ms by the program's clock."""
+    """One row to be inserted.
+
+    Attributes:
+        created_at: Epoch ms, by the program's clock.
+    """
 
     mid: str
     queue: str
@@ -67,7 +71,7 @@ _written = msgspec.json.Encoder().encode
 
 
 class StoredRow:
-    """One row that a relay read; BadRowError if it can't be enqueued, ever."""
+    """One row that a relay read; raise BadRowError if it can't be enqueued, ever."""
 
     def __init__(
         self, number: int, mid: str, queue: str, content: bytes, options: str, created_at: int
@@ -103,8 +107,10 @@ class StoredRow:
     def sending(self, now: int, dedupe_s: float) -> dict[str, Any]:
         """The options of `Queue.enqueue_many`, but for the key.
 
-        Delays count from the enqueue, so what has passed of them is taken off. dedupe_s: how long to refuse the mid
-        after the message is done, if the mid is of this row alone.
+        Delays count from the enqueue, so what has passed of them is taken off.
+
+        Args:
+            dedupe_s: How long to reject the mid after the message is done, if only this row has the mid.
         """
         given = self.options
         passed_s = max(0.0, (now - self.created_at) / 1000)

@@ -90,7 +90,7 @@ class OutboxTable(ABC):
 
     @abstractmethod
     def _errors(self) -> type[Exception]:
-        """The error that all of the driver's derive from; ConfigError if it isn't installed."""
+        """The error that all of the driver's derive from; raise ConfigError if it isn't installed."""
 
     def begin(self) -> None:
         """Begin a transaction."""

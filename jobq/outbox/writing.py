@@ -94,7 +94,12 @@ def _calls(job: Job[..., Any], arguments: Iterable[Any]) -> list[Arguments]:
 
 
 class Kind(NamedTuple):
-    """The kind of a session. mark: placeholder of a value in statements; dialect: from the session."""
+    """The kind of a session.
+
+    Attributes:
+        mark: Placeholder of a value in statements.
+        dialect: Function that returns the dialect of a session.
+    """
 
     package: str
     mark: Callable[[str], str]
@@ -103,7 +108,7 @@ class Kind(NamedTuple):
 
 
 def kind_of(session: Any) -> Kind:
-    """Return the kind of `session`; ConfigError if it is unknown."""
+    """Return the kind of `session`; raise ConfigError if it is unknown."""
     for base in type(session).__mro__:
         package = base.__module__.partition(".")[0]
         if package in KINDS:

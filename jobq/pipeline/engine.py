@@ -95,10 +95,13 @@ class Engine:
     def run_units(
         self, function: Callable[[Unit], Result], units: Sequence[Unit], rows: int
     ) -> Iterator[Result]:
-        """Yield the result of each unit, in their order. rows: about how many rows all units have.
+        """Yield the result of each unit, in their order.
 
         The function has no access to this process's connections. An error that the function raises is raised here;
         Spark tries such a unit four times. Return expected errors as values instead.
+
+        Args:
+            rows: Approximate number of rows in all units.
         """
         if not units:
             return

@@ -47,7 +47,7 @@ def heap_bytes(text: str) -> int:
 
 
 def checked_heap(text: str) -> str:
-    """Return the size for Spark. ConfigError if it is too small."""
+    """Return the size for Spark. Raises ConfigError if it is too small."""
     size = heap_bytes(text)
     if size < MIN_HEAP:
         raise ConfigError(
@@ -75,7 +75,7 @@ _MASTER = re.compile(
 
 
 def checked_master(master: str) -> str:
-    """Return the master for Spark. ConfigError if Spark couldn't parse it, which it reports only in a JVM
+    """Return the master for Spark. Raises ConfigError if Spark couldn't parse it, which it reports only in a JVM
     traceback.
     """
     if not _MASTER.fullmatch(master):
@@ -90,7 +90,7 @@ _START_S = 30
 
 
 def version_of(python: str) -> str:
-    """Return the interpreter's version, such as `3.11`. ConfigError if it doesn't start."""
+    """Return the interpreter's version, such as `3.11`. Raises ConfigError if it doesn't start."""
     try:
         return subprocess.run(
             [python, "-c", _ASK],
@@ -106,7 +106,7 @@ def version_of(python: str) -> str:
 
 
 def check_python(python: str) -> str:
-    """Return `3.11, <python>`. ConfigError if Spark would refuse it, which it does only at the first row."""
+    """Return `3.11, <python>`. Raises ConfigError if Spark would refuse it, which it does only at the first row."""
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     there = version_of(python)
     if here != there:
@@ -121,7 +121,7 @@ _JAR = re.compile(r"spark-core_[\d.]+-(\d+\.\d+)\.")
 
 
 def check_spark_home(home: str) -> str:
-    """Return `4.3 at <home>`. ConfigError if there is no Spark, or one of another version."""
+    """Return `4.3 at <home>`. Raises ConfigError if there is no Spark, or one of another version."""
     import pyspark
 
     jars = Path(home, "jars").glob("spark-core_*.jar")

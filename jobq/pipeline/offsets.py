@@ -55,7 +55,7 @@ class LogTail(NamedTuple):
 
     @property
     def dropped(self) -> int:
-        """How many of the first entries were trimmed."""
+        """Return how many of the first entries were trimmed."""
         return self.n - self.length
 
     @property
@@ -67,7 +67,9 @@ class LogTail(NamedTuple):
 class LogRange(NamedTuple):
     """Entries of one stream after the id `after` up to and with `upto`: `expected` of them.
 
-    limit: read at most so many, 0: all. start: the offset at which it begins.
+    Attributes:
+        limit: Maximum number of entries to read, 0 for all.
+        start: The offset at which it begins.
     """
 
     queue: str
@@ -87,8 +89,11 @@ class LogRange(NamedTuple):
 class ReadPlan(NamedTuple):
     """What to read next.
 
-    places: the offset of every queue before that. lost: entries trimmed unread, by queue. remade: queues whose stream
-    was deleted or recreated since the offset; the loss with the old stream can't be determined.
+    Attributes:
+        places: Offset of every queue before this plan.
+        lost: Number of entries trimmed unread, by queue.
+        remade: Queues whose stream was deleted or recreated since the offset. The loss with the old stream can't be
+            determined.
     """
 
     ranges: list[LogRange]
@@ -280,8 +285,9 @@ def plan(
 ) -> ReadPlan:
     """Plan what to read of each queue after its offset. A queue without one begins with the oldest entry.
 
-    max_rows: about the most in all, 0: no limit. A queue with little to read gets all of it; the others get equal
-    shares, as `limit` of their ranges.
+    Args:
+        max_rows: Approximate maximum for all queues, 0 for no limit. A queue with few entries gets all of them; the
+            others get equal shares, as the `limit` of their ranges.
     """
     done = ReadPlan([], dict(places), {}, [])
     for queue, now in sorted(tails.items()):
@@ -404,7 +410,7 @@ def to_plain(places: Mapping[str, LogOffset]) -> dict[str, dict[str, Any]]:
 
 
 def loaded(text: str) -> Any:
-    """Parse offsets' text; ConfigError if it isn't JSON."""
+    """Parse offsets' text; raise ConfigError if it isn't JSON."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -412,7 +418,7 @@ def loaded(text: str) -> Any:
 
 
 def from_plain(data: Any) -> dict[str, LogOffset]:
-    """Read offsets from JSON data `{queue: {"id": "1763-0", "n": 12}}`; ConfigError for anything else."""
+    """Read offsets from JSON data `{queue: {"id": "1763-0", "n": 12}}`; raise ConfigError for anything else."""
     try:
         return {
             str(queue): LogOffset(_checked_id(one["id"]), int(one["n"]))

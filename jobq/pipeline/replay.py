@@ -36,7 +36,11 @@ from jobq.topics.messages import encoded
 
 @dataclass(frozen=True, slots=True)
 class ArchivedMessage:
-    """One message of a topic in the lake. at_ms: when it was appended."""
+    """One message of a topic in the lake.
+
+    Attributes:
+        at_ms: When it was appended.
+    """
 
     index: int
     at_ms: int
@@ -75,7 +79,11 @@ class ReplayTarget(Protocol):
 
 
 class Replayed(NamedTuple):
-    """The result of a replay. behind: messages skipped because the target has them already."""
+    """The result of a replay.
+
+    Attributes:
+        behind: Messages skipped because the target has them already.
+    """
 
     sent: int
     exists: int
@@ -137,7 +145,7 @@ def _checked(begun: int, first: int) -> int:
 
 
 def archived_messages(rows: Iterable[dict[str, Any]]) -> Iterator[ArchivedMessage]:
-    """Convert rows of the table `topics`. LakeError if the topic was deleted and recreated within them."""
+    """Convert rows of the table `topics`. Raises LakeError if the topic was deleted and recreated within them."""
     last = 0
     for row in rows:
         one = ArchivedMessage(
@@ -179,8 +187,9 @@ Shape = Literal["text", "json", "base64"]
 class QueueReplay:
     """A queue as the target of the replay `replay` ('': unnamed) of the topic `source`.
 
-    job: each message becomes a call of this job, with the content as its argument in the form `shape`; without a job,
-    contents are enqueued as they are. A deletion, which has no content, is skipped.
+    Attributes:
+        job: Each message becomes a call of this job, with the content as its argument in the form `shape`; without a
+            job, contents are enqueued as they are. A deletion, which has no content, is skipped.
     """
 
     per_call = PER_CALL

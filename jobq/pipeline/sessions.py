@@ -36,9 +36,13 @@ def session(
 ) -> SparkSession:
     """Start a session, or return this process's session with the settings that can still change.
 
-    master: by default JOBQ_SPARK_MASTER, else every core of this machine; spark-submit's own under spark-submit.
-    memory: the driver's heap, by default JOBQ_SPARK_MEMORY, else 1g. fast: start sooner, compute slower. conf: Spark's
-    settings, which win. Raises PipelineError with the JVM's last lines if it can't be started.
+    Raises PipelineError with the JVM's last lines if it can't be started.
+
+    Args:
+        master: JOBQ_SPARK_MASTER by default, else every core of this machine. Under spark-submit, its master.
+        memory: The driver's heap: JOBQ_SPARK_MEMORY by default, else 1g.
+        fast: Start sooner and compute more slowly.
+        conf: Spark's settings, which override the others.
     """
     SparkSession = _spark_session()
     given = dict(conf or {})

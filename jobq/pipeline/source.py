@@ -29,7 +29,7 @@ def register(spark: SparkSession) -> None:
 
 @told_without_traceback()
 def schema_of(options: Mapping[str, str]) -> StructType:
-    """Return the schema that the options name. ConfigError for bad options."""
+    """Return the schema that the options name. Raises ConfigError for bad options."""
 
     columns = columns_of(options)
     check_options(options)

@@ -249,7 +249,8 @@ class Figures(TypedDict):
 class _Life:
     """An accepted message that hasn't ended: 1 where it counts, else 0.
 
-    `newer`: the same of content that runs after the current run, None without.
+    Attributes:
+        newer: The same for newer content that runs after the current run; None without such content.
     """
 
     __slots__ = ("counted", "newer")
@@ -260,7 +261,7 @@ class _Life:
 
     @property
     def weight(self) -> int:
-        """How many acceptances hang on it."""
+        """Return how many acceptances hang on it."""
         return self.counted + (self.newer or 0)
 
     def start_newer(self) -> None:

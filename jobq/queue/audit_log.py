@@ -149,7 +149,11 @@ class AuditLog:
             lost(error)
 
     def page(self, before: str = "", limit: int = PAGE) -> list[AuditEntry]:
-        """Return at most `limit` entries, newest first; `before`: only entries older than the entry with this id."""
+        """Return at most `limit` entries, newest first.
+
+        Args:
+            before: Return only entries older than the entry with this id.
+        """
         if not 1 <= limit <= 1000 or (before and not _ENTRY_ID.fullmatch(before)):
             raise ConfigError(
                 f"before={before!r:.80}, limit={limit!r}: take the id of an entry, and 1 to 1,000"
@@ -168,7 +172,7 @@ class AuditLog:
             most -= len(found)
 
     def length(self) -> int:
-        """How many entries the log has."""
+        """Return how many entries the log has."""
         return int(self._client.command("XLEN", self._key))
 
 

@@ -127,7 +127,7 @@ class Bin:
         return [one is not None for one in found]
 
     def left_s(self) -> float | None:
-        """How long what is in it can still be put back; None for an empty bin."""
+        """Return how long what is in it can still be put back; None for an empty bin."""
         left_ms: int = self.client.command("PTTL", self.key)
         return left_ms / 1000 if left_ms >= 0 else None
 

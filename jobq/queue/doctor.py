@@ -287,7 +287,7 @@ def diagnose(facts: Facts) -> list[Finding]:
     if facts.away:
         remedy = "start it, or fail over to a replica; the queues of its slots are blocked"
         if facts.is_replica:
-            remedy = "start it, or remove it; nothing can be said of what a failover to it loses"
+            remedy = "start it, or remove it; the losses of a failover to it are unknown"
         level: Level = "warn" if facts.is_replica else "fail"
         return [Finding("server", level, f"no answer: {facts.away}", remedy)]
     checks = [check for check in CHECKS if not (facts.is_replica and check in OF_PRIMARIES)]
@@ -376,7 +376,7 @@ def eviction(facts: Facts) -> Iterator[Finding]:
 
 
 def memory(facts: Facts) -> Iterator[Finding]:
-    """How much room is left before enqueues are refused, or before the kernel kills the server."""
+    """Return how much room is left before enqueues are refused, or before the kernel kills the server."""
     used, limit = facts.number("used_memory"), facts.number("maxmemory")
     room = limit or facts.number("total_system_memory")
     if not used or not room:
@@ -387,7 +387,7 @@ def memory(facts: Facts) -> Iterator[Finding]:
     if share < 0.8:
         yield Finding("memory", "ok", value)
     else:
-        remedy = "add memory or workers, or clear queues that are not needed; at the limit every enqueue is refused"
+        remedy = "add memory or workers, or clear unneeded queues; at the limit every enqueue is rejected"
         yield Finding("memory", "fail" if limit and share >= 1 else "warn", value, remedy)
 
 
@@ -402,7 +402,7 @@ def persistence(facts: Facts) -> Iterator[Finding]:
         yield _append_only(facts.settings.get("appendfsync"))
     elif saves:
         yield Finding(
-            "persistence", "warn", f"snapshots only (save {saves}): a crash loses all since the last one",
+            "persistence", "warn", f"snapshots only (save {saves}): a crash loses all writes since the last snapshot",
             "CONFIG SET appendonly yes, and in the server's configuration",
         )  # fmt: skip
     else:
@@ -562,7 +562,7 @@ def exposure(facts: Facts) -> Iterator[Finding]:
 
 
 def connections(facts: Facts) -> Iterator[Finding]:
-    """Each child of a worker has a connection while it is idle, and a second one for some jobs."""
+    """Each child of a worker has a connection while it is idle, and another connection for some jobs."""
     now, most = facts.number("connected_clients"), facts.number("maxclients")
     if now and most:
         full = now > 0.8 * most

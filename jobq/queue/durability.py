@@ -73,7 +73,7 @@ class Confirmation:
 
     @property
     def missing(self) -> str:
-        """Why the last exchange was not confirmed; '' when it was."""
+        """Return why the last exchange was not confirmed; '' when it was."""
         return self._missing
 
     def check(self, mids: Sequence[str]) -> None:
@@ -174,7 +174,7 @@ def _each(asking: bool, *commands: Command) -> list[Command]:
 
 
 def _node(connection: Connection) -> tuple[Any, ...]:
-    """Where a connection leads."""
+    """Return where a connection leads."""
     return tuple(getattr(connection, name, "") for name in ("host", "port", "path"))
 
 

@@ -181,7 +181,7 @@ def _twice(
 
 
 def _places(queue: CheckedQueue, mid: bytes, limit: int) -> int:
-    """How many unnoted copies of one mid there are at one moment."""
+    """Return how many unnoted copies of one mid there are at one moment."""
     pages = (page for part in PLACES for page in _pages(queue, part, limit))
     return sum(page.mids.count(mid) for page in pages)
 

@@ -109,7 +109,7 @@ def result(base: str, mid: str) -> str:
 
 
 def django_record(base: str, mid: str) -> str:
-    """Where the attempts of a Django task are recorded."""
+    """Return where the attempts of a Django task are recorded."""
     return f"{base}django:{mid}"
 
 

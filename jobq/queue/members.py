@@ -49,7 +49,7 @@ class OutboxEntry(NamedTuple):
 
     @property
     def since_ms(self) -> int:
-        """When the entry was written, epoch ms by the server's clock."""
+        """Return when the entry was written, epoch ms by the server's clock."""
         return int(self.entry_id.partition("-")[0])
 
 

@@ -227,7 +227,7 @@ class OutageBuffer:
                 calls = list(self._waiting)
                 if not calls:
                     self._sender, self._stopped = None, set()
-                    logger.info("no enqueue waits in memory any more: %s messages did", over)
+                    logger.info("the outage buffer is empty: it held %s messages", over)
                     return
             if now_over := self._send_each(calls):
                 over, pause = over + now_over, MIN_PAUSE_S
@@ -369,7 +369,7 @@ class _Call:
 
     @cached_property
     def _keys(self) -> Counter[str]:
-        """How many of its messages each key has; '' = none."""
+        """Return how many of its messages each key has; '' = none."""
         if len(self._rows) == 2 * len(self.mids):
             return Counter({"": len(self.mids)})
         return Counter(map(str, self._rows[2::3]))

@@ -168,11 +168,11 @@ class Queue:
         return Admin(self.name, self.client, self.scripts, self.callers)
 
     def result_key(self, mid: str) -> str:
-        """Where the result of `mid` is kept, as a list of one."""
+        """Return where the result of `mid` is kept, as a list of one."""
         return keys.result(self.prefix, mid)
 
     def result_keys(self, mids: Sequence[str]) -> list[str]:
-        """Where the results of these mids are kept."""
+        """Return where the results of these mids are kept."""
         return [keys.result(self.prefix, mid) for mid in mids]
 
     def enqueue(
@@ -696,7 +696,11 @@ class Queue:
         caller: Caller | None,
         tries: Tries | None = None,
     ) -> Sequence[Enqueued]:
-        """Make one enqueue call, bypassing the outage buffer; `tries`: its earlier tries."""
+        """Make one enqueue call, bypassing the outage buffer.
+
+        Args:
+            tries: Its earlier tries.
+        """
         if monotonic() >= self.listed_until:
             self.register()
         own = caller or self.callers.take()
@@ -870,7 +874,7 @@ def enqueue_values(**options: Unpack[EnqueueOptions]) -> Values:
 
 
 def _until(until: Until | None, throttle: Duration | None) -> tuple[str, Argument]:
-    """When the mid is free again, as the script's arguments `again` and dedupe_ms."""
+    """Return when the mid is free again, as the script's arguments `again` and dedupe_ms."""
     if throttle is not None:
         if until is not None:
             raise ConfigError(

@@ -45,7 +45,11 @@ class Rule(NamedTuple):
 
 
 class QueueRules(NamedTuple):
-    """Limits of a queue and of all its keys; None: no limit. `max`: maximum number of the queue's running messages."""
+    """Limits of a queue and of all its keys; None: no limit.
+
+    Attributes:
+        max: Maximum number of the queue's running messages.
+    """
 
     max: int | None = None
     key_max: int | None = None
@@ -57,8 +61,11 @@ class QueueRules(NamedTuple):
 class KeyRow(NamedTuple):
     """One key of a queue. Times are epoch ms, 0: none.
 
-    `max`: None where there is no limit. `starts_at`: when its rate allows the next start. `oldest`: the message at
-    the head of its line. `most_waiting`: None where there is no limit.
+    Attributes:
+        max: None without a limit.
+        starts_at: When its rate allows the next start.
+        oldest: Message at the head of its line.
+        most_waiting: None without a limit.
     """
 
     key: str
@@ -150,7 +157,7 @@ def rate_kept(most: bytes | int, span_ms: bytes | int) -> Rate | None:
 
 
 def hold_ms(wait: Duration, seconds: float) -> int:
-    """How long a key is held."""
+    """Return how long a key is held."""
     if not 0 <= seconds <= MAX_HOLD_S:
         raise ConfigError(f"{wait!r:.200} is out of range; hold a key for 0 seconds to 365 days")
     return round(seconds * 1000)

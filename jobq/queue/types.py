@@ -196,7 +196,8 @@ class EnqueuedMany(Sequence[Enqueued]):
 class Message(msgspec.Struct, frozen=True, gc=False):
     """One message of a dequeue. `generation` names this life of the mid; `fence` only ever grows in a queue.
 
-    `unknowns`: how many times in a row a worker that doesn't know its job received it.
+    Attributes:
+        unknowns: How many times in a row a worker that doesn't know its job received it.
     """
 
     mid: str

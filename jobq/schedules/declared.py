@@ -83,7 +83,7 @@ def schedule(cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> 
 
 
 def schedules_of(job: Job[..., Any]) -> list[Schedule]:
-    """Return the declarations of a job's function; ConfigError for arguments that don't fit it."""
+    """Return the declarations of a job's function; raise ConfigError for arguments that don't fit it."""
     found = [declared.of(job.name) for declared in getattr(job, _KEPT, ())]
     for at, one in enumerate(found):
         try:
@@ -98,7 +98,7 @@ def schedules_of(job: Job[..., Any]) -> list[Schedule]:
 
 
 def declared_in(registry: Registry) -> dict[str, dict[str, Schedule]]:
-    """Queue -> name -> schedule; ConfigError where two have one name."""
+    """Queue -> name -> schedule; raise ConfigError where two have one name."""
     found: dict[str, dict[str, Schedule]] = {}
     for job in registry:
         for one in schedules_of(job):

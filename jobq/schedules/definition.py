@@ -81,7 +81,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.cron or f"every {self.every_ms / 1000:g}s"
 
     def shift_ms(self, queue: str) -> int:
-        """How long after its ticks it is enqueued: a share of `spread` that is always the same."""
+        """Return how long after its ticks it is enqueued: a share of `spread` that is always the same."""
         return zlib.crc32(f"{queue}/{self.name}".encode()) % self.spread_ms if self.spread_ms else 0
 
     def tick(self, at_ms: int, missed: int) -> Tick:
@@ -96,7 +96,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Owed(NamedTuple):
-    """A tick that is due. runs: whether it is enqueued, or only noted as missed."""
+    """A tick that is due.
+
+    Attributes:
+        runs: Whether it is enqueued, or only recorded as missed.
+    """
 
     tick_ms: int
     missed: int
@@ -104,7 +108,11 @@ class Owed(NamedTuple):
 
 
 def owed(schedule: Schedule, last_ms: int, now_ms: int) -> list[Owed]:
-    """What is due after the last tick, oldest first. now_ms: less the schedule's shift."""
+    """What is due after the last tick, oldest first.
+
+    Args:
+        now_ms: The present, minus the schedule's shift.
+    """
     all_of_them = schedule.missed == "all"
     newest: list[int] = []
     count = 0
@@ -128,7 +136,7 @@ def following(schedule: Schedule, now_ms: int) -> Iterator[int]:
 
 @lru_cache(maxsize=2_000)
 def ticks_of(cron: str, every_ms: int, zone: str) -> Ticks:
-    """Return the times of a schedule. ConfigError if it can't be read."""
+    """Return the times of a schedule. Raises ConfigError if it can't be read."""
     return Cron(cron, zone) if cron else Every(every_ms / 1000)
 
 

@@ -190,7 +190,7 @@ class Cron:
         return there.astimezone(UTC).astimezone(self._zone).replace(tzinfo=None) != local
 
     def _moved(self, local: datetime) -> int:
-        """When the clocks have moved past a time that they leave out."""
+        """Return when the clocks have moved past a time that they leave out."""
         while self._is_left_out(local):
             local += timedelta(minutes=1)
         return _ms(local.replace(tzinfo=self._zone))

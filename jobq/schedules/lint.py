@@ -15,7 +15,11 @@ MINUTE_MS = 60_000
 
 
 def findings(schedule: Schedule, now_ms: int, timeout_s: float | None = None) -> Iterator[str]:
-    """Warnings, each a sentence. timeout_s: of its job."""
+    """Warnings, each a sentence.
+
+    Args:
+        timeout_s: Timeout of its job.
+    """
     coming = list(islice(schedule.ticks.after(now_ms), TICKS))
     if not coming:
         yield f"{schedule.rule!r} never comes again"

@@ -26,9 +26,13 @@ _FROM = {"c": "code", "a": "added"}
 class ScheduleRow(NamedTuple):
     """One schedule of a queue. Times are epoch ms.
 
-    schedule: its definition; None if there is none, or one that can't be read. problem: '' or "no definition" or
-    "unreadable". origin: "code", "added" or ''. next_ms: None if it never comes again. last_ms: of the last tick that
-    was enqueued; None if there was none. late_ms: how long the next tick has been due.
+    Attributes:
+        schedule: Its definition; None if it is missing or can't be read.
+        problem: '' or "no definition" or "unreadable".
+        origin: "code", "added" or ''.
+        next_ms: None after the last tick.
+        last_ms: Time of the latest enqueued tick; None if there was none.
+        late_ms: How long the next tick has been due.
     """
 
     queue: str
@@ -181,7 +185,11 @@ class ScheduleRecord(JsonRecord):
 def schedule_records(
     queue: str, found: Schedules, known: Sequence[WorkerCode]
 ) -> Iterator[ScheduleRecord]:
-    """Yield the records of all schedules of a queue, by name. known: of the queue's workers."""
+    """Yield the records of all schedules of a queue, by name.
+
+    Args:
+        known: Code of the queue's workers.
+    """
     for row in rows_of(queue, found):
         undeclared, one = is_undeclared(row, known), row.schedule
         rule = (one.rule, one.cron, one.every_ms, one.zone) if one else ("", "", 0, "")
@@ -243,9 +251,12 @@ def schedules_of_queues(
 
 
 def run_now(queue: Queue, name: str, found: Schedules, job: Job[..., Any] | None = None) -> Ticked:
-    """Enqueue a schedule's call, whatever its ticks are; detail: the mid. job: its job, if the caller has it.
+    """Enqueue a schedule's call, whatever its ticks are; detail: the mid.
 
     Raises ConfigError if the server has no definition that can be read, and KeyFullError if its key's line is full.
+
+    Args:
+        job: Its job, if the caller has it.
     """
     text = found.definitions.get(name, "")
     if not text:

@@ -44,7 +44,11 @@ Ask = Callable[[int, Callable[[], object]], bool]
 
 
 class Scheduler:
-    """The schedules of some queues. monotonic, share, now: of clocks and of chance, for tests."""
+    """The schedules of some queues.
+
+    Attributes:
+        monotonic, share, now: Sources of time and chance, for tests.
+    """
 
     def __init__(
         self,
@@ -250,9 +254,12 @@ def enqueue_tick(
     at_once: bool = False,
     now: int | None = None,
 ) -> Ticked:
-    """Enqueue the call of a tick. at_once: whatever the ticks are. Middleware has no part in it.
+    """Enqueue the call of a tick.
 
     The supervisor makes this call, and children are forked from it: they would share what middleware opens.
+
+    Args:
+        at_once: Enqueue it regardless of the ticks. Middleware doesn't apply.
     """
     try:
         call = job.decoded(list(schedule.args), dict(schedule.kwargs))

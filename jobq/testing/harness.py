@@ -118,7 +118,10 @@ class Kit:
         self.close()
 
     def close(self) -> None:
-        """End running work; restore the default client, the environment and the time. AssertionError if `strict`."""
+        """End running work; restore the default client, the environment and the time.
+
+        Raises AssertionError if `strict`.
+        """
         if self._closed:
             return
         self._closed = True
@@ -182,7 +185,8 @@ class Kit:
     ) -> Iterator[ForkedWorker]:
         """Run a real worker, forked from this process; `wait` on it. It follows the server's clock.
 
-        settings: see jobq.config.WorkerSettings, such as concurrency and lease_s.
+        Args:
+            settings: Fields of jobq.config.WorkerSettings, such as concurrency and lease_s.
         """
         started = self._start_worker(processes, queues, **settings)
         try:

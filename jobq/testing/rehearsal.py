@@ -110,7 +110,7 @@ class TrialPlan(NamedTuple):
 
 
 def checked_plan(plan: TrialPlan, job: Job[..., Any]) -> TrialPlan:
-    """Return the plan with defaults filled in; ConfigError if it is impossible."""
+    """Return the plan with defaults filled in; raise ConfigError if it is impossible."""
     known: tuple[str, ...] = get_args(FaultName)
     faults = plan.faults or [name for name in known if name != "reordered" or plan.other]
     unknown = set(faults) - set(known)
@@ -171,7 +171,7 @@ class Lifecycle:
 
     @property
     def outcome(self) -> str:
-        """How the message ended; '' if it is done."""
+        """Return how the message ended; '' if it is done."""
         if self.ending is None or self.ending.outcome == "done":
             return ""
         why = f": {self.error!r}" if self.error is not None else ""

@@ -73,7 +73,10 @@ class DjangoOutboxes:
 
 
 def relay(client: Client, session: Any) -> int:
-    """Enqueue the rows that a session sees, and delete them there; return how many. AssertionError for bad rows."""
+    """Enqueue the rows that a session sees, and delete them there; return how many.
+
+    Raises AssertionError for bad rows.
+    """
     table = SessionTable(session)
     done = Relay(table, client)
     done.run(once=True)

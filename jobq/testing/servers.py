@@ -104,7 +104,7 @@ def connected(settings: ServerSettings, clock: Any) -> KitClient:
 
 
 def flushable(url: str, may_flush: bool, process: int = 0) -> str:
-    """Return the URL of a server that tests may empty; ConfigError unless that is certain.
+    """Return the URL of a server that tests may empty; raise ConfigError unless that is certain.
 
     Args:
         process: The number of this test process. Each process uses the next database.

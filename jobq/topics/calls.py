@@ -50,7 +50,11 @@ class TopicCalls(BlockingFacade):
     def run_steps(
         self, name: str, values: Values, *, group: str = "", whole: bool = False
     ) -> Steps[Any]:
-        """Run a script that is harmless to repeat. whole: as in Request."""
+        """Run a script that is harmless to repeat.
+
+        Args:
+            whole: See Request.
+        """
         script = self.scripts(group)[name]
         reply = yield Request(script.keys[0], script.state(values), whole)
         return reply
@@ -107,7 +111,10 @@ class TopicCalls(BlockingFacade):
 class ListedTopics(NamedTuple):
     """Topics that a page or a command looks at.
 
-    names: sorted. strange: entries that can't be names, sorted. left_out: how many other names weren't taken.
+    Attributes:
+        names: Sorted names.
+        strange: Entries that can't be names, sorted.
+        left_out: Number of other, unread names.
     """
 
     names: list[str]

@@ -37,8 +37,11 @@ class TopicMessage(msgspec.Struct, frozen=True, gc=False):
 class TopicBatch(NamedTuple):
     """The result of a poll: messages with indexes from `first` to `last`, and the proof that they are held.
 
-    `deliveries` counts how often they were handed out, this time too. `lease_at`: the end of the lease.
-    `skipped`: indexes passed over because retention had dropped them unread.
+    `deliveries` counts how often they were handed out, this time too.
+
+    Attributes:
+        lease_at: The end of the lease.
+        skipped: Number of indexes passed over because retention had dropped them unread.
     """
 
     messages: list[TopicMessage]
@@ -171,7 +174,7 @@ def _decoded_headers(headers: bytes) -> dict[str, str]:
 
 
 def position_of(position: Position) -> dict[str, str | int]:
-    """Where to begin, as the arguments of scripts: 'earliest', 'latest', an index, or a datetime with a zone."""
+    """Return where to begin, as the arguments of scripts: 'earliest', 'latest', an index, or a datetime with a zone."""
     if isinstance(position, datetime):
         return {"start": "time", "value": moment_of(position)}
     if isinstance(position, int) and not isinstance(position, bool):

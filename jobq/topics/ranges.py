@@ -27,8 +27,9 @@ MAX_BYTES = 4 * 1024 * 1024
 class RangeReader:
     """Reads a range of indexes, about 256 KiB at a time.
 
-    strict: raise OutOfRangeError if retention has dropped some messages; otherwise continue with the first existing
-    message.
+    Attributes:
+        strict: Raise OutOfRangeError if retention has dropped some messages; otherwise continue with the first existing
+            message.
     """
 
     def __init__(self, binding: TopicCalls, following: int, upto: int, strict: bool) -> None:

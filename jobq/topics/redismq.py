@@ -37,7 +37,11 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.005, 0.25
 
 
 class RedismqTopic:
-    """The topic `name` in redismq's layout. ttl: how long a message is kept; None keeps it forever, as redismq does."""
+    """The topic `name` in redismq's layout.
+
+    Attributes:
+        ttl: How long to keep a message. By default it never expires, as in redismq.
+    """
 
     def __init__(
         self, name: str, client: Client | None = None, *, ttl: float | timedelta | None = None
@@ -74,7 +78,11 @@ class RedismqTopic:
         return RedismqReader(self, group, out_of_range)
 
     def read(self, start: int = 1, end: int | None = None) -> Iterator[TopicMessage]:
-        """Yield existing messages from `start` to `end`; no position moves. end: None for the current last message."""
+        """Yield existing messages from `start` to `end`; no position moves.
+
+        Args:
+            end: Last index; None for the current last message.
+        """
         upto = self.last() if end is None else end
         first, count = max(1, start), FIRST_PAGE
         while first <= upto:
@@ -117,11 +125,11 @@ class RedismqTopic:
 
     @property
     def counter_key(self) -> str:
-        """Where the index of the last message is kept."""
+        """Return where the index of the last message is kept."""
         return f"{self.name}:nextIndex"
 
     def message_key(self, index: int) -> str:
-        """Where a message is kept."""
+        """Return where a message is kept."""
         return f"{self.name}:messages:{index}"
 
     def scripts(self, position_key: str) -> BoundScripts:
@@ -170,7 +178,11 @@ class RedismqReader:
         return f"{type(self).__name__}({self.topic.name!r}, {self.group!r})"
 
     def poll(self, count: int = 100, block: float | timedelta = 0) -> TopicBatch:
-        """Return the next messages, up to `count`. block: how long to wait for the first message, by polling."""
+        """Return the next messages, up to `count`.
+
+        Args:
+            block: How long to wait for the first message, by polling.
+        """
         if not 1 <= count <= PER_CALL:
             raise ConfigError(f"count={count!r}: take 1 to {PER_CALL:,} messages at a time")
         deadline, pause = time.monotonic() + duration_s(block), FIRST_PAUSE_S
@@ -216,7 +228,7 @@ class RedismqReader:
 
     @property
     def position_key(self) -> str:
-        """Where the last index that the group was given is kept."""
+        """Return where the last index that the group was given is kept."""
         return f"{self.topic.name}:{self.group}:nextIndex"
 
     def _ask(self, count: int) -> tuple[TopicBatch, bool]:

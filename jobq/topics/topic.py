@@ -78,10 +78,12 @@ class Topic(BlockingFacade):
     ) -> Steps[list[int]]:
         """Append messages; return their indexes. A round trip appends up to 1,000, all of them or none.
 
-        The indexes of one round trip are consecutive. durability: memory, disk or replicas=n instead of
-        the client's. Raises ConfigError or CodecError for a bad message before its round trip, ServerFullError when
-        the server's memory is full, NotDurableError when what was appended isn't as durable as asked,
-        UnavailableError when the outcome is unknown.
+        The indexes of one round trip are consecutive. Raises ConfigError or CodecError for a bad message before its
+        round trip, ServerFullError when the server's memory is full, NotDurableError when the appended messages aren't
+        as durable as requested, UnavailableError when the outcome is unknown.
+
+        Args:
+            durability: `memory`, `disk` or `replicas=n` instead of the client's.
         """
         indexes: list[int] = []
         for args in _batches(records):

@@ -18,7 +18,11 @@ from jobq.web.site import site_of
 def audited(
     request: Request, verb: str, *, queue: str = "", filter: str = "", number: int | None = None
 ) -> AbstractContextManager[Performed]:
-    """Write who does what to the audit log, around an action. queue, filter, number: as in `Act`."""
+    """Write who does what to the audit log, around an action.
+
+    Args:
+        queue, filter, number: See `Act`.
+    """
     me = identity_of(request)
     act = Act(me.name, me.role.word, verb, queue, filter, number)
     return AuditLog(site_of(request).operate).performing(act)

@@ -38,7 +38,11 @@ Points = Sequence[tuple[float, float | None]]
 
 
 class ChartView(NamedTuple):
-    """One chart with its legend and its table. drawing: '' while there is nothing to draw."""
+    """One chart with its legend and its table.
+
+    Attributes:
+        drawing: '' while there is nothing to draw.
+    """
 
     name: str
     title: str
@@ -115,7 +119,7 @@ def starts(workers: Sequence[WorkerEntry], since_s: float) -> list[Mark]:
 
 
 def backlog(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartView:
-    """How many messages are ready, delayed and running."""
+    """Return how many messages are ready, delayed and running."""
     lines = [
         (name, name, sampling.points(queue, figure, span.since, span.until))
         for name, figure in (("ready", READY), ("delayed", DELAYED), ("running", RUNNING))
@@ -124,7 +128,7 @@ def backlog(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartView
 
 
 def dequeued(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartView:
-    """How many messages were handed out per second."""
+    """Return how many messages were handed out per second."""
     points = sampling.points(queue, HANDOUTS, span.since, span.until)
     return _chart(
         "dequeued", "Hand-outs per second", [("hand-outs", "running", points)], span, _rate
@@ -134,7 +138,11 @@ def dequeued(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartVie
 def outcomes(
     sampling: Sampling, span: ChartRange, queue: str | None = None, past: Past | None = None
 ) -> ChartView:
-    """How many attempts were done, failed and died in each minute. past: before what was read here."""
+    """Return how many attempts were done, failed and died in each minute.
+
+    Args:
+        past: Counts before those that were read here.
+    """
     known, since_s = sampling.outcomes, _since_s(sampling, span, queue)
     past = None if past and past.error else past
     minutes = past.step_s / 60 if past else 1

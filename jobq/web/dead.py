@@ -50,12 +50,13 @@ class DeadGroup(NamedTuple):
 
 
 class DeadGroups(NamedTuple):
-    """The groups, the largest first. total: dead messages of these queues, of which looked_at were read.
+    """The groups, the largest first.
 
     Attributes:
         more: Number of omitted groups.
         at_ms: Time by the server's clock.
         problems: Queue -> why it can't be read.
+        total: Dead messages of these queues, of which looked_at were read.
     """
 
     groups: list[DeadGroup]

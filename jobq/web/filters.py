@@ -34,7 +34,11 @@ _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
 
 
 class FilterError(ConfigError):
-    """A filter can't be read. column: where, from 1; 0 for the whole filter."""
+    """A filter can't be read.
+
+    Attributes:
+        column: Position in the text, from 1; 0 for the whole filter.
+    """
 
     def __init__(self, message: str | None = None, column: int = 0) -> None:
         super().__init__(f"column {column}: {message}" if column else message)
@@ -45,8 +49,10 @@ class FilterError(ConfigError):
 class Row:
     """Filterable facts about a message or event. '' and None: unknown.
 
-    age_ms: since the enqueue, of a dead message since its death, of an event since it was written. due_ms: until it is
-    due, negative once it is late. arguments: redacted `(args, kwargs)`, None where they can't be read.
+    Attributes:
+        age_ms: Time since the enqueue; for a dead message since its death, for an event since it was written.
+        due_ms: Time until it is due, negative once it is late.
+        arguments: Redacted `(args, kwargs)`, None if they can't be read.
     """
 
     queue: str

@@ -171,7 +171,11 @@ def _progress(flow: FlowView, view: StepView) -> str:
 
 
 def graph_of(flow: FlowView, href: Callable[[StepRow], str]) -> DrawnGraph:
-    """Draw the steps and their edges. href: where a step of the drawing leads."""
+    """Draw the steps and their edges.
+
+    Args:
+        href: Returns the link of a step of the drawing.
+    """
     rows, path = step_rows(flow), [one.step for one in flow.critical_path]
     following = set(itertools.pairwise(path))
     nodes = [
@@ -198,7 +202,11 @@ def says(flow: FlowView) -> str:
 
 
 class ListedFlow(NamedTuple):
-    """A row of the list. share: how much of it is over; of a map that runs, the share of its members counts."""
+    """A row of the list.
+
+    Attributes:
+        share: Finished share of the flow. For a running map, the share of its members counts.
+    """
 
     row: FlowRow
     share: float

@@ -189,7 +189,11 @@ ANYTHING = Wanted()
 
 
 class RunPage(NamedTuple):
-    """Newest runs first. next_cursor: where the next page begins, None at the end."""
+    """Newest runs first.
+
+    Attributes:
+        next_cursor: Start of the next page, None at the end.
+    """
 
     runs: tuple[RunRow, ...]
     next_cursor: str | None

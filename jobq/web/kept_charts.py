@@ -30,7 +30,11 @@ class KeptCharts:
     def filled(
         self, own: Points, queue: str, figure: int, since_s: float, until_s: float, *, step_s: int
     ) -> Points:
-        """Return the points, with kept ones in minutes in which none is known. step_s: between these."""
+        """Return the points, with kept ones in minutes in which none is known.
+
+        Args:
+            step_s: Time between the points.
+        """
         known = {int(at // 60) for at, value in own if value is not None}
         kept: Points = []
         for minute, value in _values(self._minutes(queue), figure):

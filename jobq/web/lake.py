@@ -238,7 +238,7 @@ class LakeHistory:
         return ErrorHistory(found[0] if found else None, tuple(newest))
 
     def first_seen(self, groups: Sequence[str]) -> dict[str, int]:
-        """When each group of errors was first seen, of all days that the lake has; epoch ms."""
+        """Return when each group of errors was first seen, of all days that the lake has; epoch ms."""
         if not groups:
             return {}
         rows = self.query(
@@ -342,7 +342,7 @@ class LakeHistory:
     ) -> list[dict[str, Any]]:
         """Return the rows of a statement about one table: the rows of this server, of marks all.
 
-        LakeError if the statement fails or takes too long, or if the lake has events, but only of other servers.
+        Raises LakeError if the statement fails or takes too long, or if the lake has events, but only of other servers.
 
         Args:
             parts: Inserted into the statement for their names in braces; never from outside.

@@ -49,7 +49,8 @@ class StateShown(NamedTuple):
 class AttemptShown(NamedTuple):
     """One attempt, ended or running. Times are epoch ms; ended_at 0: it runs. None: unknown.
 
-    wait_ms: since the enqueue, or since the end of the attempt before.
+    Attributes:
+        wait_ms: Time since the enqueue, or since the end of the previous attempt.
     """
 
     number: int
@@ -111,7 +112,7 @@ class MessageShown:
 
     @property
     def enqueued_at(self) -> int:
-        """When it was enqueued, epoch ms, by its content or else by its events; 0 if neither says."""
+        """Return when it was enqueued, epoch ms, by its content or else by its events; 0 if neither says."""
         history = reversed(self.facts.history)
         return self.call.enqueued_at or next((at for one in history if (at := one.enqueued_at)), 0)
 
@@ -122,7 +123,7 @@ class MessageShown:
 
 
 def read_message(client: Client, contents: Contents, queue_name: str, mid: str) -> MessageShown:
-    """Read everything about one message. ConfigError for a name that no queue or message can have."""
+    """Read everything about one message. Raises ConfigError for a name that no queue or message can have."""
     queue, mid = Queue(queue_name, client), checked_mid(mid)
     collector = Collector(queue, result=True)
     facts = collector.collect(mid)

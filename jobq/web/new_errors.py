@@ -71,7 +71,11 @@ class ErrorGroups:
         self._since: dict[str, int] = {}
 
     def take(self, queue: str, entries: Sequence[StreamEntry], weight: float = 1.0) -> None:
-        """Count entries of a queue, in any order. weight: how many events each of them stands for."""
+        """Count entries of a queue, in any order.
+
+        Args:
+            weight: Number of events that each entry stands for.
+        """
         if not entries:
             return
         count = max(1, round(weight))

@@ -17,7 +17,11 @@ _STEERING = ("control:quiet", "control:resume", "control:restart")
 
 
 class NewestActs(NamedTuple):
-    """The newest entries. unread: why the log can't be read."""
+    """The newest entries.
+
+    Attributes:
+        unread: Reason why the log can't be read.
+    """
 
     entries: Sequence[AuditEntry] = ()
     unread: str = ""

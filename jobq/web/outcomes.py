@@ -25,7 +25,11 @@ _COLUMN = {"done": DONE, "retry": FAILED, "crashed": FAILED, "recovered": FAILED
 
 
 class StreamEntry(NamedTuple):
-    """One entry of an event stream. at_ms: when the server wrote it."""
+    """One entry of an event stream.
+
+    Attributes:
+        at_ms: When the server wrote it.
+    """
 
     at_ms: int
     event: Event
@@ -72,7 +76,12 @@ class DurationCounts:
 
 
 class Recent(NamedTuple):
-    """How attempts of the last RECENT_MINUTES ended. sampled: the figures are estimates. known: events were read."""
+    """How attempts of the last RECENT_MINUTES ended.
+
+    Attributes:
+        sampled: Whether the figures are estimates.
+        known: Whether events were read.
+    """
 
     done: float = 0.0
     failed: float = 0.0
@@ -134,7 +143,11 @@ class Outcomes:
         self._dead: deque[DeadEvent] = deque(maxlen=10 * NEWEST_DEAD)
 
     def take(self, queue: str, entries: Sequence[StreamEntry], weight: float = 1.0) -> None:
-        """Count entries of a queue, in any order. weight: how many events each of them stands for."""
+        """Count entries of a queue, in any order.
+
+        Args:
+            weight: Number of events that each entry stands for.
+        """
         with self._lock:
             mine = self._queues.get(queue) or self._queues.setdefault(queue, _OfQueue())
             counted = mine.take([one for one in entries if one.event.kind in _COLUMN], weight)
@@ -175,7 +188,11 @@ class Outcomes:
     def counted(
         self, queue: str | None, column: int, since_s: float, until_s: float
     ) -> list[tuple[float, float | None]]:
-        """Return how many attempts ended so in each minute; 0 where nothing ended. queue: None = all."""
+        """Return how many attempts ended so in each minute; 0 where nothing ended.
+
+        Args:
+            queue: None means all.
+        """
         first, last = int(since_s // 60), int(until_s // 60)
         found = dict.fromkeys(range(first, last + 1), 0.0)
         with self._lock:

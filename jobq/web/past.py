@@ -26,7 +26,12 @@ MAX_KEPT = 100
 
 
 class Past(NamedTuple):
-    """Attempts of a range, and its deploys. since_s: when the lake begins. error: why it can't be read, else ''."""
+    """Attempts of a range, and its deploys.
+
+    Attributes:
+        since_s: Beginning of the lake.
+        error: Reason why it can't be read, else ''.
+    """
 
     points: Sequence[PastPoint] = ()
     step_s: float = 60.0
@@ -44,7 +49,11 @@ class PastReader:
         self._known: dict[tuple[str, str], tuple[float, Past]] = {}
 
     def past_of(self, word: str, span: Span, queue: str = "") -> Past:
-        """Return the past of a queue, or of all if that is ''. word: the name of the range."""
+        """Return the past of a queue, or of all if that is ''.
+
+        Args:
+            word: The name of the range.
+        """
         asked, now = (word, queue), time.monotonic()
         with self._lock:
             until, known = self._known.get(asked, (0.0, Past()))

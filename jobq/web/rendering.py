@@ -95,9 +95,12 @@ class Times:
 def render(
     request: Request, template: str, *, status: int = 200, live: float = LIVE_S, **facts: Any
 ) -> Response:
-    """Return a page. live: after how many seconds it refreshes itself, 0 = never.
+    """Return a page.
 
     For app.js, which refreshes the page, return only the changing part, or 304 if it is unchanged.
+
+    Args:
+        live: Seconds until it refreshes itself, 0 for never.
     """
     part = LIVE_HEADER in request.headers
     text = environment().get_template(template).render(

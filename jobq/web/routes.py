@@ -62,7 +62,12 @@ class DeclaredRoute:
 
 @dataclass(frozen=True)
 class NavEntry:
-    """A link of the rail. key: the second key of the shortcut `g q`. shown: whether this installation uses it."""
+    """A link of the rail.
+
+    Attributes:
+        key: The second key of the shortcut `g q`.
+        shown: Whether this installation uses it.
+    """
 
     route: str
     label: str
@@ -146,7 +151,7 @@ def form_of(request: Request) -> FormData:
 def path_to(request: Request, route: str, **values: Any) -> str:
     """Return the path of a route with the prefix: parts of the path by name, other values as its query.
 
-    Values that are None are left out. KeyError for a route that isn't declared.
+    Values that are None are left out. Raises KeyError for a route that isn't declared.
     """
     found = ROUTES.declared[route]
     parts = {name: values.pop(name) for name in found.parameters}

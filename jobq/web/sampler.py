@@ -70,7 +70,7 @@ class Totals(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Everything of one reading. taken: time.monotonic(); number: of the reading, which only grows.
+    """Everything of one reading.
 
     Attributes:
         at_ms: Epoch ms by the server's clock.
@@ -82,6 +82,8 @@ class Snapshot(NamedTuple):
         left_out: Listed queue names that weren't read, because they are unused or too many.
         incidents: Problems, each cause before its symptoms.
         longest: Queue -> its longest-running job.
+        taken: Result of time.monotonic().
+        number: Number of the reading, which only grows.
     """
 
     number: int
@@ -102,7 +104,7 @@ class Snapshot(NamedTuple):
 
     @property
     def age_s(self) -> float:
-        """How long ago it was read."""
+        """Return how long ago it was read."""
         return max(0.0, time.monotonic() - self.taken)
 
     @property

@@ -70,11 +70,12 @@ class SearchLimits(NamedTuple):
 
 @dataclass(frozen=True)
 class ListedRow:
-    """One row of a list. status: the stored word, `dead`, or the kind of an event.
+    """One row of a list.
 
     Attributes:
         at_ms: When a message was enqueued or died, or an event was written; 0 = unknown.
         call: The visible part of the message.
+        status: The stored word, `dead`, or the kind of an event.
     """
 
     row: Row
@@ -100,9 +101,13 @@ class ListedRow:
 
 
 class FoundRows(NamedTuple):
-    """Rows that match. total: messages in these places, of which looked_at were read. cursor: '' at the end.
+    """Rows that match.
 
-    at_ms: the moment of this list by the server's clock. problems: queue -> why it can't be read.
+    Attributes:
+        total: Number of messages in these places; `looked_at` of them were read.
+        cursor: '' at the end.
+        at_ms: Time of this list by the server's clock.
+        problems: Queue -> reason why it can't be read.
     """
 
     rows: list[ListedRow]

@@ -21,15 +21,21 @@ _COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 class WebSettings:
     """Settings of one dashboard.
 
-    title: the name of the cluster, in the header. accent: its colour, `#rrggbb`. prefix: the first part of every
-    path, as `/ops/jobq`, if a proxy passes it on.
-    read_only: refuse every action. lake, storage: where history is kept. source: the name of this server in a lake
-    that several servers share. redact: further patterns of names of
-    arguments whose values are hidden. hide_errors: show the types of errors, not their texts. trace_url: link to a
-    trace, with {trace_id}. modules: modules of jobs that this process imported. identify: for a program that serves the
-    dashboard: who sends a request, None = nobody. hosts: the names under which that program serves it; none = the
-    program checks the Host header. access: who may use what `jobq web` serves, in place of these two.
-    home_url, home_label: a link in the header, back to the program that serves the dashboard.
+    Attributes:
+        title: The name of the cluster, in the header.
+        accent: Its colour, `#rrggbb`.
+        prefix: First part of every path, such as `/ops/jobq`, if a proxy passes it on.
+        read_only: Reject every action.
+        lake, storage: Location of history.
+        source: The name of this server in a lake that several servers share.
+        redact: Further patterns of argument names whose values are hidden.
+        hide_errors: Show the types of errors, not their texts.
+        trace_url: Link to a trace, with {trace_id}.
+        modules: Modules of jobs that this process imported.
+        identify: For a program that serves the dashboard: returns the sender of a request, None for nobody.
+        hosts: Names under which that program serves it; without names, the program checks the Host header.
+        access: Access rules of `jobq web`, instead of `identify` and `hosts`.
+        home_url, home_label: A link in the header, back to the program that serves the dashboard.
     """
 
     title: str = "jobq"
@@ -51,7 +57,7 @@ class WebSettings:
 
     @property
     def who_may(self) -> AccessSettings:
-        """Who may use the dashboard. ConfigError if nothing says it."""
+        """Who may use the dashboard. Raises ConfigError if nothing says it."""
         return self.access or AccessSettings(identify=self.identify, hosts=self.hosts)
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ class HistorySources:
         )
 
     def choose(self, span: Span, wanted: str = "auto") -> StreamHistory | LakeHistory:
-        """Return the source for a range of time. ConfigError for a lake that isn't there."""
+        """Return the source for a range of time. Raises ConfigError for a lake that isn't there."""
         if wanted == "lake" and self.lake is None:
             raise ConfigError("this dashboard has no lake; start 'jobq web' with --lake PATH")
         if wanted == "events" or self.lake is None:

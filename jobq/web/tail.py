@@ -24,7 +24,11 @@ class Follower(Protocol):
     """Counts events. It is called in the sampler's thread, and read in others."""
 
     def take(self, queue: str, entries: Sequence[StreamEntry], weight: float = 1.0) -> None:
-        """Count entries of a queue, in any order. weight: how many events each of them stands for."""
+        """Count entries of a queue, in any order.
+
+        Args:
+            weight: Number of events that each entry stands for.
+        """
 
     def forget(self, names: Iterable[str]) -> None:
         """Drop data about deleted queues."""
@@ -63,7 +67,12 @@ class _FollowedStream:
         self.added, self.last = added, last or self.last
 
     def read_back(self, found: Sequence[Any], count: int, since: int) -> None:
-        """Note what was read of the past. count: how many entries were asked for. since: when they begin, epoch ms."""
+        """Note what was read of the past.
+
+        Args:
+            count: Number of requested entries.
+            since: Beginning of the entries, epoch ms.
+        """
         if not self.last:
             self.last = found[0][0].decode() if found else self.floor or f"{since}-0"
         if len(found) == count:

@@ -22,9 +22,11 @@ _FINE = frozenset(("working", "idle"))
 
 
 class Growth(NamedTuple):
-    """How the number of ready messages changes. per_s: None if it was watched too briefly.
+    """How the number of ready messages changes.
 
-    since_s: epoch seconds of the last moment at which it was as low as it ever was while it was watched.
+    Attributes:
+        per_s: None if it was watched too briefly.
+        since_s: Time of the latest minimum since the watch began, epoch seconds.
     """
 
     per_s: float | None = None
@@ -34,9 +36,12 @@ class Growth(NamedTuple):
 class QueueFigures(NamedTuple):
     """A queue's figures at a moment. None: unknown.
 
-    oldest_ms: how long the next message has waited; at_least: it has waited this long or longer. dequeued_per_s: None
-    before the second sample. broken: why the queue can't be read. pause_ends: when its pause ends, epoch ms; 0 if only
-    a person ends it.
+    Attributes:
+        oldest_ms: How long the next message has waited.
+        at_least: It has waited this long or longer.
+        dequeued_per_s: None before the second sample.
+        broken: Reason why the queue can't be read.
+        pause_ends: When its pause ends, epoch ms; 0 if only a person ends it.
     """
 
     queue: str
@@ -75,7 +80,7 @@ class QueueFigures(NamedTuple):
 
     @property
     def empty_in_s(self) -> float | None:
-        """When ready is empty at this rate: infinity for never, None if that isn't known."""
+        """Return when ready is empty at this rate: infinity for never, None if that isn't known."""
         if not self.ready:
             return 0.0
         per_s = self.growth.per_s

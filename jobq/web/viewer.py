@@ -16,7 +16,11 @@ from jobq.web.site import Site, site_of
 
 
 class AskedFilter(NamedTuple):
-    """The filter of a page. error: why its text can't be read; nothing is listed then."""
+    """The filter of a page.
+
+    Attributes:
+        error: Reason why its text can't be read; nothing is listed then.
+    """
 
     text: str
     filter: Filter

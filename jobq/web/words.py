@@ -108,7 +108,11 @@ def remedy(one: QueueFigures) -> str:
 
 
 def headline(snapshot: Snapshot, nfindings: int) -> Headline:
-    """Return the first line of the first page. nfindings: lines of its list, which the first cause begins."""
+    """Return the first line of the first page.
+
+    Args:
+        nfindings: Number of lines in its list, which begins with the first cause.
+    """
     count, bad = len(snapshot.queues), snapshot.in_trouble
     words = counted(count, "queue")
     if snapshot.causes:

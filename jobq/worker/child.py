@@ -73,9 +73,11 @@ class TickSource(Protocol):
 class Hooks(NamedTuple):
     """Called in each child, before its first message and before its exit.
 
-    keeper: renews what jobs hold elsewhere, in the supervisor; None: each child does so itself. ticks: makes what
-    enqueues ticks of schedules there. changed: whether the program's files have changed, so that the worker ends with
-    exit_codes.RELOAD. listeners: run in the monitor process; without any there is none.
+    Attributes:
+        keeper: Renews the jobs' holdings elsewhere, in the supervisor; None if each child does so itself.
+        ticks: Returns the object that enqueues ticks of schedules there.
+        changed: Whether the program's files have changed, so that the worker ends with exit_codes.RELOAD.
+        listeners: Run in the monitor process; without listeners there is none.
     """
 
     start: Callable[[], object] = lambda: None
@@ -87,9 +89,11 @@ class Hooks(NamedTuple):
 
 
 class PoolPlan(NamedTuple):
-    """The common state of a worker's children. alive_read: readable once the supervisor is gone.
+    """The common state of a worker's children.
 
-    counters: counters of one child, separate for each child; None if metrics are off.
+    Attributes:
+        alive_read: Readable once the supervisor is gone.
+        counters: Counters of one child, separate for each child; None if metrics are off.
     """
 
     settings: WorkerSettings
@@ -104,7 +108,11 @@ class PoolPlan(NamedTuple):
 
 
 class ChildContext(NamedTuple):
-    """Start parameters of one child. signalled: a file that becomes readable after any signal."""
+    """Start parameters of one child.
+
+    Attributes:
+        signalled: A file that becomes readable after any signal.
+    """
 
     plan: PoolPlan
     slots: SharedSlots
@@ -125,7 +133,8 @@ class Next(Enum):
 class Runner(Protocol):
     """Runs the messages of one child, and calls `Child.turn` until that says END.
 
-    overlaps: it runs jobs while a report is on its way.
+    Attributes:
+        overlaps: Whether it runs jobs while a report is on its way.
     """
 
     overlaps: bool
@@ -539,7 +548,7 @@ class Child:
         self.slots.phase = Phase.WORKING
 
     def return_wakes(self) -> None:
-        """When this child stops waiting, return the markers that it may have taken."""
+        """Return when this child stops waiting, return the markers that it may have taken."""
         self.polling.return_wakes(self.queues.hasty)
 
     def drain_signals(self) -> None:

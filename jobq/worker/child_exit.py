@@ -122,7 +122,11 @@ def inspect_exit(
 
 
 def cause_of(child: ChildExit, out_of_memory: bool) -> str:
-    """Return one of jobq.jobs.crashes.CAUSES. `out_of_memory`: the kernel has just killed for lack of memory."""
+    """Return one of jobq.jobs.crashes.CAUSES.
+
+    Args:
+        out_of_memory: Whether the kernel has just killed for lack of memory.
+    """
     if child.killed_for in ("lease", "hard timeout"):
         return child.killed_for.replace(" ", "_")
     code = os.waitstatus_to_exitcode(child.status)

@@ -58,8 +58,13 @@ class Histogram(NamedTuple):
 class Counted(NamedTuple):
     """One look at the counters of a worker.
 
-    attempts: (queue, job, outcome) -> count. runs: job -> seconds. waits: queue -> seconds until the first attempt.
-    cpu_s: job -> seconds. deaths: cause -> count. plain: by the names of PLAIN.
+    Attributes:
+        attempts: (queue, job, outcome) -> count.
+        runs: Job -> seconds.
+        waits: Queue -> seconds until the first attempt.
+        cpu_s: Job -> seconds.
+        deaths: Cause -> count.
+        plain: Counts by the names of PLAIN.
     """
 
     attempts: dict[tuple[str, str, str], int]

@@ -98,7 +98,12 @@ class PoolState:
 
 
 class ChildView(NamedTuple):
-    """One living child. rss: bytes of resident memory. margin_s: until its first lease ends; None if nothing runs."""
+    """One living child.
+
+    Attributes:
+        rss: Bytes of resident memory.
+        margin_s: Time until its first lease ends; None if nothing runs.
+    """
 
     place: int
     pid: int

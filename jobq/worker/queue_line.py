@@ -50,8 +50,10 @@ class ReportRefusedError(NotReportedError):
 class ChildClients:
     """The connections of one child, by how long a call may wait.
 
-    patient: between jobs. hasty: while a job runs. progress: for a running job's own reports; not `hasty`, since the
-    timer may interrupt one of those.
+    Attributes:
+        patient: For calls between jobs.
+        hasty: For calls while a job runs.
+        progress: For a running job's own reports; not `hasty`, since the timer may interrupt such a call.
     """
 
     def __init__(

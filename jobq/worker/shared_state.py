@@ -66,7 +66,11 @@ class SlotState(IntEnum):
 
 
 class HeldMessage(NamedTuple):
-    """A message held by a child. `in_thread`: it was started in another thread than the thread that reads messages."""
+    """A message held by a child.
+
+    Attributes:
+        in_thread: Whether it was started in another thread than the thread that reads messages.
+    """
 
     slot: int
     state: int
@@ -245,7 +249,8 @@ class SharedSlots:
     def start(self, slot: int, kill_after_s: float | None = None, in_thread: bool = False) -> bool:
         """Start a message; return False if it was taken back, its lock is lost, or its lease may have ended.
 
-        in_thread: the main thread may read messages while it runs, even now; their record stays.
+        Args:
+            in_thread: Whether the main thread may read messages while it runs; their record stays.
         """
         words, states = self._words, self._states
         self._acquire()
@@ -336,7 +341,7 @@ class SharedSlots:
 
     @property
     def look_at(self) -> int:
-        """When (boot_ns) the timer that watches a job in the main thread is due; 0 before the first."""
+        """Return when (boot_ns) the timer that watches a job in the main thread is due; 0 before the first."""
         return self._words[_LOOK_AT]
 
     @property

@@ -84,7 +84,7 @@ class SyncRunner(Runner):
             child.queues.give_back(index, slots)
 
     def _nlast(self, index: int, count: int) -> int:
-        """How many of `count` jobs to run while the next batch is fetched; 0 while jobs aren't short.
+        """Return how many of `count` jobs to run while the next batch is fetched; 0 while jobs aren't short.
 
         And 0 if they are so short that many would run before the reply: smaller batches would cost more than the wait.
         """

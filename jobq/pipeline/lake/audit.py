@@ -28,7 +28,8 @@ Lives = Callable[[str, str], bool]
 class RecordedSpan(NamedTuple):
     """The times of a queue's events in the lake: first event, first enqueue (None: none), last event.
 
-    jumps: the times of entry and event, epoch ms, of each clock jump.
+    Attributes:
+        jumps: Times of entry and event of each clock jump, epoch ms.
     """
 
     queue: str
@@ -71,7 +72,7 @@ class LakeAudit:
     ) -> list[LakeAudited]:  # fmt: skip
         """Return the figures of each of `queues`, by default of every queue in the lake.
 
-        ConfigError for a queue without events, or without recorded enqueues.
+        Raises ConfigError for a queue without events, or without recorded enqueues.
 
         Args:
             since_ms: None begins with the first recorded enqueue.

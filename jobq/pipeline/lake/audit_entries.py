@@ -40,8 +40,11 @@ def keep_audit(
 ) -> int:
     """Store the entries that the lake doesn't have, and return their number.
 
-    Raises CommitConflictError if another ingest stored some at the same time. tolerating: a context; an error that it
-    swallows ends the reading. source: of the server.
+    Raises CommitConflictError if another ingest stored some at the same time.
+
+    Args:
+        tolerating: A context. An error that it swallows ends the reading.
+        source: Name of the server in the lake.
     """
     with tolerating("the audit log"):
         return _kept(lake, client, sourced(source, LOG))

@@ -129,7 +129,7 @@ def _ms_of(places: Mapping[str, LogOffset], name: str) -> int:
 
 
 def state_of(lake: Lake, table: LakeTable) -> IngestState:
-    """Return the state after the table's newest batch. OffsetsUntoldError if the lake no longer tells it."""
+    """Return the state after the table's newest batch. Raises OffsetsUntoldError if the lake no longer tells it."""
     record = record_of(lake.table(table.name), table.app)
     state, store = IngestState(**vars(record)), lake.below(table.name)
     if not record.offsets:
@@ -159,7 +159,7 @@ def offsets_after(
 
 
 def record_of(delta: DeltaTable | None, app: str) -> BatchRecord:
-    """Return the log's record of the table's latest batch. OffsetsUntoldError if it has been removed."""
+    """Return the log's record of the table's latest batch. Raises OffsetsUntoldError if it has been removed."""
     batch = (delta.transaction_version(app) if delta is not None else None) or 0
     if delta is None or not batch:
         return BatchRecord()

@@ -82,7 +82,11 @@ class Sought(NamedTuple):
         return {one.column for one in self.conditions} | content
 
     def mask(self, rows: pa.Table, queue: str) -> tuple[Any, int]:
-        """Return of each row whether it is meant, and how many contents could not be searched. queue: the column."""
+        """Return of each row whether it is meant, and how many contents could not be searched.
+
+        Args:
+            queue: Column with the queue.
+        """
         found: Any = pa.array([True] * rows.num_rows, pa.bool_())
         terms = [Condition(queue, (self.queue,))] if self.queue is not None else []
         for one in [*terms, *self.conditions]:
@@ -138,7 +142,7 @@ def parsed_conditions(text: str) -> tuple[Condition, ...]:
 
 
 def checked_text(option: str, text: str) -> str:
-    """Return the text of an option; ConfigError if it is empty, or has bytes that are no UTF-8."""
+    """Return the text of an option; raise ConfigError if it is empty, or has bytes that are no UTF-8."""
     if not text or any("\ud800" <= one <= "\udfff" for one in text):
         raise ConfigError(f"{option} {text[:80]!r} is invalid; use non-empty UTF-8 text")
     return text

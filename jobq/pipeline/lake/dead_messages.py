@@ -59,8 +59,13 @@ def keep_dead(
     """Store the dead messages that the lake doesn't have, and return their number.
 
     Raises CommitConflictError if another ingest stored some at the same time. Times of death after tomorrow are not
-    jobq's and are skipped. tolerating: a context entered per queue; an error that it swallows skips that queue.
-    source: of the server. engine: runs the tasks that read and write; ran: called with which it was, if there are any.
+    jobq's and are skipped.
+
+    Args:
+        tolerating: A context entered per queue; an error that it swallows skips that queue.
+        source: Name of the server in the lake.
+        engine: Runs the tasks that read and write.
+        ran: Called with the engine, if there are dead messages.
     """
     state = state_of(lake, DEAD)
     own = replace(state, places=of_source(source, state.places))
@@ -95,8 +100,10 @@ def keep_dead(
 class DeadUnit(NamedTuple):
     """Dead messages of some queues, which a task reads and writes.
 
-    names: of the queues in the lake. known: the lake's files with dead of those days. erased: rows with these
-    tombstones are left out.
+    Attributes:
+        names: Names of the queues in the lake.
+        known: The lake's files with dead messages of those days.
+        erased: Tombstones; rows with them are left out.
     """
 
     settings: ServerSettings
@@ -208,7 +215,11 @@ def _jobs_of(rows: pa.Table) -> set[str]:
 
 
 def redacted(rows: pa.Table, hidden: Mapping[str, tuple[str, ...]]) -> pa.Table:
-    """Return dead messages without what their jobs hide. hidden: names by job, as workers stored them."""
+    """Return dead messages without what their jobs hide.
+
+    Args:
+        hidden: Names of hidden arguments by job, as workers stored them.
+    """
     if not hidden:
         return rows
     redactor = Redactor(declared=lambda job: hidden.get(job, ()), usual=())

@@ -85,7 +85,12 @@ SEARCHED = (DEAD.name, TOPICS.name, QUARANTINE.name)
 
 
 class Erasable(NamedTuple):
-    """One thing to erase. kind: mid, message of a topic, or entry of the quarantine. queue: None for all queues."""
+    """One thing to erase.
+
+    Attributes:
+        kind: A mid, a message of a topic, or an entry of the quarantine.
+        queue: None for all queues.
+    """
 
     kind: str
     queue: str | None
@@ -94,7 +99,11 @@ class Erasable(NamedTuple):
 
 @dataclass
 class Selection:
-    """What to erase, and how many rows of each table. unsearched: by table, contents that could not be searched."""
+    """What to erase, and how many rows of each table.
+
+    Attributes:
+        unsearched: Number of contents that could not be searched, by table.
+    """
 
     found: set[Erasable] = field(default_factory=set)
     unsearched: Counter[str] = field(default_factory=Counter)
@@ -206,7 +215,11 @@ def _search(unit: _SearchUnit) -> _Found:
 
 
 def begin(lake: Lake, chosen: Iterable[Erasable], what: str) -> str:
-    """Commit tombstones, and return the erasure's id. what: how it was asked for, without any value."""
+    """Commit tombstones, and return the erasure's id.
+
+    Args:
+        what: The request, without any value.
+    """
     files = tombstone_files(lake)
     salt = files.load().salt if files else b""
     salt, erasure, at = salt or os.urandom(32), uuid.uuid4().hex, datetime.now(UTC)
@@ -270,7 +283,8 @@ def finish(
 ) -> dict[str, int] | None:  # fmt: skip
     """Do what erasures begun before have left; return the rows erased by table, None if `enough()` ended it.
 
-    alone: a context entered for each group of files, such as a RepeatedLock.
+    Args:
+        alone: A context entered for each group of files, such as a RepeatedLock.
     """
     erased = dict.fromkeys(SWEPT, 0)
     seen: set[tuple[tuple[str, ...], str]] = set()

@@ -54,7 +54,7 @@ class ErasureRequest(NamedTuple):
     def parsed(
         cls, mids: Sequence[str] = (), where: str | None = None, argument: str | None = None, queue: str | None = None
     ) -> ErasureRequest:  # fmt: skip
-        """Parse the options of `jobq lake erase`; ConfigError for invalid options."""
+        """Parse the options of `jobq lake erase`; raise ConfigError for invalid options."""
         for mid in mids:
             checked_text("--mid", mid)
         if queue is not None:
@@ -65,7 +65,7 @@ class ErasureRequest(NamedTuple):
 
     @property
     def basis(self) -> str:
-        """How it was asked for, without any value."""
+        """Return how it was asked for, without any value."""
         if self.sought.argument:
             return f"--arg {self.sought.argument.name}"
         return "--where" if self.sought.conditions else "--mid"
@@ -98,7 +98,11 @@ class Erasure:
     told: Callable[[IngestBatch], None] = field(default=lambda batch: None)
 
     def select(self, request: ErasureRequest, *, ingest: bool = True) -> Selection:
-        """Find what is meant, and count its rows. ingest: have the lake read first what the server has."""
+        """Find what is meant, and count its rows.
+
+        Args:
+            ingest: First ingest the server's events.
+        """
         if self.server and ingest:
             self._ingest(self.server)
         chosen = erase.selected(self.lake, self.engine, *request)

@@ -29,7 +29,11 @@ EPOCH = date(1970, 1, 1)
 
 
 class FileFormat(NamedTuple):
-    """How files are written. group: rows of a row group; more compress better and take more memory."""
+    """How files are written.
+
+    Attributes:
+        group: Number of rows of a row group; larger groups compress better and take more memory.
+    """
 
     prefix: str
     level: int
@@ -45,7 +49,11 @@ GROUP_BYTES = 256 * 1024 * 1024
 
 
 class DataFile(NamedTuple):
-    """A new file, not yet committed. `low` and `high`: bounds of the column `day_of`, epoch µs."""
+    """A new file, not yet committed.
+
+    Attributes:
+        low and high: Bounds of the column `day_of`, epoch µs.
+    """
 
     path: str
     size: int
@@ -56,7 +64,11 @@ class DataFile(NamedTuple):
     day_of: str
 
     def action(self, *, data_change: bool = True) -> AddAction:
-        """Return the action that adds the file. data_change: its rows are new to the table."""
+        """Return the action that adds the file.
+
+        Args:
+            data_change: Whether its rows are new to the table.
+        """
         from deltalake.transaction import AddAction
 
         bounds = {"minValues": {self.day_of: _stamp(self.low)},
@@ -177,8 +189,10 @@ LAST_DAY = "9999-12-31"
 class LiveFile(NamedTuple):
     """A file that the table has now, as its log describes it.
 
-    dt: its partition, YYYY-MM-DD. low_us and high_us: bounds of the time whose day that is, epoch µs; the whole day if
-    the log doesn't tell.
+    Attributes:
+        dt: Its partition, YYYY-MM-DD.
+        low_us and high_us: Bounds of the time that determines the day, epoch µs; the whole day if the log doesn't have
+            them.
     """
 
     path: str
@@ -264,7 +278,11 @@ def rows_of_files(
     columns: Sequence[str] | None = None,
     table: LakeTable | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of each file as a table. table: whose columns are null where a file has not got them yet."""
+    """Yield the rows of each file as a table.
+
+    Args:
+        table: Table whose columns are null in files that lack them.
+    """
     opened = store.files()
     for one in files:
         with lake_errors(store), opened.open_input_file(one.path) as source:

@@ -62,9 +62,12 @@ Problem = Callable[[str, JobqError], None]
 
 
 class IngestBatch(NamedTuple):
-    """The result of one batch. more: there was more to read than fits in a batch. engine: local or spark.
+    """The result of one batch.
 
-    overruns: streams of events that were more than half unread when it began.
+    Attributes:
+        more: Whether there was more to read than fits in a batch.
+        engine: `local` or `spark`.
+        overruns: Event streams of which more than half was unread at the beginning.
     """
 
     table: str
@@ -82,9 +85,13 @@ class IngestBatch(NamedTuple):
 class IngestOptions:
     """Sources and batch sizes of an ingest.
 
-    names: only these queues, and no topics; None: everything. max_rows: entries of a batch, about. trim: drop entries
-    from their streams once they are committed. partition_entries: entries of a partition, about. source: the name of
-    the server, if several have their events in this lake. audit_log: also keep the entries of the audit log.
+    Attributes:
+        names: Read only these queues, and no topics; None reads everything.
+        max_rows: Approximate number of entries per batch.
+        trim: Drop entries from their streams once they are committed.
+        partition_entries: Approximate number of entries per partition.
+        source: Name of the server, if several servers have their events in this lake.
+        audit_log: Also keep the entries of the audit log.
     """
 
     names: Sequence[str] | None = None

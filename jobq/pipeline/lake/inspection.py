@@ -49,7 +49,11 @@ KEYS = {
 
 
 class TableStats(NamedTuple):
-    """The figures of one table. lost: entries trimmed before they were read, by queue or topic."""
+    """The figures of one table.
+
+    Attributes:
+        lost: Entries trimmed before they were read, by queue or topic.
+    """
 
     table: str
     rows: int
@@ -64,7 +68,11 @@ class TableStats(NamedTuple):
 
 
 class LakeFinding(NamedTuple):
-    """The result of one check. level: ok, note or fail."""
+    """The result of one check.
+
+    Attributes:
+        level: `ok`, `note` or `fail`.
+    """
 
     level: str
     table: str
@@ -115,9 +123,11 @@ def backlog(
     tolerating: Callable[[str], AbstractContextManager[object]] = nullcontext,
     source: str = "",
 ) -> list[QueueBacklog]:
-    """Return the backlog of each queue. tolerating: a context per queue; an error it swallows skips the queue.
+    """Return the backlog of each queue.
 
-    source: the name under which the lake has this server's queues.
+    Args:
+        tolerating: A context per queue. An error that it swallows skips the queue.
+        source: The name under which the lake has this server's queues.
     """
     places = of_source(source, state_of(lake, EVENTS).places)
     found = []

@@ -56,7 +56,7 @@ class Lake:
     def create(
         cls, path: str | None = None, storage_options: Mapping[str, str] | None = None
     ) -> Lake:
-        """Open the lake at `path`; create it in an empty place. LakeError if something else is there."""
+        """Open the lake at `path`; create it in an empty place. Raises LakeError if something else is there."""
         lake = cls(_store_at(path, storage_options))
         if not lake._is_marked():
             lake._mark()
@@ -182,7 +182,8 @@ def _store_at(path: str | None, options: Mapping[str, str] | None) -> LakeStore:
 def check_newest_commit(store: LakeStore, version: int | None = None) -> None:
     """Raise LakeError if the newest file of a table's log is damaged; deltalake takes an empty one for a commit.
 
-    version: of the newest commit; None if the log can't be read.
+    Args:
+        version: Version of the newest commit; None if the log can't be read.
     """
     from pyarrow.fs import FileSelector
 
@@ -236,7 +237,10 @@ class LakeBusyError(LakeError):
 def locked(
     lake: Lake, *, wait_s: float = 0.0, enough: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """Hold the lake's lock. LakeBusyError if another process has it for longer than `wait_s`, or until `enough()`."""
+    """Hold the lake's lock.
+
+    Raises LakeBusyError if another process has it for longer than `wait_s`, or until `enough()`.
+    """
     if not lake.store.is_local:
         yield
         return

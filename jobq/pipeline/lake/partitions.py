@@ -62,9 +62,11 @@ class IngestPartition(NamedTuple):
 
 
 class RangeRead(NamedTuple):
-    """How far a range was read. cut: its limit ended it.
+    """How far a range was read.
 
-    lost: messages of a topic that retention dropped before they were read. Losses of events follow from offsets.
+    Attributes:
+        cut: Whether its limit ended it.
+        lost: Messages of a topic that retention dropped before they were read. Losses of events follow from offsets.
     """
 
     source: LogRange
@@ -75,11 +77,12 @@ class RangeRead(NamedTuple):
 
 
 class PartitionResult(NamedTuple):
-    """The result of a partition. failed: class and message of its error; then its files are deleted.
+    """The result of a partition.
 
     Attributes:
         nbad: Entries that can't be decoded.
         kept: Bad entries that are new to the quarantine.
+        failed: Class and message of its error, after which its files are deleted.
     """
 
     reads: tuple[RangeRead, ...] = ()

@@ -289,7 +289,11 @@ class ArchivedRows:
         )
 
     def rows(self, spark: Callable[[], SparkSession] | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the rows, times as epoch µs. spark: returns the session that reads; None: this process reads."""
+        """Yield the rows, times as epoch µs.
+
+        Args:
+            spark: Returns the session that reads; None reads in this process.
+        """
         if spark is not None:
             frame = self._frame(spark()).orderBy("_day", *self.order).drop("_day")
             # Spark fetches the next partition while one is sent; the order is kept.
@@ -303,7 +307,11 @@ class ArchivedRows:
     def summary(
         self, spark: Callable[[], SparkSession] | None = None, *, sized: bool = False
     ) -> ArchiveSummary:
-        """Summarize the rows. sized: with the bytes of content, which reads all of it."""
+        """Summarize the rows.
+
+        Args:
+            sized: Also add the bytes of contents, which reads all of them.
+        """
         if spark is not None:
             return self._summary(self._frame(spark()), sized)
         done = ArchiveSummary(0, 0)

@@ -223,10 +223,11 @@ _WRITTEN = (
 
 
 class Unread(NamedTuple):
-    """The event files that a table doesn't count yet. version: the version of `events` that has them.
+    """The event files that a table doesn't count yet.
 
     Attributes:
         whole: These are all files, because the table's state is unknown.
+        version: The version of `events` that has them.
     """
 
     version: int

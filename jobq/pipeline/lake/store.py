@@ -27,7 +27,11 @@ _FULL = (ENOSPC, EDQUOT, EFBIG)
 
 @dataclass(frozen=True)
 class LakeStore:
-    """A folder or bucket. options: deltalake's storage_options; AWS_… variables of the environment count too."""
+    """A folder or bucket.
+
+    Attributes:
+        options: deltalake's storage_options, in addition to AWS_… variables of the environment.
+    """
 
     uri: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -250,7 +250,8 @@ def stored_for(names: Iterable[str]) -> list[str]:
 def from_lake(table: pa.Table, names: Iterable[str] = ()) -> pa.Table:
     """Convert stored rows to the columns of the view `events`, and `dt` if they have it.
 
-    names: to these columns alone.
+    Args:
+        names: Columns to return; None returns all.
     """
     import pyarrow as pa
 

@@ -92,8 +92,9 @@ def compact(
 ) -> list[Compacted]:  # fmt: skip
     """Sort and join the files of every day that isn't compact, some files at a time; one commit for each group.
 
-    alone: a context entered for a few groups, one for each core, such as a RepeatedLock. Stop between them if
-    `enough()`. Memory holds one group, of about `target` bytes or GROUP_ROWS rows, on each core.
+    Args:
+        alone: A context entered for a few groups, one for each core, such as a RepeatedLock. Compaction stops between
+            them if `enough()`. Memory holds one group of about `target` bytes or GROUP_ROWS rows on each core.
     """
     compaction = _Compaction(lake, engine or Engine("local"), target)
     done: list[Compacted] = []
@@ -106,7 +107,11 @@ def compact(
 
 
 class FileGroup(NamedTuple):
-    """Files of one day that a task sorts and joins. per_file: rows of a new file."""
+    """Files of one day that a task sorts and joins.
+
+    Attributes:
+        per_file: Number of rows of a new file.
+    """
 
     table: str
     store: LakeStore
@@ -304,7 +309,8 @@ def expire(
 ) -> list[Expired]:  # fmt: skip
     """Drop the days that are completely older. The next vacuum deletes their files. Rollups stay.
 
-    first: called before events are dropped, with the first day that stays. It may raise: then nothing is dropped.
+    Args:
+        first: Called with the first day that stays, before events are dropped. If it raises, nothing is dropped.
     """
     now = now or datetime.now(UTC)
     # Days before 1970 don't exist.

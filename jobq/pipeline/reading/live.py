@@ -31,7 +31,11 @@ _SEP = b"\x1f"
 
 
 class QueueRows(NamedTuple):
-    """One queue's live messages, or its dead ones that died from `since` to `upto`, epoch ms. rows: about how many."""
+    """One queue's live messages, or its dead ones that died from `since` to `upto`, epoch ms.
+
+    Attributes:
+        rows: Approximate number of rows.
+    """
 
     name: str
     rows: int

@@ -35,9 +35,11 @@ Piece = TypeVar("Piece", bound=_Sized)
 class ReadRange(NamedTuple):
     """Entries of one queue or topic after the id `after` up to and with `upto`.
 
-    expected: how many there are; UNKNOWN if the range was cut by time. anchor: in that case the entry before the
-    first, or the first if there is none before. dropped: how many of the stream's entries were trimmed before
-    planning. rows: an estimate, for dividing.
+    Attributes:
+        expected: Number of entries; UNKNOWN if the range was cut by time.
+        anchor: For such a range, the entry before the first entry, or the first entry if there is none before.
+        dropped: Number of the stream's entries trimmed before planning.
+        rows: Estimated number of rows, for dividing the work.
     """
 
     name: str
@@ -74,7 +76,11 @@ def tails_of(client: Client, view: str, names: Sequence[str]) -> dict[str, LogTa
 
 
 def chosen(client: Client, request: ReadRequest, strict: bool = True) -> list[str]:
-    """Return the queues or topics to read, sorted. strict: ConfigError for one that was never used."""
+    """Return the queues or topics to read, sorted.
+
+    Args:
+        strict: Raise ConfigError for a queue or topic that was never used.
+    """
     known = topic_names(client) if request.view == "topic" else queue_names(client)
     if not request.names:
         return known

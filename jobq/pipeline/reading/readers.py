@@ -157,7 +157,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @told_without_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Plan what is between two offsets. DataLossError if some of it was trimmed already."""
+        """Plan what is between two offsets. Raises DataLossError if some of it was trimmed already."""
         begun, ended = offsets.from_plain(start), offsets.from_plain(end)
         changed = [name for name, upto in ended.items() if begun.get(name) != upto]
         tails = ranges.tails_of(self._connected(), self.request.view, changed)

@@ -83,7 +83,7 @@ class ReadRequest:
 
 
 def view_of(given: Mapping[str, str], stream: bool = False) -> str:
-    """Return the view that is read. ConfigError if it is unknown or can't be streamed."""
+    """Return the view that is read. Raises ConfigError if it is unknown or can't be streamed."""
     text = next((value for name, value in given.items() if name.lower() == "view"), "events")
     view = text.strip().lower()
     if view not in VIEWS:
@@ -113,7 +113,7 @@ def columns_of(given: Mapping[str, str]) -> Columns:
 
 
 def _options(given: Mapping[str, str], view: str, stream: bool) -> SparkOptions:
-    """Return the options. ConfigError for an option of another view, or of streams in a read."""
+    """Return the options. Raises ConfigError for an option of another view, or of streams in a read."""
     here, there = (STREAM, READ) if stream else (READ, STREAM)
     known = {name.lower() for name in here[view]}
     for name in given:

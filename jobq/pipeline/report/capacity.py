@@ -22,7 +22,12 @@ HOUR_US = 3_600_000_000
 
 
 class Trace(NamedTuple):
-    """Arrivals in order, µs. queue: an index. counted: 1 within the measured hour; the others fill the queues."""
+    """Arrivals in order, µs.
+
+    Attributes:
+        queue: Index of the queue.
+        counted: 1 within the measured hour. Other arrivals fill the queues.
+    """
 
     queue: array[int]
     arrived: array[int]
@@ -36,7 +41,11 @@ class Trace(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """The waits of one simulated pool, µs. within, by_queue: the shares that started in time; None without messages."""
+    """The waits of one simulated pool, µs.
+
+    Attributes:
+        within, by_queue: Share of messages that started in time; None without messages.
+    """
 
     mean: float
     p95: int
@@ -46,7 +55,11 @@ class Waits(NamedTuple):
 
 
 class Load(NamedTuple):
-    """The load of a trace. offered: the mean number of busy workers, by Little's law."""
+    """The load of a trace.
+
+    Attributes:
+        offered: Mean number of busy workers, by Little's law.
+    """
 
     rate: float
     run: float
@@ -246,7 +259,11 @@ def _between(query: ReportQuery, name: str, results: Mapping[Try, Waits]) -> ran
 
 
 class Pool(NamedTuple):
-    """A pool to simulate. name: of its weights."""
+    """A pool to simulate.
+
+    Attributes:
+        name: Name of its weights.
+    """
 
     name: str
     workers: int

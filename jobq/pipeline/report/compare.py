@@ -106,7 +106,11 @@ def remarks(
     results: Sequence[ReportResult],
     when: Callable[[datetime], str] = iso,
 ) -> str:
-    """Return one sentence about the comparison, for a page or below tables; '' without one. when: formats a time."""
+    """Return one sentence about the comparison, for a page or below tables; '' without one.
+
+    Args:
+        when: Formats a time.
+    """
     if query.compared is None:
         return ""
     since, until = query.compared

@@ -39,7 +39,11 @@ EXACT_ROWS = 1_000_000
 
 
 class SqlEngine(Protocol):
-    """Runs statements over views. exact: quantiles are computed from all values."""
+    """Runs statements over views.
+
+    Attributes:
+        exact: Whether quantiles are computed from all values.
+    """
 
     name: EngineName
     exact: bool
@@ -50,7 +54,11 @@ class SqlEngine(Protocol):
     def make(
         self, view: str, statement: str, args: Mapping[str, Any] | None = None, keep: bool = False
     ) -> None:
-        """Make a view of a statement, and replace one of that name. keep: compute it once."""
+        """Make a view of a statement, and replace one of that name.
+
+        Args:
+            keep: Compute the view once.
+        """
 
     def drop(self, *views: str) -> None:
         """Remove views, and free what was kept."""
@@ -118,7 +126,7 @@ class SparkEngine:
 
 
 def as_spark(engine: SqlEngine) -> SparkEngine:
-    """Return the engine; PipelineError if it isn't Spark's, which alone reads rollups."""
+    """Return the engine; raise PipelineError if it isn't Spark's, which alone reads rollups."""
     if isinstance(engine, SparkEngine):
         return engine
     raise PipelineError(

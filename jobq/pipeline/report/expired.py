@@ -47,9 +47,11 @@ _END = (
 
 
 class RollupSource(NamedTuple):
-    """The rollups of a lake. before: events before it have expired, nexpired in all.
+    """The rollups of a lake.
 
-    table: returns the rows of a table in the time from `since` to `until`, None: without end.
+    Attributes:
+        before: Time before which events have expired; `nexpired` counts them.
+        table: Returns the rows of a table in the time from `since` to `until`; None means without end.
     """
 
     before: datetime
@@ -67,7 +69,11 @@ class SeenHours(NamedTuple):
 
 
 def no_hours(exact: bool) -> str:
-    """Return the statement of the view HOURS without rows. exact: its sketches are lists of values."""
+    """Return the statement of the view HOURS without rows.
+
+    Args:
+        exact: Whether its sketches are lists of values.
+    """
     columns = (
         f"sequence(0L, 0L) AS {name}"
         if exact and name.endswith("_sketch")
@@ -132,7 +138,8 @@ class ExpiredPart:
     ) -> tuple[ReportQuery, DataFrame, DataFrame | None, list[str]]:
         """Return the sources of a report: the query, the events, the hours, and notes about it.
 
-        plain: all events of the range, also late ones of days that have expired, which rollups count as well.
+        Args:
+            plain: All events of the range, including late events of expired days, which rollups also count.
         """
         from pyspark.sql import functions as f
 

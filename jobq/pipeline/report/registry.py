@@ -18,7 +18,11 @@ Unit = Literal["text", "count", "ms", "us", "share", "times", "decimal", "kib", 
 
 @dataclass(frozen=True)
 class ReportColumn:
-    """One column of a result. unit: how it is formatted."""
+    """One column of a result.
+
+    Attributes:
+        unit: Format of its values.
+    """
 
     name: str
     heading: str

@@ -221,7 +221,7 @@ def _nothing(engine: SqlEngine, read: EventSource, query: ReportQuery) -> str:
 def check_range(lake: Lake, query: ReportQuery) -> str:
     """Return a description of the expired part of the range, or '' if nothing has expired. This doesn't need Spark.
 
-    PipelineError if the files of the lake show that the range has neither events nor hours of rollup_hourly.
+    Raises PipelineError if the files of the lake show that the range has neither events nor hours of rollup_hourly.
     """
     delta, span = lake.table(EVENTS.name), time_span(query.since, query.until)
     days, before = sorted({one.dt for one in live_files(delta)}), ingest_state(delta).before
@@ -259,10 +259,12 @@ class EarlierRows(NamedTuple):
 
 @dataclass(frozen=True)
 class ReportResult:
-    """The answer of a report. notes: remarks on this answer. more: whether the limit left out rows.
+    """The answer of a report.
 
     Attributes:
         earlier: The result to compare with.
+        notes: Remarks on this answer.
+        more: Whether the limit left out rows.
     """
 
     report: Report

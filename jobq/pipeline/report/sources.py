@@ -48,7 +48,11 @@ class EventSource(NamedTuple):
 
 
 def from_lake(spark: SparkSession | None, lake: Lake) -> EventSource:
-    """Return the events of a lake, and its rollups if events have expired. spark: None to read them in this process."""
+    """Return the events of a lake, and its rollups if events have expired.
+
+    Args:
+        spark: None reads them in this process.
+    """
     rollups, state = None, ingest_state(lake.table(EVENTS.name))
     if state.before:
         before = datetime.fromisoformat(state.before).replace(tzinfo=UTC)
@@ -72,7 +76,8 @@ def from_lake(spark: SparkSession | None, lake: Lake) -> EventSource:
 def from_server(spark: SparkSession | None, url: str | None, namespace: str) -> EventSource:
     """Return the events that the server's streams still have: about the last 100,000 of each queue.
 
-    spark: None to read them in this process.
+    Args:
+        spark: None reads them in this process.
     """
     if spark is None:
         return EventSource(lambda since, until: _streamed(live_options(url, namespace, since)))

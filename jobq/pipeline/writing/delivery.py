@@ -68,7 +68,8 @@ class QueueSender:
 class Delivery:
     """Gather messages by queue and send them in batches of at most `batch` messages.
 
-    keyed: 'key' or 'ordered' if messages have keys.
+    Attributes:
+        keyed: 'key' or 'ordered' if messages have keys.
     """
 
     def __init__(self, client: Client, batch: int, dedupe_ms: int, keyed: str = "") -> None:

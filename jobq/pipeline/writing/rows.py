@@ -39,7 +39,11 @@ class RowMessage(NamedTuple):
 
 
 class Rows:
-    """Converts the rows of one partition. number: rows so far."""
+    """Converts the rows of one partition.
+
+    Attributes:
+        number: Number of rows so far.
+    """
 
     def __init__(
         self, settings: WriteSettings, schema: StructType, load_id: str, partition: int
@@ -84,7 +88,11 @@ class Rows:
                 raise self._bad(str(error), mid) from error
 
     def _message(self, serving: tuple[Any, Any, Any, Any], call: bytes, stamp: bytes) -> RowMessage:
-        """Make the message. serving: the row's queue, mid, time and key, each None for none."""
+        """Make the message.
+
+        Args:
+            serving: The row's queue, mid, time and key; each may be None.
+        """
         queue, mid, at, key = serving
         settings = self._settings
         queue = settings.queue if queue is None else queue

@@ -65,7 +65,7 @@ class WriteSettings:
 
 
 def write_settings(given: Mapping[str, str], schema: StructType) -> WriteSettings:
-    """Make the settings. ConfigError for options and columns that can't become messages."""
+    """Make the settings. Raises ConfigError for options and columns that can't become messages."""
     options = SparkOptions(given, KNOWN)
     columns = _columns(schema)
     _check_loads(options)

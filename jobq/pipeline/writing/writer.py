@@ -108,7 +108,7 @@ class JobqStreamWriter(DataSourceStreamArrowWriter):
 
 @told_without_traceback()
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> JobqWriter:
-    """Make the writer of `df.write`. ConfigError for unwritable data, before any task runs."""
+    """Make the writer of `df.write`. Raises ConfigError for unwritable data, before any task runs."""
     if overwrite:
         raise ConfigError(
             "mode overwrite would drop what waits in the queue; use mode('append'), and `jobq queue purge` to empty it"

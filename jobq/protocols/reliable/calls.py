@@ -34,7 +34,7 @@ class ReliableCalls(BlockingFacade):
         self._callers = Callers()
 
     def places(self, names: Sequence[str]) -> list[str]:
-        """The keys of these queues; ConfigError where a Cluster can't serve them together."""
+        """The keys of these queues; raise ConfigError where a Cluster can't serve them together."""
         if self.client.is_cluster and len(names) > 1:
             keys.of_one_slot(names)
         return [place for name in names for place in keys.places(self.ns, name)]

@@ -82,7 +82,7 @@ def places(ns: str, name: str) -> tuple[str, ...]:
 
 
 def of_one_slot(names: Iterable[str]) -> None:
-    """ConfigError unless a Cluster serves all of these from one slot."""
+    """Raise ConfigError unless a Cluster serves all of these from one slot."""
     tags = {tag_of(name): name for name in names}
     if len(tags) > 1:
         shown = " and ".join(repr(name) for name in list(tags.values())[:2])

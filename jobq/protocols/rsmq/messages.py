@@ -30,7 +30,7 @@ class RsmqMessage(msgspec.Struct, frozen=True):
 
     @property
     def sent(self) -> float | None:
-        """When it was sent, epoch ms to the microsecond; None when the id doesn't contain it."""
+        """Return when it was sent, epoch ms to the microsecond; None when the id doesn't contain it."""
         if not is_regular_id(self.id) or ":" in self.id[:10]:
             return None
         return int(self.id[:10], 36) / 1000

@@ -31,7 +31,7 @@ class RubyCall(NamedTuple):
 
 
 def unwrapped(name: str, args: list[Any]) -> RubyCall:
-    """The call itself; a job that isn't ActiveJob's is its own. CodecError for arguments that are no list.
+    """The call itself; a job that isn't ActiveJob's is its own. Raises CodecError for arguments that are no list.
 
     The caller sees to it that `args` nests no deeper than Ruby's JSON may.
     """

@@ -62,7 +62,7 @@ class DeclaredKeys:
         self._any = any(job.settings.key is not None for job in registry)
 
     def keyed(self, arrival: Arrival) -> Arrival:
-        """Return the arrival with the key of its call. ConfigError if its key function rejects the arguments."""
+        """Return the arrival with the key of its call. Raises ConfigError if its key function rejects the arguments."""
         if not self._any:
             return arrival
         call = decode(arrival.content)
@@ -223,7 +223,11 @@ class QueueIntake:
 
 
 class Intake:
-    """Feeds one worker. `ruby`: a client of the server where Ruby's lists are."""
+    """Feeds one worker.
+
+    Attributes:
+        ruby: Client of the server with Ruby's lists.
+    """
 
     def __init__(
         self,

@@ -207,7 +207,7 @@ def read_back(content: bytes) -> tuple[RubyQueueName, dict[str, Any]] | None:
 
 
 def refused_back(content: bytes) -> tuple[RubyQueueName, bytes, str] | None:
-    """Where it came from, its bytes and why it was refused, of a Ruby job that no call could be made of."""
+    """Return where it came from, its bytes and why it was refused, of a Ruby job that no call could be made of."""
     found = read_refusal(content)
     try:
         return found and (_queue_of(found.headers), found.raw, found.why)

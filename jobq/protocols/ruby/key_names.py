@@ -73,7 +73,7 @@ _IN_PATTERNS = re.compile(r"[*?\[\]]|^!")
 
 
 def checked_queue(system: System, queue: str, namespace: str) -> RubyQueueName:
-    """Return the queue with this name and namespace, both unchanged; ConfigError for invalid ones."""
+    """Return the queue with this name and namespace, both unchanged; raise ConfigError for invalid ones."""
     # The jobq queue has the same name.
     checked_name(f"{system} queue", queue)
     if any(c.isspace() or not c.isprintable() for c in namespace):

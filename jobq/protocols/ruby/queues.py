@@ -82,7 +82,11 @@ class RubyQueue:
 
 
 class SidekiqQueue(RubyQueue):
-    """A queue of Sidekiq. `version`: 8 notes times in ms; earlier ones, which 8 reads too, in seconds."""
+    """A queue of Sidekiq.
+
+    Attributes:
+        version: Version 8 records times in ms; earlier versions in seconds, which version 8 also reads.
+    """
 
     system: System = "sidekiq"
 

@@ -58,7 +58,9 @@ class RubyJobCounts:
 class RubyRetries:
     """Middleware; other messages pass untouched.
 
-    `client`: where first failures are noted. `ruby`: of the server with Ruby's keys.
+    Attributes:
+        client: Client with which first failures are recorded.
+        ruby: Client of the server with Ruby's keys.
     """
 
     def __init__(self, client: Client, counts: RubyJobCounts, ruby: Client | None = None) -> None:
@@ -176,7 +178,7 @@ class RubyRetries:
 
 
 def _retry_count(context: Context, fields: dict[str, Any]) -> int:
-    """How often it was retried before, as Sidekiq counts."""
+    """Return how often it was retried before, as Sidekiq counts."""
     used = fields.get("retry_count")
     return context.failures - 1 + (used + 1 if type(used) is int else 0)
 

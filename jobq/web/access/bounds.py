@@ -73,7 +73,7 @@ class ScanSlots:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Hold a slot. TooManyScansError if none is free."""
+        """Hold a slot. Raises TooManyScansError if none is free."""
         if not self._free.acquire(blocking=False):
             raise TooManyScansError
         try:

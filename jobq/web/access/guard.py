@@ -49,7 +49,11 @@ class Guard:
     def __init__(
         self, client: Client, settings: AccessSettings, clock: Callable[[], float] = time.time
     ) -> None:
-        """ConfigError if the users file can't be used. `clock`: epoch seconds."""
+        """Raise ConfigError if the users file can't be used.
+
+        Args:
+            clock: Returns epoch seconds.
+        """
         self.settings = settings
         self.links = LoginLinks()
         self.rate = RequestRate()

@@ -22,7 +22,7 @@ _slots = threading.BoundedSemaphore(2)
 
 
 def hash_password(password: str, salt: bytes | None = None) -> str:
-    """Return `scrypt:15:8:1:SALT:HASH`; ConfigError for a password that is too short or too long."""
+    """Return `scrypt:15:8:1:SALT:HASH`; raise ConfigError for a password that is too short or too long."""
     if not SHORTEST <= len(password) <= MAX_LENGTH:
         raise ConfigError(
             f"the password has {len(password)} characters; it must be between {SHORTEST} and {MAX_LENGTH}"

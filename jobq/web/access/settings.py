@@ -30,7 +30,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class AccessSettings:
-    """Who may use a dashboard. ConfigError for a combination that would leave it open.
+    """Who may use a dashboard. Raises ConfigError for a combination that would leave it open.
 
     Attributes:
         bind: Address `jobq web` listens on; None: a program serves the dashboard, and `identify` returns the user
@@ -66,7 +66,7 @@ class AccessSettings:
 
     @property
     def networks(self) -> tuple[Network, ...]:
-        """The networks of trusted proxies. ConfigError for text that isn't one."""
+        """The networks of trusted proxies. Raises ConfigError for text that isn't one."""
         found = []
         for text in self.trusted_proxies:
             if text == UNIX:

@@ -69,7 +69,7 @@ class UsersFile:
     """Reads a users file, again whenever it changes. Threads may share it."""
 
     def __init__(self, path: Path) -> None:
-        """ConfigError if the file is missing, damaged, or open to others."""
+        """Raise ConfigError if the file is missing, damaged, or open to others."""
         self.path = path
         self._lock = threading.Lock()
         self._seen: tuple[int, ...] = ()
@@ -105,7 +105,11 @@ class UsersFile:
         return self.user(name)
 
     def check_token(self, token: str, now: float) -> Identity | None:
-        """Who has this token, unless it has expired. `now`: epoch seconds."""
+        """Who has this token, unless it has expired.
+
+        Args:
+            now: Epoch seconds.
+        """
         entries = self.entries()
         name = self._by_digest.get(token_digest(token))
         known = entries.tokens.get(name) if name is not None else None
@@ -115,7 +119,10 @@ class UsersFile:
 
 
 def add_user(path: Path, name: str, user: User, *, replace: bool = False) -> None:
-    """Add a user; create the file if it is missing. ConfigError if there is one of that name, unless `replace`."""
+    """Add a user; create the file if it is missing.
+
+    Raises ConfigError if there is one of that name, unless `replace`.
+    """
     checked_user_name(name)
     role_of(user.role)
     with _changing(path) as entries:
@@ -131,7 +138,7 @@ def remove_user(path: Path, name: str) -> bool:
 
 
 def add_token(path: Path, name: str, role: str, arguments: bool, expires: int | None) -> str:
-    """Add a token and return it; the file holds only its SHA-256. ConfigError if there is one of that name."""
+    """Add a token and return it; the file holds only its SHA-256. Raises ConfigError if there is one of that name."""
     checked_user_name(name)
     role_of(role)
     token = new_token()
@@ -151,14 +158,14 @@ def remove_token(path: Path, name: str) -> bool:
 
 
 def new_user(role: str, arguments: bool, password: str | None) -> User:
-    """A user with the hash of this password. ConfigError for a bad role or password."""
+    """A user with the hash of this password. Raises ConfigError for a bad role or password."""
     role_of(role)
     hashed = None if password is None else hash_password(password)
     return User(role=role, arguments=arguments, password=hashed)
 
 
 def expiry_text(expires: int | None) -> str:
-    """When a token expires, in UTC; `never` if it doesn't."""
+    """Return when a token expires, in UTC; `never` if it doesn't."""
     if expires is None:
         return "never"
     return datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%dT%H:%MZ")

@@ -19,7 +19,11 @@ Fields are only ever added to this version."""
 
 
 def document(resources: Iterable[Resource], root: str) -> dict[str, Any]:
-    """Return the document. root: the path of the API."""
+    """Return the document.
+
+    Args:
+        root: The path of the API.
+    """
     paths: dict[str, dict[str, Any]] = {}
     declared = list(resources)
     replies, components = described(

@@ -55,7 +55,7 @@ class WebExporter:
         self.page = metrics_page(QueueExporter(site.client, lake=behind).families)
 
     def _behind(self) -> dict[str, LakeBehind]:
-        """Queue -> what the lake hasn't taken of it. LakeError if that can't be read."""
+        """Queue -> what the lake hasn't taken of it. Raises LakeError if that can't be read."""
         try:
             from jobq.pipeline.lake.inspection import backlog
             from jobq.pipeline.lake.lake import Lake

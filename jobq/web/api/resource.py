@@ -70,7 +70,7 @@ class Parameter(NamedTuple):
     values: tuple[str, ...] = ()
 
     def value_of(self, given: str) -> Any:
-        """Return the value. ConfigError for one that isn't allowed."""
+        """Return the value. Raises ConfigError for one that isn't allowed."""
         text = given or self.default
         if self.needed and not text:
             raise ConfigError(f"the parameter {self.name} is missing: {self.says}")
@@ -205,7 +205,7 @@ PAGING = (
 
 
 def span_of(now_ms: int, range_s: float, since: str, until: str) -> Span:
-    """Return a range of time. ConfigError if it ends before it begins, or is longer than MAX_DAYS."""
+    """Return a range of time. Raises ConfigError if it ends before it begins, or is longer than MAX_DAYS."""
     end = _moment(until, now_ms) if until else now_ms + 1
     begin = _moment(since, now_ms) if since else end - round(1000 * range_s)
     if not begin < end:
@@ -228,7 +228,7 @@ def cursor_text(value: Any) -> str:
 
 
 def read_cursor(text: str, kind: type[T]) -> T | None:
-    """Undo `cursor_text`; None for ''. ConfigError for anything but a value of this type."""
+    """Undo `cursor_text`; None for ''. Raises ConfigError for anything but a value of this type."""
     if not text:
         return None
     try:

@@ -95,7 +95,8 @@ _MARKED: dict[str, Write] = {"moment": in_utc, "moment_or_zero": _moment_or_null
 def described(kinds: Iterable[Any], *, are_replies: bool) -> tuple[list[Any], dict[str, Any]]:
     """Return a JSON schema for each of these types, and the schemas that they refer to by name.
 
-    are_replies: every field is written, so all are required.
+    Args:
+        are_replies: Whether every field is written, so that all are required.
     """
     schemas, components = json.schema_components(kinds, ref_template=_REF)
     for schema in components.values():

@@ -57,7 +57,10 @@ _BACK = {
 class Applier:
     """Applies or undoes one operation.
 
-    ended: whether this process is to stop. pause: sleeps; a test may wait in it. token: of its lock.
+    Attributes:
+        ended: Whether this process should stop.
+        pause: Function that sleeps; a test may replace it.
+        token: Token of its lock.
     """
 
     def __init__(

@@ -40,7 +40,13 @@ _PLACES = {
 
 
 class Freezer:
-    """Freezes the messages of one operation. reads: lists queues. ended: whether to stop. token: of its lock."""
+    """Freezes the messages of one operation.
+
+    Attributes:
+        reads: Client that lists queues.
+        ended: Whether to stop.
+        token: Token of its lock.
+    """
 
     def __init__(
         self, store: OperationStore, reads: Client, contents: Contents, state: OperationState,

@@ -46,7 +46,12 @@ class NotAllowedError(JobqError):
 
 @dataclass(frozen=True)
 class OperationView:
-    """An operation as a page shows it. is_live: a process works on it. left_ms: until it is forgotten."""
+    """An operation as a page shows it.
+
+    Attributes:
+        is_live: Whether a process works on it.
+        left_ms: Time until it is forgotten.
+    """
 
     state: OperationState
     is_live: bool
@@ -69,7 +74,7 @@ class OperationView:
 
     @property
     def worked_on(self) -> int:
-        """How many messages it was tried on."""
+        """Return how many messages it was tried on."""
         return sum(self.state.results.values())
 
     @property
@@ -97,7 +102,12 @@ class OperationView:
 
 
 class Operations:
-    """Makes, applies and undoes operations in threads. reads: lists messages. operate: changes them."""
+    """Makes, applies and undoes operations in threads.
+
+    Attributes:
+        reads: Client that lists messages.
+        operate: Client that changes them.
+    """
 
     def __init__(
         self, reads: Client, operate: Client, pause: Callable[[float], object] = time.sleep
@@ -116,7 +126,9 @@ class Operations:
     ) -> str:  # fmt: skip
         """Begin to freeze what matches, or the messages of these queues and ids; the operation's id.
 
-        ids: mids, or dead ids for verbs of the dead. op: the id to give it; a new one by default.
+        Args:
+            ids: Mids, or dead ids for actions on dead messages.
+            op: Id of the operation; a new id by default.
         """
         chosen = self.allowed(who, verb, filter)
         asked = parse(filter, may_see_arguments=who.arguments, keys=chosen.keys)
@@ -260,7 +272,11 @@ class Operations:
         self.store.add(state)
 
     def _begin(self, state: OperationState, former: OperationState) -> None:
-        """Keep that this process works on it. former: as it was when the user could."""
+        """Keep that this process works on it.
+
+        Args:
+            former: Its previous state, for the user who may act on it.
+        """
         if self.store.load(state.id) != former:
             raise ConfigError("another user has changed this operation; check its results")
         self.operate.command("HDEL", self.store.key(state.id), "stop")

@@ -54,11 +54,16 @@ class SampleMessage(JsonRecord):
 class OperationState(msgspec.Struct, kw_only=True):
     """State of an operation. Times are epoch ms by the server's clock.
 
-    by: who made it. filter: which messages; '' for chosen ones. chosen: a digest of
-    those. number: how many were frozen. capped: more match than
-    an operation may have. queues, jobs, errors: how many messages of each, the most frequent ones. why_no_undo: ''
-    if it can be undone. spread_ms: over which time revived messages begin. results, undone: word -> number of
-    messages.
+    Attributes:
+        by: The user.
+        filter: Filter that selects the messages; '' for chosen messages.
+        chosen: Digest of the chosen messages.
+        number: Number of frozen messages.
+        capped: Whether more messages match than an operation may have.
+        queues, jobs, errors: Number of messages of each, the most frequent first.
+        why_no_undo: '' if it can be undone.
+        spread_ms: Time over which revived messages start.
+        results, undone: Word -> number of messages.
     """
 
     id: str
@@ -93,11 +98,12 @@ class OperationState(msgspec.Struct, kw_only=True):
 
 
 class FrozenChunk(msgspec.Struct):
-    """Some frozen messages of one queue. ids: mids, or dead ids. The other lists have one entry for each id.
+    """Some frozen messages of one queue.
 
     Attributes:
         generations, digests, sizes: Of a live message and its content, to notice a replaced message.
         formers: When its wait ends.
+        ids: Mids, or dead ids. The other lists have one entry for each id.
     """
 
     queue: str
@@ -109,13 +115,17 @@ class FrozenChunk(msgspec.Struct):
 
 
 class OperationStore:
-    """The operations of a namespace. client: of a user who may change."""
+    """The operations of a namespace.
+
+    Attributes:
+        client: Client of a user with write access.
+    """
 
     def __init__(self, client: Client) -> None:
         self.client = client
 
     def key(self, op: str) -> str:
-        """Return the hash of an operation. ConfigError for an invalid id."""
+        """Return the hash of an operation. Raises ConfigError for an invalid id."""
         if not _ID.fullmatch(op):
             raise ConfigError(f"{op!r:.80} is not the id of an operation")
         return keys.web_operation(self.client.namespace, op)
@@ -200,7 +210,7 @@ class OperationStore:
         return found
 
     def left_ms(self, op: str) -> int:
-        """How long an operation is still kept."""
+        """Return how long an operation is still kept."""
         return max(0, int(self.client.command("PTTL", self.key(op))))
 
     def lock(self, op: str) -> str:

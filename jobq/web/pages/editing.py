@@ -150,7 +150,7 @@ def _waiting(request: Request) -> tuple[Queue, str, bytes]:
 
 
 def _call_of(queue: Queue, mid: str, content: bytes) -> Envelope:
-    """Return the call of a content whose seal is right; CodecError for another."""
+    """Return the call of a content whose seal is right; raise CodecError for another."""
     if is_sealed(content) and seal_of(queue.client) is None:
         raise CodecError(
             "the call is sealed, and this process has no keys; use a process with keys"
@@ -181,8 +181,8 @@ def shown_arguments(
 def edited(site: Site, queue: Queue, mid: str, content: bytes, text: str) -> EditedCall:
     """Return a content with the arguments of a form. Hidden values stay unchanged.
 
-    ConfigError for invalid JSON, a partly changed hidden value, and arguments that the job, if it is imported here,
-    does not accept.
+    Raises ConfigError for invalid JSON, a partly changed hidden value, and arguments that the job, if it is imported
+    here, does not accept.
     """
     call = _call_of(queue, mid, content)
     given, shown = arguments_in(text), _shown(site, call)
@@ -200,7 +200,7 @@ def edited(site: Site, queue: Queue, mid: str, content: bytes, text: str) -> Edi
 
 
 def arguments_in(text: str) -> dict[str, Any]:
-    """Return the arguments of a form, which are JSON, by `args` and `kwargs`. ConfigError for anything else."""
+    """Return the arguments of a form, which are JSON, by `args` and `kwargs`. Raises ConfigError for anything else."""
     try:
         given = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:

@@ -114,7 +114,7 @@ class AskedRange(NamedTuple):
 
     @property
     def live(self) -> float:
-        """How often the page refreshes itself."""
+        """Return how often the page refreshes itself."""
         return EVERY_S if self.history is self.sources.events else 0
 
 
@@ -276,7 +276,7 @@ def _shown(request: Request, rows: Sequence[Failure]) -> list[Failure]:
 
 
 def _first_seen(asked: AskedRange, rows: Sequence[ErrorFigures]) -> dict[str, int]:
-    """When each group was first seen, of all days of the lake; without one nothing."""
+    """Return when each group was first seen, of all days of the lake; without one nothing."""
     lake = asked.sources.lake
     found = lake.first_seen([one.group for one in rows]) if lake else {}
     return {one.group: min(one.first_at, found[one.group]) for one in rows if one.group in found}
@@ -404,7 +404,7 @@ def _trend_chart(
 
 
 def _known_by(request: Request, name: str) -> tuple[int, int] | None:
-    """How many of the live workers know a job, and how many there are; None if that can't be read."""
+    """Return how many of the live workers know a job, and how many there are; None if that can't be read."""
     snapshot, client = snapshot_of(request), site_of(request).client
     live = [one for one in snapshot.workers if one.is_live(snapshot.at_ms)]
     try:

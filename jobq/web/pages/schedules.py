@@ -76,7 +76,12 @@ nav(
 
 
 class ListedSchedule(NamedTuple):
-    """A row of the list. state: one of STATES, or ''. outcome: of the newest tick that the log has."""
+    """A row of the list.
+
+    Attributes:
+        state: One of STATES, or ''.
+        outcome: Outcome of the newest tick in the log.
+    """
 
     row: ScheduleRow
     words: str
