@@ -22,9 +22,9 @@ from jobq.errors import (
     ScriptError,
 )
 from jobq.events import ATTEMPTS, Event
-from jobq.jobs.receipt_calls import cancel_in, state_in
-from jobq.jobs.results import decode_result
-from jobq.jobs.signing import opened, seal_of
+from jobq.jobs.receipt_calls import state_in
+from jobq.jobs.results import decode_result, opened_end
+from jobq.jobs.signing import seal_of
 from jobq.jobs.states import ENDED
 from jobq.observe.facts import Collector, job_name, public_state
 from jobq.observe.why import MessageFacts
@@ -178,7 +178,7 @@ def _result(collector: Collector, facts: MessageFacts) -> dict[str, Any]:
     content, ttl_s = collector.found_result
     seal = seal_of(collector.queue.client)
     try:
-        plain = opened(seal and seal.of("result"), facts.queue, facts.mid, content)
+        plain = opened_end(seal, facts.queue, facts.mid, content)
         return {"result": decode_result(plain, facts.job, facts.mid), "result_ttl_s": ttl_s}
     except CodecError as error:
         collector.unread["result"] = str(error)
@@ -309,7 +309,7 @@ def _cancelled(session: Session, mid: str, names: str | None) -> str:
     if len(holding) > 1:
         both = ", ".join(queue.name for queue in holding)
         raise ConfigError(f"mid {mid!r} is in {both}; choose one with --queues")
-    word = cancel_in(holding[0], mid) if holding else UNKNOWN
+    word = holding[0].cancel(mid)[0] if holding else UNKNOWN
     record = {"mid": mid, "queue": holding[0].name if holding else None, "action": word}
     session.say(record, f"{mid}: {'not found' if word == UNKNOWN else word}")
     return word

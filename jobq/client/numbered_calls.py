@@ -576,9 +576,14 @@ class BoundScript:
     def __repr__(self) -> str:
         return f"<BoundScript {self.script.name} of {self._what}>"
 
-    def run(self, values: Values = {}, rest: Sequence[Argument] = ()) -> Any:  # noqa: B006
+    def run(
+        self,
+        values: Values = {},  # noqa: B006
+        rest: Sequence[Argument] = (),
+        extra_keys: Sequence[str] = (),
+    ) -> Any:
         """Make a call that is harmless to repeat; the raw reply."""
-        return self._client.perform(self.keys[0], self.state(values, rest))
+        return self._client.perform(self.keys[0], self.state(values, rest, extra_keys))
 
     def run_for(self, caller_id: str, values: Values) -> Any:
         """`run` a script on the record of one caller."""
@@ -633,14 +638,19 @@ class BoundScript:
         state = self.numbered(caller, values, rest, **options)
         return self.served(caller, await driver.perform(self.keys[0], state))
 
-    def state(self, values: Values, rest: Sequence[Argument] = ()) -> CallState:
+    def state(
+        self, values: Values, rest: Sequence[Argument] = (), extra_keys: Sequence[str] = ()
+    ) -> CallState:
         """A call that is harmless to repeat."""
         if len(values) != self.script.nargs:
             raise self.script.misnamed(values)
+        head = self._head
+        if extra_keys:
+            keys = (*self.keys, *extra_keys)
+            head = words_packed((*self._verb, len(keys), *keys))
         tail = packed((*self.script.order(values), *rest))
-        command = b"*%d\r\n%b%b" % (
-            self._nwords - 1 + len(rest), self._head, tail[tail.index(b"\n") + 1 :]
-        )  # fmt: skip
+        nwords = self._nwords - 1 + len(extra_keys) + len(rest)
+        command = b"*%d\r\n%b%b" % (nwords, head, tail[tail.index(b"\n") + 1 :])
         return CallState(self._client, command, self.script)
 
     def numbered(
@@ -755,9 +765,11 @@ class TimedScript(BoundScript):
         super().__init__(client, script, keys, call_key, what)
         self._clock = clock
 
-    def state(self, values: Values, rest: Sequence[Argument] = ()) -> CallState:
+    def state(
+        self, values: Values, rest: Sequence[Argument] = (), extra_keys: Sequence[str] = ()
+    ) -> CallState:
         """A call that is harmless to repeat."""
-        return super().state(self._timed(values), rest)
+        return super().state(self._timed(values), rest, extra_keys)
 
     def numbered(
         self,

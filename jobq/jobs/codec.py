@@ -3,7 +3,8 @@
 ``{"job":"mail.send","args":["a@b"],"kwargs":{"retry":true},"enqueued_at":1700000000000}``
 
 Fields at their default are left out: args, kwargs, headers, options, enqueued_at 0, v 1. Sealed calls also have
-`not_after` and `nonce`. `decode` only raises CodecError, for any bytes.
+`not_after` and `nonce`. `remember_ms` comes first, because scripts that cancel the message read it only there.
+`decode` only raises CodecError, for any bytes.
 
 An argument must come back from JSON as it was. msgspec would silently write a datetime, a set or bytes as text, and the
 job would get that text, so `check` rejects every value that would arrive as something else. The one exception is a
@@ -19,6 +20,7 @@ replaces `raw` for bytes that aren't UTF-8.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from types import NoneType
@@ -39,6 +41,8 @@ MEMBER_SIGN = "~"
 #: The header of a member's call that lists where results of other steps go.
 FLOW_HEADER = "flow"
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
+#: How a call begins whose end is remembered.
+REMEMBER, _REMEMBERED = b'{"remember_ms":%d,', re.compile(rb'\{"remember_ms":(\d+)[,}]')
 #: Characters of a refusal's reason that are passed on.
 MAX_WHY = 1_000
 
@@ -73,6 +77,7 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         enqueued_at: Epoch ms by the producer's clock, 0 if unknown.
         not_after: Epoch ms after which a sealed call doesn't run, 0 = no limit.
         nonce: Makes equal calls differ.
+        remember_ms: How long the message's end is remembered, for programs that don't know its job; 0 = isn't.
     """
 
     job: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
@@ -84,6 +89,7 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     v: int = ENVELOPE
     not_after: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     nonce: str = ""
+    remember_ms: Annotated[int, Meta(ge=0, le=3_153_600_000_000)] = 0
 
 
 class _Version(msgspec.Struct):
@@ -163,14 +169,17 @@ class CallEncoder:
         options: Overrides | None = None,
         limit: int = LIMIT,
         names: Sequence[str] = (),
+        remember_ms: int = 0,
     ) -> None:
         self._common = (headers, options, limit, names)
+        self._remember_ms = remember_ms
         self._job, self.limit = job, limit
         self._most = min(limit, HARD_LIMIT)
         #: All that precedes the arguments, and all that follows the moment.
-        self._begin = encode(job)[:-1]
+        begin = encode(job)[:-1]
         whole = encode(job, (), None, 1, headers, options, HARD_LIMIT)
-        self._end = whole[len(self._begin + b',"enqueued_at":1') :]
+        self._end = whole[len(begin + b',"enqueued_at":1') :]
+        self._begin = remembered(begin, remember_ms, HARD_LIMIT)
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any], enqueued_at: int) -> bytes:
         for value in args:
@@ -194,7 +203,22 @@ class CallEncoder:
         call = Envelope(
             self._job, list(args), dict(kwargs), enqueued_at, dict(headers or {}), options
         )
-        return _content(call, limit)
+        return remembered(_content(call, limit), self._remember_ms, limit)
+
+
+def remembered(content: bytes, remember_ms: int, limit: int = LIMIT) -> bytes:
+    """Return a call that says how long its end is remembered; CodecError if that makes it too long."""
+    if not remember_ms:
+        return content
+    content = REMEMBER % remember_ms + content[1:]
+    checked_size(content, "a call with remember or result_ttl", limit)
+    return content
+
+
+def remember_ms_in(call: bytes) -> bytes:
+    """Return the digits of how long the call's end is remembered, as scripts read them; b"" for none."""
+    told = _REMEMBERED.match(call)
+    return told[1] if told else b""
 
 
 def checked_size(content: bytes, what: str, limit: int = LIMIT) -> None:

@@ -20,7 +20,7 @@ from jobq.client.clock import wall
 from jobq.client.runtime import runtime
 from jobq.errors import ConfigError
 from jobq.jobs.argument_types import DECODE, ENCODE, ArgumentTypes
-from jobq.jobs.codec import CallEncoder, Overrides, encode
+from jobq.jobs.codec import CallEncoder, Overrides, encode, remembered
 from jobq.jobs.middleware import Middlewares, around_enqueue
 from jobq.jobs.options import (
     TRAVELLING,
@@ -124,9 +124,6 @@ class Job(Generic[P, R]):
         self.name = name
         self.middleware = middleware
         self.overrides: Overrides | None = None
-        if settings.remember is not None:
-            # A program that cancels the message reads it there.
-            self.overrides = Overrides(remember=settings.remember)
         self._signature = inspect.signature(function)
         #: Encoder and decoder of its arguments and its result; None with typed=False.
         self.types: ArgumentTypes | None = None
@@ -299,7 +296,10 @@ class Job(Generic[P, R]):
 
     def _new_encoder(self, overrides: Overrides | None, max_content: int) -> CallEncoder:
         names = list(self.parameters)
-        return CallEncoder(self.name, self.settings.headers, overrides, max_content, names)
+        remember_ms = self.settings.remember_ms
+        return CallEncoder(
+            self.name, self.settings.headers, overrides, max_content, names, remember_ms
+        )
 
     def prepared(
         self,
@@ -324,6 +324,7 @@ class Job(Generic[P, R]):
         if outgoing is not None:
             headers, overrides = outgoing.headers, self.per_message_options(now)
             content = encode(self.name, args, kwargs, now, headers, overrides, server.max_content)
+            content = remembered(content, settings.remember_ms, server.max_content)
         else:
             encoder = None if settings.expires_in is not None else self._encoder
             if encoder is None or encoder.limit != server.max_content:

@@ -32,6 +32,7 @@ from jobq.queue.types import (
     checked_at,
     checked_duration,
     checked_key,
+    remember_ms,
 )
 
 DAY_S = 86_400.0
@@ -149,6 +150,11 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     def remember_s(self) -> float | None:
         """Return how long the end is remembered, with the result if there is one; None if it isn't."""
         return max(self.remember or 0, self.result_ttl or 0) or None
+
+    @property
+    def remember_ms(self) -> int:
+        """`remember_s` as messages carry it; 0 for none."""
+        return remember_ms(self.remember_s)
 
     @property
     def nretries(self) -> int:

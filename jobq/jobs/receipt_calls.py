@@ -16,18 +16,17 @@ from jobq.client.steps import Ask, ItemAt, Nap, Request, Steps, call_on, drive
 from jobq.config import duration_s
 from jobq.durations import Duration
 from jobq.errors import CodecError, JobFailedError, ResultNotStoredError, ResultTimeoutError
-from jobq.jobs.codec import decode, decode_any
+from jobq.jobs.codec import decode_any
 from jobq.jobs.options import JobSettings
 from jobq.jobs.progress import read_progress
-from jobq.jobs.results import Receipt
-from jobq.jobs.signing import opened, seal_of
+from jobq.jobs.results import CANCELLED, Receipt, opened_end
+from jobq.jobs.signing import seal_of
 from jobq.jobs.states import State, ended_state, is_over, live_state, moment
 from jobq.queue.mids import checked_mid
-from jobq.queue.types import Status, remember_ms
+from jobq.queue.remembered import REMEMBERS
+from jobq.queue.types import Status
 
 T = TypeVar("T")
-#: Prefix of the stored end of a cancelled message.
-CANCELLED = b'{"end":"cancelled"'
 #: How long one blocking wait lasts before the message's status is checked, because a message lost with its host doesn't
 #: leave a result.
 CHECK_EVERY_S = 10.0
@@ -112,23 +111,6 @@ def state_in(queue: Any, mid: str, known: Status) -> State:
         return State("unknown", error=str(error))
 
 
-def cancel_in(queue: Any, mid: str) -> str:
-    """Cancel a message of any job, and remember that for the time in the message.
-
-    Returns 'cancelled', or the status of a message that can't be cancelled.
-    """
-    content, remember = queue.content(mid), None
-    if content is not None:
-        try:
-            options = decode(opened(seal_of(queue.client), queue.name, mid, content)).options
-        except CodecError:
-            options = None  # workers can't read it either, or this process lacks the key
-        if options is not None and isinstance(options.remember, float):
-            remember = options.remember
-    word: str = queue.cancel(mid, remember=remember)[0]
-    return word
-
-
 def _state(receipt: Receipt[Any], known: Status, is_again: bool = False) -> Steps[State]:
     if not is_over(known):
         error = receipt.shown("reason", known.traceback).strip().rpartition("\n")[2]
@@ -160,20 +142,17 @@ def _remembered(receipt: Receipt[Any]) -> Steps[Any]:
     content: bytes | None = yield _plain(receipt, "LINDEX", key, 0)
     if content is None:
         return None
-    if content.startswith(CANCELLED):
-        # The script writes it, which has no key to seal it with.
-        return decode_any(content)
-    seal = seal_of(receipt.client)
-    return decode_any(opened(seal and seal.of("result"), receipt.queue, receipt.mid, content))
+    return decode_any(opened_end(seal_of(receipt.client), receipt.queue, receipt.mid, content))
 
 
 def cancel(receipt: Receipt[Any]) -> Steps[bool]:
     """Cancel the message."""
-    remember_s = receipt.settings.remember_s
-    result_keys = [] if remember_s is None else [receipt.bound_queue.result_key(receipt.mid)]
-    values: dict[str, Argument] = {"now": "", "remember_ms": remember_ms(remember_s)}
-    rest = (checked_mid(receipt.mid),)
-    [word] = yield from _numbered(receipt, "cancel", values, rest, result_keys)
+    for_ms, rest = receipt.settings.remember_ms, (checked_mid(receipt.mid),)
+    values: dict[str, Argument] = {"now": "", "remember_ms": for_ms or ""}
+    own_key = [receipt.bound_queue.result_key(receipt.mid)]
+    [word] = yield from _numbered(receipt, "cancel", values, rest, own_key if for_ms else ())
+    if word == REMEMBERS:
+        [word] = yield from _numbered(receipt, "cancel", values, rest, own_key)
     return bool(word == b"cancelled")
 
 

@@ -1,8 +1,9 @@
 """Sign (HMAC-SHA-256) or encrypt (AES-256-GCM) calls, results, progress and reasons, each for one queue, mid, purpose.
 
 Signed: ``jobq-s1 <key id> <64 hex digits>`` LF, then the call as it is. Encrypted: ``jobq-e1 <key id>`` LF, 12
-bytes of salt, 12 of nonce, then AES-GCM's text with its tag (docs/operating/security.md). A seal is checked before
-anything of the call is read. Opening raises nothing but CodecError, whatever the bytes are.
+bytes of salt, 12 of nonce, then AES-GCM's text with its tag (docs/operating/security.md). A call's `remember_ms`, which
+scripts read, follows the key id. A seal is checked before anything of the call is read. Opening raises nothing but
+CodecError, whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from jobq.client.clock import wall
 from jobq.config import CodecSettings
 from jobq.errors import CodecError
 from jobq.formats import SEAL
-from jobq.jobs.codec import HARD_LIMIT, checked_size
+from jobq.jobs.codec import HARD_LIMIT, checked_size, remember_ms_in
 from jobq.jobs.progress import shown_progress
 from jobq.jobs.queues import ClientLike
 
@@ -65,7 +66,7 @@ class Seal:
         not_after = int(max(due_ms, wall.ms()) + self.settings.valid_s * 1000)
         nonce = os.urandom(6).hex().encode()
         bounds = b',"not_after":%d,"nonce":"%b"}' % (not_after, nonce)
-        sealed = self.close(queue, mid, call[:-1] + bounds)
+        sealed = self._closed(queue, mid, call[:-1] + bounds, self._first, remember_ms_in(call))
         checked_size(sealed, f"the sealed call {mid}", HARD_LIMIT)
         return sealed
 
@@ -78,7 +79,15 @@ class Seal:
         key_id = key_id_of(like)
         if key_id not in self._signing:
             key_id = self._first
-        return (self._hidden if self._encrypts else self._signed)(queue, mid, content, key_id)
+        return self._closed(queue, mid, content, key_id)
+
+    def _closed(
+        self, queue: str, mid: str, content: bytes, key_id: bytes, shown: bytes = b""
+    ) -> bytes:
+        """Seal the content. An encrypted content begins with `shown`, which is readable but protected against changes."""
+        if self._encrypts:
+            return self._hidden(queue, mid, content, key_id, shown)
+        return self._signed(queue, mid, content, key_id)
 
     def close_text(self, queue: str, mid: str, text: str, like: bytes = b"") -> str:
         """`close` for a text; returns a text."""
@@ -110,8 +119,8 @@ class Seal:
         match header.split(b" "):
             case [mark, key_id, mac] if mark == SIGNED:
                 return self._verified(queue, mid, key_id, mac, body)
-            case [mark, key_id] if mark == ENCRYPTED:
-                return self._shown(queue, mid, key_id, body)
+            case [mark, key_id, *shown] if mark == ENCRYPTED and len(shown) < 2:
+                return self._shown(queue, mid, key_id, body, *shown)
         if self._accept_plain and not content.startswith(MARK):
             return content
         raise CodecError(
@@ -132,24 +141,24 @@ class Seal:
             )
         return body
 
-    def _hidden(self, queue: str, mid: str, content: bytes, key_id: bytes) -> bytes:
+    def _hidden(self, queue: str, mid: str, content: bytes, key_id: bytes, shown: bytes) -> bytes:
         random = os.urandom(_RANDOM)
-        bound = _bound(ENCRYPTED, key_id, queue, mid)
+        bound = _bound(ENCRYPTED, key_id, queue, mid, shown)
         text = _cipher(self._hiding[key_id], random).encrypt(random[_SALT:], content, bound)
-        return b"%b %b\n%b%b" % (ENCRYPTED, key_id, random, text)
+        return b"%b %b%b\n%b%b" % (ENCRYPTED, key_id, shown and b" " + shown, random, text)
 
-    def _shown(self, queue: str, mid: str, key_id: bytes, body: bytes) -> bytes:
+    def _shown(self, queue: str, mid: str, key_id: bytes, body: bytes, shown: bytes = b"") -> bytes:
         key, random, text = _key(self._hiding, key_id), body[:_RANDOM], body[_RANDOM:]
-        bound = _bound(ENCRYPTED, key_id, queue, mid)
+        bound = _bound(ENCRYPTED, key_id, queue, mid, shown)
         try:
-            shown: bytes = _cipher(key, random).decrypt(random[_SALT:], text, bound)
+            content: bytes = _cipher(key, random).decrypt(random[_SALT:], text, bound)
         except CodecError:
             raise
         except Exception as error:  # InvalidTag, ValueError: too short for a nonce or a tag
             raise CodecError(
                 "bad seal: content was changed, or was encrypted for another queue, mid or purpose"
             ) from error
-        return shown
+        return content
 
 
 @cache
@@ -227,9 +236,10 @@ def key_id_of(sealed: bytes) -> bytes:
     return header[1] if header[0] in (SIGNED, ENCRYPTED) and len(header) > 1 else b""
 
 
-def _bound(mark: bytes, key_id: bytes, queue: str, mid: str) -> bytes:
+def _bound(mark: bytes, key_id: bytes, queue: str, mid: str, shown: bytes = b"") -> bytes:
     """Return the context of a seal: each part with its length in front, so that parts can't be shifted."""
-    parts = (mark, key_id, queue.encode("utf-8", "replace"), mid.encode("utf-8", "replace"))
+    parts = [mark, key_id, queue.encode("utf-8", "replace"), mid.encode("utf-8", "replace")]
+    parts += [shown] if shown else []
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 

@@ -18,6 +18,7 @@ from jobq.queue.bin import ANY, HOUR_S, Bin
 from jobq.queue.fsck import fsck
 from jobq.queue.members import OutboxBacklog
 from jobq.queue.mids import checked_mid
+from jobq.queue.remembered import REMEMBERS
 from jobq.queue.rules import KeyPage, KeyRow, key_rows
 from jobq.queue.types import (
     CRASH_LIMIT,
@@ -375,7 +376,13 @@ class Admin:
             "missed": 0, "mid": mid, "content": content, "lock_ms": "", "dedupe_ms": "", "keyed": keyed,
             "key": "" if key is None else checked_key(key), **options,
         }  # fmt: skip
-        return Ticked._make(map(text_of, self.scripts["tick"].run(values)))
+        script = self.scripts["tick"]
+        done = script.run(values)
+        while done[0] == REMEMBERS:
+            # Which run it cancels is known to the server alone.
+            key = keys.result(self.prefix, text_of(done[1]))
+            done = script.run(values, extra_keys=(key,))
+        return Ticked._make(map(text_of, done))
 
     def events_level(self, level: str = "") -> str:
         """Set how much the event stream records ('off', 'attempts', 'all'); return the level."""

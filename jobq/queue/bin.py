@@ -15,6 +15,7 @@ from jobq.durations import DAY_MS, Duration
 from jobq.errors import ConfigError
 from jobq.queue import keys
 from jobq.queue.mids import checked_mid
+from jobq.queue.remembered import with_result_keys
 from jobq.queue.types import PER_CALL, checked_content, text_of
 
 HOUR_S = 3_600.0
@@ -47,7 +48,7 @@ class Bin:
             )
         self.operation, self.client = operation, client
         self.life_ms: Argument = "" if keep_ms is None else keep_ms
-        prefix = keys.prefix(client.namespace, queue)
+        prefix = self._prefix = keys.prefix(client.namespace, queue)
         self.key = keys.bin_of(prefix, operation)
         named = partial(_key, prefix, self.key)
         self._scripts = BoundScripts(client, "queue", prefix, named, f"queue {queue!r}")
@@ -153,8 +154,27 @@ class Bin:
         words: list[str] = []
         given = {"now": moment(now), "op": self.operation, **values}
         for first in range(0, len(rows), per_call):
-            rest = [part for row in rows[first : first + per_call] for part in row]
-            words += map(text_of, self._scripts[verb].call(caller or self._caller, given, rest))
+            some = rows[first : first + per_call]
+            mids = [str(row[0]) for row in some]
+            told = with_result_keys(
+                self._prefix, mids, some, partial(self._call, verb, caller, given)
+            )
+            words += map(text_of, told)
+        return words
+
+    def _call(
+        self,
+        verb: str,
+        caller: Caller | None,
+        values: dict[str, Argument],
+        rows: Sequence[tuple[Argument, ...]],
+        extra_keys: Sequence[str],
+    ) -> list[bytes]:
+        rest = [part for row in rows for part in row]
+        script = self._scripts[verb]
+        words: list[bytes] = script.call(
+            caller or self._caller, values, rest, extra_keys=extra_keys
+        )
         return words
 
 

@@ -51,6 +51,7 @@ from jobq.queue.mids import (
     users_mid,
 )
 from jobq.queue.outage import attach_buffer
+from jobq.queue.remembered import with_result_keys
 from jobq.queue.rules import (
     MAX_WEIGHT,
     UNCHANGED,
@@ -584,20 +585,25 @@ class Queue:
         lease.
 
         Args:
-            remember: How long to remember the cancellation.
+            remember: How long to remember the cancellation, if the message itself doesn't say longer.
         """
+        for_ms = remember_ms(None if remember is None else duration_s(remember))
+        values: Values = {"now": moment(now), "remember_ms": for_ms or ""}
+        script = self.scripts["cancel"]
+
+        def cancel(own: Caller, rest: Sequence[str], extra_keys: Sequence[str]) -> list[bytes]:
+            words: list[bytes] = script.call(own, values, rest, extra_keys=extra_keys)
+            return words
+
         words: list[str] = []
         for first in range(0, len(mids), PER_CALL):
             rest = [checked_mid(mid) for mid in mids[first : first + PER_CALL]]
             own = caller or self.callers.take()
-            remembered = self.result_keys(rest) if remember is not None else ()
-            values: Values = {
-                "now": moment(now),
-                "remember_ms": remember_ms(None if remember is None else duration_s(remember)),
-            }
-            words += map(
-                text_of, self.scripts["cancel"].call(own, values, rest, extra_keys=remembered)
-            )
+            if for_ms:
+                told = cancel(own, rest, self.result_keys(rest))
+            else:
+                told = with_result_keys(self.prefix, rest, rest, partial(cancel, own))
+            words += map(text_of, told)
             if caller is None:
                 self.callers.give_back(own)
         return words

@@ -275,9 +275,9 @@ class Lease(NamedTuple):
     token: str
 
 
-def remember_ms(seconds: float | None) -> int | str:
-    """Return how long an end is remembered as the scripts take it; '' for not."""
-    return max(1, round(seconds * 1000)) if seconds else ""
+def remember_ms(seconds: float | None) -> int:
+    """Return how long an end is remembered; 0 for not."""
+    return max(1, round(seconds * 1000)) if seconds else 0
 
 
 class Status(NamedTuple):

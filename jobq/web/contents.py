@@ -12,7 +12,7 @@ from jobq.errors import CodecError, JobFailedError, ResultNotStoredError
 from jobq.events import trace_id
 from jobq.jobs.codec import decode, read_refusal
 from jobq.jobs.envelope import enqueued_at
-from jobq.jobs.results import decode_result
+from jobq.jobs.results import decode_result, opened_end
 from jobq.jobs.signing import (
     ENCRYPTED,
     MARK,
@@ -155,8 +155,7 @@ class Contents:
         if not self.may_see:
             return ShownResult(note="you need the right 'arguments' to see it")
         try:
-            seal = self._seal.of("result") if self._seal else None
-            value = decode_result(opened(seal, queue, mid, content), job, mid)
+            value = decode_result(opened_end(self._seal, queue, mid, content), job, mid)
             return ShownResult(self._redactor.tree(value, self._redactor.declared(job)))
         except JobFailedError as error:
             return ShownResult(self.error(str(error), job), failed=True)

@@ -10,8 +10,9 @@ local function word_of(is_done, waiting, lock_at, not_before)
   return backoff and 'queued-with-backoff' or 'queued'
 end
 
-local function status(mid)
-  if redis.call('HEXISTS', messages, mid) == 0 then return 'nil' end
+-- is_there: its content was read
+local function status(mid, is_there)
+  if not is_there and redis.call('HEXISTS', messages, mid) == 0 then return 'nil' end
   return word_of(redis.call('SISMEMBER', done, mid) == 1, redis.call('HEXISTS', requeue, mid) == 1,
     redis.call('HGET', locks, mid), redis.call('HGET', backoffs, mid))
 end

@@ -8,14 +8,15 @@ KEYS
   left_ready:set left_circle:set keys:hash lines:hash turns:zset rests:zset rules:hash
   eoq_backoff:string wake:list meta:hash events:stream flow_outbox:stream
   last_call:string
-  then one result:list per message, with remember_ms
+  then one result:list per message, where an end is to be remembered
 ARGV
   caller  1-64 printable ASCII characters, the connection's random id
   number  of this call, counted up by the caller
   now     epoch ms, or '' for the server's clock
-  remember_ms  how long the end of each is remembered, '' = don't
+  remember_ms  how long each end is remembered at least, '' = only for the time in its content
   then one per message: mid, 1-1000 of them
-RETURNS  {per message: 'cancelled' | its status: 'nil' 'done-awaiting-gc' 'done-with-backoff'} | {'closed'}
+RETURNS  {per message: 'cancelled' | its status: 'nil' 'done-awaiting-gc' 'done-with-backoff' | 'remembers': its content says
+         how long its end is remembered, so its cancel needs the result keys} | {'closed'}
 COST     O(messages)
 WRITES   nothing for a message not cancelled, nothing at all when the call is refused
 ]]
@@ -31,7 +32,8 @@ keys_are(FIXED_KEYS, FIXED_KEYS + 1000)
 arguments_are(4, 1, 1000)
 --@include _stored
 remember_ms = whole_or_none('remember_ms', remember_ms, 1, MAX_MS)
-if #KEYS ~= FIXED_KEYS + (remember_ms and #ARGV - FIRST + 1 or 0) then refuse('keys', 'one per message to remember behind the others') end
+local remembers = #KEYS > FIXED_KEYS or remember_ms
+if #KEYS ~= FIXED_KEYS + (remembers and #ARGV - FIRST + 1 or 0) then refuse('keys', 'one per message to remember behind the others') end
 --@include shared/_caller
 --@include shared/_call
 number = checked_number(caller, number)
@@ -55,6 +57,7 @@ local nwake = redis.call('LLEN', wake)
 
 --@include _attempts
 --@include _cancel
+--@include _remember
 
 if call.refused then return {'closed'} end
 if call.kept then
@@ -63,18 +66,21 @@ if call.kept then
 end
 local words = {}
 for i = FIRST, #ARGV do
-  local word = status(ARGV[i])
-  local over = word == 'nil' or word == 'done-awaiting-gc' or word == 'done-with-backoff'
-  words[#words + 1] = over and word or 'cancelled'
-  if not over then
-    local attempts = remember_ms and attempts_in(ARGV[i])
-    cancel(ARGV[i], word)
-    -- What is done stays so where only newer content was cancelled.
-    if remember_ms and word ~= 'done-with-requeue' then
-      local result = KEYS[FIXED_KEYS + i - FIRST + 1]
-      redis.call('DEL', result)
-      redis.call('RPUSH', result, string.format('{"end":"cancelled","attempt":%d,"at":%d}', count_in(attempts), now_ms))
-      redis.call('PEXPIRE', result, string.format('%d', remember_ms))
+  local mid = ARGV[i]
+  local content = redis.call('HGET', messages, mid)
+  local word = content and status(mid, true) or 'nil'
+  if word == 'nil' or word == 'done-awaiting-gc' or word == 'done-with-backoff' then
+    words[#words + 1] = word
+  else
+    -- What is done stays so where only newer content is cancelled.
+    local ms = word ~= 'done-with-requeue' and remember_ms_of(mid, content, remember_ms)
+    if ms and not remembers then
+      words[#words + 1] = 'remembers'
+    else
+      local attempts = ms and attempts_in(mid)
+      cancel(mid, word)
+      if ms then remember(KEYS[FIXED_KEYS + i - FIRST + 1], attempts, ms) end
+      words[#words + 1] = 'cancelled'
     end
   end
 end

@@ -8,6 +8,7 @@ KEYS
   left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash
   keys:hash lines:hash turns:zset rests:zset rules:hash
   eoq_backoff:string wake:list meta:hash events:stream flow_outbox:stream bin:hash last_call:string
+  then one result:list per message, where an end is to be remembered
 ARGV
   caller   1-64 printable ASCII characters, the connection's random id
   number   of this call, counted up by the caller
@@ -18,7 +19,8 @@ ARGV
   then two per message: mid, generation, 1-250 of them. Of one that waits the generation is the token of its first
            attempt, '' before one ended, '*' = whichever; of a dead one what follows # in its dead id
 RETURNS  {per message: 'taken' | 'in bin': this operation took it before | 'nil': there is none | 'changed': it runs, is
-         done, or is another | 'full': the bin holds 10,000 messages or 16 MiB} | {'closed'}
+         done, or is another | 'full': the bin holds 10,000 messages or 16 MiB | 'remembers': its content says how long its
+         end is remembered, so it is taken with the result keys only} | {'closed'}
 COST     O(messages)
 WRITES   nothing for one that isn't taken; nothing at all when the call is refused
 ]]
@@ -29,8 +31,10 @@ local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generat
 local caller, number, now, op, life_ms, place = unpack(ARGV, 1, 6)
 
 --@include shared/_arguments
-keys_are(32)
+local FIXED_KEYS, FIRST = 32, 7
+keys_are(FIXED_KEYS, FIXED_KEYS + 250)
 arguments_are(6, 1, 250, 2)
+if #KEYS > FIXED_KEYS and #KEYS ~= FIXED_KEYS + (#ARGV - FIRST + 1) / 2 then refuse('keys', 'one per message to remember behind the others') end
 --@include _stored
 --@include shared/_caller
 --@include shared/_call
@@ -57,9 +61,11 @@ local nwake = redis.call('LLEN', wake)
 --@include _generation
 --@include _waiting
 --@include _bin
+--@include _remember
 operation(op)
 
-local function take_waiting(mid, generation)
+-- result: its key, or nil
+local function take_waiting(mid, generation, result)
   local why = not_waiting(mid, generation)
   if why then return why end
   local not_before, attempts = redis.call('HGET', backoffs, mid), redis.call('HGET', nattempts, mid)
@@ -67,12 +73,15 @@ local function take_waiting(mid, generation)
   for i, key in ipairs({ncrashes, nunknowns, generations, options, progress, messages}) do
     parts[i + 2] = redis.call('HGET', key, mid)
   end
+  local ms = remember_ms_of(mid, parts[8])
+  if ms and not result then return 'remembers' end
   if life_ms and not keep(place, mid, parts) then return 'full' end
   tick()
   emit('cancelled', mid, now_ms, '\31' .. (attempts or '') .. '\31\31\31\31\31\31' .. op)
   end_member('cancelled', mid)
   if not_before then leave_due(mid) else leave_ready(mid) end
   forget(mid)
+  if ms then remember(result, attempts, ms) end
   return 'taken'
 end
 
@@ -95,10 +104,10 @@ if call.kept then
   return kept_words(call.kept)
 end
 local take, words = place == 'dead' and take_dead or take_waiting, {}
-for i = 7, #ARGV, 2 do
+for i = FIRST, #ARGV, 2 do
   local id = place == 'dead' and ARGV[i] .. '#' .. ARGV[i + 1] or ARGV[i]
   local taken = life_ms and redis.call('HEXISTS', bin, LETTERS[place] .. id) == 1
-  words[#words + 1] = taken and 'in bin' or take(ARGV[i], ARGV[i + 1])
+  words[#words + 1] = taken and 'in bin' or take(ARGV[i], ARGV[i + 1], KEYS[FIXED_KEYS + (i - FIRST) / 2 + 1])
 end
 close_bin(life_ms)
 save_lines()

@@ -9,6 +9,7 @@ KEYS
   left_ready:set left_circle:set keys:hash lines:hash turns:zset rests:zset rules:hash
   eoq_backoff:string wake:list meta:hash events:stream
   ticks:hash tick_log:list
+  then the result:list of the run before, where its end is to be remembered
 ARGV
   now        epoch ms, or '' for the server's clock
   name       the schedule's, 1-256 bytes
@@ -28,9 +29,10 @@ RETURNS  {'enqueued' | 'waits' | 'replaced', mid}: the message is accepted; it w
          place | {'skipped', mid of the run before} | {'missed', ''} | {'full', ''}: the line of the key is | {'exists', last tick}: that is
          not the caller's last tick, or not earlier than this tick | {'early', now}
          | {'paused', ''} | {'new', now}: the schedule was unknown and starts now | {'clock', now}: the last tick was
-         later than now, so ticks go on from now
+         later than now, so ticks go on from now | {'remembers', mid of the run before}: its content says how long its end is
+         remembered, so this tick needs its result key
 COST     O(1)
-WRITES   nothing for 'exists', 'early' and 'paused'
+WRITES   nothing for 'exists', 'early', 'paused' and 'remembers'
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, keys, lines, turns, rests, rules,
@@ -39,7 +41,7 @@ local now, name, tick_ms, after_ms, due_ms, overlap, missed, mid, content, lock_
   keyed, key = unpack(ARGV)
 
 --@include shared/_arguments
-keys_are(28)
+keys_are(28, 29)
 arguments_are(13)
 --@include _stored
 one_of('keyed', keyed, '', 'key', 'ordered')
@@ -99,10 +101,12 @@ if begins then turn = 0 end
 --@include _free
 -- Runs of schedules are not members.
 local function end_member() end
+local TILDE = 126
 --@include _generation
 --@include _newer
 --@include _attempts
 --@include _cancel
+--@include _remember
 
 -- Whether a run of the message is under way or still to come.
 local function is_live(word)
@@ -146,10 +150,17 @@ elseif is_live(word) and overlap ~= 'allow' and overlap ~= 'run' then
 end
 -- Content that replaces another message makes no line longer.
 if outcome == 'enqueued' and key ~= '' and in_lines().full_line({mid}, {[mid] = key}) then outcome, target = 'full', '' end
+local kept_ms, attempts
+if outcome == 'replaced' and word ~= 'done-with-requeue' then
+  kept_ms = remember_ms_of(target, redis.call('HGET', messages, target))
+  if kept_ms and KEYS[29] ~= string.sub(messages, 1, -9) .. 'result:' .. target then return {'remembers', target} end
+  attempts = kept_ms and attempts_in(target)
+end
 local runs = outcome == 'enqueued' or outcome == 'waits' or outcome == 'replaced'
 tick()
 if outcome == 'replaced' then
   cancel(target, word)
+  if kept_ms then remember(KEYS[29], attempts, kept_ms) end
   -- If a run must first be notified, its mid stays taken until its lock ends, so the new run waits that long.
   if status(target) == 'nil' then target = mid end
 end

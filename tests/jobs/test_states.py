@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from jobq.client.clock import wall
 from jobq.client.connection import Client
+from jobq.config import CodecSettings
 from jobq.errors import (
     CodecError,
     Dead,
@@ -22,8 +24,10 @@ from jobq.jobs.executor import Executor, RunHooks
 from jobq.jobs.progress import Progress, progress_text, read_progress
 from jobq.jobs.registry import Registry, job
 from jobq.jobs.states import ENDED, is_over, state_word
+from jobq.queue.bin import Bin
 from jobq.queue.queue import Queue
 from jobq.queue.types import Status
+from tests.conftest import connected
 
 Work = Callable[[], None]
 
@@ -146,22 +150,128 @@ def act_registry(act: Any) -> Registry:
     return registry
 
 
-def test_cancelled_message_is_forgotten_when_nothing_says_for_how_long(act, queue, redis):
-    receipt = act.enqueue("a")
+def test_cancelled_message_is_forgotten_when_nothing_says_for_how_long(declared, queue, redis):
+    receipt = declared().enqueue("a")
     assert queue.cancel(receipt.mid) == ["cancelled"]
     assert receipt.state().word == "unknown"
-    receipt = act.enqueue("a")
+    receipt = declared().enqueue("a")
     assert queue.cancel(receipt.mid, "other", remember="1m") == ["cancelled", "nil"]
     assert receipt.state().word == "cancelled"
     assert redis.exists(queue.result_key("other")) == 0
 
 
-def test_cancel_changes_nothing_when_a_message_to_remember_has_no_key(act, queue):
-    receipt = act.enqueue("a")
-    script, caller = queue.scripts["cancel"], queue.callers.take()
+def by_mid(queue: Queue, mids: list[str]) -> None:
+    assert queue.cancel(*mids, "other") == ["cancelled"] * len(mids) + ["nil"]
+
+
+def into_a_bin(queue: Queue, mids: list[str]) -> None:
+    words = queue.admin.bin("op").take_out(*((mid, "*") for mid in mids), ("other", "*"))
+    assert words == ["taken"] * len(mids) + ["nil"]
+
+
+def for_good(queue: Queue, mids: list[str]) -> None:
+    words = Bin("low", queue.client, "op", None).take_out(*((mid, "*") for mid in mids))
+    assert words == ["taken"] * len(mids)
+
+
+@pytest.mark.parametrize("cancel", [by_mid, into_a_bin, for_good])
+@pytest.mark.parametrize("seal", ["", "sign", "encrypt"])
+def test_cancel_of_many_is_remembered_as_each_says_when_the_caller_has_no_jobs_and_no_keys(
+    declared, client, server, queue, redis, monkeypatch, cancel, seal
+):
+    if seal:
+        codec = CodecSettings(keys=(("2026-11", b"k" * 32),), mode=seal)
+        monkeypatch.setattr(client, "settings", replace(client.settings, codec=codec))
+    remembered: dict[str, Any] = {
+        "remember": {"remember": "10m"},
+        "result": {"result_ttl": "1m"},
+        "longer": {"remember": "1s", "result_ttl": "2m"},
+    }
+    jobs = {name: declared(name, **options) for name, options in remembered.items()}
+    receipts = [job.enqueue("a") for job in jobs.values()]
+    receipts.append(jobs["remember"].options(remember="1h", expires_in=900).enqueue("a"))
+    [many] = jobs["result"].enqueue_many([("a",)])
+    none = declared("none").enqueue("a"), jobs["remember"].options(remember=None).enqueue("a")
+    raw = queue.enqueue(b'{"args":[{"remember_ms":5000}],"job":"raw"}').mid
+    times_ms = [600_000, 60_000, 120_000, 3_600_000, 60_000]
+    kept = [*receipts, many]
+    with connected(server) as other:
+        cancel(Queue("low", other), [one.mid for one in (*kept, *none)] + [raw])
+    assert [one.state().word for one in kept] == ["cancelled"] * len(kept)
+    assert [one.state().word for one in none] == ["unknown"] * len(none)
+    left_ms = [redis.pttl(queue.result_key(one.mid)) for one in kept]
+    assert [round(one, -4) for one in left_ms] == times_ms
+    assert len(list(redis.scan_iter("*result:*"))) == len(kept)
+    assert kept[1].cancel() is False
+    with pytest.raises(ResultNotStoredError, match="is cancelled"):
+        kept[1].result(timeout=1)
+
+
+@pytest.mark.parametrize(("script", "rest"), [("cancel", ["m"]), ("take_out", ["m", "*"])])
+def test_call_changes_nothing_when_a_message_to_remember_has_no_key(act, queue, script, rest):
+    receipt = act.options(mid="m").enqueue("a")
+    caller, scripts = queue.callers.take(), queue.scripts
+    values: dict[str, Any] = {"now": "", "remember_ms": ""}
+    if script == "take_out":
+        scripts = queue.admin.bin("op")._scripts
+        values = {"now": "", "op": "op", "life_ms": 1000, "place": "waiting"}
+    assert scripts[script].call(caller, values, rest) == [b"remembers"]
     with pytest.raises(ScriptError, match="one per message"):
-        script.call(caller, {"now": "", "remember_ms": 1000}, [receipt.mid])
+        scripts[script].call(caller, values, rest, extra_keys=["jobq:{low}:a", "jobq:{low}:b"])
     assert receipt.state().word == "queued"
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_tick_remembers_the_run_that_it_cancels(act, queue, is_running):
+    former, later = act.prepared(queue, ("a",), {})[1], b'{"job":"act","args":["b"]}'
+    now = queue.client.clock_ms()
+    queue.admin.schedule("add", "s", "{}", now=now)
+    assert queue.admin.tick("s", now + 1, now, "s@1", former, now=now + 1).outcome == "enqueued"
+    if is_running:
+        queue.dequeue(1, now=now + 1)
+    ticked = queue.admin.tick("s", now + 2, now + 1, "s@2", later, overlap="cancel", now=now + 2)
+    assert ticked == ("replaced", "s@1" if is_running else "s@2")
+    [end] = queue.client.command("LRANGE", queue.result_key("s@1"), 0, -1)
+    assert end == b'{"end":"cancelled","attempt":%d,"at":%d}' % (is_running, now + 2)
+    # The new run has the mid of one whose end must first be noticed.
+    word = "scheduled" if is_running else "cancelled"
+    assert act.receipt("s@1").state().word in (word, "queued")
+
+
+@pytest.mark.parametrize("head", [b"1" * 1_000_000, b"-5", b"0", b"9" * 13, b"1e3", b'"5"', b"nan"])
+@pytest.mark.parametrize(
+    "content",
+    [b'{"remember_ms":%b,"job":"x"}', b"jobq-e1 k %b\nxxxx", b"jobq-e1 %b", b"jobq-e1 k k %b\n",
+     b'jobq-s1 k ff\n{"remember_ms":%b}', b'{"job":"x","remember_ms":%b}'],
+)  # fmt: skip
+def test_cancel_forgets_a_message_when_hostile_bytes_say_for_how_long(queue, redis, content, head):
+    mid = queue.enqueue(content % head).mid
+    assert queue.cancel(mid) == ["cancelled"]
+    assert not redis.exists(queue.result_key(mid))
+
+
+def test_purged_message_is_failed_when_a_worker_stored_its_end(act, work, queue):
+    receipts = [act.enqueue("die"), act.enqueue("a")]
+    work()
+    now = queue.client.clock_ms()
+    again = act.enqueue("b").mid
+    for number in range(1, 4):
+        queue.dequeue(1, lease=1, now=now + number * 10_000)
+        queue.admin.collect(now=now + number * 10_000 + 5_000)
+    receipts.append(act.receipt(again))
+    assert [one.state().word for one in receipts] == ["failed", "done", "failed"]
+    queue.admin.purge(*(dead.dead_id for dead in queue.admin.dead()))
+    assert [one.state().word for one in receipts] == ["failed", "done", "unknown"]
+
+
+def test_cleared_messages_are_unknown_and_hide_no_earlier_end(act, work, queue):
+    done = act.options(mid="m").enqueue("a")
+    work()
+    queue.admin.collect()
+    act.options(mid="m").enqueue("b")
+    other = act.enqueue("b")
+    queue.admin.clear()
+    assert (done.state().word, other.state().word) == ("done", "unknown")
 
 
 def test_expired_message_is_remembered(declared, work, queue, monkeypatch):

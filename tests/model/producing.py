@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.model.expect import call, need, word_of
 from tests.model.machine import Machine
-from tests.model.world import ENDLESS, Flavour, Record, World
+from tests.model.world import ENDLESS, REMEMBER_MS, Flavour, Record, World
 
 ACCEPTS = {
     # status: (with can_update, with can_requeue, with neither)
@@ -18,10 +18,6 @@ ACCEPTS = {
     "done-with-backoff": ("", "requeued", ""),
     "done-with-requeue": ("updated", "requeued", ""),
 }
-
-
-#: How long cancels are remembered.
-REMEMBER_MS = 60_000
 
 
 def expected_action(record: Record, word: str, flavour: Flavour) -> str:
@@ -54,8 +50,7 @@ def enqueue(m: Machine, w: World, mids: str, flavour_name: str) -> None:
     before = accepted_before(w, batch, flavour)
     words, items = {mid: word_of(m, w, mid) for mid in batch}, []
     for mid in batch:
-        w.ncontents += 1
-        items += [mid, f"c{w.ncontents}"]
+        items += [mid, w.next_content()]
     keyed = ("ordered" if flavour.ordered else "key") if flavour.key else ""
     options = (
         flavour.delay, "", flavour.update, flavour.requeue, flavour.again, flavour.lock, flavour.dedupe,
@@ -172,21 +167,50 @@ def latest_of(w: World, record: Record, action: str, word: str, at_most: int) ->
 def cancel(m: Machine, w: World, mid: str) -> None:
     w.left["cancel"] -= 1
     word, record = word_of(m, w, mid), w.records[mid]
-    attempts = int(m.run("status", "", w.clock, mid, "")[1])
-    (reply,) = call(m, w, "cancel", "P", REMEMBER_MS, mid)
-    over = word in ("nil", "dead", "done-awaiting-gc", "done-with-backoff")
+    attempts = attempts_of(m, w, mid)
+    ends = is_remembered(w, mid, word)
+    over = word in OVER
+    if ends:
+        (reply,) = call(m, w, "cancel", "P", "", mid)
+        need(reply == "remembers", f"R2 cancel of {word} without the key of its end: {reply}")
+        need(m.unchanged(), "R2 a cancel that needs a key wrote something")
+    # A caller may say for itself that it is remembered; the longer time counts.
+    asked = REMEMBER_MS // 2 if ends else "" if w.scope.remembers else REMEMBER_MS
+    (reply,) = call(m, w, f"cancel result:{mid}", "P", asked, mid)
     need(
         reply == ("nil" if word == "dead" else word if over else "cancelled"),
         f"cancel of {word}: {reply}",
     )
-    # R1: it is remembered with its attempts, unless it was over, or the content that was cancelled came after its end.
-    ends = reply == "cancelled" and word != "done-with-requeue"
-    text = f'{{"end":"cancelled","attempt":{attempts},"at":{w.clock}}}'
-    stored = [*m.command(w.clock, "LRANGE", f"result:{mid}", 0, -1).values()]  # type: ignore[attr-defined]
-    need(stored == [text] * ends, f"R1 cancel of {word} stores {stored}, not {text}")
-    m.forget(f"result:{mid}")
+    if not w.scope.remembers:
+        ends = reply == "cancelled" and word != "done-with-requeue"
+    remembered(m, w, mid, attempts if ends else None)
     if not over:
         cancelled(w, record)
+
+
+OVER = ("nil", "dead", "done-awaiting-gc", "done-with-backoff")
+
+
+def attempts_of(m: Machine, w: World, mid: str) -> int:
+    return int(m.run("status", "", w.clock, mid, "")[1])
+
+
+def is_remembered(w: World, mid: str, word: str) -> bool:
+    """R1: a cancelled end is remembered if its content says so, unless it was over, the content that is cancelled came
+    after its end, or it is of a flow."""
+    return w.scope.remembers and mid[0] != "~" and word not in (*OVER, "done-with-requeue")
+
+
+def remembered(m: Machine, w: World, mid: str, attempts: int | None) -> None:
+    """R1: what is remembered says how many attempts there were, and for how long; None: nothing is."""
+    key = f"result:{mid}"
+    stored = [*m.command(w.clock, "LRANGE", key, 0, -1).values()]  # type: ignore[attr-defined]
+    text = f'{{"end":"cancelled","attempt":{attempts},"at":{w.clock}}}'
+    expected = [] if attempts is None else [text]
+    need(stored == expected, f"R1 a cancel of {mid} stores {stored}, not {expected}")
+    left_ms = m.command(w.clock, "PTTL", key)
+    need(not stored or left_ms == REMEMBER_MS, f"R1 it is remembered for {left_ms} ms")
+    m.forget(key)
 
 
 def cancelled(w: World, record: Record) -> None:

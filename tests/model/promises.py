@@ -48,6 +48,8 @@ K10  what waits or runs has its content's key      model/explorer.py: K10 {mid}
 M1   its flow is told of a member that ends, once  model/expect.py: M1 flows are told
 M2   members that haven't ended are counted        model/lua/invariants.lua: M2 members counts
 M3   a member of a map is accepted once per flow   model/producing.py: M3 {mid} of a map
+R1   a cancelled end is kept as its content says    model/producing.py: R1 a cancel of
+R2   or nothing changes, and the caller is told     model/producing.py: R2 a cancel that needs
 L1   one fair worker empties it, from every state  model/drain.py: I13 it never drains
 L1   accepted, not superseded: done or dead        model/drain.py: accepted, never run
 L2   what waits moves, whatever is ready           queue/test_upkeep.py: def test_
@@ -73,5 +75,5 @@ class Check(NamedTuple):
     words: str
 
 
-_ROW = re.compile(r"^([IKLM]\d+) +(\S.*?) {2,}(\S+): (.+)$", re.MULTILINE)
+_ROW = re.compile(r"^([IKLMR]\d+) +(\S.*?) {2,}(\S+): (.+)$", re.MULTILINE)
 CHECKS = tuple(Check(*row) for row in _ROW.findall(__doc__))

@@ -12,7 +12,13 @@ from __future__ import annotations
 
 from tests.model.expect import need, word_of
 from tests.model.machine import Machine
-from tests.model.producing import accepted, cancelled, expected_action
+from tests.model.producing import (
+    accepted,
+    attempts_of,
+    cancelled,
+    expected_action,
+    remembered,
+)
 from tests.model.world import Flavour, World
 
 
@@ -22,15 +28,30 @@ def schedule(m: Machine, w: World, which: str) -> None:
     times = w.tick_times()
     tick_ms, before = times[index], last_tick(m, w)
     missed = sum(w.last_tick < other < tick_ms for other in times)
-    w.ncontents += 1
-    content = f"c{w.ncontents}"
+    content = w.next_content()
     words = {mid: word_of(m, w, mid) for mid in w.records}
     if before >= 0:
         stale = ask(m, w, tick_ms, before - 1, missed, index, content)
         need(stale == ("exists", str(before)), f"C1 asked behind an older tick: {stale}")
         need(m.unchanged(), "C1 a tick behind an older one changed something")
     line = int(str(m.command(w.clock, "HLEN", "lines")))
+    former = w.last_run
+    attempts = attempts_of(m, w, former) if former else 0
     outcome, mid = ask(m, w, tick_ms, max(0, before), missed, index, content)
+    ends = w.scope.remembers and former != "" and words[former] != "done-with-requeue"
+    if outcome == "remembers":
+        need(ends and w.scope.overlap == "cancel", f"R2 a tick remembers {former}")
+        need(mid == former, f"R2 a tick remembers {mid}, which is not the run before")
+        need(m.unchanged(), "R2 a tick that needs a key wrote something")
+        others = [f"result:{other}" for other in w.records if other != mid]
+        for key in (*others, f"result:{mid}"):
+            told = ask(m, w, tick_ms, max(0, before), missed, index, content, key)
+            need(told[0] == "remembers" or key == f"result:{mid}", f"R2 {key} is another's key")
+        outcome, mid = told
+    elif outcome == "replaced":
+        need(not ends, "R2 a run was cancelled without the key of its end")
+    if former:
+        remembered(m, w, former, attempts if outcome == "replaced" and ends else None)
     last = last_tick(m, w)
     need(last >= before, f"C2 the last tick went from {before} to {last}")
     if outcome == "new":
@@ -101,11 +122,11 @@ def is_live(word: str) -> bool:
 
 
 def ask(
-    m: Machine, w: World, tick_ms: int, after: int, missed: int, index: int, content: str
-) -> tuple[str, str]:
+    m: Machine, w: World, tick_ms: int, after: int, missed: int, index: int, content: str, more: str = ""
+) -> tuple[str, str]:  # fmt: skip
     mid, key = w.scope.mids[index], w.scope.tick_key
     reply = m.run(
-        "tick", "", w.clock, "", "s", tick_ms, after, tick_ms, w.scope.overlap, missed, mid, content, "", "",
+        f"tick {more}", "", w.clock, "", "s", tick_ms, after, tick_ms, w.scope.overlap, missed, mid, content, "", "",
         "key" if key else "", key,
     )  # fmt: skip
     return str(reply[0]), str(reply[1])

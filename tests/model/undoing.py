@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.model.expect import call, events, need, word_of
 from tests.model.machine import Machine
-from tests.model.producing import revived
+from tests.model.producing import attempts_of, is_remembered, remembered, revived
 from tests.model.world import START, World
 
 OPERATION, LIFE_MS = "op", 1_000_000
@@ -21,17 +21,19 @@ def take_out(m: Machine, w: World, mid: str, generation: str) -> None:
     """One that waits, of whichever generation, or only before its first attempt ended."""
     w.left["take"] -= 1
     record, word = w.records[mid], word_of(m, w, mid)
-    (reply,) = call(
-        m,
-        w,
-        "take_out",
-        "P",
-        OPERATION,
-        LIFE_MS,
-        "waiting",
-        mid,
-        "*" if generation == "any" else "",
-    )
+    asked = (OPERATION, LIFE_MS, "waiting", mid, "*" if generation == "any" else "")
+    attempts = attempts_of(m, w, mid)
+    (reply,) = call(m, w, "take_out", "P", *asked)
+    ends = reply == "remembers"
+    if ends:
+        need(is_remembered(w, mid, word), f"R2 take_out of a {word} {mid} remembers it")
+        need(m.unchanged(), "R2 a take_out that needs a key wrote something")
+        (reply,) = call(m, w, f"take_out result:{mid}", "P", *asked)
+    else:
+        need(
+            reply != "taken" or not is_remembered(w, mid, word),
+            "R2 taken without the key of its end",
+        )
     expected = "taken"
     if mid in w.binned:
         expected = "in bin"
@@ -44,6 +46,7 @@ def take_out(m: Machine, w: World, mid: str, generation: str) -> None:
         need(m.unchanged(), "I9 a refused take_out wrote something")
         return
     need(events(m) == [("cancelled", mid)], f"take_out wrote {events(m)}")
+    remembered(m, w, mid, attempts if ends else None)
     w.binned[mid] = record.copy()
     record.settle("cancelled")
 
@@ -121,8 +124,7 @@ def edit(m: Machine, w: World, mid: str) -> None:
     """Other content, and while nothing has happened to it the former again."""
     w.left["edit"] -= 1
     record, word = w.records[mid], word_of(m, w, mid)
-    w.ncontents += 1
-    content = f"c{w.ncontents}"
+    content = w.next_content()
     (reply,) = call(m, w, "edit", "P", OPERATION, LIFE_MS, mid, "*", content)
     expected = "edited" if waits(w, mid, word) else "changed"
     if mid in w.edited:

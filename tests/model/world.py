@@ -64,6 +64,8 @@ class Scope:
     """Messages of the queue that run at once, 0 = any number."""
     pause_ms: int = 0
     """How long a pause that ends by itself takes."""
+    remembers: bool = False
+    """Whether contents say how long their ends are remembered."""
     idle: bool = False
     """The idle protocol is part of the state; elsewhere its flag is checked and then taken away."""
     depth: int = 9
@@ -171,6 +173,8 @@ class Call:
 
 
 ENDLESS = 10**14
+#: How long ends are remembered.
+REMEMBER_MS = 60_000
 
 
 @dataclass(slots=True)
@@ -205,6 +209,12 @@ class World:
     """How far the server's clock has stepped back behind `now`, the time that scripts go by."""
     up_to: int = -1
     """Of a map: the number of the last member that was accepted."""
+
+    def next_content(self) -> str:
+        """The content of one more call."""
+        self.ncontents += 1
+        name = f"c{self.ncontents}"
+        return f'{{"remember_ms":{REMEMBER_MS},"{name}":0}}' if self.scope.remembers else name
 
     @property
     def is_paused(self) -> bool:

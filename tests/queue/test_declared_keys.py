@@ -11,6 +11,7 @@ import pytest
 
 from jobq.client.scripts import folder, load
 from jobq.errors import KeyFullError, ScriptError
+from jobq.queue.bin import Bin
 from jobq.queue.fsck import repair
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Violation
@@ -77,6 +78,7 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
         queue.admin.dead(mid="m2")
         (queue.admin.purge if cycle == 1 else queue.admin.revive)(*ids[1:])
         undone(queue, ids[:1], now)
+        remembered(queue, now)
         queue.end_session("somebody")
     keys_of_messages(queue, now)
     queue.admin.content("lines", now=now)
@@ -135,6 +137,24 @@ def undone(queue: Queue, dead_ids: list[str], now: int) -> None:
     bin_.put_back("dead", *dead_ids, now=now)
     bin_.revive(*((one, now + 5) for one in dead_ids), now=now)
     bin_.put_back("revived", *dead_ids, now=now)
+
+
+def remembered(queue: Queue, now: int) -> None:
+    """Cancels of messages whose ends are remembered."""
+    content, mids = b'{"remember_ms":9,"job":"x"}', ["r1", "r2", "r3"]
+    queue.enqueue_many([(mid, content) for mid in mids], now=now)
+    assert Bin("low", queue.client, "op", None).take_out(("r1", "*"), now=now) == ["taken"]
+    assert queue.cancel("r2", "none", "r3", now=now) == ["cancelled", "nil", "cancelled"]
+    queue.admin.schedule("add", f"r{now}", "{}", now=now)
+    for number, overlap in enumerate(("allow", "cancel"), 1):
+        mid = f"r{now + number}"
+        options: dict[str, Any] = {"overlap": overlap, "now": now + number}
+        word, _ = queue.admin.tick(
+            f"r{now}", now + number, now + number - 1, mid, content, **options
+        )
+    assert word == "replaced"
+    assert len(queue.client.command("LRANGE", queue.result_key(f"r{now + 1}"), 0, -1)) == 1
+    queue.cancel(mid)
 
 
 def keys_of_messages(queue: Queue, now: int) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from jobq.jobs.receipt_calls import cancel_in
 from jobq.queue.bin import Bin
 from jobq.queue.queue import Queue
 from jobq.queue.types import Rescheduled
@@ -216,7 +215,7 @@ class Applier:
             return ["moved" if again and one.word == "same" else one.word for one in moved]
         same = [now[place][0] == chunk.generations[place] for place in left]
         mids = [mid for (mid, _), is_same in zip(some, same, strict=True) if is_same]
-        words = iter([cancel_in(queue, mid) for mid in mids])
+        words = iter(queue.cancel(*mids))
         return [next(words) if is_same else "changed" for is_same in same]
 
     def _keep_formers(self, number: int, moved: list[Rescheduled]) -> None:

@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 
 from jobq.client.clock import wall
 from jobq.errors import CodecError, ConfigError
-from jobq.jobs.codec import Envelope, decode, encode
+from jobq.jobs.codec import Envelope, decode, encode, remembered
 from jobq.jobs.registry import default_registry
 from jobq.jobs.signing import is_sealed, opened, seal_of
 from jobq.observe.redaction import HIDDEN
@@ -161,6 +161,7 @@ def _call_of(queue: Queue, mid: str, content: bytes) -> Envelope:
 def _sealed(queue: Queue, mid: str, call: Envelope, like: bytes, at_ms: int) -> bytes:
     """Return a call as the content of `mid`; sealed if `like` is."""
     plain = encode(call.job, call.args, call.kwargs, at_ms, call.headers, call.options)
+    plain = remembered(plain, call.remember_ms)
     seal = seal_of(queue.client)
     return seal.close_call(queue.name, mid, plain) if seal and is_sealed(like) else plain
 

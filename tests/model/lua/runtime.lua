@@ -69,12 +69,14 @@ local function bound_keys(script, caller, more)
   return found
 end
 
--- Run one script, atomically, at `now`. -> its reply, item by item
+-- Run one script, atomically, at `now`; a further key may follow its name. -> its reply, item by item
 function M.run(name, caller, now, ...)
+  local base, behind = string.match(name, '^([^ ]+) (.*)$')
+  name = base or name
   local script = scripts[name]
   local again = name == 'enqueue' and select(8, ...) or ''
   local more = again == 'next' and 'last_dead accepted' or again == 'member' and 'last_dead' or ''
-  if name == 'cancel' and select(4, ...) ~= '' then more = 'result:' .. select(5, ...) end
+  more = behind or more
   local keys = bound_keys(script, caller, more)
   R.now, R.declared, R.emitted = now, not undeclared and keys.declared or nil, {}
   R.ncalls, R.nwrites, R.ntimes = 0, 0, 0
