@@ -84,7 +84,7 @@ class Seal:
     def _closed(
         self, queue: str, mid: str, content: bytes, key_id: bytes, shown: bytes = b""
     ) -> bytes:
-        """Seal the content. An encrypted content begins with `shown`, which is readable but protected against changes."""
+        """Seal the content. An encrypted content begins with `shown`, readable but protected against changes."""
         if self._encrypts:
             return self._hidden(queue, mid, content, key_id, shown)
         return self._signed(queue, mid, content, key_id)
