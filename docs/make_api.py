@@ -15,7 +15,7 @@ from typing import Any, get_overloads, is_typeddict
 import msgspec
 
 from jobq.jobs.options import JobSettings, Options
-from jobq.jobs.registry import Declaration
+from jobq.jobs.registry import BatchDeclaration, Declaration
 from jobq.jobs.retry import DEFAULT_RETRIES
 
 DOCS = Path(__file__).parent
@@ -31,6 +31,8 @@ MEMBERS = {
     "status astatus",
     "jobq.Context": "job queue mid attempt failures max_attempts fence token enqueued_at tick missed flow headers size "
     "trace_id span_id lease_left lease_valid hard_limit progress checkpoint checkpoint_value logger overrule",
+    "jobq.Calls": "done fail open of",
+    "jobq.BatchedCall": "lease_valid",
     "jobq.Registry": "get names known_names worker_started",
     "jobq.Flow": "step map wait at start astart",
     "jobq.RateLimit": "try_acquire atry_acquire acquire aacquire hold ahold",
@@ -49,7 +51,7 @@ MEMBERS = {
 }
 #: Classes whose objects come from jobq alone.
 MADE_BY_JOBQ = frozenset(
-    ("Job", "Receipt", "Context", "Grant", "SlotLease", "Admin", "Reader", "TopicGroup", "AsyncReader", "AsyncTopicGroup",
+    ("Job", "Receipt", "Context", "Calls", "BatchedCall", "Grant", "SlotLease", "Admin", "Reader", "TopicGroup", "AsyncReader", "AsyncTopicGroup",
      "RedismqReader", "MemberFlow", "KitClock")
 )  # fmt: skip
 #: Classes with awaitable methods, and the classes whose methods they otherwise repeat.
@@ -65,7 +67,7 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, ...]]]] = {
         "Enqueue": ("jobq.Job", "jobq.outbox.enqueue", "jobq.outbox.enqueue_many", "jobq.outbox.aenqueue",
                     "jobq.outbox.aenqueue_many", "jobq.outbox.schema"),
         "Follow": ("jobq.Receipt", "jobq.State"),
-        "Inside a job": ("jobq.current", "jobq.Context", "jobq.outbox.inbox.once", "jobq.outbox.inbox.aonce"),
+        "Inside a job": ("jobq.current", "jobq.Context", "jobq.Calls", "jobq.BatchedCall", "jobq.outbox.inbox.once", "jobq.outbox.inbox.aonce"),
     }),
     "flows": ("Flows", "Graphs, chains and maps of jobs.", {
         "Define and start": ("jobq.Flow", "jobq.Batch"),
@@ -160,13 +162,13 @@ def options_table() -> str:
     """The options of `@job` and `.options`."""
     texts = {
         name: text
-        for kind in (Declaration, Options)
+        for kind in (BatchDeclaration, Declaration, Options)
         for name, text in _named(_doc(kind), "Attributes")
     }
     head = "| option | default | meaning |\n|---|---|---|"
     rows = [head]
-    for kind in (Options, Declaration):
-        rows += ["", "Only `@job` has these:", "", head] if kind is Declaration else []
+    for kind in (Options, BatchDeclaration):
+        rows += ["", "Only `@job` has these:", "", head] if kind is BatchDeclaration else []
         for name, annotation in kind.__annotations__.items():
             if kind is Options or name not in Options.__annotations__:
                 shown = f"`{name}: {_type(annotation)}`".replace("|", "\\|")
@@ -365,7 +367,7 @@ def _keywords(kind: Any) -> list[str]:
 
 
 def _options(begin: str, end: str) -> str:
-    names = {**Options.__annotations__, **Declaration.__annotations__}
+    names = {**Options.__annotations__, **BatchDeclaration.__annotations__}
     return _call(
         begin,
         ["*", *(f"{name}: {_type(text)} = {_default(name)}" for name, text in names.items())],

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from jobq.flows.flow import Flow
     from jobq.flows.run import FlowRun
     from jobq.jobs import middleware, retry
+    from jobq.jobs.batch_job import BatchJob
+    from jobq.jobs.calls import BatchedCall, Calls
     from jobq.jobs.context import Context, current
     from jobq.jobs.deaths import DeadCall
     from jobq.jobs.job import AsyncJob, Job, SyncJob
@@ -43,7 +45,8 @@ if TYPE_CHECKING:
     from jobq.schedules.declared import schedule
 
 __all__ = [
-    "AsyncJob", "Batch", "Client", "ConcurrencyLimit", "Context", "Dead", "DeadCall", "Ending", "Flow", "FlowRun",
+    "AsyncJob", "Batch", "BatchJob", "BatchedCall", "Calls", "Client", "ConcurrencyLimit", "Context", "Dead",
+    "DeadCall", "Ending", "Flow", "FlowRun",
     "HoldKey", "Job", "JobAborted", "JobTimeout", "JobqError", "Lease", "Message", "Outcome", "Queue", "RateLimit",
     "Receipt", "Registry", "Retry", "Snooze", "State", "SyncJob", "__version__",
     "config", "connect", "current", "default_client", "default_registry", "errors", "events", "job", "middleware",
@@ -67,6 +70,8 @@ _NAMES = {
         "Retry",
         "Snooze",
     ),
+    "jobq.jobs.batch_job": ("BatchJob",),
+    "jobq.jobs.calls": ("BatchedCall", "Calls"),
     "jobq.jobs.context": ("Context", "current"),
     "jobq.jobs.deaths": ("DeadCall",),
     "jobq.jobs.job": ("AsyncJob", "Job", "SyncJob"),

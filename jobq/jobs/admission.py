@@ -19,6 +19,10 @@ from jobq.queue.types import Ending
 UNREACHABLE_S, BROKEN_S = 1.0, 5.0
 
 
+#: Maximum number of slots of limits in one process.
+MAX_HOLDINGS = 512
+
+
 class Admitted(Protocol):
     """The answer of one limit. `undo`: the job didn't start; `leave`: it is over. Neither raises a JobqError."""
 
@@ -104,22 +108,32 @@ def run_admitted(call: Call | Ending, worker: str, run: Callable[[Call], Ending]
         return call
     held: list[Admitted] = []
     try:
-        for limit in call.job.settings.limits:
-            try:
-                answer = limit.admit(call, worker)
-            except JobqError as error:
-                while held:
-                    held.pop().undo()
-                return _unasked(call, worker, limit, error)
-            if not answer.granted:
-                while held:
-                    held.pop().undo()
-                return _refused(call, worker, limit, answer.retry_after)
-            held.append(answer)
-        return run(call)
+        waits = admit(call, worker, held)
+        return run(call) if waits is None else waits
     finally:
         for one in held:
             one.leave()
+
+
+def admit(call: Call, worker: str, held: list[Admitted]) -> Ending | None:
+    """Acquire all limits of a call and add them to `held`; None for success, or the ending of a call that must wait."""
+    before = len(held)
+    for limit in call.job.settings.limits:
+        try:
+            answer = limit.admit(call, worker)
+        except JobqError as error:
+            _undo(held, before)
+            return _unasked(call, worker, limit, error)
+        if not answer.granted:
+            _undo(held, before)
+            return _refused(call, worker, limit, answer.retry_after)
+        held.append(answer)
+    return None
+
+
+def _undo(held: list[Admitted], before: int) -> None:
+    while len(held) > before:
+        held.pop().undo()
 
 
 async def arun_admitted(

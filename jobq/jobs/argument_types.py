@@ -233,7 +233,7 @@ class ArgumentTypes:
             self._type(annotations, name, default, is_first_look=True)
 
     def _types(self) -> _Parameters:
-        annotations = _annotations(self._function)
+        annotations = annotations_of(self._function)
         positions: list[tuple[str, ValueType | None]] = []
         keywords: dict[str, ValueType | None] = {}
         rest: tuple[str, ValueType | None] = ("", None)
@@ -281,7 +281,7 @@ class ArgumentTypes:
         return ValueType(annotation)
 
 
-def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
+def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the evaluated annotations; unevaluable annotations stay text."""
     function = inspect.unwrap(function)
     try:

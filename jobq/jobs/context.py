@@ -127,6 +127,9 @@ class Context:
         "worker",
     )
 
+    #: Whether this is the context of a whole batch of calls.
+    of_batch = False
+
     def __init__(
         self,
         call: Call,
@@ -391,6 +394,12 @@ running: ContextVar[Context] = ContextVar("jobq_context")
 def current() -> Context:
     """The context of the job that is running here; raise NoCurrentJobError outside one."""
     try:
-        return running.get()
+        context = running.get()
     except LookupError:
         raise NoCurrentJobError from None
+    if context.of_batch:
+        raise NoCurrentJobError(
+            f"{context.job} runs many calls together, so there is no current one; use calls[i] of the function's "
+            "argument, such as calls[i].mid or calls[i].logger"
+        )
+    return context

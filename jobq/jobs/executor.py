@@ -18,7 +18,7 @@ from contextvars import copy_context
 from functools import partial
 from os import getpid
 from time import perf_counter_ns, thread_time_ns
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
@@ -51,6 +51,7 @@ PROGRESS_ROOM = 3_600
 Asked = Callable[[], bool]
 _ELSEWHERE = ForkedProcessError()
 SoftTimeout = Callable[[float], AbstractContextManager[None]]
+C = TypeVar("C", bound=Context)
 
 
 class Meter:
@@ -201,7 +202,7 @@ class Executor:
                 self._seal is not None and envelope.not_after > 0,
             )
             if envelope.options is not None and 0 < envelope.options.expires_at < wall.ms():
-                return self._sealed(
+                return self.sealed(
                     call, self._unrunnable.expired(call, envelope.options.expires_at)
                 )
             if (
@@ -209,7 +210,7 @@ class Executor:
                 and job.settings.retry_within is not None
                 and call.age_s > job.settings.retry_within
             ):
-                return self._sealed(call, self._unrunnable.too_late(call))
+                return self.sealed(call, self._unrunnable.too_late(call))
             return call
         except Exception as error:
             return self._unresolved(queue, message, error)
@@ -281,7 +282,7 @@ class Executor:
         if settings.keep_logs is not None and not logged and hooks.attempt_logs is not None:
             with self._logged(call, hooks.attempt_logs):
                 return self._run(call, told_to_stop, admitted=True, logged=True)
-        # `_context` without its call, which would be one more for each job.
+        # `context_of` without its call, which would be one more for each job.
         report, keep = hooks.report_progress, hooks.checkpoint
         if call.sealed:
             report, keep = self._reporting(call), self._checkpointing(call)
@@ -296,11 +297,11 @@ class Executor:
                 started = perf_counter_ns()
             if layers or settings.timeout is not None:
                 whole = settings.timeout is None and settings.result_ttl is None
-                inner = partial(self._called if whole else self._limited, call)
+                inner = partial(self.called if whole else self._limited, call)
                 value = around_run(layers, "run", context, inner)
                 self.home.only()
             else:
-                value = self._called(call)
+                value = self.called(call)
             result = None
             if settings.result_ttl is not None:
                 result = job.encoded_result(value, call.message.mid)
@@ -308,16 +309,16 @@ class Executor:
                 log.done(call, (perf_counter_ns() - started) / 1e9)
         except BaseException as error:
             self.home.only(error)
-            if _stops(error, told_to_stop):
+            if stops(error, told_to_stop):
                 raise
             cpu_ns = thread_time_ns() - cpu
-            return self._sealed(
-                call, self._failed(context, call, error, started, cpu_ns, told_to_stop)
+            return self.sealed(
+                call, self.failed(context, call, error, started, cpu_ns, told_to_stop)
             )
         finally:
             running.reset(entered)
-        ending = self._done(call, result, started, thread_time_ns() - cpu)
-        return self._sealed(call, ending) if call.sealed else ending
+        ending = self.done(call, result, started, thread_time_ns() - cpu)
+        return self.sealed(call, ending) if call.sealed else ending
 
     async def arun(
         self,
@@ -343,7 +344,7 @@ class Executor:
         if settings.keep_logs is not None and not logged and hooks.attempt_logs is not None:
             with self._logged(call, hooks.attempt_logs):
                 return await self.arun(call, told_to_stop, admitted=True, logged=True)
-        context = self._context(call)
+        context: Context = self.context_of(call)
         layers = self._outer.layers + self._inner.layers
         meter, log = Meter(), hooks.log
         self._own_decimal()
@@ -368,23 +369,23 @@ class Executor:
                 log.done(call, (perf_counter_ns() - started) / 1e9)
         except BaseException as error:
             self.home.only(error)
-            if _stops(error, told_to_stop) or _cancelled_from_outside(error, told_to_stop):
+            if stops(error, told_to_stop) or _cancelled_from_outside(error, told_to_stop):
                 raise
-            return self._sealed(
-                call, self._failed(context, call, error, started, meter.ns, told_to_stop)
+            return self.sealed(
+                call, self.failed(context, call, error, started, meter.ns, told_to_stop)
             )
         finally:
             running.reset(entered)
-        ending = self._done(call, result, started, meter.ns)
-        return self._sealed(call, ending) if call.sealed else ending
+        ending = self.done(call, result, started, meter.ns)
+        return self.sealed(call, ending) if call.sealed else ending
 
-    def _context(self, call: Call) -> Context:
+    def context_of(self, call: Call, kind: type[C] = Context) -> C:  # type: ignore[assignment]
         """Requests and reports of a running job; sealed if its call is sealed."""
         hooks = self.hooks
         report, keep = hooks.report_progress, hooks.checkpoint
         if call.sealed:
             report, keep = self._reporting(call), self._checkpointing(call)
-        return Context(call, report, hooks.lease_deadline, self.worker, keep, hooks.flow_of)
+        return kind(call, report, hooks.lease_deadline, self.worker, keep, hooks.flow_of)
 
     def _own_decimal(self) -> None:
         """Give this context a decimal context of its own, where jobs would share one."""
@@ -403,11 +404,11 @@ class Executor:
             return whole
         except ResultNotStoredError as error:
             # It may come back, as after a failover, so it is a failed attempt like others.
-            return self._sealed(
-                call, self._failed(self._context(call), call, error, perf_counter_ns(), 0, None)
+            return self.sealed(
+                call, self.failed(self.context_of(call), call, error, perf_counter_ns(), 0, None)
             )
         except Exception as error:
-            return self._sealed(call, self._unresolved(call.queue, call.message, error))
+            return self.sealed(call, self._unresolved(call.queue, call.message, error))
 
     async def _afilled(self, call: Call) -> Call | Ending:
         if not _takes_results(call):
@@ -417,16 +418,16 @@ class Executor:
     def _limited(self, call: Call) -> Any:
         timeout, soft_timeout = call.job.settings.timeout, self.hooks.soft_timeout
         if timeout is None or soft_timeout is None:
-            value = self._called(call)
+            value = self.called(call)
         else:
             with soft_timeout(timeout):
-                value = self._called(call)
+                value = self.called(call)
         if call.job.settings.stores_result:
             # Also here, so that middleware sees the failure if the result can't be stored.
             call.job.encoded_result(value, call.message.mid)
         return value
 
-    def _called(self, call: Call) -> Any:
+    def called(self, call: Call) -> Any:
         """Call the function. Processes that it forks end here, outside the middleware."""
         try:
             value = call.job.function(*call.args, **call.kwargs)
@@ -454,7 +455,8 @@ class Executor:
             job.encoded_result(value, call.message.mid)
         return value
 
-    def _done(self, call: Call, result: bytes | None, started: int, cpu_ns: int) -> Ending:
+    def done(self, call: Call, result: bytes | None, started: int, cpu_ns: int) -> Ending:
+        """Return the ending of a successful attempt, which began at `started` (perf_counter_ns)."""
         message = call.message
         run_us = (perf_counter_ns() - started) // 1000
         if run_us >= LONG_US or self._runs % RSS_EVERY == 0:
@@ -478,7 +480,7 @@ class Executor:
             return Ending(mid=message.mid, token=message.token, record=record, figures=figures)
         return Ending(mid=message.mid, token=message.token, record=record)
 
-    def _failed(
+    def failed(
         self,
         context: Context,
         call: Call,
@@ -487,6 +489,7 @@ class Executor:
         cpu_ns: int,
         told_to_stop: Asked | None,
     ) -> Ending:
+        """Return the ending of an attempt that raised `error`, and began at `started` (perf_counter_ns)."""
         run_us = (perf_counter_ns() - started) // 1000
         self._measure_memory()
         if self.hooks.on_failure is not None:
@@ -497,13 +500,13 @@ class Executor:
             call,
             error,
             figures,
-            lambda raised: _stops(raised, told_to_stop),
+            lambda raised: stops(raised, told_to_stop),
             self.hooks.tracebacks,
         )
         self.home.only()  # a policy may fork too
         return ending
 
-    def _sealed(self, call: Call, ending: Ending) -> Ending:
+    def sealed(self, call: Call, ending: Ending) -> Ending:
         """The ending, its result, reason and traceback sealed if the call was."""
         if self._seal is None or not call.sealed:
             return ending
@@ -564,7 +567,8 @@ def _takes_results(call: Call) -> bool:
     return FLOW_HEADER in call.headers and call.message.mid.startswith(MEMBER_SIGN)
 
 
-def _stops(error: BaseException, told_to_stop: Asked | None) -> bool:
+def stops(error: BaseException, told_to_stop: Asked | None) -> bool:
+    """Return whether an error ends the run without an outcome."""
     if isinstance(error, JobAborted) and told_to_stop is not None:
         return told_to_stop()
     return isinstance(error, KeyboardInterrupt | JobAborted)

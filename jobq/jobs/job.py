@@ -124,11 +124,13 @@ class Job(Generic[P, R]):
         self.name = name
         self.middleware = middleware
         self.overrides: Overrides | None = None
-        self._signature = inspect.signature(function)
+        self.settings = settings
+        call = self._one_call(function)
+        self._signature = inspect.signature(call)
         #: Encoder and decoder of its arguments and its result; None with typed=False.
         self.types: ArgumentTypes | None = None
         if settings.typed:
-            self.types = ArgumentTypes(name, function, self._signature)
+            self.types = ArgumentTypes(name, call, self._signature)
         self._encoder: CallEncoder | None = None
         self._least, self._most = _positional(self._signature)
         if isinstance(settings.key, str):
@@ -139,6 +141,10 @@ class Job(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function itself, here and now."""
         return self.function(*args, **kwargs)
+
+    def _one_call(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function with the parameters and the annotations of one call."""
+        return function
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
         """Enqueue this call; it runs at least once.
@@ -495,6 +501,11 @@ class Job(Generic[P, R]):
     def queue(self) -> str:
         """The queue that its calls go to."""
         return self.settings.queue
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """The signature of one call."""
+        return self._signature
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:

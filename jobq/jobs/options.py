@@ -40,6 +40,8 @@ DAY_S = 86_400.0
 MAX_REDACTED, MAX_REDACTED_LENGTH = 50, 100
 #: Former names of a job.
 MAX_ALIASES = 20
+#: Calls of a batch: a child has a few more slots, for messages that it fetches ahead.
+MAX_BATCH = 200
 
 
 #: Action for a call of a unique job while an equal call is live.
@@ -140,6 +142,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     keep_logs: float | None = None
     typed: bool = True
     aliases: tuple[str, ...] = ()
+    batch: int | None = None
 
     @property
     def stores_result(self) -> bool:
@@ -195,6 +198,7 @@ _ONLY_DECLARED = frozenset(
         "keep_logs",
         "typed",
         "aliases",
+        "batch",
     )
 )
 
@@ -431,6 +435,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "aliases": _aliases,
     "keep_logs": _duration(0.001),
     "typed": _flag,
+    "batch": _whole(1, MAX_BATCH),
 }
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from jobq.durations import Duration
 from jobq.errors import ConfigError, JobAlreadyRegisteredError, JobNotFoundError
 from jobq.jobs.admission import JobLimit
+from jobq.jobs.batch_job import BatchJob
+from jobq.jobs.calls import Calls
 from jobq.jobs.deaths import DeadCall
 from jobq.jobs.functions import awaited, is_same, place
 from jobq.jobs.job import AsyncJob, Job, SyncJob
@@ -21,6 +23,10 @@ from jobq.jobs.retry import ErrorFilter, Policy
 P = ParamSpec("P")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[[], Any])
+#: Kinds of decorators: the function gets one call, or many together.
+Single = Literal["single"]
+Together = Literal["together"]
+Kind = TypeVar("Kind")
 
 
 class Registry:
@@ -171,16 +177,39 @@ class Declaration(Options, total=False):
     typed: bool
 
 
-class Decorator:
-    """The decorator returned by `job(...)` with options."""
+class BatchDeclaration(Declaration):
+    """Options for a job whose function gets many calls together.
+
+    Attributes:
+        batch: Maximum number of calls that the function gets together, up to 200.
+    """
+
+    batch: int
+
+
+class Decorator(Generic[Kind]):
+    """The decorator returned by `job(...)` with options.
+
+    It is generic in one class for both kinds of jobs, so that type checkers know the decorator of `job(**options)`.
+    """
 
     def __init__(self, declared: Declaration) -> None:
         self._declared = declared
 
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> AsyncJob[P, T]: ...  # type: ignore[overload-overlap]
+    def __call__(  # type: ignore[overload-overlap]
+        self: Decorator[Single], function: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> AsyncJob[P, T]: ...
     @overload
-    def __call__(self, function: Callable[P, T], /) -> SyncJob[P, T]: ...
+    def __call__(self: Decorator[Single], function: Callable[P, T], /) -> SyncJob[P, T]: ...
+    @overload
+    def __call__(
+        self: Decorator[Together], function: Callable[[Calls[P]], None], /
+    ) -> BatchJob[P, Any]: ...
+    @overload
+    def __call__(
+        self: Decorator[Together], function: Callable[[Calls[P]], Sequence[T]], /
+    ) -> BatchJob[P, T]: ...
     def __call__(self, function: Callable[..., Any], /) -> Job[..., Any]:
         """Make the job."""
         _check_function(function)
@@ -191,7 +220,7 @@ class Decorator:
         on_dead = declared.get("on_dead")
         if on_dead is not None and not isinstance(on_dead, Job):
             declared["on_dead"] = job(name=f"{name}.on_dead", registry=registry)(on_dead)
-        kind = AsyncJob if inspect.iscoroutinefunction(function) else SyncJob
+        kind = _kind(function, declared)
         made: Job[..., Any] = kind(function, name, JobSettings(**declared), registry.middleware)
         registry.add(made)
         return made
@@ -202,11 +231,19 @@ def job(function: Callable[P, Coroutine[Any, Any, T]], /) -> AsyncJob[P, T]: ...
 @overload
 def job(function: Callable[P, T], /) -> SyncJob[P, T]: ...
 @overload
-def job(**declared: Unpack[Declaration]) -> Decorator: ...
+def job(**declared: Unpack[BatchDeclaration]) -> Decorator[Together]: ...
+@overload
+def job(**declared: Unpack[Declaration]) -> Decorator[Single]: ...
 def job(function: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
     """Make a function a job: `@job`, `@job(queue="low", retries=3)`, or `job(queue="low")(function)`."""
-    decorator = Decorator(declared)  # type: ignore[arg-type]
+    decorator: Decorator[Any] = Decorator(declared)  # type: ignore[arg-type]
     return decorator if function is None else decorator(function)
+
+
+def _kind(function: Callable[..., Any], declared: Mapping[str, Any]) -> type[Job[..., Any]]:
+    if "batch" in declared:
+        return BatchJob
+    return AsyncJob if inspect.iscoroutinefunction(function) else SyncJob
 
 
 def stand_in(name: str) -> Job[..., Any]:

@@ -7,7 +7,6 @@ text, elements of XML, private keys.
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import time
@@ -177,7 +176,7 @@ class Redactor:
         known = self._registry.find(job) if self._registry else None
         found: list[str] = []
         if known is not None:
-            for name, parameter in inspect.signature(known.function).parameters.items():
+            for name, parameter in known.parameters.items():
                 if parameter.kind is parameter.VAR_POSITIONAL:
                     found += [name] * (number - len(found))
                 elif parameter.kind in (

@@ -14,9 +14,11 @@ from jobq.client.clock import boot_ns, wall
 from jobq.config import duration_s
 from jobq.durations import Duration
 from jobq.errors import ConfigError
+from jobq.jobs.batch_executor import BatchExecutor
+from jobq.jobs.calls import Calls
 from jobq.jobs.codec import encode
 from jobq.jobs.context import Call
-from jobq.jobs.executor import Executor, RunHooks
+from jobq.jobs.executor import RunHooks
 from jobq.jobs.job import Job
 from jobq.jobs.registry import Registry
 from jobq.queue.types import LEASE_S, Ending, Message
@@ -108,7 +110,7 @@ class Attempts:
 
     def _prepared(
         self, job: Job[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Executor, Message]:
+    ) -> tuple[BatchExecutor, Message]:
         job.check_arguments(args, kwargs)
         self._progress, self._errors, self._values = [], [], []
         facts = self._facts
@@ -119,7 +121,7 @@ class Attempts:
             checkpoint=lambda queue, mid, token, value: keep(kept, value),
             on_failure=lambda call, error: self._errors.append(error),
         )  # fmt: skip
-        executor = Executor(registry_for(job, self._registry), worker=WORKER, hooks=hooks)
+        executor = BatchExecutor(registry_for(job, self._registry), worker=WORKER, hooks=hooks)
         now = wall.ms()
         enqueued_at = now - round(duration_s(facts.get("waited", 0)) * 1000)
         headers = {**job.settings.headers, **facts.get("headers", {})}
@@ -134,7 +136,7 @@ class Attempts:
         )  # fmt: skip
         return executor, message
 
-    def _resolved(self, executor: Executor, message: Message) -> Call | Ending:
+    def _resolved(self, executor: BatchExecutor, message: Message) -> Call | Ending:
         queue = self._facts.get("queue", "test")
         call = executor.resolve(queue, message)
         return observed(call, self._values.append) if isinstance(call, Call) else call
@@ -172,6 +174,15 @@ def observed(call: Call, take: Callable[[Any], object]) -> Call:
         take(value)
         return value
 
+    @wraps(function)
+    def together(calls: Calls[...]) -> Any:
+        value = function(calls)
+        returned = value[0] if isinstance(value, list | tuple) and value else None
+        take(calls.results.get(0, returned))
+        return value
+
+    if call.job.settings.batch is not None:
+        return structs.replace(call, job=call.job.calling(together))
     return structs.replace(call, job=call.job.calling(awaited if call.job.is_async else called))
 
 

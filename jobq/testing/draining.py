@@ -7,8 +7,9 @@ import contextvars
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,8 +28,9 @@ from jobq.errors import (
 from jobq.flows.adding import flow_of
 from jobq.flows.draining import Drainer
 from jobq.flows.inputs import FlowInputs
+from jobq.jobs.batch_executor import BatchExecutor
 from jobq.jobs.context import Call
-from jobq.jobs.executor import Executor, RunHooks
+from jobq.jobs.executor import RunHooks
 from jobq.jobs.registry import Registry
 from jobq.jobs.signing import seal_of
 from jobq.jobs.timer import BUILT_IN
@@ -40,6 +42,8 @@ from jobq.testing.relaying import DjangoOutboxes
 from jobq.testing.waiting import waiting
 
 T = TypeVar("T")
+#: A message, and the call in it or its ending.
+Fetched = tuple[Message, Call | Ending]
 #: Name of the worker for calls run in this process.
 WORKER = "tests"
 
@@ -77,7 +81,8 @@ class Draining:
         self.client, self._registry, self._clock = client, registry, clock
         self._outboxes = outboxes
         self._flows = Drainer(client)
-        self._error: BaseException | None = None
+        #: Errors of the current attempts, by message.
+        self._errors: dict[str, BaseException] = {}
         #: Messages waiting because an attempt here requested it.
         self._returned: set[str] = set()
         hooks = RunHooks(
@@ -87,7 +92,7 @@ class Draining:
             find_dead=self._find_dead, fill_inputs=FlowInputs(client), flow_of=partial(flow_of, client),
             on_failure=self._on_failure, built_in=BUILT_IN,
         )  # fmt: skip
-        self.executor = Executor(registry, worker=WORKER, seal=seal_of(client), hooks=hooks)
+        self.executor = BatchExecutor(registry, worker=WORKER, seal=seal_of(client), hooks=hooks)
 
     def nested(self) -> Draining:
         """Return a plan for a drain within this drain."""
@@ -132,52 +137,78 @@ class Draining:
 
     def _steps(self, plan: DrainPlan) -> Generator[Any, Any, DrainResult]:
         """Yield the calls to run, and functions to call, in order; receives their outcomes and return values."""
-        counted = {"done": 0, "failed": 0, "dead": 0, "expired": 0}
-        nran = 0
+        ended: Counter[str] = Counter()
         while True:
             if self._outboxes.aliases:
                 yield partial(self._outboxes.relay, self.client)
             names = list(plan.queues or queue_names(self.client))
             self._note_on_dead(names)
-            ran, began = False, wall.ms()
+            before, began = ended.total(), wall.ms()
             for queue in map(self._queue, names):
-                while (message := self._next(queue)) is not None:
-                    ran, nran = True, nran + 1
-                    if nran > plan.limit:
-                        raise ConfigError(
-                            f"{plan.limit:,} attempts have run and messages still come; if that is right, give limit="
-                        )
-                    ending = yield from self._attempt(queue, message, plan)
-                    word = _COUNTED.get(ending.outcome)
-                    if word:
-                        counted[word] += 1
-            ran = self.send_steps() or ran
+                yield from self._drained(queue, plan, ended)
+            ran = self.send_steps() or ended.total() > before
             if not ran and not self._jump(names, plan, began):
                 left = sum(len(waiting(self.client, name)) for name in names)
-                return DrainResult(left=left, **counted)
+                counts = {name: ended[outcome] for outcome, name in _COUNTED.items()}
+                return DrainResult(left=left, **counts)
 
-    def _next(self, queue: Queue) -> Message | None:
-        # A debugger may pause a job for long.
-        found = queue.dequeue(1, lease=DAY_S).messages
-        return found[0] if found else None
+    def _drained(
+        self, queue: Queue, plan: DrainPlan, ended: Counter[str]
+    ) -> Generator[Any, Any, None]:
+        """Run the messages that the queue hands out now, and count their outcomes."""
+        with closing(self._batches(queue)) as batches:
+            for fetched in batches:
+                if ended.total() + len(fetched) > plan.limit:
+                    queue.release([(message.mid, message.token) for message, _ in fetched])
+                    raise ConfigError(
+                        f"{plan.limit:,} attempts have run and messages still come; if that is right, give limit="
+                    )
+                endings = yield from self._attempts(queue, fetched, plan)
+                ended.update(ending.outcome for ending in endings)
 
-    def _attempt(
-        self, queue: Queue, message: Message, plan: DrainPlan
-    ) -> Generator[Call, Ending, Ending]:
-        self._error = None
-        call = self.executor.resolve(queue.name, message)
+    def _batches(self, queue: Queue) -> Generator[list[Fetched], None, None]:
+        """Fetch and decode the queue's messages: calls of a batch job together, all others one by one."""
+        held: list[Fetched] = []
         try:
-            ending = (yield call) if isinstance(call, Call) else call
+            while held or (held := self._fetch(queue, 1)):
+                first, call = held.pop(0)
+                batch = call.job.settings.batch if isinstance(call, Call) else None
+                together = [(first, call)]
+                if batch is not None and batch > 1:
+                    held += self._fetch(queue, batch - 1)
+                    together += [one for one in held if _is_of_same_job(one[1], call)][: batch - 1]
+                    held = [one for one in held if one not in together]
+                yield together
+        finally:
+            queue.release([(message.mid, message.token) for message, _ in held])
+
+    def _fetch(self, queue: Queue, limit: int) -> list[Fetched]:
+        # A debugger may pause a job for long.
+        messages = queue.dequeue(limit, lease=DAY_S).messages
+        return [(message, self.executor.resolve(queue.name, message)) for message in messages]
+
+    def _attempts(
+        self, queue: Queue, fetched: list[Fetched], plan: DrainPlan
+    ) -> Generator[Any, Any, list[Ending]]:
+        self._errors = {}
+        calls = [call for _, call in fetched if isinstance(call, Call)]
+        endings: list[Ending]
+        try:
+            if calls and calls[0].job.settings.batch is not None:
+                endings = yield partial(self.executor.run_together, calls)
+            else:
+                [(_, call)] = fetched
+                endings = [(yield call) if isinstance(call, Call) else call]
         except BaseException:
-            queue.release([(message.mid, message.token)])
+            queue.release([(message.mid, message.token) for message, _ in fetched])
             raise
-        error, self._error = self._error, None
-        queue.finish([ending])
-        if ending.outcome in _RETURNING:
-            self._returned.add(message.mid)
+        errors, self._errors = self._errors, {}
+        queue.finish(endings)
+        self._returned.update(ending.mid for ending in endings if ending.outcome in _RETURNING)
         if plan.raises:
-            self._raise(queue.name, call, ending, error)
-        return ending
+            for (_, call), ending in zip(fetched, endings, strict=True):
+                self._raise(queue.name, call, ending, errors.get(ending.mid))
+        return endings
 
     def _raise(
         self, queue: str, call: Call | Ending, ending: Ending, error: BaseException | None
@@ -234,15 +265,21 @@ class Draining:
         return found[0] if found and found[0].dead_id == dead_id else None
 
     def _on_failure(self, call: Call, error: BaseException) -> None:
-        self._error = error
+        self._errors[call.message.mid] = error
 
 
 _COUNTED = {"done": "done", "retry": "failed", "dead": "dead", "expired": "expired"}
 _RETURNING = frozenset(("retry", "snooze", "hold", "release", "unknown"))
 
 
-def run_call(executor: Executor, call: Call) -> Ending:
-    """Run a call to its outcome. An async job runs on a new event loop."""
+def _is_of_same_job(other: Call | Ending, call: Call | Ending) -> bool:
+    return isinstance(other, Call) and isinstance(call, Call) and other.job.name == call.job.name
+
+
+def run_call(executor: BatchExecutor, call: Call) -> Ending:
+    """Run a call to its outcome. An async job runs on a new event loop, and a batch job gets a batch of one."""
+    if call.job.settings.batch is not None:
+        return executor.run_together([call])[0]
     if not call.job.is_async:
         return executor.run(call)
     try:
@@ -252,11 +289,11 @@ def run_call(executor: Executor, call: Call) -> Ending:
     return in_thread(lambda: _run_async(executor, call))
 
 
-async def arun_call(executor: Executor, call: Call) -> Ending:
+async def arun_call(executor: BatchExecutor, call: Call) -> Ending:
     """Run a call to its outcome. A sync job runs in a thread."""
     if call.job.is_async:
         return await executor.arun(call)
-    return await _aside(partial(executor.run, call))
+    return await _aside(partial(run_call, executor, call))
 
 
 async def _aside(function: Callable[[], T]) -> T:
@@ -268,7 +305,7 @@ async def _aside(function: Callable[[], T]) -> T:
     return await threads.in_thread(function)
 
 
-def _run_async(executor: Executor, call: Call) -> Ending:
+def _run_async(executor: BatchExecutor, call: Call) -> Ending:
     """Run a call on a new event loop. Its Django calls run in this thread, whose transaction a TestCase uses."""
     asgiref = sys.modules.get("asgiref.sync")
     if asgiref is None:

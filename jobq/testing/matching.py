@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypedDict
@@ -121,7 +120,7 @@ def bound(
     """
     if not isinstance(job, Job):
         return {f"argument {index + 1}": value for index, value in enumerate(args)} | dict(kwargs)
-    signature = inspect.signature(job.function)
+    signature = job.signature
     try:
         found = signature.bind_partial(*args, **kwargs)
     except TypeError as error:

@@ -30,9 +30,10 @@ from msgspec import structs
 
 from jobq.client.clock import boot_ns, wall
 from jobq.errors import ConfigError
+from jobq.jobs.batch_executor import BatchExecutor
 from jobq.jobs.codec import encode
 from jobq.jobs.context import Call
-from jobq.jobs.executor import Executor, RunHooks
+from jobq.jobs.executor import RunHooks
 from jobq.jobs.job import Args, Job
 from jobq.jobs.registry import Registry
 from jobq.queue.types import LEASE_S, Ending, Message
@@ -177,7 +178,7 @@ class Lifecycle:
         why = f": {self.error!r}" if self.error is not None else ""
         return f"the message ends {self.ending.outcome} after {self.nattempts} attempts{why}"
 
-    def _executor(self, number: int) -> Executor:
+    def _executor(self, number: int) -> BatchExecutor:
         began = boot_ns() / 1e9
 
         def holds() -> bool:
@@ -192,7 +193,7 @@ class Lifecycle:
             checkpoint=lambda queue, mid, token, value: keep(self._kept, value) if holds() else None,
             on_failure=failed,
         )  # fmt: skip
-        return Executor(registry_for(self._job, self._registry), worker=WORKER, hooks=hooks)
+        return BatchExecutor(registry_for(self._job, self._registry), worker=WORKER, hooks=hooks)
 
 
 class Rehearsal:

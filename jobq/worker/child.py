@@ -25,10 +25,11 @@ from jobq.client.waiter import LONG_S
 from jobq.config import WorkerSettings
 from jobq.errors import JobAborted, ServerFullError, UnavailableError
 from jobq.jobs.attempt_log import AttemptLogs
+from jobq.jobs.batch_executor import BatchExecutor
 from jobq.jobs.context import Call, JobLines
 from jobq.jobs.crashes import MonitorListener
 from jobq.jobs.endings import UnknownJobs
-from jobq.jobs.executor import Executor, RunHooks
+from jobq.jobs.executor import RunHooks
 from jobq.jobs.receipt_calls import result_waits
 from jobq.jobs.registry import Registry
 from jobq.jobs.signing import seal_of
@@ -202,14 +203,16 @@ class Child:
         self._fetched: deque[tuple[int, Sequence[int], Sequence[Message]]] = deque()
         #: Run time after which a job is slow: messages queued after it are returned.
         self.slow_ns = round(2 * self.settings.prefetch_s * 1e9)
-        # The slot of the sync job in the main thread.
-        self._sync_slot: int | None = None
+        # Slots of the sync job in the main thread.
+        self._sync_slots: Sequence[int] = ()
+        # Ended calls of the batch in the main thread: queue, slot and ending.
+        self._ended_calls: deque[tuple[int, int, Ending]] = deque()
         # Why running jobs are stopped: "lost", "hurry", or "" while they aren't.
         self.abort = ""
         self._aborted_at = 0
         self._is_stopping = lambda: bool(self.abort)
 
-    def _executor(self) -> Executor:
+    def _executor(self) -> BatchExecutor:
         plan, members = self.context.plan, LateFlows(self.queues.progress_client)
         hooks = RunHooks(
             soft_timeout=lambda seconds: self.runner.soft_timeout(seconds),
@@ -219,7 +222,7 @@ class Child:
             fill_inputs=members.fill_inputs, flow_of=members.flow_of, log=plan.log, built_in=BUILT_IN,
             tracebacks=self.settings.tracebacks, counted=plan.counters is not None,
         )  # fmt: skip
-        return Executor(
+        return BatchExecutor(
             plan.registry,
             worker=self.settings.name,
             seal=seal_of(plan.client),
@@ -566,7 +569,7 @@ class Child:
     def run_sync(self, slot: int, call: Call) -> Ending:
         """Run a job in this thread. Raises JobAborted if it was stopped."""
         timers = self.timers
-        self._sync_slot, self.abort = slot, ""
+        self._sync_slots, self.abort = (slot,), ""
         timers.arm()
         try:
             timers.in_job = True
@@ -574,9 +577,35 @@ class Child:
                 return asyncio.run(self.executor.arun(call, self._is_stopping))
             return self.executor.run(call, self._is_stopping)
         finally:
-            timers.in_job, self._sync_slot = False, None
+            timers.in_job, self._sync_slots = False, ()
             if (signals := self.context.signals).touched:
                 signals.after_job(call.job.name)
+
+    def run_calls(self, index: int, slots: Sequence[int], calls: Sequence[Call]) -> None:
+        """Run calls of a batch job in this thread. Raises JobAborted if they were stopped; some may have ended then."""
+        timers = self.timers
+        self._sync_slots, self.abort = slots, ""
+
+        def take(position: int, ending: Ending) -> None:
+            # In this order, because a marked call must be in the list.
+            self._ended_calls.append((index, slots[position], ending))
+            self.queues.mark_ended(slots[position], ending)
+
+        timers.arm()
+        try:
+            timers.in_job = True
+            self.executor.run_calls(
+                calls, take, self._is_stopping, lambda position: self.slots.is_lost(slots[position])
+            )
+        finally:
+            timers.in_job, self._sync_slots = False, ()
+            if (signals := self.context.signals).touched:
+                signals.after_job(calls[0].job.name)
+            self._keep_ended_calls()
+
+    def _keep_ended_calls(self) -> None:
+        while self._ended_calls:
+            self.queues.ended(*self._ended_calls.popleft())
 
     def on_notice(self) -> None:
         """Called in a signal handler: the supervisor has asked for something, a lock was lost, or the timer is late."""
@@ -587,9 +616,9 @@ class Child:
         """Carry out the supervisor's requests for a job in the main thread."""
         if self._must_leave():
             self.draining = True
-        if not self.timers.in_job or self._sync_slot is None:
+        if not self.timers.in_job or not self._sync_slots:
             return
-        if self.slots.is_lost(self._sync_slot):
+        if self.slots.are_lost(self._sync_slots):
             self._raise_abort("lost", "its lock was lost, or it was cancelled")
         if self.slots.asks(Control.HURRY):
             self._raise_abort("hurry", "the worker must leave now")
@@ -608,9 +637,10 @@ class Child:
         self.check_parent()
         self._fence_sync()
         self.flush_log()
-        if self.queues.has_endings:
+        if self._ended_calls or self.queues.has_endings:
             self.timers.in_job = False  # nothing may be raised halfway through
             try:
+                self._keep_ended_calls()
                 self.queues.report_during_job()
             finally:
                 self.timers.in_job = True

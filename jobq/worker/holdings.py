@@ -16,12 +16,13 @@ from typing import NamedTuple, Protocol
 
 from jobq.client.connection import Client
 from jobq.errors import JobqError
+from jobq.jobs.admission import MAX_HOLDINGS
 from jobq.worker import logger
 from jobq.worker.shared_lock import new_lock
 from jobq.worker.shared_state import LOCK_WAIT_S, SharedSlots
 
 #: Entries of one child, and the bytes of each.
-COUNT, SIZE = 512, 1024
+COUNT, SIZE = MAX_HOLDINGS, 1024
 _HEAD = Struct(">HH")  # lengths of the owner and of the entry
 ROOM = SIZE - _HEAD.size
 

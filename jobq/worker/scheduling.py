@@ -94,13 +94,15 @@ class QueueTurns:
 
 
 class BatchSize:
-    """Number of messages to fetch from a queue together: as many as end in about `target_ms`, at most `most`.
+    """Number of messages to fetch from a queue in one call, which end in about `target_s`. It is at most `most`.
 
-    It starts at one, grows at most fourfold, and shrinks immediately.
+    It starts at one, grows at most fourfold, and shrinks immediately. With a batch job it is a multiple of the batch.
     """
 
-    def __init__(self, most: int, target_s: float) -> None:
-        self.size = 1
+    def __init__(self, most: int, target_s: float, together: int = 0) -> None:
+        #: Maximum number of calls in a batch; 0 if the queue has no batch job.
+        self.together = together
+        self.size = max(1, together)
         #: Seconds per message in the last batch.
         self.each_s = target_s
         self._most = most
@@ -111,6 +113,8 @@ class BatchSize:
         self.each_s = max(1e-6, seconds / count)
         fitting = int(self._target_s * count / seconds) if seconds > 0 else self._most
         self.size = max(1, min(self._most, self.size * GROWTH, fitting))
+        if self.together:
+            self.size = max(self.together, self.size // self.together * self.together)
 
 
 class EndingPace:

@@ -312,6 +312,15 @@ class SharedSlots:
         """Whether the message's lock is known to be lost."""
         return bool(self._lost[slot])
 
+    def are_lost(self, slots: Iterable[int]) -> bool:
+        """Whether the locks of all running messages among these are known to be lost."""
+        ran = [slot for slot in slots if self._states[slot] == _RUNNING]
+        return bool(ran) and all(self._lost[slot] for slot in ran)
+
+    def is_running(self, slot: int) -> bool:
+        """Whether the message was started and has not ended."""
+        return self._states[slot] == _RUNNING
+
     def is_expired(self, slot: int) -> bool:
         """Whether the lease of a message may have ended."""
         return boot_ns() >= self._words[_UNTIL + slot]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from time import monotonic
 
@@ -17,6 +17,8 @@ from jobq.worker.timers import kill_after_s
 MIN_BATCH, SHORT_S = 4, 0.01
 #: About how long a fetch takes.
 FETCH_S = 0.002
+#: Messages to run together, each with its slot.
+Group = list[tuple[int, Call | Ending]]
 
 
 class SyncRunner(Runner):
@@ -27,7 +29,14 @@ class SyncRunner(Runner):
     def __init__(self, child: Child) -> None:
         self._child = child
         settings = child.settings
-        self._sizes = [BatchSize(settings.prefetch, settings.prefetch_s) for _ in settings.queues]
+        together = dict.fromkeys([name for name, _ in settings.queues], 0)
+        for job in child.executor.registry:
+            if job.settings.batch is not None and job.queue in together:
+                together[job.queue] = max(together[job.queue], job.settings.batch)
+        self._sizes = [
+            BatchSize(settings.prefetch, settings.prefetch_s, number)
+            for number in together.values()
+        ]
 
     @property
     def is_running(self) -> bool:
@@ -54,6 +63,9 @@ class SyncRunner(Runner):
 
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
         """Run the batch, and return unstarted messages."""
+        if self._sizes[index].together:
+            self._begin_batches(index, slots, messages)
+            return
         child, began, nran = self._child, monotonic(), 0
         send_at = len(messages) - self._nlast(index, len(messages))
         for slot, message in zip(slots, messages, strict=True):
@@ -76,12 +88,72 @@ class SyncRunner(Runner):
             waits = child.queues.ended(index, slot, ending) or nran == len(messages)
             if not (waits or child.report()):
                 break
+        self._ran(index, slots, nran, began)
+
+    def _ran(self, index: int, slots: Sequence[int], nran: int, began: float) -> None:
+        """Note that `nran` of these messages were started, and return the others."""
+        child = self._child
         child.context.signals.after_batch()
         child.slots.count_finished(nran)
         self._sizes[index].ran(max(1, nran), monotonic() - began)
-        if nran < len(messages):
+        if nran < len(slots):
             child.report()
             child.queues.give_back(index, slots)
+
+    def _begin_batches(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
+        """Run the messages of a queue with a batch job: its calls together, and other jobs one by one."""
+        child, began, nran = self._child, monotonic(), 0
+        for group in self._groups(index, slots, messages):
+            if child.draining:
+                break
+            nran += self._run_group(index, group)
+            if child.queues.has_unsafe_endings() and not child.report():
+                break
+        self._ran(index, slots, nran, began)
+
+    def _groups(
+        self, index: int, slots: Sequence[int], messages: Sequence[Message]
+    ) -> Iterator[Group]:
+        """Decode the messages, and yield calls to run together: once there are enough, or at the end."""
+        gathered: dict[str, Group] = {}
+        for slot, message in zip(slots, messages, strict=True):
+            call = self._child.resolve(slot, index, message)
+            most = call.job.settings.batch if isinstance(call, Call) else None
+            if most is None or not isinstance(call, Call):
+                yield [(slot, call)]
+                continue
+            group = gathered.setdefault(call.job.name, [])
+            group.append((slot, call))
+            if len(group) == most:
+                yield gathered.pop(call.job.name)
+        yield from gathered.values()
+
+    def _run_group(self, index: int, group: Group) -> int:
+        """Run calls of a batch job, or any single message; return how many were started."""
+        child, first = self._child, group[0][1]
+        limit_s = kill_after_s(first.job) if isinstance(first, Call) else None
+        started = [(slot, call) for slot, call in group if child.slots.start(slot, limit_s)]
+        calls = {slot: call for slot, call in started if isinstance(call, Call)}
+        if calls and next(iter(calls.values())).job.settings.batch is not None:
+            self._run_calls(index, calls)
+            return len(started)
+        for slot, call in started:
+            ending = self._run(index, slot, call) if isinstance(call, Call) else call
+            if ending is not None:
+                child.queues.ended(index, slot, ending)
+        return len(started)
+
+    def _run_calls(self, index: int, calls: Mapping[int, Call]) -> None:
+        """Run started calls of a batch job, by slot. Their endings are kept for the next report."""
+        child = self._child
+        try:
+            child.run_calls(index, list(calls), list(calls.values()))
+        except JobAborted as aborted:
+            why = child.abort or aborted
+            for slot, call in calls.items():
+                if child.slots.is_running(slot):
+                    child.stopped(index, slot, call, why)
+            child.all_stopped()
 
     def _nlast(self, index: int, count: int) -> int:
         """Return how many of `count` jobs to run while the next batch is fetched; 0 while jobs aren't short.
@@ -98,8 +170,13 @@ class SyncRunner(Runner):
         """Do nothing: this runner doesn't overlap runs and reports."""
 
     def _run(self, index: int, slot: int, call: Call) -> Ending | None:
-        """Run a started message; return its ending, or None if it was stopped."""
+        """Run a started message; return its ending, or None if it was stopped, or its ending is kept already."""
         child = self._child
+        if call.job.settings.batch is not None:
+            # It was enqueued to another queue than its job's. This queue's next calls run together.
+            self._sizes[index].together = call.job.settings.batch
+            self._run_calls(index, {slot: call})
+            return None
         try:
             return child.run_sync(slot, call)
         except JobAborted as aborted:

@@ -254,7 +254,7 @@ def test_pages_of_the_api_name_every_public_name_of_the_package():
     text = "".join(made.page(name) for name in made.PAGES)
     headings = set(re.findall(r"^### `jobq\.(?:\w+\.)*(\w+)`$", text, re.MULTILINE))
     elsewhere = {
-        "AsyncJob", "SyncJob", "Client", "__version__", "config", "events", "errors", "middleware", "retry",
+        "AsyncJob", "BatchJob", "SyncJob", "Client", "__version__", "config", "events", "errors", "middleware", "retry",
         "default_registry",
     }  # fmt: skip
     assert set(jobq.__all__) - headings <= elsewhere

@@ -184,3 +184,15 @@ def test_event_loops_are_made_by_uvloop_where_it_is_installed(monkeypatch):
     assert loop_library("asyncio") is asyncio
     with pytest.raises(ConfigError, match="unknown event_loop 'gevent'; use one of auto, asyncio"):
         WorkerSettings(event_loop="gevent")
+
+
+def test_batch_size_is_a_multiple_of_the_calls_that_a_job_takes():
+    size = BatchSize(64, 0.05, 10)
+    assert size.size == 10
+    size.ran(10, 0.001)
+    assert size.size == 40
+    size.ran(40, 0.001)
+    assert size.size == 60
+    size.ran(60, 5.0)
+    assert size.size == 10
+    assert BatchSize(64, 0.05, 100).size == 100

@@ -14,6 +14,8 @@ import jobq
 from jobq import (
     AsyncJob,
     Batch,
+    BatchJob,
+    Calls,
     Client,
     Context,
     Dead,
@@ -198,3 +200,26 @@ async def main() -> None:
     assert_type(await (await fetch.options(mid="u").aenqueue("u")).aresult(5), bytes)
     assert_type(await fetch("u"), bytes)
     assert_type(await (await flow.astart()).aresult(stats), str)
+
+
+@job(queue="mail", batch=100, retries=3)
+def send_all(calls: Calls[str, int]) -> None:
+    for at, call in enumerate(calls):
+        assert_type(call.mid, str)
+        if call.args[1] < 0:
+            calls.fail(at, ValueError(call.args))
+        else:
+            calls.done(at)
+
+
+@job(batch=10, result_ttl=60)
+def measure_all(calls: Calls[str]) -> list[int]:
+    return [len(call.args[0]) for call in calls]
+
+
+assert_type(send_all, BatchJob[[str, int], Any])
+assert_type(measure_all.enqueue("a"), Receipt[int])
+assert_type(measure_all.options(delay=5).enqueue("a").result(), int)
+send_all.enqueue("a", 1)
+send_all.enqueue_many(send_all.args("a", n) for n in range(3))
+send_all(Calls.of(send_all.args("a", 1), send_all.args("b", 2)))

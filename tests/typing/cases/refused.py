@@ -7,7 +7,7 @@ from decimal import Decimal
 from uuid import UUID
 
 import jobq
-from jobq import Batch, Flow, Receipt, job
+from jobq import Batch, Calls, Flow, Receipt, job
 from jobq.protocols.reliable import AsyncReliableQueue
 from jobq.protocols.rsmq import AsyncRsmq, Rsmq
 from jobq.topics import AsyncTopic
@@ -91,3 +91,14 @@ invoice.enqueue(order, [], "2026-11-27")  # E
 cents: int = invoice.enqueue(order, []).result()  # E
 job(typed="no")  # E
 flow.step(invoice, "6e2e2a4a", [])  # E
+
+
+@job(batch=10)
+def send_all(calls: Calls[str, int]) -> None: ...
+
+
+send_all.enqueue("a", "b")  # E
+send_all.enqueue("a")  # E
+send_all("a", 1)  # E
+job(batch="ten")  # E
+job(batch=10)(add)  # E

@@ -1,0 +1,69 @@
+"""Batch jobs that write what happens to them; each call has the ledger and a name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from jobq import Calls, Dead, JobAborted, job
+from tests.lifecycle.jobs_at_work import HERE, gate, note
+
+TOGETHER = {**HERE, "batch": 10}
+
+
+def note_all(calls: Calls[str, str], word: str) -> None:
+    """One line per call, with the names of the batch."""
+    names = [call.args[1] for call in calls]
+    for call in calls:
+        note(call.args[0], call.args[1], word, attempt=call.attempt, batch=names)
+
+
+@job(name="together", result_ttl="1m", **TOGETHER)
+def together(calls: Calls[str, str]) -> list[str]:
+    """Return the names in capitals."""
+    note_all(calls, "start")
+    return [call.args[1].upper() for call in calls]
+
+
+@job(name="one_by_one", **TOGETHER)
+def one_by_one(calls: Calls[str, str]) -> None:
+    """Ends its calls by their names, then waits for its gate."""
+    note_all(calls, "start")
+    for at, call in enumerate(calls):
+        if call.args[1].startswith("bad") and call.attempt == 1:
+            calls.fail(at, ValueError("bad"))
+        elif call.args[1].startswith("dead"):
+            calls.fail(at, Dead("no use"))
+        elif call.args[1].startswith("good"):
+            calls.done(at)
+    note(calls[0].args[0], "batch", "ended", open=len(calls.open))
+    try:
+        while not gate(calls[0].args[0], "batch").exists():
+            time.sleep(0.005)
+            lost = [call.args[1] for call in calls if not call.lease_valid()]
+            if lost:
+                note(calls[0].args[0], lost[0], "lost")
+    except JobAborted as aborted:
+        note(calls[0].args[0], "batch", "aborted", why=str(aborted))
+        raise
+
+
+@job(name="kills_together", **TOGETHER)
+def kills_together(calls: Calls[str, str]) -> None:
+    """Ends the first call, and kills the process if there are others or one is poison."""
+    note_all(calls, "start")
+    if len(calls) > 1:
+        calls.done(0)
+    if len(calls) > 1 or calls[0].args[1] == "poison":
+        os.kill(os.getpid(), signal.SIGKILL)
+    note_all(calls, "end")
+
+
+@job(name="overlong_together", timeout=0.3, hard_timeout=60, **TOGETHER)
+def overlong_together(calls: Calls[str, str]) -> None:
+    """The first time past its timeout."""
+    note_all(calls, "start")
+    if calls[0].attempt == 1:
+        time.sleep(60)
+    note_all(calls, "end")
