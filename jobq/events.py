@@ -36,7 +36,7 @@ KINDS = (
 ATTEMPTS = ("done", "retry", "dead", "crashed", "snoozed", "recovered")
 #: The error of an attempt whose process ended, without a fingerprint.
 CRASH = "crash"
-#: The error of an attempt whose lease nobody renewed; its event names no job.
+#: The error of an attempt whose lease nobody renewed; its event has the job if the content names it in plain text.
 LOCK_EXPIRED = "lock expired"
 
 

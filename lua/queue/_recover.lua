@@ -13,6 +13,14 @@ local function promote(limit)
   end
 end
 
+-- The job that a call names at its beginning, as jobq writes it: nobody else reports the attempt of a lost worker.
+-- '' for encrypted content, and for names that an event can't hold.
+local JOB = '{"job": ?"([^"\\%c%s\128-\255]+)"'
+local function job_in(content)
+  local name = string.match(content, '^' .. JOB) or string.match(content, '^jobq%-s1 %S+ %x+\n' .. JOB)
+  return name and #name <= 200 and name or ''
+end
+
 -- `mid` was taken out of the circle. If it has no lock, another program removed it, and no crash is counted.
 local function recover(mid, crash_limit)
   if not is_mid(mid) then return set_aside(mid) end
@@ -21,7 +29,8 @@ local function recover(mid, crash_limit)
     return
   end
   local attempt = redis.call('HGET', nattempts, mid) or '1'
+  local job = job_in(redis.call('HGET', messages, mid) or '')
   local key = turn and in_lines().key_in(redis.call('HGET', options, mid))
   local kind = crash(mid, 'lock expired', 'recovered', crash_limit)
-  emit(kind, mid, now_ms, '\31' .. attempt .. '\31\31\31\31\31\31lock expired' .. (key and '\31\31\31\31' .. key or ''))
+  emit(kind, mid, now_ms, job .. '\31' .. attempt .. '\31\31\31\31\31\31lock expired' .. (key and '\31\31\31\31' .. key or ''))
 end

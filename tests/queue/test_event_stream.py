@@ -6,6 +6,7 @@ import pytest
 
 from jobq.errors import ConfigError
 from jobq.events import KINDS, LEVELS, attempt_record, decode
+from jobq.jobs.codec import encode
 from jobq.queue.types import Ending, Lease
 
 RECORD = attempt_record("mail.send", 1, 1_699_999_999_000, 250_000, 9_000, 4_096, "w1", "Boom", "f")
@@ -69,6 +70,24 @@ def test_recovery_and_death_by_expiry_name_attempt_and_reason(queue, at, stream)
     assert (first.kind, first.attempt, first.error) == ("recovered", 1, "lock expired")
     assert (second.kind, second.attempt, second.error) == ("dead", 2, "lock expired")
     assert (first.finished_at, second.finished_at) == (at(1_000), at(2_000))
+
+
+@pytest.mark.parametrize(
+    ("content", "job"),
+    [(encode("app.mail", [1]), "app.mail"), (b'{"job": "app.mail"}', "app.mail"),
+     (b"jobq-s1 k2026 " + b"0f" * 32 + b"\n" + encode("app.mail"), "app.mail"),
+     (b'{"args":["{\\"job\\":\\"no\\""],"job":"app.mail"}', ""), (b'{"job":"a\\u0041"}', ""),
+     (b'{"job":"a\x1fb"}', ""), (b'{"job":"a\nb"}', ""), (b'{"job":"\xff"}', ""), (b'{"job":""}', ""),
+     (b'{"job":"' + b"a" * 201 + b'"}', ""), (b"jobq-e1 k2026\n" + b"\0" * 40, ""), (b'{"job":"a', ""), (b"", "")],
+)  # fmt: skip
+def test_recovery_names_the_job_when_its_content_begins_with_it(queue, at, stream, content, job):
+    queue.enqueue(content, mid="m", now=at(0))
+    for i in range(2):
+        assert queue.dequeue(lease=1, now=at(1_000 * i)).messages
+        queue.admin.collect(crash_limit=2, now=at(1_000 * (i + 1)))
+    assert [(one.kind, one.job, one.mid, one.attempt) for one in stream()] == [
+        ("recovered", job, "m", 1), ("dead", job, "m", 2),
+    ]  # fmt: skip
 
 
 def test_administration_leaves_its_marks(queue, at, end, stream):
