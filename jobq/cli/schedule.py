@@ -34,7 +34,7 @@ from jobq.schedules import listing
 from jobq.schedules.declared import schedules_of
 from jobq.schedules.definition import MAX_TIMES, Schedule, checked_schedule, decoded, encoded
 from jobq.schedules.lint import findings
-from jobq.schedules.listing import WorkerCode, known_by_queue, schedule_records
+from jobq.schedules.listing import WorkerCode, known_by_queue, of_queue, schedule_records
 
 LISTED = Listing(
     (
@@ -85,24 +85,28 @@ def schedule() -> None:
 def list_schedules(session: Session, queues: str | None) -> None:
     """List schedules, with their next and last ticks.
 
-    `undeclared`: it is no longer in the code of a running worker of the queue, so it has no ticks. The list
-    marks none while no worker of the queue runs.
+    The state says why a schedule's ticks don't come: `paused`; `undeclared`: no running worker of the queue has it
+    in its code; `no worker` serves the queue; `unknown job`: the queue's workers don't know its job; `unreadable`;
+    `no definition`. `queue paused`: its ticks come, and their jobs wait. Empty: its jobs run, or the list of workers
+    can't be read, which is printed.
     """
-    known: dict[str, list[WorkerCode]] = {}
+    known: dict[str, list[WorkerCode]] | None = None
     with session.tolerating("workers", "list of"):
         known = known_by_queue(session.client)
     session.say_all(session.from_each(queues, partial(_rows, known, not session.as_json)), LISTED)
 
 
 def _rows(
-    known: Mapping[str, Sequence[WorkerCode]], shown: bool, queue: Queue
+    known: Mapping[str, Sequence[WorkerCode]] | None, shown: bool, queue: Queue
 ) -> Iterator[OneRecord]:
     """Yield the schedules of a queue.
 
     Args:
         shown: Format times as text for people.
     """
-    for row in schedule_records(queue.name, queue.admin.schedules(), known.get(queue.name, ())):
+    found = queue.admin.schedules()
+    paused = bool(found.definitions) and queue.admin.sample().counts.paused
+    for row in schedule_records(queue.name, found, of_queue(known, queue.name), paused):
         times = {
             name: at_ms and in_utc(at_ms)
             for name, at_ms in (("next_at", row.next_at), ("last_at", row.last_at))

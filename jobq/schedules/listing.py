@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jobq.client.connection import Client
@@ -13,7 +13,7 @@ from jobq.jobs.registry import stand_in
 from jobq.queue import presence
 from jobq.queue.keys import key
 from jobq.queue.queue import Queue
-from jobq.queue.types import Schedules, Ticked, TickState
+from jobq.queue.types import Sample, Schedules, Ticked, TickState
 from jobq.records import JsonRecord, Moment
 from jobq.schedules.definition import Owed, Schedule, decoded
 from jobq.schedules.scheduler import enqueue_tick
@@ -112,12 +112,49 @@ def known_by_queue(client: Client) -> dict[str, list[WorkerCode]]:
     return found
 
 
-def known_if_readable(client: Client) -> dict[str, list[WorkerCode]]:
-    """Return the declared names as `declared_by_queue` does, or nothing if the list of workers can't be read."""
+def known_if_readable(client: Client) -> dict[str, list[WorkerCode]] | None:
+    """Return the declared names as `known_by_queue` does; None if the list of workers can't be read."""
     try:
         return known_by_queue(client)
     except JobqError:
-        return {}
+        return None
+
+
+def of_queue(
+    known: Mapping[str, Sequence[WorkerCode]] | None, queue: str
+) -> Sequence[WorkerCode] | None:
+    """Return the declared names of a queue's workers; None if they are unknown."""
+    return None if known is None else known.get(queue, ())
+
+
+def paused_queues(client: Client, names: Iterable[str]) -> frozenset[str]:
+    """Return the paused queues among these. A queue that can't be read is left out."""
+    wanted = list(names)
+    samples = run_each(client, [Queue(name, client).admin.sample_call() for name in wanted])
+    return frozenset(
+        name
+        for name, sample in zip(wanted, samples, strict=True)
+        if isinstance(sample, Sample) and sample.counts.paused
+    )
+
+
+def state_of(row: ScheduleRow, known: Sequence[WorkerCode] | None, is_queue_paused: bool) -> str:
+    """Return why its ticks don't come, or why their jobs don't run; '' if nothing is in the way.
+
+    Args:
+        known: Declared names of the queue's workers; None if they are unknown.
+    """
+    if row.state or row.schedule is None:
+        return row.state
+    if is_undeclared(row, known or ()):
+        return "undeclared"
+    if known is not None and row.next_ms is not None:
+        if not known:
+            return "no worker"
+        job = row.schedule.job
+        if all(one.jobs is not None and job not in one.jobs for one in known):
+            return "unknown job"
+    return "queue paused" if is_queue_paused else ""
 
 
 def is_undeclared(row: ScheduleRow, known: Sequence[WorkerCode]) -> bool:
@@ -151,7 +188,9 @@ class ScheduleRecord(JsonRecord):
         every_ms: 0 for a cron expression.
         tz: Its time zone; empty for an interval.
         origin: `code` or `added`; empty if unknown.
-        state: `paused`, `undeclared`, `unreadable` or `no definition`; empty if its ticks come.
+        state: `paused`, `undeclared`, `unreadable` or `no definition`; `no worker` serves its queue; `unknown job`: its
+            queue's workers don't know its job; `queue paused`: its ticks come, and their jobs wait. Empty if its jobs
+            run, or if the list of workers can't be read.
         next_at: Time of its next tick; null if none comes.
         last_at: Time of the last tick that was enqueued; null if there was none.
         last_mid: The message of the last tick.
@@ -183,20 +222,16 @@ class ScheduleRecord(JsonRecord):
 
 
 def schedule_records(
-    queue: str, found: Schedules, known: Sequence[WorkerCode]
+    queue: str, found: Schedules, known: Sequence[WorkerCode] | None, is_queue_paused: bool
 ) -> Iterator[ScheduleRecord]:
-    """Yield the records of all schedules of a queue, by name.
-
-    Args:
-        known: Code of the queue's workers.
-    """
+    """Yield the records of all schedules of a queue, by name; see `state_of` for the arguments."""
     for row in rows_of(queue, found):
-        undeclared, one = is_undeclared(row, known), row.schedule
+        state, one = state_of(row, known, is_queue_paused), row.schedule
         rule = (one.rule, one.cron, one.every_ms, one.zone) if one else ("", "", 0, "")
         yield ScheduleRecord(
             queue, row.name, one.job if one else "", *rule, one.missed if one else "", one.overlap if one else "",
-            row.origin, "undeclared" if undeclared else row.state, row.paused,
-            None if undeclared else row.next_ms, row.last_ms, row.last_mid, row.late_ms,
+            row.origin, state, row.paused,
+            None if state == "undeclared" else row.next_ms, row.last_ms, row.last_mid, row.late_ms,
             *((one.start_ms or None, one.end_ms or None, one.times or None) if one else ()),
         )  # fmt: skip
 

@@ -92,7 +92,7 @@ class LateSchedules:
             found = schedules_of_queues(self._client, names)
         except JobqError:  # reported elsewhere on the page
             return []
-        known = known_if_readable(self._client) if found else {}
+        known = (known_if_readable(self._client) if found else None) or {}
         rows = [
             (is_undeclared(row, known.get(queue, ())), row)
             for queue, one in found.items()

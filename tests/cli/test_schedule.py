@@ -87,7 +87,7 @@ def test_schedule_is_added_listed_paused_run_and_deleted(cli: Any, queue: Queue)
         "x.y",
         "@daily",
     )
-    assert (row["origin"], row["state"], row["last_at"]) == ("added", "", None)
+    assert (row["origin"], row["state"], row["last_at"]) == ("added", "no worker", None)
     assert datetime.fromtimestamp(row["next_at"] / 1000, UTC).hour == 0
     assert "nightly" in cli("schedule", "list").out
 
@@ -154,7 +154,7 @@ def test_what_others_wrote_is_shown_and_stops_nothing(cli: Any, queue: Queue, re
     redis.hset(f"{queue.prefix}ticks", "alone", "x")
 
     rows = {row["schedule"]: row["state"] for row in cli("schedule", "list", "--json").records}
-    assert rows == {"good": "", "bad": "unreadable", "alone": "no definition"}
+    assert rows == {"good": "no worker", "bad": "unreadable", "alone": "no definition"}
 
 
 def test_schedule_that_no_worker_declares_any_more_is_marked(
@@ -173,7 +173,7 @@ def test_schedule_that_no_worker_declares_any_more_is_marked(
     def states() -> dict[str, str]:
         return {row["schedule"]: row["state"] for row in cli("schedule", "list", "--json").records}
 
-    assert set(states().values()) == {"", "paused"}  # no worker, so nothing is known
+    assert set(states().values()) == {"no worker", "paused"}
     presence.put_jobs(client, ["x.here"])
     facts = {
         "queues": ["low"], "slots": 1, "lease_ms": 15_000, "started_at": now, "seen_at": now,
@@ -182,8 +182,11 @@ def test_schedule_that_no_worker_declares_any_more_is_marked(
     presence.put_worker(client, "w", facts)
 
     assert states() == {
-        "added": "", "gone": "undeclared", "here": "", "late": "undeclared", "paused": "paused",
+        "added": "unknown job", "gone": "undeclared", "here": "", "late": "undeclared", "paused": "paused",
     }  # fmt: skip
+    queue.admin.pause()
+    assert (states()["here"], states()["added"]) == ("queue paused", "unknown job")
+    queue.admin.resume()
     found = [one for one in cli("check", "doctor", "--json").records if one["check"] == "schedules"]
     assert ["gone" in found[0]["value"], "late" in found[1]["value"], len(found)] == [True, True, 2]
     assert found[0]["remedy"].startswith("jobq schedule delete gone --queues low --force")
@@ -200,6 +203,17 @@ def test_schedule_that_no_worker_declares_any_more_is_marked(
     assert states()["here"] == ""
     presence.put_worker(client, "w", facts | {"schedules": {"low": "here"}})  # no list
     assert states()["here"] == ""
+
+
+def test_schedules_have_no_state_and_the_cause_is_printed_when_workers_cannot_be_read(
+    cli: Any, queue: Queue, client: Client
+) -> None:
+    queue.register()
+    queue.admin.schedule("add", "a", '{"name":"a","job":"x.a","cron":"@hourly"}')
+    client.command("SET", "jobq:workers", "another type")
+    listed = cli("schedule", "list", "--json")
+    assert [row["state"] for row in listed.records] == [""]
+    assert listed.code == 4 and "list of workers" in listed.err
 
 
 def test_run_now_enqueues_as_the_module_of_the_job_declares(

@@ -19,6 +19,8 @@ from jobq.records import JsonRecord
 from jobq.schedules.listing import (
     ScheduleRecord,
     known_if_readable,
+    of_queue,
+    paused_queues,
     schedule_records,
     schedules_of_queues,
 )
@@ -94,11 +96,13 @@ def schedules(call: ApiCall) -> ReadablePage[ScheduleRecord]:
     """List the schedules of all queues."""
     client, rows, unread = call.site.client, list[ScheduleRecord](), dict[str, str]()
     known = known_if_readable(client)
-    for queue, found in schedules_of_queues(client, listed_queues(client).names).items():
+    of_queues = schedules_of_queues(client, listed_queues(client).names)
+    paused = paused_queues(client, of_queues)
+    for queue, found in of_queues.items():
         if isinstance(found, JobqError):
             unread[queue] = str(found)
         else:
-            rows += schedule_records(queue, found, known.get(queue, ()))
+            rows += schedule_records(queue, found, of_queue(known, queue), queue in paused)
     return ReadablePage(**page_of_rows(rows, call), unread=unread)
 
 

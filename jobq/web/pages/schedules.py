@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple, get_args
@@ -45,6 +45,8 @@ from jobq.web.routes import action, form_of, identity_of, nav, page, path_to
 from jobq.web.site import Site, site_of
 from jobq.web.viewer import redactor_of
 
+#: Declared names of live workers, by queue; None: unknown.
+Known = Mapping[str, Sequence[WorkerCode]] | None
 #: A tick that is due for longer than this shows as late.
 LATE_MS = 60_000
 #: Above this number of schedules, only the page's schedules are read, sorted by name.
@@ -53,7 +55,11 @@ MAX_SORTED = 2_000
 STRIP, NEWEST, COMING = 50, 10, 5
 #: Entries of the logs of ticks that a list reads of each queue.
 LOG = 200
-STATES = ("late", "undeclared", "unreadable", "no definition", "paused")
+#: State -> its rank in the list. Unnamed states rank below them.
+STATES = {
+    "late": 0, "undeclared": 0, "no worker": 0, "unknown job": 0, "unreadable": 1, "no definition": 2,
+    "queue paused": 3, "": 4, "paused": 5,
+}  # fmt: skip
 MAX_SEARCH_LENGTH = 200
 MAX_VALUE_LENGTH = 300
 #: Outcome of a tick -> the state whose look it has, and a word.
@@ -94,7 +100,8 @@ def schedules(request: Request) -> Response:
     """List the schedules of all queues: schedules that need attention first, then by their next tick."""
     client, query = site_of(request).client, request.query_params
     found = schedules_of_queues(client, listed_queues(client).names, LOG)
-    known = listing.known_if_readable(client) if found else {}
+    known = listing.known_if_readable(client)
+    paused = listing.paused_queues(client, found)
     unread = {name: str(one) for name, one in found.items() if isinstance(one, JobqError)}
     read = {name: one for name, one in found.items() if isinstance(one, Schedules)}
     wanted = query.get("q", "")[:MAX_SEARCH_LENGTH].strip()
@@ -106,16 +113,17 @@ def schedules(request: Request) -> Response:
             sorted(named, key=lambda one: one[1]), query.get("page", "")
         )
         rows: Sequence[ListedSchedule] = [
-            _listed(queue, name, read[queue], known) for queue, name in shown
+            _listed(queue, name, read[queue], known, paused) for queue, name in shown
         ]
     else:
-        every = [_listed(queue, name, read[queue], known) for queue, name in named]
+        every = [_listed(queue, name, read[queue], known, paused) for queue, name in named]
         chosen = [one for one in every if _matches(one, wanted) and state in ("", one.state)]
         chosen.sort(key=_trouble)
         number, rows, matching = _part(chosen, query.get("page", ""))
     return render(
         request, "schedules.html", rows=rows, total=total, found=matching, number_of_page=number,
-        pages=-(-matching // PER_PAGE), q=wanted, state=state, all_states=STATES, unread=unread,
+        pages=-(-matching // PER_PAGE), q=wanted, state=state, all_states=[*filter(None, STATES)], unread=unread,
+        workers_unread=known is None,
         outcomes=OUTCOMES, sorted_whole=total <= MAX_SORTED,
     )  # fmt: skip
 
@@ -126,18 +134,18 @@ def _part(found: Sequence[Any], text: str) -> tuple[int, Sequence[Any], int]:
 
 
 def _listed(
-    queue: str, name: str, found: Schedules, known: Mapping[str, Sequence[WorkerCode]]
+    queue: str, name: str, found: Schedules, known: Known, paused: Collection[str]
 ) -> ListedSchedule:
     row = schedule_row(queue, name, found)
-    state = row.state or _trouble_of(row, known)
+    state = _state_of(row, known, paused)
     newest = next((one for one in found.log if one.name == name), None)
     return ListedSchedule(row, in_words(row.schedule) if row.schedule else "", state, newest)
 
 
-def _trouble_of(row: ScheduleRow, known: Mapping[str, Sequence[WorkerCode]]) -> str:
-    if listing.is_undeclared(row, known.get(row.queue, ())):
-        return "undeclared"
-    return "late" if row.late_ms > LATE_MS else ""
+def _state_of(row: ScheduleRow, known: Known, paused: Collection[str]) -> str:
+    state = listing.state_of(row, listing.of_queue(known, row.queue), row.queue in paused)
+    is_late = row.late_ms > LATE_MS and state in ("", "queue paused")
+    return "late" if is_late else state
 
 
 def _matches(one: ListedSchedule, wanted: str) -> bool:
@@ -147,11 +155,8 @@ def _matches(one: ListedSchedule, wanted: str) -> bool:
 
 
 def _trouble(one: ListedSchedule) -> tuple[Any, ...]:
-    rank = {"late": 0, "undeclared": 0, "unreadable": 1, "no definition": 2, "": 3, "paused": 4}[
-        one.state
-    ]
     coming = one.row.next_ms
-    return (rank, coming is None, coming or 0, one.row.name, one.row.queue)
+    return (STATES[one.state], coming is None, coming or 0, one.row.name, one.row.queue)
 
 
 @page("/schedules/{schedule}")
@@ -162,9 +167,11 @@ def schedule(request: Request) -> Response:
     row = schedule_row(queue.name, name, found)
     ticks = [one for one in found.log if one.name == name]
     one, known = row.schedule, listing.known_if_readable(site.client)
+    paused = listing.paused_queues(site.client, [queue.name])
     return render(
         request, "schedule.html", row=row, one=one, words=in_words(one) if one else "", others=others,
-        trouble=_trouble_of(row, known), coming=_coming(one, queue.name, found.now_ms) if one else [],
+        trouble=_state_of(row, known, paused), workers_unread=known is None,
+        coming=_coming(one, queue.name, found.now_ms) if one else [],
         strip=ticks[:STRIP][::-1], counts=Counter(one.outcome for one in ticks[:STRIP]), ticks=ticks[:NEWEST],
         outcomes=OUTCOMES, late_median=_median(ticks[:STRIP]), runs=_runs(queue, ticks[:NEWEST]),
         arguments=_arguments(site, one) if one else [], ran=request.query_params.get("ran", ""),

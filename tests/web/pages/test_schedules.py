@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
@@ -66,6 +67,32 @@ def test_schedule_that_no_running_worker_declares_is_marked(visit: Any, client: 
     assert names(page.get("/schedules?state=undeclared").text) == ["gone"]
     assert "No running worker of queue" in page.get("/schedules/gone").text
     assert "No running worker of low declares it, so it has no ticks." in page.get("/").text
+
+
+def test_schedule_says_why_its_jobs_do_not_run(visit: Any, client: Any, redis: Any) -> None:
+    home, page = add(client, "nightly"), visit()
+    listed = page.get("/schedules?state=no+worker").text
+    assert names(listed) == ["nightly"] and "late by" not in listed
+    assert "worker --import MODULE --queues low" in page.get("/schedules/nightly").text
+    presence.put_jobs(client, ["shop.other"])
+    facts = {
+        "queues": ["low"], "lease_ms": 15_000, "seen_at": client.clock_ms(),
+        "jobs": presence.digest_of(["shop.other"]),
+    }  # fmt: skip
+    presence.put_worker(client, "w", facts)
+    assert names(page.get("/schedules?state=unknown+job").text) == ["nightly"]
+    shown = page.get("/schedules/nightly").text
+    assert "know the job shop.weekly" in html.unescape(shown)
+    presence.put_jobs(client, ["shop.weekly"])
+    presence.put_worker(client, "w", facts | {"jobs": presence.digest_of(["shop.weekly"])})
+    home.admin.pause()
+    assert names(page.get("/schedules?state=queue+paused").text) == ["nightly"]
+    assert "is paused: ticks are enqueued" in page.get("/schedules/nightly").text
+    redis.delete("jobq:workers")
+    redis.set("jobq:workers", "another type")
+    for path in ("/schedules", "/schedules/nightly"):
+        shown = html.unescape(page.get(path).text)
+        assert "The list of workers can't be read" in shown and "--import MODULE" not in shown
 
 
 def test_schedule_shows_its_ticks_and_when_it_comes(visit: Any, client: Any) -> None:
