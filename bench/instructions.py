@@ -213,6 +213,7 @@ def held(many: int, batch: int, waiting: int, listpack: int, _: int) -> tuple[fl
                 messages[:] = messages[batch:] + list(dequeued.messages)
 
         run(lap)
+        queue.enqueue(CONTENT)  # which loads the script
         server.instructions()
         for _ in range(calls * batch):
             queue.enqueue(CONTENT)
