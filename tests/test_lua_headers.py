@@ -17,7 +17,7 @@ SECTIONS = ("KEYS", "ARGV", "RETURNS", "COST", "WRITES")
 TYPES = {
     "hash": r"H[A-Z]+", "list": r"L[A-Z]+|R(?:PUSH|POP)X?", "zset": r"Z[A-Z]+",
     "set": r"S(?:ADD|REM|CARD|ISMEMBER|MISMEMBER|MEMBERS|SCAN|POP|RANDMEMBER)", "stream": r"X[A-Z]+",
-    "string": r"GET|SET|INCR|DECR|GETDEL|APPEND|STRLEN|PTTL|PEXPIRE|INCRBY|SETBIT|GETBIT|GETRANGE|BITFIELD",
+    "string": r"M?GET|SET|INCR|DECR|GETDEL|APPEND|STRLEN|PTTL|PEXPIRE|INCRBY|SETBIT|GETBIT|GETRANGE|BITFIELD",
 }  # fmt: skip
 ANY_TYPE = {"DEL", "EXISTS", "UNLINK", "TYPE", "PEXPIRE", "PERSIST", "PTTL", "RENAME"}
 WRITING = re.compile(
@@ -144,7 +144,12 @@ FUNCTIONS = {
 def test_fragment_takes_keys_and_functions_and_what_fragments_declare_and_the_rest_as_arguments(
     path,
 ):
-    assert needs(path) <= ALL_KEYS | DECLARED | FUNCTIONS
+    arguments = ARGUMENTS if path.stem == "_plain" else set()
+    assert needs(path) <= ALL_KEYS | DECLARED | FUNCTIONS | arguments
+
+
+#: Arguments of scripts. `_plain` is all that its scripts do, and isn't a function, so it uses them by their names.
+ARGUMENTS = {name for path in SCRIPTS for name in Script(path).args}
 
 
 def globals_of(text: str) -> set[str]:

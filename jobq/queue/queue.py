@@ -97,6 +97,8 @@ ACTIONS: dict[bytes, Action] = {
 _OF_PLAIN = ("now", "lease_ms", "limit")
 #: Outcomes whose detail is a reason, not a backoff.
 _WITH_REASON = frozenset(("dead", "crashed"))
+#: How a reply of a script for plain calls begins.
+PLAIN = b"plain"
 REPLIES = {b"ok": "ok", b"dead": "dead", b"stale": "stale"}
 LEASE_MS = round(LEASE_S * 1000)
 #: Endings and hand-outs of one call.
@@ -1015,13 +1017,13 @@ def _wanted(limit: int, lease: Duration, crash_limit: int, now: int | None) -> V
 
 
 def _plain_rows(endings: Sequence[Ending]) -> list[Argument] | None:
-    """Return the endings as arguments of finish_plain; None if an ending isn't a plain success."""
+    """Return the endings as arguments of finish_plain; None if there are none, or one isn't a plain success."""
     rows: list[Argument] = []
     for ending in endings:
         if ending.outcome != "done" or ending.backoff is not None or ending.result is not None:
             return None
         rows += (ending.mid, ending.token, ending.age_ms, ending.record)
-    return rows
+    return rows or None
 
 
 def _finished(
@@ -1032,6 +1034,9 @@ def _finished(
     Args:
         renewed: The call was repeated under a new number.
     """
+    if reply and reply[0] == PLAIN:
+        handed = _plainly_handed(reply, caller) if dequeue else None
+        return Finished(["ok"] * count, handed)
     try:
         replies = [REPLIES[item] for item in reply[:count]]
     except _UNREADABLE as error:
@@ -1051,6 +1056,8 @@ def _unreadable(error: Exception) -> ScriptError:
 
 def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeued:
     """Return the messages in a reply, which begin at `start`."""
+    if reply[0] == PLAIN:
+        return _plainly_handed(reply, caller)
     if len(reply) > start + 3:
         caller.arrived()
     if len(reply) > start + 3 + 7 * limit:
@@ -1080,6 +1087,23 @@ def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeue
     return Dequeued(
         messages, poll_after_ms, bool(paused & 1), 0 if messages else fence, bool(paused & 2)
     )
+
+
+def _plainly_handed(reply: list[Any], caller: Caller) -> Dequeued:
+    """Return the messages in a reply of a script for plain calls: first attempts, whose mids it has checked."""
+    if len(reply) == 3:
+        return Dequeued([], reply[1], False, reply[2], False)
+    caller.arrived()
+    _, poll_after_ms, fence, lock_expires_at, mids, contents = reply
+    if type(mids) is bytes:
+        mids, contents = (mids,), (contents,)  # of one message
+    stem, messages = f"{caller.id}.{caller.number}.", []
+    for index, mid in enumerate(mids):
+        token = f"{stem}{index}"
+        messages.append(
+            Message(mid.decode(), contents[index], 1, 0, fence + index, token, token, lock_expires_at, 0)
+        )  # fmt: skip
+    return Dequeued(messages, poll_after_ms, False, 0, False)
 
 
 def _out_of_range(number: int, least: int) -> ConfigError:

@@ -12,13 +12,14 @@ ARGV
   now       epoch ms, or '' for the server's clock
   lease_ms  length of each lock, 1-86400000
   limit     messages wanted, 1-1000
-RETURNS  as dequeue | {'general'}: the call isn't plain, so dequeue must be sent under the same number
+RETURNS  {'plain', sleep_ms, ms until the earliest due one as dequeue says} | {'plain', 0, fence of the first, lock_at,
+         mids, contents}: two lists, or for one message its mid and its content | {'general'}: the call isn't plain, so
+         dequeue must be sent under the same number
 COST     O(limit), 4 MiB of content; upkeep of at most 100 mids
 WRITES   nothing while eoq_backoff holds, or for 'general'
 ]]
 local messages, locks, tokens, ready, due, circle, done, eoq_backoff, ndry_runs, wake, meta, events, last_call = unpack(KEYS)
 local caller, number, now, lease_ms, limit = unpack(ARGV)
 
+if #ARGV ~= 5 then return {'general'} end
 --@include _plain
-if #KEYS ~= 13 or #ARGV ~= 5 or limit == '0' then return {'general'} end
-return plain_call({'handed'}, 0, caller, number, now, lease_ms, limit) or {'general'}

@@ -69,7 +69,9 @@ def _plain_dequeue(args: Args) -> Args:
 
 def _plain_finish(args: Args) -> Args | None:
     endings = [args[i : i + 6] for i in range(7, len(args), 6)]
-    if len(endings) != args[6] or any(ending[2:4] != ("done", "") for ending in endings):
+    if not endings or len(endings) != args[6]:
+        return None
+    if any(ending[2:4] != ("done", "") for ending in endings):
         return None
     rows = [part for ending in endings for part in (*ending[:2], *ending[4:])]
     return (*args[:4], args[5], *rows)
@@ -79,6 +81,19 @@ PLAIN: dict[str, Callable[[Args], Args | None]] = {
     "enqueue": _plain_enqueue, "dequeue": _plain_dequeue, "finish": _plain_finish,
 }  # fmt: skip
 """From the arguments of a script to those of the one for plain calls; None for a call that isn't plain."""
+
+
+def _spelled_out(name: str, args: Args, reply: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The reply of a script for plain calls, as the script that takes every call gives it."""
+    head = ("handed",) if name == "dequeue" else ("ok",) * int(args[6])
+    if len(reply) < 4:
+        return head if len(reply) == 1 else (*head, reply[1], 0, reply[2])
+    _, sleep_ms, fence, lock_at, mids, contents = reply
+    pairs = [(mids, contents)]
+    if not isinstance(mids, str):
+        pairs = list(zip(mids.values(), contents.values(), strict=True))
+    rows = [part for mid, content in pairs for part in (mid, content, 1, 0, "", lock_at, 0)]
+    return (*head, sleep_ms, 0, fence, *rows)
 
 
 @cache
@@ -174,7 +189,7 @@ class Machine:
         if plain is not None:
             reply = self._run(f"{name}_plain", caller, now, *plain)
             if reply != ("general",):
-                return reply
+                return _spelled_out(name, args, reply) if reply[0] == "plain" else reply
         return self._run(name, caller, now, *args)
 
     def _run(self, name: str, caller: str, now: int, *args: str | int) -> tuple[Any, ...]:

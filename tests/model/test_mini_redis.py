@@ -45,7 +45,7 @@ TEMPLATES = """
 string: GET k|STRLEN k|SET k v|SET k v PX 100000|INCR k|PTTL k
 string: GETBIT k o|SETBIT k o 1|SETBIT k o 0|SETBIT k o n|GETRANGE k i i
 string: BITFIELD k SET u3 p 5|BITFIELD k SET u1 p 1 SET u12 p 77
-any: DEL k k|UNLINK k|TYPE k|EXISTS k k|PEXPIRE k 100000|PERSIST k
+any: MGET k k|DEL k k|UNLINK k|TYPE k|EXISTS k k|PEXPIRE k 100000|PERSIST k
 stream: XADD k t f v|XADD k t f v f v|XLEN k|XRANGE k b e|XRANGE k b e COUNT 2|XREVRANGE k e b COUNT 1
 stream: XTRIM k MINID t|RENAME k k
 hash: HGET k f|HMGET k f f|HEXISTS k f|HLEN k|HSTRLEN k f|HSET k f v f v|HSET k f n
@@ -53,6 +53,7 @@ hash: HSETNX k f v|HDEL k f f|HINCRBY k f n|HKEYS k|HSCAN k 0|HSCAN k 0 COUNT 10
 set: SADD k f f|SREM k f f|SCARD k|SISMEMBER k f|SMISMEMBER k f f|SSCAN k 0
 list: LPUSH k f f|RPUSH k f f|LPOP k|LPOP k 2|RPOP k|RPOP k 2|LLEN k|LINDEX k i
 list: LRANGE k i i|LTRIM k i i|LREM k 0 f|LREM k 1 f|LPOS k f|RPUSH k f|RPUSH k f f
+list: LMOVE k k LEFT RIGHT|LMOVE k k RIGHT LEFT|LMOVE k k LEFT LEFT
 zset: ZADD k s f|ZADD k s f s f|ZREM k f f|ZCARD k|ZSCORE k f|ZRANK k f|ZCOUNT k r r
 zset: ZRANGEBYSCORE k r r|ZRANGEBYSCORE k r r LIMIT 1 2
 zset: ZRANGE k i i|ZRANGE k i i WITHSCORES|ZRANGE k i i REV

@@ -253,6 +253,17 @@ def test_stream_keeps_about_the_length_that_was_set(queue, redis, at):
     assert (queue.admin.events_maxlen(), queue.admin.events_level()) == (1_000, "attempts")
 
 
+def test_stream_keeps_about_its_length_when_messages_end_one_by_one(queue, redis, at):
+    queue.admin.events_maxlen(100)
+    queue.enqueue_many([b"v"] * 400, now=at(0))
+    held = queue.dequeue(now=at(0)).messages
+    while held:
+        ending = Ending(mid=held[0].mid, token=held[0].token)
+        held = queue.finish([ending], dequeue=1, now=at(0)).dequeued.messages
+    # The server trims whole nodes of 100 entries, and every tenth call asks for it.
+    assert 100 <= redis.xlen(f"{queue.prefix}events") <= 210
+
+
 @pytest.mark.parametrize("length", [0, 99, 10**9 + 1])
 def test_length_out_of_range_is_refused(queue, length):
     with pytest.raises(ConfigError, match="between 100 and 1,000,000,000"):

@@ -16,6 +16,7 @@ import pytest
 
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import BoundScript, Caller
+from jobq.errors import ScriptError
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Message
 
@@ -192,6 +193,27 @@ class Twins:
                 ]
             )
         )
+
+
+@pytest.mark.parametrize("key", ["locks", "mid-circle", "done", "tokens"])
+def test_plain_call_changes_nothing_when_a_key_has_another_type(
+    client: Client, redis: Any, key: str
+) -> None:
+    queue = Queue("low", client)
+    queue.enqueue_many([(f"m{i}", b"v") for i in range(4)], now=T0)
+    held = queue.dequeue(now=T0).messages
+    for _ in range(2):  # the second finds the queue plain
+        ending = Ending(mid=held[0].mid, token=held[0].token)
+        held = queue.finish([ending], dequeue=1, now=T0).dequeued.messages
+    redis.delete(f"{queue.prefix}{key}")
+    redis.set(f"{queue.prefix}{key}", "another program's")
+    before = {name: redis.dump(name) for name in redis.keys(f"{queue.prefix}*")}
+
+    ending = Ending(mid=held[0].mid, token=held[0].token)
+    with pytest.raises(ScriptError, match="WRONGTYPE"):
+        queue.finish([ending], dequeue=1, now=T0)
+
+    assert before == {name: redis.dump(name) for name in redis.keys(f"{queue.prefix}*")}
 
 
 def test_queue_whose_calls_are_never_plain_is_rarely_asked_for_plain_calls(

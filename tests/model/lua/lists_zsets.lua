@@ -32,6 +32,15 @@ end
 command('LPOP', 'first', 1, 2, pop(true))
 command('RPOP', 'first', 1, 2, pop(false))
 
+command('LMOVE', 'first', 4, 4, function(a)
+  local from, to = look(a[1], 'list'), look(a[2])
+  if not from then return false end
+  if to and to.t ~= 'list' then R.fail('WRONGTYPE ' .. a[2]) end
+  local item = pop(a[3] == 'LEFT')({a[1]}, 1)
+  push(a[4] == 'LEFT')({a[2], item}, 2)
+  return item
+end)
+
 command('LLEN', 'first', 1, 1, function(a)
   local value = look(a[1], 'list')
   return value and value.n or 0

@@ -158,6 +158,15 @@ command('GET', 'first', 1, 1, function(a)
   return value and value.s or false
 end)
 
+command('MGET', 'all', 1, nil, function(a)
+  local values = {}
+  for i, key in ipairs(a) do
+    local value = look(key)
+    values[i] = value and value.t == 'string' and value.s or false
+  end
+  return values
+end)
+
 command('SET', 'first', 2, 4, function(a, count)
   if count ~= 2 and not (count == 4 and a[3] == 'PX' and integer(a[4]) > 0) then fail('syntax error: SET') end
   if look(a[1]) and look(a[1]).t ~= 'string' then R.db[a[1]] = nil end
@@ -191,9 +200,7 @@ end)
 -- the event stream: entries are only shown to the explorer, as `emitted`
 command('XADD', 'first', 4, 7, function(a)
   local trims = a[2] == 'MAXLEN' and a[3] == '~' and a[5] == '*'
-  if not trims and (#a ~= 4 or a[2] ~= '*' or #R.emitted == 0) then
-    fail('XADD neither with MAXLEN ~ n * nor behind one of this call')
-  end
+  if not trims and (#a ~= 4 or a[2] ~= '*') then fail('XADD neither with MAXLEN ~ n * nor with *') end
   R.nwrites = R.nwrites + 1
   R.emitted[#R.emitted + 1] = a[#a]
   return '0-' .. #R.emitted
