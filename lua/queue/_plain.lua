@@ -138,7 +138,7 @@ local nwake = more and redis.call('LLEN', wake) or 0
 if moves then redis.call('LMOVE', ready, circle, 'LEFT', 'RIGHT') end
 local now_text = string.format('%d', now_ms)
 if count > 0 then
-  -- Where locks has another type, the only write before this one is undone.
+  -- Where locks has another type, the only write so far is undone.
   local freed = redis.pcall('HDEL', locks, unpack(ended))
   if type(freed) == 'table' then
     if moves then redis.call('LMOVE', circle, ready, 'RIGHT', 'LEFT') end

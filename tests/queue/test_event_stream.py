@@ -260,7 +260,7 @@ def test_stream_keeps_about_its_length_when_messages_end_one_by_one(queue, redis
     while held:
         ending = Ending(mid=held[0].mid, token=held[0].token)
         held = queue.finish([ending], dequeue=1, now=at(0)).dequeued.messages
-    # The server trims whole nodes of 100 entries, and every tenth call asks for it.
+    # Every tenth call trims, and the server removes whole nodes of 100 entries.
     assert 100 <= redis.xlen(f"{queue.prefix}events") <= 210
 
 
