@@ -136,8 +136,7 @@ def columns_of(value: bytes, version: bytes = SCHEMA.encode()) -> dict[str, str 
     """The columns that aren't empty, as they are written, numbers as such. BadRecordError: what is wrong."""
     if version != SCHEMA.encode():
         raise BadRecordError(
-            f"version {version[:40]!r} of event records is unknown here, where {SCHEMA} is read; "
-            "upgrade jobq"
+            f"version {version[:40]!r} of event records is unknown; this jobq reads {SCHEMA}; upgrade it"
         )
     try:
         fields = value.decode().split(SEPARATOR)

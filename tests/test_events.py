@@ -126,7 +126,7 @@ def test_what_is_no_record_is_told(value, reason):
 
 
 def test_unknown_version_is_told_not_guessed():
-    with pytest.raises(BadRecordError, match="version b'2' of event records is unknown here"):
+    with pytest.raises(BadRecordError, match="version b'2' of event records is unknown"):
         decode(b"done\x1fm\x1f5", b"2")
 
 

@@ -91,7 +91,7 @@ class Celery:
             self.later(partial(import_module, module))
         if broker and not settings_from_env().url:
             logger.warning(
-                "broker= of %s isn't used: jobq connects to the server of JOBQ_URL", main
+                "broker= of %s is ignored: jobq connects to the server in JOBQ_URL", main
             )
 
     # Tasks.
@@ -214,8 +214,8 @@ class Celery:
         options = given_options(name, entry.get("options") or {})
         if options.pop("queue", task.job.queue) != task.job.queue or options:
             raise ConfigError(
-                f"beat_schedule[{name!r}] has the options {entry['options']!r:.100}, which a schedule can't have; give "
-                f"them to the task {task.name}"
+                f"beat_schedule[{name!r}] has the options {entry['options']!r:.100}, which schedules don't support; "
+                f"set them on the task {task.name}"
             )
         cron, options = options_of(entry["schedule"], str(self.conf.timezone or "UTC"))
         schedule(

@@ -201,7 +201,7 @@ class chain(_Composed):
         for part in self.tasks:
             before = part.build(flow, before, self._errbacks(errbacks))
         if before is None:
-            raise ConfigError("a chain without tasks can't be sent; give it some")
+            raise ConfigError("a chain without tasks can't be sent; add tasks")
         return before
 
     def apply(self, args: Sequence[Any] = (), kwargs: Any = None, **options: Any) -> Any:
@@ -298,7 +298,8 @@ def _start(composed: Any, args: Sequence[Any], options: Mapping[str, Any]) -> An
     mid = rest.pop("task_id", None)
     if rest.pop("link", None) or any(value is not None for value in rest.values()):
         raise ConfigError(
-            f"a {made.kind} takes no options {', '.join(made.options)}; set them on its tasks: task.s(…).set(…)"
+            f"a {made.kind} doesn't support the options {', '.join(made.options)}; set them on its tasks: "
+            f"task.s(…).set(…)"
         )
     flow = Flow(made.kind, mid)
     before = Built(args[0] if len(args) == 1 else list(args), ()) if args else None

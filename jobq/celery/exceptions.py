@@ -41,7 +41,9 @@ class CeleryRetry(errors.Retry):
         self, message: str | None = None, exc: BaseException | None = None, when: float | datetime | None = None,
         is_eager: bool = False, sig: Any = None,
     ) -> None:  # fmt: skip
-        super().__init__(seconds_until(when), message or (repr(exc) if exc else "asked for it"))
+        super().__init__(
+            seconds_until(when), message or (repr(exc) if exc else "requested a retry")
+        )
         self.exc, self.when, self.is_eager, self.sig = exc, when, is_eager, sig
 
 

@@ -39,7 +39,7 @@ class Signal:
                 try:
                     receiver(signal=self, sender=sender, **named)
                 except Exception:
-                    logger.exception("a receiver of %s fails", self.name)
+                    logger.exception("a receiver of signal %s failed", self.name)
 
 
 class ProcessSignal(Signal):
@@ -67,5 +67,5 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> Never:
-    remedy = _ELSEWHERE.get(name, "docs/interop/celery.md lists those that it has")
+    remedy = _ELSEWHERE.get(name, "docs/interop/celery.md lists the available ones")
     raise AttributeError(f"jobq.celery has no signal {name}; {remedy}")

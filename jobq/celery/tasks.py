@@ -37,7 +37,7 @@ from jobq.queue.mids import new_mid
 from jobq.queue.types import DAY_S
 
 #: The reason of a dead message whose task failed. With other reasons, `on_failure` hasn't been called yet.
-_FAILED = "a Celery task is retried only if it asks for it"
+_FAILED = "a Celery task is retried only if it calls retry()"
 #: The task that runs a chunk.
 STARMAP = "celery.starmap"
 #: How long to keep results that Celery would never delete.
@@ -54,7 +54,7 @@ _REQUEST: dict[str, Any] = {
 }  # fmt: skip
 #: Unsupported methods of Celery's tasks, with their replacement.
 _MISSING: dict[str, str] = dict.fromkeys(
-    ("replace", "add_to_chord"), "a running flow takes more steps: jobq.current().flow.step(…)"
+    ("replace", "add_to_chord"), "add steps to the running flow: jobq.current().flow.step(…)"
 )
 
 
@@ -119,7 +119,7 @@ class Task:
     before_start = on_success = on_failure = on_retry = after_return = _leave
 
     def __getattr__(self, name: str) -> Any:
-        remedy = _MISSING.get(name, "docs/interop/celery.md lists those that it has")
+        remedy = _MISSING.get(name, "docs/interop/celery.md lists the available ones")
         raise AttributeError(f"the task {self.name} has no {name}; {remedy}")
 
     # Sending.

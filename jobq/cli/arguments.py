@@ -46,7 +46,7 @@ def from_words(words: Iterable[str]) -> Given:
         if keyword is None:
             given.args.append(value_of(word))
         elif keyword[1] in given.kwargs:
-            raise ConfigError(f"argument {keyword[1]!r} is given twice; pass it only once")
+            raise ConfigError(f"argument {keyword[1]!r} was passed twice; pass it only once")
         else:
             given.kwargs[keyword[1]] = value_of(keyword[2])
     return given

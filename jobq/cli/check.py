@@ -282,7 +282,7 @@ def _check_queue(session: Session, queue: Queue, repairs: bool, yes: bool) -> in
         session.confirmed(f"Repair {len(violations)} of queue {queue.name}?", yes)
         with session.operation(queue.name) as performed:
             left = _repaired(session, queue, violations)
-            performed.set(number=len(violations), note=f"{left} violations are left")
+            performed.set(number=len(violations), note=f"{left} violations remain")
         return left
     return len(violations)
 

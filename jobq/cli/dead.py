@@ -191,7 +191,7 @@ class Chosen:
         self._where, self._older_s = Where(conditions), older_than or 0
         if bool(ids) == (everything or bool(conditions)):
             given = "IDs and --all or --where" if ids else "neither IDs nor --all nor --where"
-            raise ConfigError(f"{given} were given; use only one of them")
+            raise ConfigError(f"{given} were used together; use only one of them")
         if everything and not queues:
             raise ConfigError("--all needs a queue; use --queues NAME")
         if older_than is not None and ids:

@@ -111,7 +111,7 @@ def enqueue(
     if file is not None:
         if words or args_json or given["mid"]:
             raise ConfigError(
-                f"--file {_name(file)!r} holds the arguments and mids; leave out ARGs, --args-json and --mid"
+                f"--file {_name(file)!r} contains the arguments and mids; leave out ARGs, --args-json and --mid"
             )
         _many(session, target, file)
     else:
@@ -130,7 +130,7 @@ def _note_default_queue(session: Session, job: str, queue: str | None) -> None:
         near = _nearest(job)
         meant = f" ({near})" if near else ""
         session.note(
-            f"{job} isn't known here{meant}, so its call went to queue default; "
+            f"{job} is not defined here{meant}, so its call went to queue default; "
             "name its module with --import, or use --queue"
         )
 

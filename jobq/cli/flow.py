@@ -322,7 +322,10 @@ def retry(session: Session, flow: str, step: str | None) -> bool:
         text += f"; {counted(lost, 'other')} can't: they were purged or have expired"
     reviving = [one.facts for one in run.status().steps if one.facts.reviving]
     if reviving:
-        text += f"; workers go on: {reviving[0].name} is revived up to {reviving[0].revived:,} of {reviving[0].size:,}"
+        text += (
+            f"; workers continue: {reviving[0].name} is revived up to {reviving[0].revived:,} of "
+        )
+        f"{reviving[0].size:,}"
     session.say({"flow": flow, "retried": number - lost, "purged": lost}, text)
     return number > lost
 

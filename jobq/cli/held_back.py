@@ -72,7 +72,7 @@ def full_limits(client: Client) -> Iterator[Finding]:
     full = [one for one in limit_facts(client, names[:MAX_LIMITS]) if _is_full(one)]
     if full:
         said = listed([f"{one.limit} ({one.used:,} of {one.rule})" for one in full], MAX_NAMES)
-        text = f"{counted(len(full), 'limit')} used up, so jobs that ask wait: {said}"
+        text = f"{counted(len(full), 'limit')} used up, so their jobs are waiting: {said}"
         yield Finding(
             "limits",
             "ok",

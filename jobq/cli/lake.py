@@ -172,8 +172,8 @@ def _note_batch(session: Session, batch: IngestBatch) -> None:
         )
     for queue, one in batch.overruns.items():
         session.note(
-            f"queue {queue} overruns in {one.seconds:,.0f} s at the rate of the last {one.lag_s:,.0f} s: "
-            f"{one.unread:,} events are unread, and it keeps {one.kept:,}; ingest more often, or keep more "
+            f"queue {queue} will drop unread events in {one.seconds:,.0f} s, at the rate of the last {one.lag_s:,.0f} "
+            f"s: {one.unread:,} events are unread, and it keeps {one.kept:,}; ingest more often, or keep more "
             "('jobq events maxlen') and --trim"
         )
     for queue in batch.remade:
@@ -183,7 +183,7 @@ def _note_batch(session: Session, batch: IngestBatch) -> None:
             f"{batch.bad:,} entries are not event records; they are in the table quarantine"
         )
     if batch.more:
-        session.note(f"{batch.table}: {batch.rows:,} rows committed; there are more")
+        session.note(f"{batch.table}: {batch.rows:,} rows committed; more follow")
 
 
 def _say_round(session: Session, lake: Lake, found: IngestRound, engine: Engine) -> None:

@@ -142,8 +142,8 @@ class Session:
                 self.strange("queue", listed.strange)
             if listed.left_out:
                 self.remark(
-                    f"{listed.left_out:,} other names are on the list of queues; only "
-                    f"{len(listed.names):,} with keys or workers are checked; name others"
+                    f"{listed.left_out:,} other names are on the list of queues, but only {len(listed.names):,} with "
+                    f"keys or workers are checked; to check others, name them"
                 )
             if not listed.names and not self.problems:
                 self.note(NO_QUEUE)

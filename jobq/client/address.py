@@ -37,9 +37,9 @@ _PORTS = {"single": 6379, "sentinel": 26379, "cluster": 6379}
 #: Options of redis-py that jobq doesn't use -> the equivalent here.
 _OTHERWISE = {
     "health_check_interval": "jobq notices a dead connection at the next call, and repeats the call on another",
-    "retry": "JOBQ_PATIENCE says how long calls are repeated",
-    "retry_on_timeout": "JOBQ_PATIENCE says how long calls are repeated",
-    "retry_on_error": "JOBQ_PATIENCE says how long calls are repeated",
+    "retry": "JOBQ_PATIENCE sets how long calls are repeated",
+    "retry_on_timeout": "JOBQ_PATIENCE sets how long calls are repeated",
+    "retry_on_error": "JOBQ_PATIENCE sets how long calls are repeated",
     "max_connections": "a process has one connection for each concurrent call",
     "timeout": "socket_timeout limits the wait for a reply, socket_connect_timeout that for a connection",
 }
@@ -174,7 +174,7 @@ def connection_options(plain: str) -> tuple[Any, dict[str, Any]]:
         raise ConfigError(f"url {masked(plain)!r} can't be read: {masked(str(error))}") from None
     make = options.pop("connection_class", Connection)
     for name in options.keys() - _known(make):
-        remedy = _OTHERWISE.get(name, "see Connections in the guide for those that there are")
+        remedy = _OTHERWISE.get(name, "see Connections in the guide for the supported options")
         raise ConfigError(
             f"url {masked(plain)!r} has the option {name}, which does nothing here; remove it: {remedy}"
         )

@@ -46,7 +46,7 @@ def scan_keys(client: Client, pattern: str, most: int) -> ScannedKeys:
         except ResponseError as error:
             raise ScriptError(f"the server refuses to list keys: {error}") from error
         except PASSING as error:
-            raise UnavailableError(f"a list of keys broke off: {error}") from error
+            raise UnavailableError(f"listing keys was interrupted: {error}") from error
         finally:
             connection.disconnect()
     return ScannedKeys(found, looked_at, whole)

@@ -337,8 +337,8 @@ class CallState:
     def _outcome_unknown(self, error: Exception) -> UnavailableError:
         return UnavailableError(
             f"no answer from {masked(self._client.url)} for {REPEAT_S:g} s ({error}); the server keeps the record "
-            f"that makes a repetition harmless for {RECORD_S:g} s, so the call isn't repeated any more. Whether "
-            "it took effect is unknown: check, or call again if twice does no harm"
+            f"that makes a repetition harmless for {RECORD_S:g} s, so the call is no longer repeated. It is unknown "
+            f"whether it took effect: check, or call again if a second call is harmless"
         )
 
     @property
@@ -382,13 +382,13 @@ def gave_up(error: Exception, client: Patience, deadline: float, unknown: bool) 
         )
     over = time.monotonic() >= deadline or client.should_give_up()
     if over and not unknown and is_full_for_now(error):
-        return ServerFullError(f"the server takes no writes now, nothing was changed: {error}")
+        return ServerFullError(f"the server rejects writes now; nothing was changed: {error}")
     if over or is_untrusted(error):
         what = "no answer from" if unknown else "no connection to"
         known = "whether the last call took effect is unknown" if unknown else "nothing was sent"
         return UnavailableError(
-            f"{what} {masked(client.url)} within {client.patience_s:g} s ({error}); {known}. JOBQ_URL says "
-            "where the server is, JOBQ_PATIENCE how long a call waits for it"
+            f"{what} {masked(client.url)} within {client.patience_s:g} s ({error}); {known}. JOBQ_URL sets the "
+            f"server's address, JOBQ_PATIENCE how long a call waits for it"
         )
     return None
 
@@ -410,7 +410,9 @@ def is_untrusted(error: BaseException | None) -> bool:
 def refusal(error: Exception, command: Command, script: Script | None) -> Exception | None:
     """Return jobq's error for an answer that a repetition would not change; None for temporary errors."""
     if isinstance(error, redis_errors.OutOfMemoryError):
-        return ServerFullError(f"the server is at its memory limit, nothing was changed: {error}")
+        return ServerFullError(
+            f"the server has reached its memory limit; nothing was changed: {error}"
+        )
     if isinstance(error, PASSING) or error_code(error) == "BUSY":
         return None
     words = command[:2] if isinstance(command, tuple) else ()
@@ -440,8 +442,8 @@ def is_missing_function(error: BaseException | None) -> bool:
 def reply_lost(error: BaseException) -> UnavailableError:
     """The error of a call that may not be repeated and whose reply was lost."""
     return UnavailableError(
-        f"the reply was lost ({error}), whether the call took effect is unknown; "
-        "check, or repeat it if that is harmless"
+        f"the reply was lost ({error}), so it is unknown whether the call took effect; check, or repeat it if that is "
+        f"harmless"
     )
 
 

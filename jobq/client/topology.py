@@ -218,7 +218,7 @@ class Sentinel(_OneNode):
         told = ", ".join(f"{host}:{port}: {error}" for (host, port), error in failures.items())
         if all(isinstance(error, _DENIED) for error in failures.values()):
             raise AuthenticationError(
-                f"NOAUTH of every Sentinel; their user and password are options of the URL, "
+                f"every Sentinel answered NOAUTH; set their user and password as options of the URL, "
                 f"sentinel_username and sentinel_password: {told}"
             )
         raise ConnectionError(f"no Sentinel knows the master of {self._address.service}: {told}")

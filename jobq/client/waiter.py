@@ -115,7 +115,7 @@ class BlockingConnection:
                 raise ScriptError(
                     f"the server refused {self._name} {self._key}: {error}"
                 ) from error
-            raise UnavailableError(f"a blocking wait was cut off: {error}") from error
+            raise UnavailableError(f"a blocking wait was interrupted: {error}") from error
 
     def interrupt(self) -> None:
         """End the wait now, from any thread: the file becomes readable, and `reply` raises UnavailableError."""

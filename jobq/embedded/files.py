@@ -213,7 +213,7 @@ def _make_private(folder: Path) -> None:
         readable = found.st_mode & 0o077 and not found.st_mode & 0o022
         if readable and found.st_uid == os.geteuid() and not os.listdir(itself):
             os.fchmod(itself, 0o700)
-            logger.warning("%s could be read by others; now only you can (mode 700)", folder)
+            logger.warning("%s was readable by other users; jobq changed its mode to 700", folder)
     finally:
         os.close(itself)
 

@@ -118,7 +118,7 @@ def launch(files: ServerFiles) -> None:
             said = _said(files.log, began)[-500:]
             remedy = f"; {OTHER_SERVER.format(program)}" if FOREIGN in said else ""
             raise EmbeddedError(
-                f"the embedded server exited at its start; {files.log} says: {said}{remedy}"
+                f"the embedded server exited at its start; {files.log} ends with: {said}{remedy}"
             )
         time.sleep(0.01)
     if TORN in _said(files.log, began):

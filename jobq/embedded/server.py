@@ -163,7 +163,7 @@ def _settled(files: ServerFiles) -> Path | None:
         if time.monotonic() > deadline:
             pid = files.pid_file.read_text().strip() if files.pid_file.is_file() else "unknown"
             raise EmbeddedError(
-                f"a server, process {pid}, works on {files.data} but can't be reached: its socket was "
+                f"a server, process {pid}, uses {files.data} but can't be reached: its socket was "
                 "removed, or it runs in another container; end it, or set JOBQ_DATA or JOBQ_URL"
             )
         time.sleep(0.02)

@@ -89,7 +89,7 @@ def _end(store: FlowStore, queue: Queue, ends: Mapping[str, str]) -> None:
     """Tell a flow of ends that it has lost."""
     results = results_at(queue, [mid for mid, end in ends.items() if end == "done"])
     for mid, end in ends.items():
-        _log.warning("%s was %s before, and its flow had lost that", mid, end)
+        _log.warning("%s had already ended (%s), but its flow had lost the result", mid, end)
         if member := member_of(mid):
             store.apply(f"q{queue.name}", [ending(member, end, results.get(mid))])
 

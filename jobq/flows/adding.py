@@ -67,7 +67,7 @@ class RunningFlow(StepList):
         the others.
         """
         if self._together is not None:
-            raise ConfigError("steps are added together already; leave the inner `with`")
+            raise ConfigError("steps are already being added together; remove the inner `with`")
         self._together = []
         try:
             yield
@@ -90,7 +90,7 @@ class RunningFlow(StepList):
         """Add a reference to an existing step; see StepList."""
         if one.what == "result" and not one.step.keeps_results:
             raise ConfigError(
-                f"{one!r} isn't kept, since the step is there already; declare its job with result_ttl=…"
+                f"{one!r} has no stored result, because the step was already added; declare its job with result_ttl=…"
             )
         super().add_reference(one, after)
 
@@ -99,7 +99,7 @@ class RunningFlow(StepList):
         if facts is None or not self._known.issuperset(step.after):
             facts = self._facts = self._store.facts()
             if facts is None:
-                raise FlowClosedError(f"flow {self.flow_id} is gone; nothing can be added")
+                raise FlowClosedError(f"flow {self.flow_id} was deleted; nothing can be added")
             self._known.update(one.name for one in facts.steps)
         checked_graph({step.name: step}, self._known)
         record = stored_step(self._client, self.flow_id, facts.queue, step)
@@ -135,7 +135,9 @@ class RunningFlow(StepList):
                 raise FlowConflictError(f"{problem} named {names}; rename the new one")
             raise FlowConflictError(f"{problem} with one of the names {names}; rename the new step")
         if added == "full":
-            raise ConfigError(f"flow {self.flow_id} has 10,000 steps, its most; add a map instead")
+            raise ConfigError(
+                f"flow {self.flow_id} has 10,000 steps, the maximum; add a map instead"
+            )
 
 
 def _nbytes(records: Sequence[StoredStep]) -> int:

@@ -52,7 +52,7 @@ _REFUSED_OPTIONS = {
     "unique": "its steps are unique by their names; pass unique=None",
     "debounce": "its steps run once each; pass debounce=None",
     "throttle": "its steps run once each; pass throttle=None",
-    "expires_in": "what a step waits for has no known length; set a timeout for the flow's wait",
+    "expires_in": "the waiting time of a step is unknown; set a timeout for the flow's wait",
 }
 #: Options of a job that its messages get when they are sent.
 _SENT_WITH = ("delay", "at", "lease", "ordered")
@@ -203,7 +203,7 @@ class MapStep(FlowStep, Generic[R]):
         """
         if not self.keeps_results:
             raise ConfigError(
-                f"map {self.name!r} keeps no results; pass results=True, or let its job store what it makes"
+                f"map {self.name!r} doesn't keep results; pass results=True, or let its job store its output"
             )
         return cast("list[R]", ResultOf(self, "results"))
 
@@ -211,9 +211,9 @@ class MapStep(FlowStep, Generic[R]):
         """Raise ConfigError if the key is a function of the arguments: only immediately sent members get a key."""
         if callable(self.job.settings.key):
             raise ConfigError(
-                f"map {self.name!r} waits, so its members can't have keys made from their arguments, as "
-                f'{self.job.name} declares; pass all of them one key, with options(key="…"), or let a running step add '
-                "the map without after="
+                f"map {self.name!r} has to wait, so its members can't have keys made from their arguments, as "
+                f'{self.job.name} declares; give all members the same key, with options(key="…"), or let a running '
+                "step add the map without after="
             )
 
     def calls(
@@ -481,7 +481,7 @@ class StepList:
         when = after.setdefault(source.name, "ended" if one.what == "failures" else "done")
         if one.what in ("result", "value") and when != "done":
             raise ConfigError(
-                f"{one!r} is there only if that step is done; with when={when!r} pass something else"
+                f"{one!r} exists only if that step is done; with when={when!r} pass something else"
             )
         if one.what == "result":
             source.keeps_results = True
@@ -499,13 +499,13 @@ class StepList:
                 )
         elif job is None or not self.names_steps:
             raise ConfigError(
-                "a step that a running step adds needs name=…, so that its next attempt adds nothing twice"
+                "a step added by a running step needs name=…, so that the next attempt doesn't add it twice"
             )
         else:
             name = self._numbered(step_name_of(job.name))
         if len(self.steps) >= self.max_steps:
             raise ConfigError(
-                f"flow {self.flow_id} has {self.max_steps:,} steps, its most; use maps for many calls of one job"
+                f"flow {self.flow_id} has {self.max_steps:,} steps, the maximum; use maps for many calls of a job"
             )
         return name
 
@@ -522,7 +522,7 @@ class StepList:
             raise ConfigError(f"when={when!r} is unknown; use one of {', '.join(_WHENS)}")
         if after is None:
             if when != "done":
-                raise ConfigError(f"when={when!r} needs after=…: which steps must end so")
+                raise ConfigError(f"when={when!r} needs after=…, the steps that must end like that")
             return {}
         if isinstance(after, ResultOf):
             raise ConfigError(f"after={after!r} is not a step; pass the step itself")

@@ -145,8 +145,8 @@ class Drainer:
         said = heard(entries)
         for flow in self._sealed_for_others(said):
             _log.warning(
-                "what queue %s says to flow %s is sealed, and this process has no key: set JOBQ_CODEC_KEYS, or leave "
-                "it to processes that have them", queue.name, flow,
+                "results in queue %s for flow %s are sealed, and this process has no key: set JOBQ_CODEC_KEYS, or "
+                "leave them to processes that have it", queue.name, flow,
             )  # fmt: skip
             self._pass_over(flow)
         for flow in sorted(said.keys() - self._away.keys()):
@@ -161,13 +161,20 @@ class Drainer:
                 # On a full server, other entries are delivered, because that frees memory.
                 if self.client.is_lost(error):
                     raise
-                _log.warning("what queue %s says to flow %s waits: %s", queue.name, flow, error)
+                _log.warning(
+                    "results in queue %s for flow %s can't be delivered yet: %s",
+                    queue.name,
+                    flow,
+                    error,
+                )
                 self._pass_over(flow)
             except (ScriptError, ConfigError, CodecError) as error:
                 # Damaged keys of one flow must not keep the others waiting; anything else can be put right.
                 if not _is_damage(error):
                     raise
-                _log.error("flow %s can't take what queue %s says: %s", flow, queue.name, error)
+                _log.error(
+                    "flow %s can't store the results in queue %s: %s", flow, queue.name, error
+                )
         self._confirm(queue, sending.confirmation, said)
         return stuck
 
@@ -181,7 +188,8 @@ class Drainer:
             for flow in said.keys() - self._away.keys():
                 self._pass_over(flow)
             _log.warning(
-                "what queue %s says to flows is not durable there, as durability=%r asks, and stays: %s",
+                "results in queue %s are kept for another delivery, because their flows did not store them with "
+                "durability=%r: %s",
                 queue.name, self.client.durability, missing,
             )  # fmt: skip
         elif self._kept:
@@ -269,13 +277,17 @@ class Drainer:
         try:
             detail = announced(self.client, queue, record.kind, record.subject, text)
         except CodecError as error:
-            _log.warning("flow %s takes no %s: %s", record.subject, record.kind, error)
+            _log.warning("flow %s rejected a %s: %s", record.subject, record.kind, error)
             return
         if record.kind == "signal":
             step, _, said = detail.partition(SEPARATOR)
             value = said.encode()
             if len(value) > MAX_RESULT_BYTES:
-                _log.error("the signal %s of flow %s is over 64 KiB", step, record.subject)
+                _log.error(
+                    "signal %s of flow %s was dropped, because its value is over 64 KiB",
+                    step,
+                    record.subject,
+                )
             else:
                 yield FlowChange("signal", step, 0, value, entry_id)
         else:

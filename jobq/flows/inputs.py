@@ -25,7 +25,7 @@ from jobq.queue.types import Lease
 PER_READ = 500
 #: Dead members whose reason is looked up.
 MAX_REASONS = 100
-_NOT_READ = " (errors are read for the first {most} only; jobq why {mid} tells this one)"
+_NOT_READ = " (errors are read for the first {most} only; jobq why {mid} shows this error)"
 
 
 class FlowInputs:
@@ -115,8 +115,8 @@ class StepResults:
         stored = self._store.results([name]).get(name)
         if stored is None:
             raise ResultNotStoredError(
-                f"no result of step {step} of flow {self.flow} is kept: it isn't done, the flow is gone, or no step "
-                "takes it and its job isn't declared with result_ttl="
+                f"step {step} of flow {self.flow} has no stored result: it isn't done, the flow was deleted, or no "
+                f"step uses its result and its job isn't declared with result_ttl="
             )
         return stored
 
@@ -169,7 +169,7 @@ class StepResults:
         steps = self._facts.steps if self._facts is not None else ()
         found = next((step for step in steps if step.name == name), None)
         if found is None:
-            raise ResultNotStoredError(f"flow {self.flow} has no step {name}, or it is gone")
+            raise ResultNotStoredError(f"flow {self.flow} has no step {name}, or it was deleted")
         return found
 
     def _opened(self, step: str, number: int, queue: str, stored: bytes) -> Any:

@@ -193,7 +193,7 @@ def known_flow(client: Client, flow: str) -> FlowView:
     if view is not None:
         return view
     near = get_close_matches(flow, flow_ids(client, KNOWN), 1)
-    hint = f"did you mean {near[0]!r}?" if near else "jobq flow list shows those that there are"
+    hint = f"did you mean {near[0]!r}?" if near else "jobq flow list shows the existing flows"
     if is_flow(flow):
         raise ConfigError(f"there is no flow {flow!r}, or it is over and was deleted; {hint}")
     raise ConfigError(

@@ -133,7 +133,7 @@ def put_in(
             for step in rest:
                 inside, key = inside[key], step
             if inside[key] is not None:
-                raise CodecError(f"an argument is in the place of {one.what} of step {one.step}")
+                raise CodecError(f"an argument occupies the place of {one.what} of step {one.step}")
             inside[key] = value
         except (LookupError, TypeError):
             raise CodecError(

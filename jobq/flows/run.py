@@ -60,7 +60,7 @@ class FlowRun:
         facts = self._store.facts()
         if facts is None:
             raise FlowClosedError(
-                f"flow {self.flow_id} is not there; it was never started, or it ended and is no longer kept"
+                f"flow {self.flow_id} doesn't exist; it was never started, or it ended and is no longer kept"
             )
         return FlowView(facts)
 
@@ -108,7 +108,7 @@ class FlowRun:
             raise ConfigError(f"flow {self.flow_id} has no step {name!r}; it has {_names(view)}")
         if view.state == "cancelled":
             raise FlowClosedError(
-                f"flow {self.flow_id} is cancelled; it can't be retried; start it under another id"
+                f"flow {self.flow_id} is cancelled and can't be retried; start it with another id"
             )
         self._say(view, "retry", name or "")
 
@@ -143,7 +143,8 @@ class FlowRun:
     def _result_if_over(self, step: FlowStep | str) -> tuple[Any] | None:
         if isinstance(step, FlowStep) and step.kind in ("step", "map") and not step.keeps_results:
             raise ResultNotStoredError(
-                f"step {step.name} of flow {self.flow_id} keeps no result; declare its job with result_ttl=…, or pass "
+                f"step {step.name} of flow {self.flow_id} doesn't keep its result; declare its job with result_ttl=…, "
+                f"or pass "
                 "the map results=True"
             )
         view, name = self.status(), _name(step)

@@ -139,7 +139,9 @@ class StepSender:
         except KeyFullError as error:
             reminder = self.sending.reminder
             if reminder is None or reminder.is_due((self.flow, item.step)):
-                _log.warning("step %s of flow %s waits for room: %s", item.step, self.flow, error)
+                _log.warning(
+                    "step %s of flow %s is waiting for room: %s", item.step, self.flow, error
+                )
             return False
         except UnconfirmableError:
             raise
@@ -148,7 +150,7 @@ class StepSender:
                 raise
             # This worker may be the only active drainer but serves only other queues: its other flows continue.
             _log.info(
-                "step %s of flow %s waits for a worker that may write to queue %s: %s",
+                "step %s of flow %s is waiting for a worker with the right to write to queue %s: %s",
                 item.step, self.flow, item.queue, error,
             )  # fmt: skip
             return False
@@ -225,7 +227,7 @@ class ItemSender:
     def is_durable(self, missing: str) -> bool:
         """Return whether `missing` is empty; otherwise log it."""
         if missing:
-            _log.warning("messages sent by flow %s are not durable: %s", self.store.flow, missing)
+            _log.warning("flow %s sent messages that are not durable: %s", self.store.flow, missing)
         return not missing
 
 
@@ -268,7 +270,8 @@ class ExpandMap(ItemSender):
                 sealed = self.store.seal(self.item.step, chunk)
                 if sealed == "other":
                     raise ConfigError(
-                        f"map {self.item.step} was expanded to other members before; retry its flow under another id"
+                        f"map {self.item.step} was already expanded to different members; start the flow with another "
+                        f"id"
                     )
                 return True
             if not self.sending.may_go():
@@ -311,7 +314,7 @@ class ExpandMap(ItemSender):
         raw, facts = self.store.results([name]).get(name), self.store.facts()
         queue = next((one.queue for one in facts.steps if one.name == step), "") if facts else ""
         if raw is None:
-            raise CodecError(f"no result of step {step} of flow {self.store.flow} is kept")
+            raise CodecError(f"step {step} of flow {self.store.flow} has no stored result")
         seal = seal_of(self.client)
         value = decode_result(opened(seal and seal.of("result"), queue, mid, raw), step, mid)
         if not isinstance(value, list):

@@ -179,7 +179,7 @@ class Planned:
         outcome = self._store.create(self._record())
         if outcome == "conflict":
             raise FlowConflictError(
-                f"flow {flow.flow_id} was started with other steps; use another id"
+                f"flow {flow.flow_id} was already started with different steps; use another id"
             )
         if outcome == "taken":
             raise self._taken(FlowStore(self._client, flow.flow_id).facts())
@@ -258,7 +258,7 @@ def source_of(step: MapStep[Any], is_sub: bool = False) -> str:
         step.refuse_keys_of_arguments()
     if is_sub and not isinstance(step.items, list | tuple):
         raise ConfigError(
-            f"map {step.name!r} begins with its sub-flow, so its items must be stored; pass a list of them, or the "
+            f"map {step.name!r} starts with its sub-flow, so its items must be stored; pass a list of them, or the "
             "result of a step that returns one"
         )
     return "items" if step.after or is_sub else "stream"
@@ -367,15 +367,15 @@ def _when_there_is_room(enqueue: Callable[[], Reserved], what: str) -> Reserved:
             if error.left != left:
                 pauses = LongerPauses(FULL_S)
             if not left:
-                _log.warning("%s waits for room: %s", what, error)
+                _log.warning("%s is waiting for room: %s", what, error)
             left = error.left
             try:
                 pause_s = pauses.next_s(str)
             except ResultTimeoutError:
                 raise KeyFullError(
-                    f"{what} waits: the line of {error.key} holds {error.most:,} messages at most, and had no room for "
-                    f"{FULL_S:g} s. The members before are enqueued: start the same flow again to go on, or raise its "
-                    "rule", error.key, error.most,
+                    f"{what} found no room for {FULL_S:g} s: the line of {error.key} holds at most {error.most:,} "
+                    f"messages. Earlier members are enqueued: start the same flow again to continue, or raise the "
+                    f"limit of the line", error.key, error.most,
                 ) from error  # fmt: skip
             sleep(pause_s)
 
@@ -392,8 +392,8 @@ def _refuse(store: FlowStore, step: MapStep[Any], outcome: str) -> None:
             f"flow {store.flow} is over or cancelled; nothing can be added to map {step.name}"
         )
     raise FlowConflictError(
-        f"map {step.name} of flow {store.flow} was begun with other items than these; "
-        "start it again with the same ones, or cancel it and start another"
+        f"map {step.name} of flow {store.flow} was started with different items; start it again with the same items, "
+        f"or cancel it and start another flow"
     )
 
 

@@ -449,7 +449,7 @@ def _running(view: StepView, now_ms: int) -> WaitsFor:
         text = f"a signal for {step.name}" + (f", or {until} more" if until else "")
         return WaitsFor(step.name, "signal", text)
     if step.kind == "timer":
-        return WaitsFor(step.name, "timer", f"the time of {step.name}, in {until or 'a moment'}")
+        return WaitsFor(step.name, "timer", f"the timeout of {step.name}, in {until or 'a moment'}")
     if step.kind == "flow":
         return WaitsFor(step.name, "flow", f"flow {step.flow or step.name}")
     where = f"step {step.name}" + (f" (queue {step.queue})" if step.queue else "")

@@ -17,7 +17,7 @@ MAX_STEPS, MAX_STEPS_OF_A_FLOW = 1_000, 10_000
 LONG_LIFE_MS = 366 * 86_400_000
 #: Why a member whose message is gone isn't retried.
 PURGED = (
-    "its message was purged or has expired, so it can't be retried; start the flow under another id"
+    "its message was purged or has expired, so it can't be retried; start the flow with another id"
 )
 #: Bytes of a result, and of all results of a flow.
 MAX_RESULT_BYTES, MAX_RESULTS_BYTES = 64 << 10, 64 << 20

@@ -92,12 +92,12 @@ def filled(call: Call, worker: str, fill: FillInputs | None) -> Call | Ending:
     Raises what `fill` raises if they can't be had.
     """
     if fill is None:
-        raise CodecError("results of steps are its arguments, and they can't be read here")
+        raise CodecError("its arguments are results of steps, which can't be read here")
     try:
         return fill(call)
     except UnavailableError as error:
         failure_log.warning(
-            "%s %s waits: results of its flow can't be read: %s", call.job.name, call.message.mid, error
+            "%s %s was postponed: can't read results of its flow: %s", call.job.name, call.message.mid, error
         )  # fmt: skip
         return _snoozed(call, worker, UNREACHABLE_S, "results of its flow can't be read")
 
@@ -164,7 +164,11 @@ async def arun_admitted(
 
 def _refused(call: Call, worker: str, limit: JobLimit, wait_s: float) -> Ending:
     failure_log.debug(
-        "%s %s waits %.1f s for limit %s", call.job.name, call.message.mid, wait_s, limit.name
+        "%s %s was postponed by %.1f s by limit %s",
+        call.job.name,
+        call.message.mid,
+        wait_s,
+        limit.name,
     )
     return _snoozed(call, worker, wait_s, f"limit {limit.name}")
 
@@ -173,10 +177,10 @@ def _unasked(call: Call, worker: str, limit: JobLimit, error: JobqError) -> Endi
     away = isinstance(error, UnavailableError)
     failure_log.log(
         logging.WARNING if away else logging.ERROR,
-        "%s %s waits: limit %s can't be asked: %s", call.job.name, call.message.mid, limit.name, error,
+        "%s %s was postponed: can't check limit %s: %s", call.job.name, call.message.mid, limit.name, error,
     )  # fmt: skip
     wait_s = UNREACHABLE_S if away else BROKEN_S
-    return _snoozed(call, worker, wait_s, f"limit {limit.name} can't be asked")
+    return _snoozed(call, worker, wait_s, f"limit {limit.name} can't be checked")
 
 
 def _snoozed(call: Call, worker: str, wait_s: float, why: str) -> Ending:

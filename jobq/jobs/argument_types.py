@@ -274,7 +274,7 @@ class ArgumentTypes:
             if name not in self._logged and not may_be_defined_later:
                 self._logged.add(name)
                 logger.info(
-                    "%s: the annotation of %s can't be decoded, so plain JSON travels: %s",
+                    "%s: the annotation of %s can't be used for decoding, so the job gets plain JSON: %s",
                     self._job, what, error,
                 )  # fmt: skip
             return None

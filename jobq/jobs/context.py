@@ -319,7 +319,7 @@ class Context:
             self._checkpoint = self._kept("")
         if self._checkpoint is None:
             raise LeaseLostError(
-                f"another attempt has taken {self.mid} over; end this one, its outcome would be refused"
+                f"another attempt has taken over {self.mid}; end this attempt, because its outcome would be rejected"
             )
         return decode_any(self._checkpoint.encode()) if self._checkpoint else None
 

@@ -115,7 +115,7 @@ def _ending(
         return Ending(outcome=decision.outcome, backoff=decision.after_s, traceback=trace, **ending)
     reason = _reason(error, decision.why, trace)
     _log_failure(
-        context, logging.ERROR, trace, figured, "%s %s is dead: %s",
+        context, logging.ERROR, trace, figured, "%s %s was dead-lettered: %s",
         context.job, context.mid, reason.partition("\n")[0],
     )  # fmt: skip
     if call.job.settings.remember_s is not None:
@@ -134,7 +134,7 @@ def _plain_ending(call: Call, broken: BaseException, figures: Figures) -> Ending
     )  # fmt: skip
     with suppress(Exception):
         failure_log.error(
-            "%s %s: its failure can't be described: %s", call.job.name, message.mid, summary(broken)
+            "%s %s failed with an error that can't be described: %s", call.job.name, message.mid, summary(broken)
         )  # fmt: skip
     ending: dict[str, Any] = {"mid": message.mid, "token": message.token, "record": record}
     if decision.outcome == "dead":
@@ -150,7 +150,9 @@ def _decision(context: Context, call: Call, error: BaseException, stops: Stops) 
             raise
         # A broken policy: the default one decides, so that the message gets an ending.
         job_logger(context, failure_log).exception(
-            "the retry rules of %s failed; %s ends by the default policy", context.job, context.mid
+            "the retry policy of %s failed; the default policy decides about %s",
+            context.job,
+            context.mid,
         )
         return Rules(retries=call.job.settings.nretries).by_count(call.failures, error)
 
@@ -177,7 +179,11 @@ def _figured(call: Call, outcome: str, run_us: int, kind: str, mark: str) -> dic
 
 
 def _log_wait(context: Context, decision: Decision, figured: dict[str, Any]) -> None:
-    text = "%s %s snoozes %.1f s" if decision.outcome == "snooze" else "%s %s holds its key %.1f s"
+    text = (
+        "%s %s was snoozed for %.1f s"
+        if decision.outcome == "snooze"
+        else "%s %s held its key for %.1f s"
+    )
     logger = job_logger(context, failure_log)
     logger.debug(text, context.job, context.mid, decision.after_s, extra=figured)
 
@@ -222,7 +228,7 @@ class Unrunnable:
             self._seen.add((queue, name))
         failure_log.log(
             level,
-            "%s of queue %s: %s Workers that know it can run its messages for the next %g s",
+            "%s of queue %s: %s Workers that have the job can run its messages for the next %g s",
             message.mid, queue, clean(why), self._rules.for_s,
         )  # fmt: skip
         return Ending(
@@ -241,7 +247,9 @@ class Unrunnable:
         """For a message whose retry would start after its `retry_within`: dead."""
         why = f"attempt {call.message.attempt} did not run: {call.job.settings.rules.over().why}"
         context = Context(call, worker=self._worker)
-        job_logger(context, failure_log).error("%s %s is dead: %s", context.job, context.mid, why)
+        job_logger(context, failure_log).error(
+            "%s %s was dead-lettered: %s", context.job, context.mid, why
+        )
         return self._unstarted(call, "dead", why, "retry_within")
 
     def _unstarted(self, call: Call, outcome: OutcomeWord, why: str, kind: str) -> Ending:
@@ -267,7 +275,7 @@ class Unrunnable:
 
     def broken(self, queue: str, message: Message, error: Exception) -> Ending:
         """Return the ending after an unexpected error while reading a message: retried for a while, then dead."""
-        why = f"reading it failed: {summary(error)}"
+        why = f"it could not be read: {summary(error)}"
         record = self._record(message, "", class_name(error), {})
         with suppress(Exception):
             failure_log.error("%s of queue %s: %s", message.mid, queue, why, exc_info=error)
@@ -284,7 +292,7 @@ class Unrunnable:
 
     def _dead(self, queue: str, message: Message, why: str, record: str) -> Ending:
         why = clean(why)
-        failure_log.error("%s of queue %s is dead: %s", message.mid, queue, why)
+        failure_log.error("%s of queue %s was dead-lettered: %s", message.mid, queue, why)
         return Ending(
             mid=message.mid, token=message.token, outcome="dead", reason=why, record=record
         )

@@ -228,7 +228,7 @@ class Executor:
             return self._unrunnable.nothing(message)
         job = self.registry.find(died.job)
         if job is None:
-            why = f"no job {died.job!r:.200} here, whose on_dead is to be called"
+            why = f"no job {died.job!r:.200} here, so its on_dead can't be called"
             return self._unrunnable.ending(queue, message, died.job, why, died.headers)
         if job.settings.on_dead is None:
             return self._unrunnable.nothing(message)

@@ -55,8 +55,8 @@ class Middlewares:
         if hasattr(middleware, "run") != hasattr(middleware, "arun"):
             has, lacks = ("run", "arun") if hasattr(middleware, "run") else ("arun", "run")
             raise ConfigError(
-                f"{middleware!r} has {has} but no {lacks}, so {'async' if lacks == 'arun' else 'sync'} jobs "
-                f"would slip past it; add {lacks}, or {lacks} = None if that is meant"
+                f"{middleware!r} has {has} but no {lacks}, so {'async' if lacks == 'arun' else 'sync'} jobs would "
+                f"bypass it; add {lacks}, or set {lacks} = None if that is intended"
             )
         if not any(known is middleware for known in self.layers):
             self.layers = (*self.layers, middleware)

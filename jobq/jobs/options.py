@@ -241,7 +241,7 @@ def _mid(name: str, value: Any) -> str | None:
         )
     if value.startswith("~"):
         raise ConfigError(
-            f"mid={value!r} can't be used: mids that begin with '~' belong to flows, whose steps make their own"
+            f"mid={value!r} can't be used: mids that begin with '~' are reserved for steps of flows"
         )
     return value
 
@@ -268,7 +268,7 @@ def _unique(name: str, value: Any) -> Any:
         or any(type(one) is not str for one in names)
     ):
         raise ConfigError(
-            f"unique={value!r} doesn't say what calls are compared by; pass True, names of arguments, or a function"
+            f"unique={value!r} doesn't define how to compare calls; pass True, names of arguments, or a function"
         )
     return tuple(names)
 
@@ -329,7 +329,7 @@ def _policy(name: str, value: Any) -> Any:
     if not callable(value):
         raise ConfigError(
             f"retry={value!r} is not a policy; use jobq.retry.exponential(), fixed(10), linear(10), listed([1, 30]) "
-            "or a function of (failures, error); retries=… says how often"
+            "or a function of (failures, error); set the number with retries=…"
         )
     return value
 
@@ -384,7 +384,8 @@ def _redact(name: str, value: Any) -> tuple[str, ...]:
     names = ("*",) if value is True else (value,) if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or len(names) > MAX_REDACTED:
         raise ConfigError(
-            f"redact={value!r:.200} doesn't say what to hide; use up to {MAX_REDACTED} names of arguments or of keys "
+            f"redact={value!r:.200} is not a list of values to hide; use up to {MAX_REDACTED} names of arguments or "
+            f"of keys "
             "in them, or True for all arguments"
         )
     for one in names:

@@ -203,7 +203,7 @@ def result(receipt: Receipt[Any], timeout: Duration | None) -> Steps[bytes]:
         if left_s <= 0:
             raise ResultTimeoutError(
                 f"no result of {receipt.job} {receipt.mid} within {timeout_s:g} s; "
-                f"`jobq why {receipt.mid}` says why"
+                f"run `jobq why {receipt.mid}` for the reason"
             )
         if content is None:
             content = yield ItemAt(key, min(left_s, CHECK_EVERY_S))

@@ -51,7 +51,8 @@ class Registry:
         known = self._by_name.get(job.name)
         if known is not None and known.name != job.name:
             raise JobAlreadyRegisteredError(
-                f"job {job.name!r}, by {place(job.function)}, has a name that job {known.name!r} takes over: remove it "
+                f"job {job.name!r}, by {place(job.function)}, has a name that is an alias of job {known.name!r}: "
+                f"remove it "
                 f"from the aliases of {known.name!r}, or give one of them another name"
             )
         if known is not None and not is_same(known.function, job.function):
@@ -78,8 +79,8 @@ class Registry:
                     else (f"is job {other.name!r}, by {place(other.function)}")
                 )
                 raise JobAlreadyRegisteredError(
-                    f"job {job.name!r} can't have the alias {alias!r}, which {what}; an alias is the name of a job "
-                    "that is gone"
+                    f"job {job.name!r} can't have the alias {alias!r}, which {what}; an alias must be the name of a "
+                    f"removed job"
                 )
 
     def _check_limit(self, job: Job[..., Any], limit: JobLimit) -> None:
@@ -284,7 +285,8 @@ def _check_function(function: Any) -> None:
     place, _, name = function.__qualname__.rpartition("<locals>.")[2].rpartition(".")
     if place and next(iter(inspect.signature(function).parameters), "") in ("self", "cls"):
         raise ConfigError(
-            f"@job on the method {place}.{name}: a message carries no object to call it on; put @job on a function, "
+            f"@job on the method {place}.{name}: messages don't contain an object to call it on; put @job on a "
+            f"function, "
             "or below @staticmethod, and pass what it needs as arguments"
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):

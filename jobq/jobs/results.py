@@ -77,7 +77,7 @@ def decode_result(content: bytes, job: str, mid: str) -> Any:
         raise JobFailedError(f"{job} {mid} {'' if expired else 'is dead: '}{stored['error']}")
     if isinstance(stored, dict) and "end" in stored:
         raise ResultNotStoredError(f"{job} {mid} is {stored['end']}, and has no result")
-    raise CodecError(f"what is stored as the result of {job} {mid} is not a result")
+    raise CodecError(f"the stored result of {job} {mid} is invalid")
 
 
 class Receipt(Generic[R]):

@@ -256,5 +256,5 @@ def checked_filter(name: str, value: object) -> ErrorFilter | None:
     if callable(value) and not isinstance(value, type):
         return cast(Matcher, value)
     raise ConfigError(
-        f"{name}={value!r} names no errors; pass exception classes, or a function of the error"
+        f"{name}={value!r} is not a selection of errors; pass exception classes, or a function of the error"
     )

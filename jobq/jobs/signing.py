@@ -226,7 +226,7 @@ def _key(ring: dict[bytes, bytes], key_id: bytes) -> bytes:
         return ring[key_id]
     except KeyError:
         raise CodecError(
-            f"unknown key: content is sealed with {key_id!r:.50}, which JOBQ_CODEC_KEYS lacks"
+            f"unknown key: content is sealed with {key_id!r:.50}, which is not in JOBQ_CODEC_KEYS"
         ) from None
 
 

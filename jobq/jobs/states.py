@@ -22,8 +22,8 @@ STATE_OF: dict[str, StateWord] = {
     "nil": "unknown",
 }  # fmt: skip
 UNKNOWN_TEXT = (
-    "it was never enqueued here, or is over and no longer remembered; @job(remember='10m') or "
-    "result_ttl says how long an end is remembered"
+    "it was never enqueued here, or has ended and is no longer remembered; @job(remember='10m') or result_ttl sets "
+    "how long an end is remembered"
 )
 
 

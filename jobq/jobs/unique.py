@@ -61,7 +61,7 @@ class Unique:
             text = _encode(value)
         except (CodecError, ValueError, TypeError) as error:
             raise ConfigError(
-                f"unique of {self._job} needs arguments that JSON knows: {error}; "
+                f"unique of {self._job} needs arguments that JSON supports: {error}; "
                 "use unique=[names] or unique=lambda …"
             ) from error
         name = self._job
@@ -123,7 +123,8 @@ def unique_of(
         return None
     if settings.mid:
         raise ConfigError(
-            f"mid={settings.mid!r} contradicts unique of {job}: unique makes the mid, or .options(unique=False)"
+            f"mid={settings.mid!r} contradicts unique of {job}, which generates the mid; leave out mid, or use "
+            f".options(unique=False)"
         )
     return Unique(job, signature, settings.unique, types)
 
@@ -159,8 +160,8 @@ def _check_requeue(job: str, settings: JobSettings) -> None:
     until = settings.until
     if settings.on_conflict == "requeue" and until not in (None, "done", "start"):
         raise ConfigError(
-            f"on_conflict='requeue' of {job} with until={until:g}: a call can't be refused for a time and run; "
-            "use until='done'"
+            f"on_conflict='requeue' of {job} with until={until:g}: a call can't be both rejected for a time and run; "
+            f"use until='done'"
         )
 
 
@@ -208,7 +209,7 @@ def refuse_any(job: str, receipts: Sequence[Receipt[Any]]) -> None:
     if refused:
         more = f"{len(refused):,} of {len(receipts):,} calls of {job}"
         raise DuplicateError(
-            f"{more} wait or run already, {refused[0].mid} the first of them; the others were enqueued",
+            f"{more} are already waiting or running, first {refused[0].mid}; the others were enqueued",
             refused,
         )
 
@@ -227,7 +228,7 @@ def _lives(receipt: Receipt[Any], queue: QueueLike) -> str:
     status = receipt.existing_status
     if status == "done-with-backoff":
         left_s = max(0.0, queue.status(receipt.mid).not_before / 1000 - wall.s())
-        return f"ran already, and is refused for another {lasting(left_s)}"
+        return f"already ran, and its id is rejected for another {lasting(left_s)}"
     since = _queued_since(receipt.mid, queue)
     verb = "runs" if status.startswith("locked") else "waits"
     again = ", and waits again" if status == "locked-with-requeue" else ""

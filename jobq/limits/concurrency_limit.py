@@ -131,7 +131,7 @@ class SlotLease:
     def _log_kept(self, error: JobqError) -> None:
         # A supervisor returns the slots in its table; elsewhere the lease expires.
         logger.warning(
-            "kept a slot of %s until its lease ends, because it could not be returned: %s",
+            "could not return a slot of %s, which is now taken until its lease ends: %s",
             self.limit.name,
             error,
         )

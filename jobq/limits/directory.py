@@ -143,7 +143,7 @@ def set_limit(client: Client, name: str, rule: str) -> None:
     if said and ("/" in said) != isinstance(made, RateLimit):
         kind = "a rate, such as 100/m" if "/" in said else "a number of slots, such as 50"
         raise ConfigError(
-            f"{rule!r} can't be a rule for {name}, which programs declare as {said!r}; use {kind}"
+            f"{rule!r} doesn't fit limit {name}, which programs declare as {said!r}; use {kind}"
         )
     most, span_ms = (
         (made.rate.most, made.rate.span_ms) if isinstance(made, RateLimit) else (made.max_slots, 0)
@@ -232,7 +232,7 @@ def _holders(client: Client, key: str) -> str:
         return ""
     most = client.clock_ms(key) + MAX_LEASE_S * 1000
     at = float(latest[1])
-    return "" if math.isfinite(at) and at <= most else "a lease that ends too late"
+    return "" if math.isfinite(at) and at <= most else "a lease with an impossible end"
 
 
 def _numbers(client: Client, key: str) -> str:

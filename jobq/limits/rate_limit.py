@@ -73,7 +73,9 @@ class Grant:
         """Do nothing; see `leave`."""
 
     def _log_unused(self, error: JobqError) -> None:
-        logger.warning("limit %s counted a start that was not used: %s", self._limit.name, error)
+        logger.warning(
+            "limit %s still counts a start that was not used: %s", self._limit.name, error
+        )
 
     def _adjust_steps(self, used: int) -> Steps[None]:
         if isinstance(used, bool) or not isinstance(used, int) or not 0 <= used <= self.cost:
@@ -244,7 +246,7 @@ class RateLimit(SharedLimit):
         if rate != self.rate and rate != self._warned_rate:
             self._warned_rate = rate
             logger.warning(
-                "limit %s: the rate %s that was set on the server overrides %s; jobq limit unset %s removes it",
+                "limit %s: the rate %s set on the server overrides %s; jobq limit unset %s removes it",
                 self.name, rate, self.rate, self.name,
             )  # fmt: skip
         return rate

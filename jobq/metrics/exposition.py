@@ -64,7 +64,7 @@ class _Application:
             collector = untyped.MultiProcessCollector(CollectorRegistry(), str(self._folder))
             yield from list(collector.collect())
         except Exception as error:
-            logger.warning("the application's metrics in %s can't be read: %s", self._folder, error)
+            logger.warning("can't read the application's metrics in %s: %s", self._folder, error)
 
     def describe(self) -> list[Any]:
         """Return nothing, as `_Collector`."""

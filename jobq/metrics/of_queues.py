@@ -110,7 +110,7 @@ class QueueExporter:
             self._read_all(sheet)
             sheet.put("jobq_up", 1)
         except JobqError as error:
-            logger.warning("the server can't be read: %s", error)
+            logger.warning("can't read the server: %s", error)
             sheet = Sheet()
             sheet.put("jobq_up", 0)
         sheet.put("jobq_scrape_seconds", time.monotonic() - began)
@@ -156,7 +156,7 @@ class QueueExporter:
         results = run_each(self._client, [call(queue) for queue in queues])
         for queue, result in zip(queues, results, strict=True):
             if isinstance(result, Exception):
-                logger.warning("queue %s can't be read: %s", queue.name, result)
+                logger.warning("can't read queue %s: %s", queue.name, result)
             else:
                 yield queue, result
 
@@ -210,7 +210,7 @@ class QueueExporter:
             except JobqError as error:
                 if self._client.is_lost(error):
                     raise
-                logger.warning("topic %s can't be read: %s", name, error)
+                logger.warning("can't read topic %s: %s", name, error)
         sheet.put("jobq_topics_left_out", left_out)
 
     def _lake_behind(self, sheet: Sheet, behind: Callable[[], dict[str, LakeBehind]]) -> None:
@@ -222,7 +222,7 @@ class QueueExporter:
         except UnavailableError:
             raise
         except JobqError as error:
-            logger.warning("the lake can't be read: %s", error)
+            logger.warning("can't read the lake: %s", error)
 
 
 def _put_sample(sheet: Sheet, name: str, sample: Sample, unchanged_s: float, now_ms: int) -> None:

@@ -148,7 +148,7 @@ def check(path: Path) -> list[MigrationFinding]:
         try:
             modules.append(Module(name, ast.parse(file.read_bytes(), str(file))))
         except (SyntaxError, ValueError, RecursionError, OSError) as error:
-            text = f"unreadable, not checked: {error}"
+            text = f"unreadable and not checked: {error}"
             findings[name, 0, ""] = MigrationFinding(
                 name, getattr(error, "lineno", 0) or 1, "none", "file", text, ""
             )

@@ -177,12 +177,12 @@ def _lost_host(
     where = f" on host {host}" if host else ""
     text = f"{which} {names}{where}: no heartbeat for {seen}, so it counts as lost"
     if ran and alone:
-        text += f"; {counted(ran, 'message')} of its runs wait{'s' * (ran == 1)} for another worker"
+        text += f"; {counted(ran, 'running message')} must wait for another worker"
     elif ran:
-        text += f"; other workers take over what it ran ({counted(ran, 'message')})"
+        text += f"; other workers take over its running messages ({ran:,})"
     if alone:
         text += f"; no other worker serves {listed(alone)}"
-    remedy = f"see whether {f'host {host}' if host else 'its host'} is up"
+    remedy = f"check whether {f'host {host}' if host else 'its host'} is up"
     if alone:
         remedy += f"; start a worker: jobq worker --import MODULE --queues {','.join(alone)}"
     headline = f"{counted(len(workers), 'worker')} lost{f' on {host}' if host else ''}"
@@ -212,7 +212,7 @@ def _unknown_job(situation: Situation, queue: str, job: str, number: int) -> Ite
     waiting = f"{counted(number, 'message')} wait{'s' * (number == 1)}"
     live = len(situation.live(queue))
     if situation.workers is None or (live and not asked):
-        who = f"a worker of queue {queue} that got them doesn't know the job {name}"
+        who = f"a worker of queue {queue} received them but doesn't know the job {name}"
         headline = f"A worker doesn't know {name}"
     elif without and len(without) < live:
         headline = f"Some workers don't know {name}"

@@ -136,4 +136,4 @@ def _note(nlines: int) -> str:
 
 def told(nlines: int) -> str:
     """Return the text about dropped lines."""
-    return f"{nlines:,} lines of the log were dropped, because its reader was blocked"
+    return f"{nlines:,} log lines were dropped, because the reader of the log was blocked"

@@ -169,7 +169,7 @@ def _own(facts: MessageFacts) -> list[Reason]:
     is_first = facts.line is not None and facts.line.place == 1
     if all(reason.code == "server_full" for reason in found):
         if facts.ahead is None and not is_first:
-            text = "waiting: it is not in the list ready; if it has a key, the key's line or limits block it"
+            text = "waiting: it is not in the ready list; if it has a key, the key's line or limits block it"
             found.append(Reason("not_ready", text, f"jobq key list {facts.queue}"))
         else:
             found.append(Reason("next", "waiting: it is next in line"))
@@ -326,14 +326,14 @@ def _delayed(facts: MessageFacts) -> Iterator[Reason]:
     left = facts.until(status.not_before)
     last = facts.last or Event("", "", 0)
     if status.unknowns:
-        text = f"due in {left}: the worker that got it does not know its job ({counted(status.unknowns, 'time')})"
+        text = f"due in {left}: the worker that received it does not know its job ({counted(status.unknowns, 'time')})"
         yield Reason("unknown_backoff", text, "start a worker that imports the job's module")
     elif last.kind in _FAILED:
         text = f"next attempt in {left}; attempt {last.attempt} failed: {_first_line(last.error)}"
         yield Reason("retrying", text.rstrip(": "))
     elif last.kind == "snoozed" and last.error.startswith("limit "):
         limit, ago = _first_line(last.error), facts.since(last.finished_at)
-        asked = "" if limit.endswith("asked") else f" allowed no start {ago} ago"
+        asked = "" if limit.endswith("asked") else f" rejected a start {ago} ago"
         yield Reason("limited", f"due in {left}: {limit}{asked}", "jobq limit list")
     elif last.kind == "snoozed":
         yield Reason("snoozed", f"due in {left}: the job asked to run later")
@@ -352,7 +352,7 @@ def _lost_worker(facts: MessageFacts, worker: WorkerEntry) -> str:
 
 
 def _host_remedy(worker: WorkerEntry) -> str:
-    return f"see whether {f'host {worker.host}' if worker.host else 'its host'} is up"
+    return f"check whether {f'host {worker.host}' if worker.host else 'its host'} is up"
 
 
 def _lost(facts: MessageFacts) -> Iterator[Reason]:
@@ -467,7 +467,7 @@ def _behind(facts: MessageFacts) -> Iterator[Reason]:
     yield from cause
     if facts.longest and not cause:
         text += f"; longest: {facts.longest.sentence(facts.now_ms)}"
-    remedy = "" if cause else "add processes or workers if it is too slow"
+    remedy = "" if cause else "if that is too slow, add processes or workers"
     yield Reason("busy", text + _arrival(facts), remedy)
     if busy == slots > 0 and facts.starts_per_s == 0:
         text = (

@@ -53,7 +53,7 @@ def _statement(session: Any, part: str) -> tuple[str, dict[str, Any]]:
     dialect = kind_of(session).dialect(session)
     if dialect not in _INSERTS:
         raise ConfigError(
-            f"the inbox doesn't know the database {dialect!r}; it knows {', '.join(_INSERTS)}"
+            f"the inbox doesn't support the database {dialect!r}; it supports {', '.join(_INSERTS)}"
         )
     context = current()
     # A message that a relay enqueued twice has two generations, and one header.

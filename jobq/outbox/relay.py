@@ -189,7 +189,7 @@ class Relay:
         self.totals.failed += len(refused)
         self.totals.left += left
         for row, why in refused:
-            logger.error("row %s of the outbox (mid %s) is refused: %s", row.number, row.mid, why)
+            logger.error("row %s of the outbox (mid %s) was rejected: %s", row.number, row.mid, why)
 
     def _sending(self, rows: Sequence[RawRow], refused: list[Refused]) -> Iterator[int]:
         """Send rows; yield the numbers of accepted rows."""
@@ -260,7 +260,10 @@ class Relay:
                     self._stopped.add(_line(row))
                 if self._reminder.is_due(str(error)):
                     logger.warning(
-                        "row %s of the outbox (%s) stays: %s", row.number, row.mid, error
+                        "row %s of the outbox (%s) was not enqueued yet: %s",
+                        row.number,
+                        row.mid,
+                        error,
                     )
                 if len(wrong) >= MAX_OF_ROWS:
                     return
@@ -289,9 +292,9 @@ class Relay:
         if trouble:
             self.totals.errors += 1
             if not self._trouble:
-                logger.warning("rows wait in the outbox: %s", trouble)
+                logger.warning("the relay stopped, and rows stay in the outbox: %s", trouble)
         elif self._trouble:
-            logger.info("the outbox is relayed again")
+            logger.info("the relay continues")
         self._trouble = trouble
 
 

@@ -163,8 +163,8 @@ def rows_of(
     """The rows of these calls, made within the middleware, and a receipt for each."""
     if job.settings.client is not None:
         raise ConfigError(
-            f"client={job.settings.client!r} of {job.name} can't be kept: the relay's --url names the server; "
-            "leave client out"
+            f"client={job.settings.client!r} of {job.name} can't be stored, because the relay's --url sets the "
+            f"server; leave out client"
         )
     rows: list[OutboxRow] = []
 

@@ -374,7 +374,7 @@ def sqlite_path(parts: SplitResult) -> Path:
     path = unquote(parts.path)[1:]
     if parts.netloc or not path or path == ":memory:":
         raise ConfigError(
-            f"{parts.geturl()!r} names no file that two processes can use; write sqlite:///app.db, or with an "
+            f"{parts.geturl()!r} is not a file that two processes can share; write sqlite:///app.db, or with an "
             "absolute path sqlite:////srv/app.db"
         )
     return Path(path)
@@ -393,6 +393,6 @@ def table_of(dsn: str) -> OutboxTable:
     if not colon or name not in _TABLES:
         known = "postgresql://, mysql:// or sqlite:///"
         raise ConfigError(
-            f"--dsn {masked(dsn)!r} names no database that the outbox knows; use {known}"
+            f"--dsn {masked(dsn)!r} is not a database that the outbox supports; use {known}"
         )
     return _TABLES[name](f"{name}://{rest}")

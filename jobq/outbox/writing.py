@@ -214,8 +214,9 @@ def _positional(
 def _refuse_outside(kind: Kind, session: Any) -> None:
     if kind.is_outside(session):
         raise ConfigError(
-            f"this {kind.package} connection commits each statement, so the row would be there even if your changes "
-            "are not; begin a transaction first (Django: transaction.atomic(), psycopg: connection.transaction())"
+            f"this {kind.package} connection commits each statement, so the row would be kept even if your changes "
+            f"are rolled back; begin a transaction first (Django: transaction.atomic(), psycopg: "
+            f"connection.transaction())"
         )
 
 

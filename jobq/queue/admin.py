@@ -406,15 +406,18 @@ class Admin:
         number = _number(kept)
         if number is None:
             raise ScriptError(
-                f"queue {self.name!r} keeps {text_of(kept)!r} as the length of its event stream, "
-                "which is not a number; set one"
+                f"queue {self.name!r} keeps {text_of(kept)!r} as the length of its event stream, which is not a "
+                f"number; set it with jobq events maxlen"
             )
         return number
 
 
 def _check_page(offset: int, limit: int) -> None:
     if not 0 <= offset < 2**53 or not 1 <= limit <= PAGE:
-        raise ConfigError(f"offset={offset!r}, limit={limit!r}: take 0 or more, and 1 to {PAGE:,}")
+        raise ConfigError(
+            f"offset={offset!r}, limit={limit!r} can't be used; offset must be at least 0, limit "
+            f"between 1 and {PAGE:,}"
+        )
 
 
 def _tick_state(text: str) -> TickState:

@@ -95,7 +95,7 @@ class Audit:
         if not following and self.since_ms < self._all_since:
             raise ConfigError(
                 f"queue {queue.name!r}: the event level is 'all' only since {in_utc(self._all_since)}, so "
-                f"not all enqueues since {in_utc(self.since_ms)} are on record; audit from then on"
+                f"not all enqueues since {in_utc(self.since_ms)} are recorded; audit starting then"
             )
         self._tally = Tally(until_ms)
         self._next = "{}-{}".format(*self._unread)
@@ -171,8 +171,8 @@ class Audit:
             found = dict(zip(found[::2], found[1::2], strict=True))
         if found[b"last-generated-id"] == LAST:
             raise ConfigError(
-                f"queue {self._queue.name!r}: the stream's newest entry has the last id there can be, so no event was "
-                f"recorded since; jobq check fsck --repair {self._queue.name}, and audit from then on"
+                f"queue {self._queue.name!r}: the stream's latest entry has the last possible id, so no event was "
+                f"recorded since; jobq check fsck --repair {self._queue.name}, and audit starting then"
             )
         return found
 
@@ -189,8 +189,8 @@ class Audit:
         if facts[b"entries-added"] > facts[b"length"] and oldest > self._unread:
             raise ConfigError(
                 f"queue {self._queue.name!r}: events since {in_utc(self._unread[0])} were trimmed before they "
-                f"were read, the oldest left is of {in_utc(oldest[0])}; use a later --since, or read along "
-                "while they are written: jobq check audit --for 10m"
+                f"were read, the oldest remaining event is from {in_utc(oldest[0])}; use a later --since, or audit "
+                f"events while they are written: jobq check audit --for 10m"
             )
 
 
@@ -212,12 +212,12 @@ def _all_since(queue: Queue) -> int:
         level = queue.client.command("HGET", meta, "events") or b"attempts"
         raise ConfigError(
             f"queue {queue.name!r}: enqueues aren't recorded, because the event level is "
-            f"{text_of(level)!r}; jobq events level all --queues {queue.name}, and audit from then on"
+            f"{text_of(level)!r}; jobq events level all --queues {queue.name}, and audit starting then"
         )
     if not since.isdigit() or int(since) > LIMITS["finished_at"]:
         raise ConfigError(
             f"queue {queue.name!r}: meta field all_since is {text_of(since)!r:.60}, which is not a time; "
-            f"jobq events level off, then all, --queues {queue.name}, and audit from then on"
+            f"jobq events level off, then all, --queues {queue.name}, and audit starting then"
         )
     return int(since)
 

@@ -156,7 +156,8 @@ class AuditLog:
         """
         if not 1 <= limit <= 1000 or (before and not _ENTRY_ID.fullmatch(before)):
             raise ConfigError(
-                f"before={before!r:.80}, limit={limit!r}: take the id of an entry, and 1 to 1,000"
+                f"before={before!r:.80}, limit={limit!r} can't be used; before must be the id of an entry, limit "
+                f"between 1 and 1,000"
             )
         reply = self._client.command(
             "XREVRANGE", self._key, f"({before}" if before else "+", "-", "COUNT", limit

@@ -364,7 +364,7 @@ def eviction(facts: Facts) -> Iterator[Finding]:
     else:
         harm = (
             "evicts whole queues" if policy.startswith("allkeys")
-            else "evicts results, and the replies that keep a repeated call from counting twice"
+            else "evicts results, and the replies that prevent a repeated call from counting twice"
         )  # fmt: skip
         limited = facts.number("maxmemory") > 0
         value = f"{policy} {harm}" + ("" if limited else " once maxmemory is set")
@@ -414,7 +414,7 @@ def persistence(facts: Facts) -> Iterator[Finding]:
     for name in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"):
         if facts.info.get(name, "ok") != "ok":
             value = f"{name}: {facts.info[name]}"
-            yield Finding("persistence", "fail", value, "look at the server's disk and log")
+            yield Finding("persistence", "fail", value, "check the server's disk and log")
 
 
 def _append_only(fsync: str | None) -> Finding:
@@ -422,7 +422,7 @@ def _append_only(fsync: str | None) -> Finding:
         value = "append-only file, appendfsync no: a power cut loses what the kernel hadn't written"
         return Finding("persistence", "warn", value, "CONFIG SET appendfsync everysec")
     losses = {
-        "always": "nothing that was answered is lost",
+        "always": "no acknowledged write is lost",
         "everysec": "a power cut loses up to 1-2 s",
     }
     rest = f", appendfsync {fsync}: {losses.get(fsync, '')}" if fsync else "; appendfsync unknown"
@@ -447,7 +447,7 @@ def replicas(facts: Facts) -> Iterator[Finding]:
             "replicas",
             "warn",
             f"{len(late)} of {len(followers)} behind or offline",
-            "look at that replica",
+            "check that replica",
         )
     elif followers:
         needed = facts.settings.get("min-replicas-to-write", "0")
@@ -484,7 +484,9 @@ def clock(facts: Facts) -> Iterator[Finding]:
     if abs(facts.skew_ms) < 1000:
         yield Finding("clock", "ok", value)
     else:
-        yield Finding("clock", "warn", value, "run NTP on both; delays by at= are off by as much")
+        yield Finding(
+            "clock", "warn", value, "run NTP on both; start times set with at= are off by as much"
+        )
 
 
 def coverage(facts: Facts) -> Iterator[Finding]:
@@ -493,10 +495,10 @@ def coverage(facts: Facts) -> Iterator[Finding]:
     if facts.info.get("cluster_enabled") != "1" or setting is None:
         return
     if setting == "no":
-        yield Finding("coverage", "ok", "a shard that is gone stops its own queues alone")
+        yield Finding("coverage", "ok", "a lost shard stops only its own queues")
     else:
         yield Finding(
-            "coverage", "warn", "a shard that is gone stops the queues of every other one",
+            "coverage", "warn", "a lost shard also stops the queues of all other shards",
             "CONFIG SET cluster-require-full-coverage no, on every node and in its configuration",
         )  # fmt: skip
 
@@ -535,9 +537,11 @@ def rights(facts: Facts) -> Iterator[Finding]:
     elif lacks:
         rest = "; ".join(f"{', '.join(names)} on {key}" for key, names in lacks.items())
         commands = sorted({f"+{name.lower()}" for names in lacks.values() for name in names})
-        yield Finding("rights", "fail", f"{user} may not send {rest}", grant + " ".join(commands))
+        yield Finding(
+            "rights", "fail", f"{user} has no right to send {rest}", grant + " ".join(commands)
+        )
     else:
-        yield Finding("rights", "ok", f"{user} may send all that the engine sends")
+        yield Finding("rights", "ok", f"{user} may send every command that jobq uses")
 
 
 def exposure(facts: Facts) -> Iterator[Finding]:
@@ -575,10 +579,10 @@ def connections(facts: Facts) -> Iterator[Finding]:
 
 
 def _why(facts: Facts, part: str) -> str:
-    return facts.unknown.get(part, "the server doesn't say")
+    return facts.unknown.get(part, "not shown by the server")
 
 
-ASK_ADMIN = "ask with the URL of a user who may: jobq check doctor --url …"
+ASK_ADMIN = "use the URL of a user with that right: jobq check doctor --url …"
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     version, patched, eviction, memory, persistence, replicas, coverage, connections, clock, latency, hashes, rights,
     exposure,

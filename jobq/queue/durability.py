@@ -82,8 +82,8 @@ class Confirmation:
             self._client.look_again()
             named = mids[0] if len(mids) == 1 else f"{mids[0]} and {len(mids) - 1} more"
             raise NotDurableError(
-                f"{named}: accepted, but not durable as durability={self._level!r} asks: "
-                f"{self._missing}; enqueue again under the same mid",
+                f"{named}: accepted, but not durable with durability={self._level!r}: "
+                f"{self._missing}; enqueue it again with the same mid",
                 mids,
             )
 
@@ -138,7 +138,7 @@ class SharedConfirmation:
         if missing := self.missing():
             self._client.look_again()
             raise NotDurableError(
-                f"{what}, but not durable as durability={self._level!r} asks: {missing}; do it again"
+                f"{what}, but not durable with durability={self._level!r}: {missing}; repeat it"
             )
 
     def missing_at(self, key: str) -> str:
@@ -165,7 +165,7 @@ class SharedConfirmation:
         found = self._client.perform(mark, CallState(self._client, ("GET", mark)), waited)
         if why or found == value.encode():
             return why
-        return "another server, or one without the last writes, serves now what was written"
+        return "the data is now served by another server, or by one without the latest writes"
 
 
 def _each(asking: bool, *commands: Command) -> list[Command]:
@@ -196,8 +196,8 @@ def _waited(
         return [], f"the server refused {verb}: {error}"
     if word == "replicas" and reply < replicas:
         return replies, (
-            f"{reply} of {replicas} replicas had it within {within_s:g} s "
-            f"(run {replicas + 1}, so that one may be away)"
+            f"{reply} of {replicas} replicas confirmed it within {within_s:g} s "
+            f"(run {replicas + 1}, so that one may fail)"
         )
     if word == "disk" and reply[0] < 1:
         return replies, f"no fsync within {within_s:g} s"

@@ -37,9 +37,13 @@ PER_REPAIR = 10
 WRONG_TYPE = "key of another type"
 TWICE = "in more than one place"
 QUARANTINED = "quarantined: not a mid"
-_DEAD_ENTRIES = ("dead without content", "dead: content of another shape", "content of no dead")
+_DEAD_ENTRIES = (
+    "dead without content",
+    "dead: content of another shape",
+    "content without a dead message",
+)
 _USED_UP = ("events: their ids are used up", "flow_outbox: their ids are used up")
-MISCOUNTED = "members are miscounted"
+MISCOUNTED = "wrong count of members"
 #: Rules whose violations are removed.
 _REMOVED = (*_DEAD_ENTRIES, QUARANTINED)
 #: Replies of the repair script that are not the name of a place.

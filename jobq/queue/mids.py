@@ -65,7 +65,7 @@ def no_members_mid(mid: str) -> str:
     """`checked_mid` for a mid of anything but a flow."""
     if mid.startswith("~"):
         raise ConfigError(
-            f"mid={mid!r} can't be given; mids that begin with '~' belong to flows, whose steps make their own"
+            f"mid={mid!r} can't be given; mids that begin with '~' are reserved for steps of flows"
         )
     return checked_mid(mid)
 

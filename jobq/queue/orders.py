@@ -25,9 +25,9 @@ from jobq.queue.untrusted import decoded, number_in, text_in
 
 #: Order -> what it does, for people.
 VERBS = {
-    "quiet": "take no new messages",
-    "resume": "take messages again",
-    "drain": "finish what runs and leave",
+    "quiet": "stop fetching messages",
+    "resume": "fetch messages again",
+    "drain": "finish running jobs and exit",
     "restart": "replace the children one by one",
     "dump": "report the stacks of the children",
 }
@@ -91,7 +91,7 @@ def check(client: Client, worker: WorkerEntry) -> int:
     """Raise ConfigError if that worker would not read an order; return the server's clock, epoch ms."""
     now_ms = client.clock_ms()
     if worker.damaged:
-        raise ConfigError(f"the entry of worker {worker.name!r} is damaged; look at its host")
+        raise ConfigError(f"the entry of worker {worker.name!r} is damaged; check its host")
     if not worker.is_live(now_ms):
         seen_s = max(0, now_ms - worker.seen_at) // 1000
         raise ConfigError(
@@ -112,7 +112,7 @@ def send(client: Client, worker: WorkerEntry, verb: str, *, by: str = "", child:
     key, order_id = keys.orders(client.namespace, worker.name), secrets.token_hex(16)
     if client.command("LLEN", key) >= MAX_WAITING:
         raise ConfigError(
-            f"{MAX_WAITING} orders wait for worker {worker.name!r}, which is the most; try again in a minute"
+            f"{MAX_WAITING} orders are waiting for worker {worker.name!r}, the maximum; try again in a minute"
         )
     facts = {
         "id": order_id, "verb": verb, "by": by[:MAX_BY_LENGTH], "child": child, "at": now_ms,

@@ -179,7 +179,7 @@ class OutageBuffer:
             self.flush()
         except UnavailableError as error:
             if self.nmessages:  # messages of unknown outcome were logged before
-                logger.error("lost with this process: %s", error)
+                logger.error("messages are lost with this process: %s", error)
             for call in [one for one in self._waiting if one.refused_at]:
                 self._count_refused(call)
 
@@ -205,11 +205,13 @@ class OutageBuffer:
     def _keep(self, call: _Call) -> None:
         if not self._fits(call):
             raise BufferFullError(
-                f"{call.mids[0]} was not accepted: {self.nmessages} messages wait for the server already "
-                f"({self._limit} may, and {MAX_BYTES >> 20} MiB); {self._trouble}"
+                f"{call.mids[0]} was not accepted: {self.nmessages} messages are already waiting for the server (at "
+                f"most {self._limit} messages and {MAX_BYTES >> 20} MiB can wait); {self._trouble}"
             )
         if not self._waiting:
-            logger.warning("enqueues wait in memory, up to %s: %s", self._limit, self._trouble)
+            logger.warning(
+                "enqueues are kept in memory, up to %s messages: %s", self._limit, self._trouble
+            )
         self._waiting[call] = None
         self._count(call, 1)
         if self._sender is None:
@@ -303,12 +305,12 @@ class OutageBuffer:
             if self._trouble != str(error):
                 self._trouble = str(error)
                 logger.warning(
-                    "%s for queue %s is refused for now, and tried again for %g s: %s",
+                    "%s for queue %s was rejected, and will be retried for %g s: %s",
                     _named(call.mids), call.queue.name, REFUSED_S, error,
                 )  # fmt: skip
             return self._aside(call)
         logger.error(
-            "lost: %s for queue %s, refused after an outage: %s",
+            "lost %s for queue %s, rejected after an outage: %s",
             ", ".join(call.mids), call.queue.name, error,
             exc_info=None if isinstance(error, JobqError) else error,
         )  # fmt: skip
@@ -323,14 +325,14 @@ class OutageBuffer:
         """Stop sending a call that might run twice, because the server may have dropped its record."""
         if call.accepted:
             logger.error(
-                "accepted, and not confirmed to be durable: %s for queue %s: %s",
+                "accepted but not confirmed as durable: %s for queue %s: %s",
                 ", ".join(call.mids), call.queue.name, self._trouble,
             )  # fmt: skip
             return
         with self._changed:
             self._unknown.extend(call.mids)
         logger.error(
-            "outcome unknown: %s for queue %s may have arrived before the outage, and aren't sent again: %s",
+            "outcome unknown: %s for queue %s may have arrived before the outage, and won't be sent again: %s",
             ", ".join(call.mids), call.queue.name, self._trouble,
         )  # fmt: skip
 

@@ -35,7 +35,7 @@ from jobq.client.numbered_calls import (
 from jobq.client.pipelining import OverlappingCalls, commands
 from jobq.client.scripts import Argument
 from jobq.config import HARD_MAX_CONTENT, duration_s
-from jobq.durations import DAY_MS, Duration, Rate
+from jobq.durations import DAY_MS, Duration, Rate, counted
 from jobq.errors import ConfigError, KeyFullError, ScriptError, UnavailableError
 from jobq.queue import keys
 from jobq.queue.admin import Admin
@@ -311,7 +311,7 @@ class Queue:
         state = script.state({"kind": kind, "subject": flow, "detail": detail})
         by = confirmation.by(f"{self.prefix}call:{new_id()}~")
         reply = self.client.perform(script.keys[0], state, by)
-        confirmation.check(f"{kind!r} was said to flow {flow}")
+        confirmation.check(f"{kind!r} was sent to flow {flow}")
         return text_of(reply[1])
 
     def flow_outbox(self, limit: int = 64, drainer: str = "", after: str = "") -> list[OutboxEntry]:
@@ -943,7 +943,8 @@ def line_full(reply: Sequence[bytes]) -> KeyFullError:
     """The error for the reply of an enqueue to a line that is full."""
     key, most = text_of(reply[1]), int(reply[2])
     return KeyFullError(
-        f"the line of {key} holds {most:,} messages at most; nothing was accepted: enqueue later, or raise its rule",
+        f"the line of {key} is full, with {counted(most, 'message')}; nothing was accepted: enqueue later, or raise "
+        "its limit",
         key, most,
     )  # fmt: skip
 
@@ -1050,7 +1051,7 @@ def _finished(
 def _unreadable(error: Exception) -> ScriptError:
     """A script repeats the values in its caller's record, which may contain anything."""
     return ScriptError(
-        f"a reply can't be read: another version of jobq is at work here, or the record of a call was forged: {error!r}"
+        f"a reply can't be read: another version of jobq is in use here, or the record of a call was forged: {error!r}"
     )
 
 
@@ -1107,7 +1108,9 @@ def _plainly_handed(reply: list[Any], caller: Caller) -> Dequeued:
 
 
 def _out_of_range(number: int, least: int) -> ConfigError:
-    return ConfigError(f"{number!r} messages in one call: take {least} to {MAX_COUNT}")
+    return ConfigError(
+        f"{number!r} messages in one call is out of range; it must be between {least} and {MAX_COUNT}"
+    )
 
 
 def _lease_ms(lease: Duration) -> int:

@@ -162,13 +162,13 @@ def checked_schedule(
     options = {key: value for key, value in given.items() if value is not None}
     every = options.pop("every", None)
     if (cron is None) == (every is None):
-        raise ConfigError(f"schedule {name!r} takes a cron expression or every=…, one of the two")
+        raise ConfigError(f"schedule {name!r} needs either a cron expression or every=…")
     if cron is not None and not (isinstance(cron, str) and cron.strip()):
         raise ConfigError(
             f"{cron!r:.100} is not a cron expression; write it as '30 7 * * 1-5', at 7:30 from Monday to Friday"
         )
     if every is not None and "tz" in options:
-        raise ConfigError(f"tz={options['tz']!r} says nothing about every={every!r}; leave one out")
+        raise ConfigError(f"tz={options['tz']!r} has no effect on every={every!r}; leave one out")
     if unknown := options.keys() - {"tz", "missed", "overlap", "spread", *_BOUNDS}:
         raise ConfigError(f"there is no option {min(unknown)!r} of a schedule")
     spread = options.pop("spread", 0)
@@ -181,11 +181,11 @@ def checked_schedule(
     _one_of("overlap", made.overlap, get_args(Overlap))
     if made.missed == "all" and made.overlap != "allow":
         raise ConfigError(
-            f"missed='all' of schedule {name!r} enqueues many ticks at once, and overlap={made.overlap!r} keeps one; "
-            "add overlap='allow'"
+            f"missed='all' of schedule {name!r} enqueues many ticks together, but overlap={made.overlap!r} keeps only "
+            f"one; add overlap='allow'"
         )
     if next(ticks_of(made.cron, made.every_ms, made.zone).after(0), None) is None:
-        raise ConfigError(f"{cron!r} of schedule {name!r} never comes; check day and month")
+        raise ConfigError(f"{cron!r} of schedule {name!r} never occurs; check day and month")
     return structs.replace(made, **_bounds(name, bounds, made.tz)) if bounds else made
 
 

@@ -22,12 +22,12 @@ def findings(schedule: Schedule, now_ms: int, timeout_s: float | None = None) ->
     """
     coming = list(islice(schedule.ticks.after(now_ms), TICKS))
     if not coming:
-        yield f"{schedule.rule!r} never comes again"
+        yield f"{schedule.rule!r} never occurs again"
         return
     times = schedule.ticks
     if isinstance(times, Cron):
         if not schedule.tz and not times.is_open:
-            yield "its times are in UTC, since it has no tz=…"
+            yield "its times are in UTC, because it has no tz=…"
         yield from _gaps(times, now_ms)
         for field, name, step in times.long_steps():
             remedy = f"; write every='{step}{name[0]}'" if name in ("minute", "hour") else ""
@@ -52,6 +52,6 @@ def _gaps(times: Cron, now_ms: int) -> Iterator[str]:
     for number in range(DAYS):
         for local in times.gaps_on(today + timedelta(days=number)):
             yield (
-                f"{local:%Y-%m-%d %H:%M} doesn't exist in {times.zone}, where clocks change; it runs when they have"
+                f"{local:%Y-%m-%d %H:%M} doesn't exist in {times.zone}, where clocks change; it runs after the change"
             )
             return

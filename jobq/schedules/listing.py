@@ -300,5 +300,5 @@ def run_now(queue: Queue, name: str, found: Schedules, job: Job[..., Any] | None
     owed = Owed(found.now_ms, 0, runs=True)
     done = enqueue_tick(queue, job or stand_in(one.job), one, owed, 0, at_once=True)
     if done.outcome == "full":
-        raise KeyFullError(f"the line of {name}'s key is full; nothing was enqueued")
+        raise KeyFullError(f"the line of the key of {name} is full; nothing was enqueued")
     return done

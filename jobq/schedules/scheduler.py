@@ -157,7 +157,7 @@ class Scheduler:
         try:
             workers = presence.workers(queue.client)
         except JobqError as error:
-            logger.debug("the schedules that other workers declare are unknown: %s", error)
+            logger.debug("can't read the schedules declared by other workers: %s", error)
             return
         for worker in workers:
             if worker.serves(queue.name) and worker.is_live(found.now_ms):
@@ -179,11 +179,14 @@ class Scheduler:
             if found.definitions.get(name) != f"c{definition}" or name not in found.ticks:
                 if found.definitions.get(name, "").startswith("a"):
                     self._warn(
-                        f"schedule {name} was added, and is declared in code now, which holds"
+                        f"schedule {name} was added by a command and is now declared in code; the declaration wins"
                     )
                 word, last_ms = admin.schedule("declare", name, definition, now=self._now())
                 if word == "full":
-                    self._warn(f"schedule {name} can't be kept: the queue has 1,000; remove some")
+                    self._warn(
+                        f"schedule {name} can't be stored: the queue has 1,000 schedules, the maximum; delete "
+                        f"some"
+                    )
                 elif word == "declared" and name in found.ticks:
                     found.ticks[name] = found.ticks[name]._replace(last_ms=int(last_ms))
 
@@ -210,18 +213,20 @@ class Scheduler:
         except (UnavailableError, ServerFullError):
             raise
         except Exception as error:  # of one schedule: the others go on
-            self._warn(f"schedule {schedule.name} can't be enqueued: {error or repr(error)}")
+            self._warn(
+                f"schedule {schedule.name} could not enqueue its job: {error or repr(error)}"
+            )
             return None
         if done.outcome in _WORDS:
             logger.warning(
-                "schedule %s: tick %s is %s",
+                "schedule %s: tick %s was %s",
                 schedule.name,
                 _text(schedule, one),
                 _WORDS[done.outcome],
             )
         elif one.missed and done.outcome not in ("exists", "early", "new", "paused"):
             logger.warning(
-                "schedule %s: tick %s stands in for %d more that were missed",
+                "schedule %s: tick %s replaces %d missed ticks",
                 schedule.name, _text(schedule, one), one.missed,
             )  # fmt: skip
         return done.outcome not in ("exists", "early", "new", "paused", "clock")
@@ -233,10 +238,10 @@ class Scheduler:
 
 
 _WORDS = {
-    "skipped": "skipped, since the run before isn't over",
-    "missed": "missed: no worker ran then",
-    "full": "not enqueued, since the line of its key is full",
-    "clock": "ahead of the server's clock, which was set back; ticks go on from now",
+    "skipped": "skipped, because the previous run isn't over",
+    "missed": "missed, because no worker ran then",
+    "full": "not enqueued, because the line of its key is full",
+    "clock": "ahead of the server's clock, which was set back; ticks continue from now",
 }
 
 
@@ -268,7 +273,7 @@ def enqueue_tick(
         outgoing.headers[HEADER] = schedule.tick(one.tick_ms, one.missed).header()
         [(mid, content, key)] = outgoing.prepared(queue)
     except Exception as error:  # also of the function that makes its key
-        raise ConfigError(f"the call of {job.name} can't be made: {error!r}") from error
+        raise ConfigError(f"{job.name} can't be called: {error!r}") from error
     lease = job.settings.lease
     return queue.admin.tick(
         schedule.name, one.tick_ms, last_ms, mid or outgoing.mid, content,

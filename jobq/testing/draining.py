@@ -161,7 +161,7 @@ class Draining:
                 if ended.total() + len(fetched) > plan.limit:
                     queue.release([(message.mid, message.token) for message, _ in fetched])
                     raise ConfigError(
-                        f"{plan.limit:,} attempts have run and messages still come; if that is right, give limit="
+                        f"{plan.limit:,} attempts have run and more messages follow; if that is intended, pass limit="
                     )
                 endings = yield from self._attempts(queue, fetched, plan)
                 ended.update(ending.outcome for ending in endings)

@@ -202,7 +202,7 @@ class Kit:
         before, seconds = wall.s(), int(self.client.command("TIME")[0])
         if not before - APART_S < seconds < wall.s() + APART_S:
             raise ConfigError(
-                "a worker goes by the server's clock, and this test has moved or frozen its own; use drain()"
+                "a worker uses the server's clock, but this test has moved or frozen its own clock; use drain()"
             )
         names = tuple(
             queues or sorted({job.queue for job in self.registry} | set(queue_names(self.client)))
@@ -220,7 +220,7 @@ class Kit:
     def _check_movable(self) -> None:
         if self._worker is not None:
             raise ConfigError(
-                "a worker runs, which goes by the server's clock; move the clock before or after it"
+                "a worker is running, and it uses the server's clock; move the clock before or after it"
             )
 
     # Running.
@@ -436,9 +436,7 @@ class _Inline:
     def _deeper(self) -> Iterator[None]:
         depth = getattr(self._local, "depth", 0)
         if depth >= DEEPEST:
-            raise ConfigError(
-                f"inline calls enqueue one another more than {DEEPEST} deep; use drain()"
-            )
+            raise ConfigError(f"inline calls are nested more than {DEEPEST} deep; use drain()")
         self._local.depth = depth + 1
         try:
             yield

@@ -86,8 +86,8 @@ class _Queues(dict[str, Any]):
 def refused(*words: object, **_: object) -> Never:
     """Raise ConfigError: the call needs a server."""
     raise ConfigError(
-        f"{str(words[0]).removesuffix('_call') if words else 'this'} needs a server, and this job runs without one; "
-        "use the fixture jobq: enqueue and drain()"
+        f"{str(words[0]).removesuffix('_call') if words else 'this'} needs a server, but this job runs without a "
+        f"server; use the fixture jobq: enqueue and drain()"
     )
 
 

@@ -82,5 +82,5 @@ def relay(client: Client, session: Any) -> int:
     done.run(once=True)
     if table.refused:
         row, why = table.refused[0]
-        raise AssertionError(f"the relay refuses the row of {row.mid}: {why}")
+        raise AssertionError(f"the relay rejects the row of {row.mid}: {why}")
     return done.totals.sent

@@ -115,7 +115,7 @@ def flushable(url: str, may_flush: bool, process: int = 0) -> str:
         )
     if parse(url).kind != "single":
         raise ConfigError(
-            f"tests need a single server, not {masked(url)}; a Cluster has one database"
+            f"tests need a single server, not {masked(url)}; a Cluster has only one database"
         )
     parts = urlsplit(url)
     unix = parts.scheme == "unix"

@@ -120,15 +120,15 @@ class TopicGroup(BlockingFacade):
     def _check(self, reply: Any) -> None:
         if reply[0] == b"missing":
             raise GroupNotFoundError(
-                f"topic {self.topic.name!r} has no group {self.name!r}; subscribe makes it"
+                f"topic {self.topic.name!r} has no group {self.name!r}; subscribe creates it"
             )
 
     def _check_place(self, reply: Any, place: Position) -> None:
         if reply[0] == b"out-of-range":
             first, last = reply[1:]
             raise OutOfRangeError(
-                f"{place!r} is outside topic {self.topic.name!r}, which has {first} to {last}; use one of "
-                f"these, {last + 1} for what comes next, 'earliest' or 'latest'",
+                f"{place!r} is outside topic {self.topic.name!r}, which has {first} to {last}; use an index in this "
+                f"range, {last + 1} for new messages, 'earliest' or 'latest'",
                 place if isinstance(place, int) else 0, first, last,
             )  # fmt: skip
 

@@ -119,7 +119,7 @@ def encoded(record: Record | bytes) -> list[str | bytes]:
     if record.content is not None:
         shape, values = "m", [record.content]
     elif record.key is None:
-        raise ConfigError("content=None deletes a key, and none is given; pass key=… or content")
+        raise ConfigError("content=None deletes a key, but there is no key; pass key=… or content")
     if record.key is not None:
         shape, values = shape + "k", [*values, record.key.encode()]
     if record.headers:

@@ -89,7 +89,9 @@ class Reader(BlockingFacade):
             block: How long to wait for the first message.
         """
         if not 1 <= count <= MAX_COUNT:
-            raise ConfigError(f"count={count!r}: take 1 to {MAX_COUNT:,} messages at a time")
+            raise ConfigError(
+                f"count={count!r} is out of range; it must be between 1 and {MAX_COUNT:,}"
+            )
         deadline = time.monotonic() + duration_s(block)
         if self._unseen:
             seen, self._unseen = self._unseen[:count], self._unseen[count:]
@@ -121,10 +123,13 @@ class Reader(BlockingFacade):
         if (batch is None and self._came_empty) or (batch is not None and not batch.messages):
             return int((yield from TopicGroup.lag.steps(self.group)).settled)
         if batch is None or not batch.token:
-            raise ConfigError("nothing is held; commit what a poll of commit='manual' gave, once")
+            raise ConfigError(
+                "no batch is held; commit each batch once, after a poll with commit='manual'"
+            )
         if through is not None and not batch.first <= through <= batch.last:
             raise ConfigError(
-                f"message {through} isn't of the batch polled last ({batch.first} to {batch.last}); commit its batch"
+                f"message {through} isn't in the last polled batch ({batch.first} to {batch.last}); commit its own "
+                f"batch"
             )
         values = {"token": batch.token, "through": "" if through is None else through}
         reply = yield from self._binding.call_steps(
@@ -231,7 +236,8 @@ class Reader(BlockingFacade):
             except LeaseLostError:
                 self._held, self.nlost = None, self.nlost + 1
         if self._unseen:
-            log.warning("topic %s, group %s: closed with %s to %s settled and never seen; seek, or read them",
+            log.warning("topic %s, group %s: the reader was closed before it returned messages %s to %s, which are "
+                        "already committed; seek back, or read them",
                         self._binding.name, self.group.name, self._unseen[0].index,
                         self._unseen[-1].index)  # fmt: skip
         self._wait.close()
@@ -239,7 +245,7 @@ class Reader(BlockingFacade):
     def _check_process(self) -> None:
         if self._pid != os.getpid():
             raise ConfigError(
-                f"{self!r} was made before this process was forked; make a reader in each process"
+                f"{self!r} was created before this process was forked; create a reader in each process"
             )
 
     def _holds(self, batch: TopicBatch) -> bool:
@@ -292,7 +298,7 @@ class Reader(BlockingFacade):
         )
         if committed == b"stale":
             self.nlost += 1
-            log.warning("topic %s, group %s: a batch's lease ended before its commit; it comes again",
+            log.warning("topic %s, group %s: a batch's lease ended before its commit; it will be delivered again",
                         self._binding.name, self.group.name)  # fmt: skip
         if settling:
             self._held = None
@@ -309,7 +315,7 @@ class Reader(BlockingFacade):
     def _extend(self, batch: TopicBatch | None, lease_ms: int, now: int | None) -> Steps[None]:
         batch = batch or self._held
         if batch is None or not batch.token:
-            raise ConfigError("nothing is held; poll with commit='manual' or 'auto' first")
+            raise ConfigError("no batch is held; poll with commit='manual' or 'auto' first")
         values: Values = {"now": moment(now), "token": batch.token, "lease_ms": lease_ms}
         reply = yield from self._binding.run_steps(
             "extend", values, group=self.group.name, whole=True
@@ -319,14 +325,14 @@ class Reader(BlockingFacade):
 
     def _lost(self, batch: TopicBatch) -> LeaseLostError:
         return LeaseLostError(
-            f"topic {self._binding.name!r}, group {self.group.name!r}: {batch.first} to {batch.last} aren't "
-            "held any more: the lease ended and another reader has them, or the group was moved"
+            f"topic {self._binding.name!r}, group {self.group.name!r}: {batch.first} to {batch.last} are no longer "
+            f"held: the lease ended and another reader has them, or the group was moved"
         )
 
     def _out(self, position: Any, first: int, last: int) -> OutOfRangeError:
         return OutOfRangeError(
             f"group {self.group.name!r} is at {position}, and topic {self._binding.name!r} has {first} to "
-            f"{last}; seek to one of these, 'earliest' or 'latest'",
+            f"{last}; seek to an index in this range, 'earliest' or 'latest'",
             position, first, last,
         )  # fmt: skip
 

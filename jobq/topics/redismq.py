@@ -167,7 +167,9 @@ class RedismqReader:
 
     def __init__(self, topic: RedismqTopic, group: str, out_of_range: str = "earliest") -> None:
         if out_of_range not in ("earliest", "latest", "error"):
-            raise ConfigError(f"out_of_range={out_of_range!r}: take earliest, latest or error")
+            raise ConfigError(
+                f"out_of_range={out_of_range!r} is unknown; use earliest, latest or error"
+            )
         self.topic, self.group = topic, checked_name("group", group)
         self._out_of_range = out_of_range
         self._scripts = topic.scripts(self.position_key)
@@ -184,7 +186,9 @@ class RedismqReader:
             block: How long to wait for the first message, by polling.
         """
         if not 1 <= count <= PER_CALL:
-            raise ConfigError(f"count={count!r}: take 1 to {PER_CALL:,} messages at a time")
+            raise ConfigError(
+                f"count={count!r} is out of range; it must be between 1 and {PER_CALL:,}"
+            )
         deadline, pause = time.monotonic() + duration_s(block), FIRST_PAUSE_S
         skipped = 0
         while True:

@@ -200,8 +200,8 @@ class Topic(BlockingFacade):
         }
         if (yield from self._binding.run_steps("limits", values))[0] == b"both":
             raise ConfigError(
-                f"topic {self.name!r}: compaction keeps the newest of every key, so it goes with max_age only; "
-                "take max_count and max_bytes away (0), or compact"
+                f"topic {self.name!r}: compaction keeps the latest message of each key, so only max_age can be used "
+                f"with it; remove max_count and max_bytes (0), or compact"
             )
         return (yield from Topic.limits.steps(self))  # type: ignore[no-any-return]
 
@@ -264,8 +264,8 @@ class Topic(BlockingFacade):
         done = yield from self._appended(reply)
         if confirmation.missing:
             raise NotDurableError(
-                f"topic {self.name!r} has {done.first} to {done.last}, but not as durable as "
-                f"durability={level!r} asks: {confirmation.missing}; appending again would add them twice"
+                f"topic {self.name!r} has {done.first} to {done.last}, but they are not durable with "
+                f"durability={level!r}: {confirmation.missing}; appending again would add them twice"
             )
         return done
 

@@ -103,7 +103,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if _is_api(request):
         return problem(error.status_code, error.detail)
-    title, text = SAYS.get(error.status_code, ("Not done", "The request was refused."))
+    title, text = SAYS.get(error.status_code, ("Not done", "The request was rejected."))
     stock = HTTPException(error.status_code).detail
     own = error.detail if error.detail != stock else ""
     text = own[:1].upper() + own[1:] + "." if own else text

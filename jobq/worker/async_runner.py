@@ -208,7 +208,7 @@ class AsyncRunner(Runner):
         )
         if names:
             logger.warning(
-                "a job left tasks running, which are cancelled: %s; await them in the job", ", ".join(names)
+                "cancelled tasks that a job left running: %s; await them in the job", ", ".join(names)
             )  # fmt: skip
 
     async def _turn(self) -> None:
@@ -370,7 +370,9 @@ class AsyncRunner(Runner):
 
     def _broke(self, run: JobRun | ThreadRun, error: BaseException | None) -> None:
         message = run.call.message
-        logger.error("%s %s broke its child's loop", run.call.job.name, message.mid, exc_info=error)
+        logger.error(
+            "%s %s raised an error outside the job", run.call.job.name, message.mid, exc_info=error
+        )
         self._ended(
             run.index,
             run.slot,

@@ -74,8 +74,8 @@ class Cautions:
         self._slow = self._slow + 1 if took_ns > SLOW_NS else 0
         if self._slow >= SLOW_TIMES and self._once.is_due("slow"):
             logger.warning(
-                "the server took more than %d ms for each of %d commands, %d ms for the last one: "
-                "look at its SLOWLOG, at the CPU of both hosts, and at the network between them",
+                "the server took more than %d ms for each of %d commands, %d ms for the last: check its SLOWLOG, the "
+                "CPU of both hosts, and the network between them",
                 SLOW_NS // 10**6, self._slow, took_ns // 10**6,
             )  # fmt: skip
 
@@ -84,7 +84,7 @@ class Cautions:
         jump, self._apart_ns = apart_ns - self._apart_ns, apart_ns
         if abs(jump) >= JUMP_NS and self._once.is_due("clock"):
             logger.warning(
-                "the clock of this host was set %s by %.1f s: others may take this worker for dead or new, and "
-                "times in its log don't follow one another; have NTP adjust the clock slowly",
+                "the clock of this host was set %s by %.1f s, so this worker may look dead or new to others, and "
+                "times in its log are out of order; let NTP adjust the clock slowly",
                 "forward" if jump > 0 else "back", abs(jump) / 1e9,
             )  # fmt: skip

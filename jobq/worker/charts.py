@@ -46,7 +46,7 @@ class ChartKeeper:
                 self._now_ms, self._found = client.clock_ms(), {}
                 self._left = listed_queues(client).names
         except JobqError as error:
-            logger.debug("charts have a gap: %s", error)
+            logger.debug("charts will have a gap: %s", error)
 
     def sample(self) -> None:
         """Sample the next queues of the current minute, and write it after the last queue."""
@@ -59,7 +59,7 @@ class ChartKeeper:
                 self._write(self._found, self._now_ms // MINUTE_MS)
         except JobqError as error:
             self._left = ()
-            logger.debug("charts have a gap: %s", error)
+            logger.debug("charts will have a gap: %s", error)
 
     def _sample(self, names: Sequence[str]) -> None:
         client, now_ms = self._client, self._now_ms

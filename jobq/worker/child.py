@@ -250,7 +250,7 @@ class Child:
         except (UnavailableError, ServerFullError) as error:
             if not self._must_leave():
                 raise
-            logger.warning("left while the server doesn't answer: %s", error)
+            logger.warning("child left without an answer from the server: %s", error)
         except (SystemExit, KeyboardInterrupt):
             # A job ended the event loop. If it failed as well, it would run again, and end the next child as well.
             self.report_unsafe()
@@ -267,8 +267,8 @@ class Child:
         if cut_off:
             names = ", ".join(sorted(described(thread) for thread in cut_off))
             logger.warning(
-                "a job left threads running, which end with child %d: %s; wait for them in the job (join), or make "
-                "them daemons if they may end at any point", os.getpid(), names,
+                "a job left threads running, which end with child %d: %s; join them in the job, or make them daemon "
+                "threads if they may be stopped at any point", os.getpid(), names,
             )  # fmt: skip
 
     def turn(self) -> Next:
@@ -371,7 +371,7 @@ class Child:
         self.slots.reading(slot)
         name = self.settings.queues[index][0]
         if self.queues.was_done(message):
-            why = "this sealed call was done already and has been put back"
+            why = "this sealed call had already run and was enqueued again by someone else"
             return self.executor.refuse(name, message, why)
         return self.executor.resolve(name, message)
 
@@ -388,10 +388,10 @@ class Child:
         if self.slots.is_lost(slot):
             # The supervisor logs the reason, because only the supervisor queries the server.
             logger.info(
-                "%s %s stopped: cancelled, or its lease was lost", call.job.name, message.mid
+                "stopped %s %s: it was cancelled, or its lease was lost", call.job.name, message.mid
             )
         else:
-            logger.warning("%s %s stopped: %s", call.job.name, message.mid, why)
+            logger.warning("stopped %s %s: %s", call.job.name, message.mid, why)
         if self.context.plan.counters is not None:
             self.context.plan.counters.aborted(index, call.job.name)
         if why == "hurry":
@@ -621,7 +621,7 @@ class Child:
         if self.slots.are_lost(self._sync_slots):
             self._raise_abort("lost", "its lock was lost, or it was cancelled")
         if self.slots.asks(Control.HURRY):
-            self._raise_abort("hurry", "the worker must leave now")
+            self._raise_abort("hurry", "the worker must exit now")
 
     def _raise_abort(self, abort: str, why: str) -> None:
         # Once per run: a second exception would interrupt the job's handling of the first.
@@ -661,11 +661,11 @@ class Child:
             return
         if not self._aborted_at:
             self._aborted_at = now
-            logger.error("lease not renewed in time: what runs here is stopped")
+            logger.error("could not renew the leases in time; stopping the running jobs")
             stop()
             self.abort = "lost"
         elif now - self._aborted_at >= self.margin_ns:
-            logger.error("a job didn't stop after its lease ended: this child ends")
+            logger.error("a job didn't stop after its lease ended; this child exits")
             end_programs(os.getpid(), self.slots.began_at())
             os._exit(exit_codes.FENCED)
 

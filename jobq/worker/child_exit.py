@@ -22,7 +22,7 @@ from jobq.worker import exit_codes
 from jobq.worker.counters import Counters
 from jobq.worker.shared_state import ALL_HANDED, HeldMessage, SharedSlots, SlotState
 
-_FOLLOWS = {"ok": "; it runs again", "dead": "; it is dead, having crashed too often"}
+_FOLLOWS = {"ok": "; it runs again", "dead": "; it was dead-lettered after too many crashes"}
 #: Represents the slot of a handed-out message without a slot: `UNREAD + 1 == ALL_HANDED`.
 UNREAD = ALL_HANDED - 1
 #: Signals that a message did not cause: running messages are returned.

@@ -393,9 +393,7 @@ class ChildQueues:
         """Log unreported endings; return whether there are any."""
         if self._late:
             names = {self.queues[line.index].name for line in self._late}
-            logger.warning(
-                "left with reports for %d queues that could not be delivered", len(names)
-            )
+            logger.warning("child left with undelivered outcomes for %d queues", len(names))
         return bool(self._late)
 
 

@@ -85,7 +85,7 @@ class DoneCalls:
     def _warn(self, error: JobqError) -> None:
         if not self._failed:
             logger.warning(
-                "the finished sealed calls are unknown, so a call that is put back may run again: %s",
+                "can't read the list of finished sealed calls, so a replayed call may run again: %s",
                 error,
             )
         self._failed = True

@@ -10,7 +10,7 @@ FORCED = 12
 MEANINGS = {
     BOOT: "worker: the modules with jobs can't be loaded, define no job, or leave a thread running",
     CHILD_BOOT: "worker: a child can't start",
-    FORCED: "worker: stopped before running jobs had ended; they run again",
+    FORCED: "worker: stopped before all running jobs had ended; they will run again",
 }
 
 # Only of children: a job didn't stop after its lease; the child is to be replaced (see recycle); it failed.

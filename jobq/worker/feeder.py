@@ -187,7 +187,7 @@ class Feeder:
             wait_s = min(MAX_BACKOFF_S, BACKOFF_S * 2**self._failures)
             self._due_at = time.monotonic() + wait_s
             logger.warning(
-                "the message source %d left with %d; another in %.1f s", pid, code, wait_s
+                "message source %d exited with %d; restarting it in %.1f s", pid, code, wait_s
             )
         return True
 
@@ -203,7 +203,7 @@ def _source_main(source: Source, control: SourceControl, quiet: bool) -> NoRetur
         source(control)
         code = exit_codes.OK
     except BaseException:
-        logger.exception("the message source fails")
+        logger.exception("the message source failed")
     finally:
         try:
             flush()

@@ -116,7 +116,11 @@ class FlowDrains:
         except JobqError as error:
             taken = 0
             if self._once.is_due(self._names[index]):
-                logger.warning("what queue %s says to flows waits: %s", self._names[index], error)
+                logger.warning(
+                    "results in queue %s can't be delivered to flows yet: %s",
+                    self._names[index],
+                    error,
+                )
         self._drained_at[index] = monotonic()
         if taken:
             self.left.discard(index)

@@ -36,9 +36,9 @@ class FullPool:
         if serving and all(worker.running >= worker.slots for worker in serving):
             self._warned = True
             logger.warning(
-                "%s %s waits for the result of %s %s, which waits for a slot: all %d slots of the workers of queue %s "
-                "are taken. If the jobs in them wait like this, none of them ends: use a flow (jobq.Flow), or serve "
-                "the jobs that are waited for by other workers",
+                "%s %s is waiting for the result of %s %s, which is waiting for a slot: all %d slots of the workers "
+                "of queue %s are busy. If the running jobs all wait like this, none can finish: use a flow "
+                "(jobq.Flow), or start separate workers for the jobs whose results are awaited",
                 context.job, context.mid, receipt.job, receipt.mid,
                 sum(worker.slots for worker in serving), receipt.queue,
             )  # fmt: skip

@@ -44,11 +44,11 @@ def warn_of_unserved(client: Client, registry: Registry, settings: WorkerSetting
     try:
         unserved -= presence.served(client).keys()
     except JobqError as error:
-        logger.debug("the queues that other workers serve are unknown: %s", error)
+        logger.debug("can't read which queues other workers serve: %s", error)
     for queue in sorted(unserved):
         jobs = sorted(job.name for job in registry if job.queue == queue)
         logger.warning(
-            "no worker serves queue %s, of %s: start one with --queues %s",
+            "no worker serves queue %s, used by %s: start a worker with --queues %s",
             queue,
             named(jobs),
             queue,
@@ -66,7 +66,7 @@ def warn_of_unknown(client: Client, registry: Registry, settings: WorkerSettings
         unknown = {name for name in unknown if not _was_used(client, name)}
         known |= set(directory.queue_names(client)) - unknown
     except JobqError as error:
-        logger.debug("which queues exist is unknown: %s", error)
+        logger.debug("can't read which queues exist: %s", error)
         return
     if not unknown:
         return
@@ -74,13 +74,11 @@ def warn_of_unknown(client: Client, registry: Registry, settings: WorkerSettings
         f"{name} (did you mean {near[0]}?)" if (near := get_close_matches(name, known, 1)) else name
         for name in sorted(unknown)
     ]
-    them = "them" if len(meant) > 1 else "it"
+    was_never_used = "they were never used" if len(meant) > 1 else "it was never used"
     logger.warning(
-        "--queues names %s: no job here declares %s, and nobody has used %s",
-        named(meant),
-        them,
-        them,
-    )
+        "--queues names %s, but no job here uses %s, and %s",
+        named(meant), "them" if len(meant) > 1 else "it", was_never_used,
+    )  # fmt: skip
 
 
 def _was_used(client: Client, name: str) -> bool:
@@ -101,7 +99,7 @@ def warn_of_eviction(client: Client) -> None:
             return
         text = client.command("INFO", "memory").decode()
     except JobqError as error:
-        logger.debug("whether the server evicts keys is unknown: %s", error)
+        logger.debug("can't read whether the server evicts keys: %s", error)
         return
     facts = dict(line.partition(":")[::2] for line in text.split())
     policy = facts.get("maxmemory_policy", "noeviction")
@@ -245,7 +243,7 @@ class Heartbeat:
     def _note_room(self, has_room: bool) -> None:
         if has_room == self.is_full:
             if has_room:
-                logger.info("the server has memory again")
+                logger.info("the server has free memory again")
             else:
                 logger.error(
                     "the server is full: its memory is at maxmemory, so it rejects enqueues; waiting jobs still run, "
@@ -255,7 +253,7 @@ class Heartbeat:
 
     def _warn(self, error: JobqError) -> None:
         if self._may_warn:
-            logger.warning("this worker can't write its entry in the list of workers: %s", error)
+            logger.warning("can't update this worker's entry in the list of workers: %s", error)
         self._may_warn = False
 
     def leave(self) -> None:

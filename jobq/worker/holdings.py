@@ -169,7 +169,7 @@ class Keeping:
                 self._keeper.leave(self._client, gone)
                 self._gone = []
         except JobqError as error:
-            logger.warning("%d slots of limits can't be given back yet: %s", len(gone), error)
+            logger.warning("can't return %d slots of limits yet: %s", len(gone), error)
 
     def renew(self, children: Iterable[Memory]) -> None:
         """Renew the resources of running jobs, and return resources left behind by finished jobs."""

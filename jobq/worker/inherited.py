@@ -25,8 +25,8 @@ class OpenConnections:
         new = sorted(what for _, what in set(_connections()) - self._before)
         if new:
             logger.warning(
-                "opened while the modules were loaded, and shared by all children: %s; two processes that use one "
-                "connection read each other's answers. Close it at the end of the module (SQLAlchemy: "
+                "connections opened while the modules were loaded are shared by all children: %s; two processes that "
+                "use the same connection read each other's replies. Close it at the end of the module (SQLAlchemy: "
                 "engine.dispose(), Django: connections.close_all()), or open it at first use", ", ".join(new),
             )  # fmt: skip
 

@@ -88,9 +88,11 @@ class Leases:
             if held.state != SlotState.RUNNING:
                 continue
             if was_live and self._is_cancelled(held):
-                logger.info("%s was cancelled; stopping it", held.mid)
+                logger.info("stopping %s, which was cancelled", held.mid)
             else:
-                logger.warning("%s: its lock is lost or it was cancelled; stopping it", held.mid)
+                logger.warning(
+                    "stopping %s, because its lock was lost or it was cancelled", held.mid
+                )
 
     def _is_cancelled(self, held: HeldMessage) -> bool:
         """Whether a user cancelled a message whose lease was live: while it was, nobody else could run or end it."""
@@ -140,7 +142,7 @@ class Leases:
         overdue = member.slots.overdue(now)
         if overdue:
             member.hard_slots = set(overdue)
-            logger.error("child %d is killed: a job ran past its hard timeout", member.pid)
+            logger.error("killing child %d: a job exceeded its hard timeout", member.pid)
             member.kill("hard timeout")
             return
         self._look_for(member, now)
@@ -150,7 +152,9 @@ class Leases:
             # First seen now: after a pause of the whole worker the child gets its chance to stop itself.
             member.late_since = now
         elif now - member.late_since > 2 * self._margin_ns:
-            logger.error("child %d is killed: its leases ended and its job still runs", member.pid)
+            logger.error(
+                "killing child %d: its leases ended and its job is still running", member.pid
+            )
             member.kill("lease")
 
     def _look_for(self, member: PoolMember, now: int) -> None:

@@ -175,7 +175,7 @@ class Monitor:
             self.pid = 0
             self._due_at = time.monotonic() + min(MAX_BACKOFF_S, BACKOFF_S * 2**self._failures)
             self._failures += 1
-            logger.warning("the monitor process died; it is started again")
+            logger.warning("the monitor process died; restarting it")
         if time.monotonic() < self._due_at:
             return
         try:
@@ -221,7 +221,7 @@ class Monitor:
         try:
             self._outbox.send(data)
         except OSError as error:
-            logger.warning("the report of a crash is lost: %s", error)
+            logger.warning("could not pass on the report of a crash: %s", error)
 
     def leave(self) -> None:
         """End the process, once it has sent the remaining reports."""
@@ -259,7 +259,7 @@ def _monitor_main(
             _notify(listener.stop)
         code = exit_codes.OK
     except BaseException:
-        logger.exception("the monitor process fails")
+        logger.exception("the monitor process failed")
     finally:
         try:
             flush()
@@ -289,4 +289,4 @@ def _notify(call: object, *arguments: object) -> None:
     try:
         call(*arguments)
     except Exception:
-        logger.exception("a listener of the monitor process fails")
+        logger.exception("a listener of the monitor process failed")

@@ -66,15 +66,15 @@ class Orders:
     def _warn(self, error: JobqError) -> None:
         # While the server is away, the renewal of leases logs it.
         if self._may_warn and isinstance(error, ScriptError):
-            logger.warning("this worker can't read its orders: %s", error)
+            logger.warning("can't read this worker's orders: %s", error)
             self._may_warn = False
 
     def _obey(self, order: Order) -> None:
-        logger.info("order %r, given by %r", order.verb, order.by or "someone")
+        logger.info("received order %r from %r", order.verb, order.by or "someone")
         if order.verb == "dump":
             chosen = [one for one in self._members if one.pid and order.child in (0, one.pid)]
             if len(self._dumps) >= MAX_DUMPS:
-                self._answer(order, "refused", "it has other dumps to make; try again")
+                self._answer(order, "refused", "it is busy with other dumps; try again")
             elif chosen:
                 self.dump(chosen, partial(self._answer_dump, order, chosen))
             else:
@@ -89,7 +89,7 @@ class Orders:
             )
             return
         text = act()
-        self._answer(order, "done" if text else "refused", text or "the worker is leaving already")
+        self._answer(order, "done" if text else "refused", text or "the worker is already stopping")
 
     def _answer(
         self, order: Order, outcome: str, text: str, children: tuple[ChildStack, ...] = ()
@@ -120,7 +120,7 @@ class Orders:
             try:
                 then(done)
             except JobqError as error:
-                logger.warning("the stacks of the children can't be sent: %s", error)
+                logger.warning("can't send the stacks of the children: %s", error)
 
     def _answer_dump(self, order: Order, members: list[PoolMember], dump: StackDump) -> None:
         entries = {one.pid: child_entry(one, self._queues) for one in members if one.pid}

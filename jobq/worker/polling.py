@@ -156,7 +156,7 @@ class Polling:
         """Mark queues as away whose server couldn't be asked to wait."""
         for index, asked_at in self.waiter.silent:
             if self._queues[index].client.is_cluster:
-                why = "no answer when asked to wait"
+                why = "no answer to a blocking wait"
                 self._health.failed(same_node(self._queues, index), AWAY, why, asked_at)
         self.waiter.silent.clear()
 
@@ -173,6 +173,6 @@ class Polling:
             try:
                 queue.admin.collect(1, crash_limit=self._settings.crash_limit)
             except JobqError as error:
-                logger.warning("left while the server doesn't answer: %s", error)
+                logger.warning("child left without an answer from the server: %s", error)
                 if not queue.client.is_cluster:
                     return

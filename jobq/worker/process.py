@@ -79,7 +79,7 @@ def child_main(plan: PoolPlan, slots: SharedSlots, parent: int, stacks: StackFil
     try:
         code = _run(plan, slots, parent, stacks)
     except BaseException:
-        logger.exception("this child fails")
+        logger.exception("this child failed")
     finally:
         try:
             flush()
@@ -121,7 +121,7 @@ def _run(plan: PoolPlan, slots: SharedSlots, parent: int, stacks: StackFile) -> 
         slots.phase = Phase.LEAVING
         _call_exit_hook(plan.hooks)
     if child.recycling.reason:
-        logger.info("child %d is replaced %s", os.getpid(), child.recycling.reason)
+        logger.info("replacing child %d %s", os.getpid(), child.recycling.reason)
         return child.exit_code or exit_codes.RECYCLED
     return child.exit_code
 
@@ -130,7 +130,7 @@ def _call_exit_hook(hooks: Hooks) -> None:
     try:
         hooks.exit()
     except Exception:
-        logger.exception("the exit hook fails")
+        logger.exception("the exit hook failed")
 
 
 def reseed() -> None:

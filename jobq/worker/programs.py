@@ -64,7 +64,9 @@ def end_programs(child: int, since: int) -> None:
         _send(pid, signal.SIGKILL)
     if ended:
         names = ", ".join(f"{process.name} ({pid})" for pid, process in ended.items())
-        logger.warning("with child %d, programs of its jobs are ended: %s", child, names)
+        logger.warning(
+            "child %d ended, so the programs started by its jobs were killed: %s", child, names
+        )
 
 
 def _below(

@@ -158,7 +158,9 @@ class OutageLog:
         over = [index for index in self._logged if index not in troubles]
         for since in sorted({self._logged[index].since for index in over}):
             back = [index for index in over if self._logged[index].since == since]
-            logger.info("%s: back after %d s", self._named(back), (now - since) // 10**9)
+            logger.info(
+                "%s: the server answers again after %d s", self._named(back), (now - since) // 10**9
+            )
         for index in over:
             del self._logged[index]
         new = {
@@ -175,13 +177,13 @@ class OutageLog:
         if away:
             since = min(trouble.since for trouble in away.values())
             logger.warning(
-                "%s: server away for %d s; %s: %s",
+                "%s: no answer from the server for %d s; %s: %s",
                 self._named(away), (now - since) // 10**9, others, next(iter(away.values())).why,
             )  # fmt: skip
         broken = {index: trouble for index, trouble in new.items() if trouble.state != AWAY}
         for index, trouble in broken.items():
             logger.error(
-                "%s: the server refuses its calls; %s: %s; jobq check fsck shows what is wrong",
+                "%s: the server rejects its calls; %s: %s; jobq check fsck shows the damage",
                 self._named([index]), others, trouble.why,
             )  # fmt: skip
         self._logged.update(away | broken)
@@ -189,7 +191,7 @@ class OutageLog:
     def _others(self, troubles: Mapping[int, QueueTrouble]) -> str:
         count = len(self._names) - len(troubles)
         if not count:
-            return "no other queue continues"
+            return "no other queues continue"
         return "1 other queue continues" if count == 1 else f"{count} other queues continue"
 
     def _named(self, indexes: Iterable[int]) -> str:

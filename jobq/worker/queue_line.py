@@ -344,7 +344,7 @@ class QueueLine:
             self.nlate -= 1
             slot, ending, _ = self.outbox.pop(0)
             logger.error(
-                "%s: outcome %r is lost, the server refuses it: %s",
+                "%s: outcome %r was lost, because the server rejected it: %s",
                 ending.mid,
                 ending.outcome,
                 refused,
@@ -386,16 +386,16 @@ class RefusedLog:
                 self._stale(ending)
             elif reply == "unknown":
                 logger.warning(
-                    "%s: outcome %r was accepted before a long outage, or refused because its lock was lost",
+                    "%s: outcome %r was either accepted before a long outage, or rejected because its lock was lost",
                     ending.mid, ending.outcome,
                 )  # fmt: skip
 
     def _stale(self, ending: Ending) -> None:
-        text = "%s: outcome %r refused, its lock was lost or it was cancelled"
+        text = "%s: outcome %r was rejected, because its lock was lost or it was cancelled"
         if self._once.is_due("stale"):
             remedy = (
-                "; if nobody cancelled it, this worker stood still or was cut off for longer than its lease: "
-                "look for the cause in the lines before, or use a longer --lease"
+                "; if it was not cancelled, this worker was suspended or disconnected for longer than its lease: look "
+                "for the cause in earlier log lines, or use a longer --lease"
             )
             logger.warning(text + remedy, ending.mid, ending.outcome)
         else:

@@ -159,7 +159,9 @@ class QueueUpkeep:
             self._flows.drain(name, MAX_ENTRIES)
         except JobqError as error:
             if self._once.is_due(name):
-                logger.warning("what queue %s says to flows waits: %s", name, error)
+                logger.warning(
+                    "results in queue %s can't be delivered to flows yet: %s", name, error
+                )
 
     def _sweep(self, now: int) -> None:
         """Find work left behind, such as by a dead host, or by a marker lost with its connection."""

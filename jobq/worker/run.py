@@ -134,14 +134,14 @@ def _with_own_name(settings: WorkerSettings, client: Client) -> WorkerSettings:
         facts["seen_at"] = client.clock_ms()
         other = presence.claim_name(client, settings.name, facts)
     except JobqError as error:
-        logger.debug("whether another worker has this name is unknown: %s", error)
+        logger.debug("can't check whether another worker has this name: %s", error)
         return settings
     if other is None or (other.host == host and other.pid != pid and not _runs(other.pid)):
         return settings
     own = f"{settings.name[: MAX_NAME - 5]}{presence.TWIN}{secrets.token_hex(2)}"
     logger.warning(
-        "worker %s on %s (process %d) has the name of this one, or had it until a moment ago: this one is shown "
-        "as %s; orders for %s go to both. Give each worker a --name of its own",
+        "worker %s on %s (process %d) has the same name as this worker, or had it until a moment ago: this worker is "
+        "shown as %s; orders for %s go to both. Give each worker a different --name",
         other.name, other.host or "another host", other.pid, own, other.name,
     )  # fmt: skip
     return replace(settings, name=own)
@@ -178,13 +178,18 @@ def _loaded(load: Callable[[], Sequence[str]], registry: Registry, allow_threads
     threads = [thread for thread in threading.enumerate() if thread not in before]
     if threads:
         names = ", ".join(described(thread) for thread in threads)
-        what = f"after loading, a thread still runs: {names}; children are forked, and a fork copies no thread. "
+        what = (
+            f"a thread is still running after the modules were loaded: {names}; "
+            "children are forked, and a fork doesn't copy threads. "
+        )
         if not allow_threads:
             tell(
                 f"{what}Start it in the job, or at first use; --allow-threads accepts it, with its risks"
             )
             return False
-        logger.warning("%sA lock that it holds at a fork stays locked in that child", what)
+        logger.warning(
+            "%sIf it holds a lock during a fork, the lock stays locked in that child", what
+        )
     if not len(registry):
         # The worker would not know any job, and would retry each message until it is dead.
         what = " and ".join(modules)

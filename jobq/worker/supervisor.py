@@ -251,8 +251,8 @@ class Supervisor:
         self.quiet = True
         self.feeder.quiet(True)
         self._ask(Control.QUIET)
-        logger.info("quiet: nothing new is taken")
-        return "it takes no new messages"
+        logger.info("quiet: fetching no new messages")
+        return "it stopped fetching messages"
 
     def resume(self) -> str:
         """Fetch messages again; return a description, or '' while the worker leaves."""
@@ -260,13 +260,13 @@ class Supervisor:
         self.feeder.quiet(bool(self.stopping))
         for member in self.members:
             member.ask_no_more(Control.QUIET)
-        return "" if self.stopping else "it takes messages"
+        return "" if self.stopping else "it fetches messages"
 
     def restart_children(self) -> str:
         """Replace the children one by one, each when its jobs have ended; '' while the worker leaves."""
         if self.stopping:
             return ""
-        logger.info("children are replaced one by one")
+        logger.info("replacing the children one by one")
         self.restarting = [(member, member.pid) for member in self.members]
         return "it replaces its children one by one"
 
@@ -298,7 +298,7 @@ class Supervisor:
         if self.stopping == 2:
             self.stop_at = time.monotonic() + HURRY_S
             self._ask(Control.HURRY)
-            logger.warning("hurrying: what runs is stopped and given back")
+            logger.warning("hurrying: stopping the running jobs and returning their messages")
             return
         self.feeder.kill()
         for member in self.members:
@@ -361,7 +361,7 @@ class Supervisor:
                     if not self.upkeep.ask(index, partial(self._end_held_in, child, death, index))
                 ]
             except JobqError as error:
-                logger.warning("what child %d held can't be given back yet: %s", child.pid, error)
+                logger.warning("can't return the messages of child %d yet: %s", child.pid, error)
                 return
             if not left:
                 self._exits.remove((child, death, left))
@@ -403,7 +403,7 @@ class Supervisor:
             self._run_ticks(self.ticks)
         self.upkeep.log_troubles()
         if not self.stopping and self.plan.hooks.changed is not None and self.plan.hooks.changed():
-            logger.info("a source file has changed")
+            logger.info("a source file changed")
             self.stop(exit_codes.RELOAD)
         if self.stopping and now >= self.stop_at:
             self.stopping += 1
@@ -414,7 +414,7 @@ class Supervisor:
         try:
             self.leases.take_back(member, self.upkeep.ask)
         except JobqError as error:
-            logger.warning("what waits behind a slow job can't be given back yet: %s", error)
+            logger.warning("can't return the messages waiting for a slow job yet: %s", error)
 
     def _renew(self) -> None:
         began = time.monotonic()
@@ -454,7 +454,7 @@ class Supervisor:
         try:
             ticks.enqueue_due(self.upkeep.ask)
         except JobqError as error:
-            logger.debug("ticks of schedules wait for the server: %s", error)
+            logger.debug("can't enqueue ticks of schedules yet: %s", error)
 
     def _restart(self) -> None:
         while self.restarting and not self.stopping:
@@ -481,4 +481,6 @@ class Supervisor:
         try:
             self.upkeep.collect()
         except JobqError as error:
-            logger.warning("done messages wait for the next worker to collect them: %s", error)
+            logger.warning(
+                "could not collect done messages, which is left to the next worker: %s", error
+            )

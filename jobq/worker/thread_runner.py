@@ -29,7 +29,7 @@ Interruption = type[JobAborted] | type[JobTimeout]
 #: Text of JobAborted, by the reason for stopping the job.
 STOPPED = {
     "lost": "its lock was lost, its lease ended, or it was cancelled",
-    "hurry": "the worker must leave now",
+    "hurry": "the worker must exit now",
 }
 _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in.argtypes = (ctypes.c_ulong, ctypes.py_object)
@@ -199,7 +199,7 @@ class JobThreads:
         except RuntimeError as error:
             if not self._nthreads:
                 raise
-            logger.warning("%d threads run jobs, and no more can start: %s", self._nthreads, error)
+            logger.warning("can't start more than %d threads for jobs: %s", self._nthreads, error)
             return
         self._nthreads += 1
 

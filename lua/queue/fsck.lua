@@ -140,7 +140,7 @@ local look = {
   left_circle = function() following = scanned('SSCAN', left_circle, 1, function(mid) notes[#notes + 1] = mid end) end,
   dead_messages = function()
     following = scanned('HSCAN', dead_messages, 2, function(id)
-      rule(redis.call('ZSCORE', dead, id), 'content of no dead', id)
+      rule(redis.call('ZSCORE', dead, id), 'content without a dead message', id)
     end)
   end,
   last_dead = function()

@@ -392,7 +392,9 @@ def test_error_keeps_its_class_when_its_text_names_no_loaded_exception(name):
 
 def test_method_without_equivalent_is_refused_in_words(app):
     task = app.task(name="plain")(lambda: None)
-    with pytest.raises(AttributeError, match=r"plain has no replace; a running flow takes more"):
+    with pytest.raises(
+        AttributeError, match=r"plain has no replace; add steps to the running flow"
+    ):
         task.replace(task.s())
     with pytest.raises(AttributeError, match=r"no start_strategy; docs/interop/celery\.md"):
         _ = task.start_strategy
@@ -458,7 +460,7 @@ def test_beat_entries_are_schedules(app, jobq):
     jobq.clock.move(6 * 3600)
     jobq.tick()
     jobq.assert_enqueued(tidy.job, args=(7,))
-    with pytest.raises(ConfigError, match="give them to the task tidy"):
+    with pytest.raises(ConfigError, match="set them on the task tidy"):
         app.conf.beat_schedule = {
             "bad": {"task": "tidy", "schedule": 60, "options": {"expires": 5}}
         }
@@ -525,7 +527,7 @@ def test_receivers_hear_of_the_end_and_may_fail(app, jobq, caplog):
         add.delay(1, 2)
         assert jobq.drain().done == 1
         assert heard == [("add", "SUCCESS", 3)]
-        assert "a receiver of task_postrun fails" in caplog.text
+        assert "a receiver of signal task_postrun failed" in caplog.text
         assert task_postrun.disconnect(after)
     finally:
         task_postrun.receivers.clear()

@@ -30,7 +30,7 @@ def test_word_with_a_name_is_a_keyword_argument() -> None:
 
 
 def test_keyword_given_twice_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'width' is given twice"):
+    with pytest.raises(ConfigError, match="'width' was passed twice"):
         from_words(["width=1", "width=2"])
 
 

@@ -170,7 +170,7 @@ def test_fsck_finds_and_repairs_damaged_limits(cli: Any, client: Any, redis: Any
     assert found.code == 1
     assert sorted(found.out.splitlines()) == [
         "limit \\xff{}: not a limit's name",
-        "limit erp: a lease that ends too late: holders",
+        "limit erp: a lease with an impossible end: holders",
         "limit erp: key of another type: string: settings",
         "limit stripe: advice is not a number: state",
         "limit stripe: starts out of order: ring",

@@ -45,12 +45,12 @@ def worker(client: Any) -> Any:
 
 
 def test_answers_are_shown(cli: Any, worker: Any) -> None:
-    worker(OrderAnswer("w", "", "done", "it takes no new messages"))
+    worker(OrderAnswer("w", "", "done", "it stopped fetching messages"))
     ended = cli("control", "quiet", "w", "--wait", "2m")
-    assert (ended.code, ended.out) == (0, "w: it takes no new messages\n")
-    worker(OrderAnswer("w", "", "refused", "the worker is leaving already"))
+    assert (ended.code, ended.out) == (0, "w: it stopped fetching messages\n")
+    worker(OrderAnswer("w", "", "refused", "the worker is already stopping"))
     ended = cli("control", "resume", "w", "--wait", "2m")
-    assert (ended.code, ended.out) == (1, "w: refused: the worker is leaving already\n")
+    assert (ended.code, ended.out) == (1, "w: refused: the worker is already stopping\n")
     stack = ChildStack(9, (("low", "a\x1b"),), "Thread 0x1\n  File in gated")
     worker(OrderAnswer("w", "", "done", "stacks of 1 child", 1, (stack,)))
     lines = cli("control", "dump", "w", "--child", "9", "--wait", "2m").out.splitlines()

@@ -162,7 +162,7 @@ def test_signal_ends_a_wait(cli, client, approved):
         (["check", "import:1", "import:\udcff"], r"'import:\udcff' is not the id of a flow"),
         (
             ["show", ""],
-            "any of _:@+-, in the name also dots; jobq flow list shows those that there are",
+            "any of _:@+-, in the name also dots; jobq flow list shows the existing flows",
         ),
         (["check", "import:" + "1" * 64], "is not the id of a flow, which is name:id of up to 64"),
     ],

@@ -48,7 +48,7 @@ def test_what_is_set_wins_until_it_is_unset(cli, client):
         (["set", "stripe", "0"], "max_slots=0 is out of range"),
         (
             ["set", "stripe", "50"],
-            "'50' can't be a rule for stripe, which programs declare as '100/m'",
+            "'50' doesn't fit limit stripe, which programs declare as '100/m'",
         ),
         (["set", "{x}", "1/m"], "limit '{x}' can't be used"),
         (["hold", "stripe", "31d"], "is out of range; it must be between 0 seconds and 30 days"),

@@ -69,7 +69,7 @@ def test_push_adds_a_resque_job(cli, redis):
      (["HardWorker", "--sidekiq", "a", "--resque", "b"], "no queue given"),
      (["HardWorker", "--resque", "low", "--delay", "5s"], "Resque has no --delay"),
      (["HardWorker", "--sidekiq", "low", "a=1"], "don't support keyword arguments: a"),
-     (["hard worker", "--sidekiq", "low"], "names no class"),
+     (["hard worker", "--sidekiq", "low"], "is not a class name"),
      (["HardWorker", "--resque", "resque:low"], "write low, or use --resque-namespace resque")],
 )  # fmt: skip
 def test_push_that_makes_no_sense_is_refused(cli, redis, words, complaint):
@@ -157,7 +157,7 @@ def test_workers_shows_those_with_a_sign_of_life(cli, redis):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [(["--ruby-job", "A=b"], "add --sidekiq or --resque"),
-     (["--sidekiq", "{a}"], "can't be used"), (["--sidekiq", "a", "--ruby-job", "A"], "maps no name"),
+     (["--sidekiq", "{a}"], "can't be used"), (["--sidekiq", "a", "--ruby-job", "A"], "is not a mapping"),
      (["--sidekiq", "a", "--ruby-job", "A=no.such"], "A=no.such: no job 'no.such' here")],
 )  # fmt: skip
 def test_worker_refuses_an_intake_that_makes_no_sense(cli, options, complaint):

@@ -45,7 +45,7 @@ def test_next_prints_local_times(line: Any) -> None:
     ("words", "says"),
     [
         (("next", "0 7 * *"), "has 4 fields; write minute"),
-        (("next",), "one of the two"),
+        (("next",), "needs either a cron expression"),
         (("next", "@daily", "--tz", "Mars"), "can't be used as a time zone"),
         (("pause", "nobody"), "no schedule 'nobody'"),
         (("add", "a b", "x.y", "--every", "1m"), "without spaces"),

@@ -116,7 +116,7 @@ def test_names_and_edges_that_cannot_be_are_refused():
         flow.step(report.args([]), after=first.result)  # type: ignore[arg-type]
     with refused(r"3 is not a job; pass the job and then its arguments: flow\.step"):
         flow.step(3)  # type: ignore[call-overload]
-    with refused("map 'load-2' keeps no results; pass results=True"):
+    with refused("map 'load-2' doesn't keep results; pass results=True"):
         _ = flow.map(load, [1]).results
     with refused("name= is an argument of shop.rename and of step"):
         flow.step(rename, name="x")
@@ -161,7 +161,7 @@ def test_key_made_from_arguments_is_for_members_that_are_sent_at_once():
     assert flow.map(keyed, [1]).options == {}
     for items, after in (([1], first), (first.result, None)):
         with refused(
-            r"map 'load-3' waits, so its members can't have keys .* with options\(key=\"…\"\)"
+            r"map 'load-3' has to wait, so its members can't have keys .* with options\(key=\"…\"\)"
         ):
             flow.map(keyed, items, after=after)
     assert flow.map(load.options(key="acme"), [1], after=first).options == {"key": "acme"}

@@ -417,7 +417,7 @@ def test_a_map_of_a_key_is_enqueued_as_its_line_has_room(flowing: Flowing, caplo
     assert len(ran) == len(set(ran)) == 603
     assert [m for m in ran if ".rows." in m] == [f"~{F}.r1.rows.{number}" for number in range(600)]
     assert flowing.facts(F).state == "done" and flowing.left() == []
-    said = [one for one in caplog.records if "waits for room" in one.getMessage()]
+    said = [one for one in caplog.records if "is waiting for room" in one.getMessage()]
     assert [one.levelname for one in said] == ["WARNING"]
     assert store.facts() is not None
 

@@ -107,7 +107,7 @@ def test_a_line_that_stays_full_ends_the_start_and_the_same_start_goes_on(
         return found
 
     with pytest.raises(
-        KeyFullError, match=r"map rows of flow import:7 waits: .*start the same flow again"
+        KeyFullError, match=r"map rows of flow import:7 found no room .*start the same flow again"
     ):
         flow().start()
     assert low.admin.counts().ready == 7
@@ -233,7 +233,7 @@ def test_start_stores_no_sub_flow_when_the_flow_has_other_steps(client: Any, red
     other, flow = (Flow(name, "7", client=client) for name in ("new", "outer"))
     other.step(load, 1)
     flow.flow(other)
-    with pytest.raises(FlowConflictError, match="other steps"):
+    with pytest.raises(FlowConflictError, match="different steps"):
         flow.start()
     assert redis.keys("jobq:flow:{new:7}*") == []
 

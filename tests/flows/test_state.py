@@ -138,7 +138,7 @@ def test_what_a_flow_waits_for():
         ("rows", "member", "2 of 5 members of step rows (queue low)"),
         ("more", "adding", "the producer of step more: 250 members, the last came 10 m 00 s ago"),
         ("gate", "signal", "a signal for gate, or 2 m 00 s more"),
-        ("clock", "timer", "the time of clock, in 5 m 00 s"),
+        ("clock", "timer", "the timeout of clock, in 5 m 00 s"),
         ("sub", "flow", "flow part:7"),
         ("send", "member", "step send (queue mails)"),
         (

@@ -57,7 +57,7 @@ def test_alias_is_rejected_when_it_is_the_name_of_a_job(registry: Registry, alia
 
 def test_name_is_rejected_when_another_job_has_it_as_its_alias(registry: Registry):
     job(name="new", aliases=["old"], registry=registry)(receipt)
-    with pytest.raises(JobAlreadyRegisteredError, match="takes over"):
+    with pytest.raises(JobAlreadyRegisteredError, match="is an alias of job"):
         job(name="old", registry=registry)(other)
 
 

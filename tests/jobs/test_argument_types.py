@@ -225,7 +225,7 @@ def test_annotation_that_cannot_be_decoded_counts_as_none_and_is_logged_once(
             assert echo.encoded(([1],), {}) == (([1],), {})
     said = [record.getMessage() for record in caplog.records if "argument" in record.getMessage()]
     [line] = said
-    assert line.startswith("echo: the annotation of argument 'value' can't be decoded")
+    assert line.startswith("echo: the annotation of argument 'value' can't be used for decoding")
 
 
 def test_annotation_that_cannot_be_decoded_is_logged_at_declaration_and_not_again(registry, caplog):

@@ -62,7 +62,7 @@ def test_none_is_a_checkpoint_and_without_a_worker_it_lives_in_the_attempt(
 
 def test_an_attempt_that_was_overtaken_neither_keeps_nor_reads(inside: Callable[..., Any]):
     def look(context: Any) -> tuple[bool, bool]:
-        with pytest.raises(LeaseLostError, match="taken mid-1 over"):
+        with pytest.raises(LeaseLostError, match="taken over mid-1"):
             _ = context.checkpoint_value
         return context.checkpoint(1), context.lease_valid()
 

@@ -314,7 +314,7 @@ def test_policy_that_fails_in_any_way_leaves_the_default_one(
 ):
     fails = raising(registry, ValueError("x"), retry=answering(answer), retries=1)
     ended = run(fails)
-    assert "the retry rules of jobs.fail failed" in caplog.text
+    assert "the retry policy of jobs.fail failed" in caplog.text
     assert ended.outcome == "retry"
     assert 0 <= (ended.backoff or 0) <= 5
     assert run(fails, attempt=2).outcome == "dead"

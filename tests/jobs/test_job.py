@@ -97,7 +97,7 @@ def test_result_of_a_dead_message_is_its_failure(registry, client, work):
 
 def test_result_that_does_not_come_in_time_is_a_timeout(add):
     receipt = add.enqueue(1)
-    with pytest.raises(ResultTimeoutError, match=f"within 0.05 s; `jobq why {receipt.mid}` says"):
+    with pytest.raises(ResultTimeoutError, match=f"within 0.05 s; run `jobq why {receipt.mid}`"):
         receipt.result(timeout=0.05)
     with pytest.raises(TimeoutError):
         receipt.result(timeout=0)

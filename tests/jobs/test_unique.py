@@ -136,7 +136,7 @@ def test_duplicate_error_names_what_lives_and_since_when(declare, take, client):
     send.options(until="1h").enqueue(8)
     take()[1]()
     with pytest.raises(
-        DuplicateError, match=r"^send=8 ran already, and is refused for another 1 h 00 m$"
+        DuplicateError, match=r"^send=8 already ran, and its id is rejected for another 1 h 00 m$"
     ):
         send.options(until="1h").enqueue(8)
 
@@ -149,7 +149,9 @@ def test_bulk_counts_a_repeat_as_a_conflict(declare, queue):
     newest = send.options(on_conflict="replace")
     assert actions(*newest.enqueue_many([(1000, "a"), (1000, "b")])) == ["added", "updated"]
     assert b'"b"' in queue.content(send.unique_mid(1000))
-    with pytest.raises(DuplicateError, match=r"^2 of 3 calls of send wait or run already") as why:
+    with pytest.raises(
+        DuplicateError, match=r"^2 of 3 calls of send are already waiting or running"
+    ) as why:
         send.options(on_conflict="raise").enqueue_many([(1,), (2000,), (2000,)])
     assert len(why.value.receipts) == 2
     assert queue.status(send.unique_mid(2000)).word == "queued"
@@ -254,7 +256,7 @@ def test_what_contradicts_is_refused_with_its_value(declare, options):
 
 def test_arguments_that_json_does_not_know_are_refused_where_they_are_compared(declare, queue):
     with pytest.raises(
-        ConfigError, match=r"unique of send needs arguments that JSON knows.*unique=lambda"
+        ConfigError, match=r"unique of send needs arguments that JSON supports.*unique=lambda"
     ):
         declare(unique=True).enqueue({1, 2})
     with pytest.raises(ConfigError, match="JSON"):

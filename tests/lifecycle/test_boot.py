@@ -106,7 +106,10 @@ def test_thread_at_import_is_warned_of_when_threads_are_allowed(start, tmp_path,
     send("quick", "a")
     until(lambda: ledger.lines("end", "a"))
     assert worker.stop() == 0
-    assert "a thread still runs: poller (threading.Event.wait)" in worker.log
+    assert (
+        "a thread is still running after the modules were loaded: poller (threading.Event.wait)"
+        in worker.log
+    )
     assert "stays locked" in worker.log
 
 
@@ -124,7 +127,7 @@ def test_connections_opened_at_import_are_named(start, tmp_path, send, ledger):
         until(lambda: ledger.lines("end", "a"))
     assert worker.stop() == 0
     what = f"SQLite database {tmp_path}/shop.db, connection to 127.0.0.1:{port};"
-    assert f"shared by all children: {what}" in worker.log
+    assert f"are shared by all children: {what}" in worker.log
 
 
 @pytest.mark.one_server
@@ -163,7 +166,7 @@ def test_second_worker_of_a_name_has_one_of_its_own_and_orders_reach_both(start,
 
     both = until(seen)
     assert {one.pid for one in both} == {first.pid, second.pid}
-    until(lambda: f"this one is shown as {both[1].name}" in " ".join(second.log.split()))
+    until(lambda: f"this worker is shown as {both[1].name}" in " ".join(second.log.split()))
     sent = {
         name: orders.send(client, entry, "drain", by="anna")
         for name, entry in presence.workers_named(client, ["web"]).items()

@@ -61,16 +61,16 @@ def test_worker_starts_and_serves_the_others_when_queues_are_broken(
     for number in range(200):
         send("quick", f"q{number}")
     until(lambda: len(ledger.names("end")) == 200)
-    until(lambda: set(told(worker, "refuses its calls")) == set(names))
+    until(lambda: set(told(worker, "rejects its calls")) == set(names))
 
     for one, key in zip(broken, WRONG_TYPES, strict=True):
         redis.delete(keys.key(one.prefix, key))
         send("quick", one.name, to=one)
     until(lambda: len(ledger.names("end")) == 209)
-    until(lambda: set(told(worker, "back after")) >= set(names))
+    until(lambda: set(told(worker, "the server answers again after")) >= set(names))
     assert worker.stop() == 0
     # Once per change, however often they were asked.
-    assert set(told(worker, "refuses its calls").values()) == {1}
+    assert set(told(worker, "rejects its calls").values()) == {1}
     assert "exited with" not in worker.log
     assert "Traceback" not in worker.log
 

@@ -154,7 +154,7 @@ def test_batch_that_is_on_its_way_to_a_child_that_hangs_is_run_by_another(
     send("quick", "next")
     until(lambda: ledger.lines("end", "next"))
     assert worker.stop() == 0
-    assert "refused" not in worker.log
+    assert "was rejected" not in worker.log
 
 
 @pytest.mark.parametrize("limit", [1, 3])
@@ -174,7 +174,7 @@ def test_poison_is_dead_after_exactly_so_many_crashes_while_others_flow(
     assert worker.stop() == 0
     said = [line for line in worker.log.splitlines() if "crashed:" in line]
     assert [line.rpartition("; ")[2] for line in said] == ["it runs again"] * (limit - 1) + [
-        "it is dead, having crashed too often"
+        "it was dead-lettered after too many crashes"
     ]
     for attempt, line in enumerate(said, 1):
         assert f"kills poison attempt {attempt} of queue low crashed: child " in line

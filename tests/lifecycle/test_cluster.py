@@ -92,7 +92,7 @@ def test_queues_of_other_nodes_go_on_when_a_node_is_silent(
     until(lambda: all(queue.admin.counts().messages == 0 for queue in silent))
 
     away()
-    [told] = until(lambda: lines(worker, "server away for"))
+    [told] = until(lambda: lines(worker, "no answer from the server for"))
     assert "4 other queues continue" in told
     assert all(queue.name in told for queue in silent)
     for number in range(200):
@@ -106,13 +106,13 @@ def test_queues_of_other_nodes_go_on_when_a_node_is_silent(
     until(lambda: ledger.lines("end", "long"))
 
     away.end()
-    until(lambda: lines(worker, ": back after "))
+    until(lambda: lines(worker, ": the server answers again after "))
     for queue in silent:
         send("quick", f"after-{queue.name}", to=queue)
     until(lambda: len(ledger.lines("end")) == 205)
     assert worker.stop() == 0
-    assert len(lines(worker, "server away for")) == 1
-    assert len(lines(worker, ": back after ")) == 1
+    assert len(lines(worker, "no answer from the server for")) == 1
+    assert len(lines(worker, ": the server answers again after ")) == 1
     assert "Traceback" not in worker.log
     assert all(queue.admin.fsck() == [] for queue in queues)
 

@@ -134,7 +134,7 @@ def test_batch_tells_of_failures_and_is_done_after_a_retry(
     ]
     with pytest.raises(JobFailedError, match="skipped, because load is failed"):
         run.result("tell")
-    with pytest.raises(ResultNotStoredError, match="keeps no result"):
+    with pytest.raises(ResultNotStoredError, match="doesn't keep its result"):
         run.result(batch.calls)
     (notes.folder / "lucky").touch()
     run.retry()
@@ -240,7 +240,9 @@ def test_what_is_said_too_late_or_otherwise_is_refused(client: Any):
 
     run = flow("a").start()
     flow("a").start()
-    with pytest.raises(FlowConflictError, match="import:1 was started with other steps"):
+    with pytest.raises(
+        FlowConflictError, match="import:1 was already started with different steps"
+    ):
         flow("b").start()
     with pytest.raises(Exception, match="has no wait named 'stop'; it has go"):
         run.signal("stop")
@@ -249,7 +251,7 @@ def test_what_is_said_too_late_or_otherwise_is_refused(client: Any):
     run.cancel()
     with pytest.raises(FlowClosedError, match="is cancelled; it can't be signalled"):
         run.signal("go")
-    with pytest.raises(FlowClosedError, match="import:2 is not there"):
+    with pytest.raises(FlowClosedError, match="import:2 doesn't exist"):
         FlowRun("import", "2", client=client).status()
 
 

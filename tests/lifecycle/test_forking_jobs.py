@@ -19,7 +19,7 @@ def ran_once(queue, ledger, worker, names):
     assert worker.stop() == 0
     assert worker.log.count(" starts 1 child") == worker.log.count(" started") == 1, worker.log
     assert queue.admin.fsck() == []
-    assert "refused" not in worker.log
+    assert "was rejected" not in worker.log
 
 
 @pytest.mark.parametrize("middleware", ["no", "yes"], ids=["plain", "middleware-and-import"])

@@ -41,7 +41,7 @@ def test_worker_stays_live_and_says_full_when_the_server_is_full(
     assert worker.log.count("the server is full") == 1
     client.command("CONFIG", "SET", "maxmemory", 0)
     until(lambda: ask("/readyz") == (200, "ok"))
-    assert "the server has memory again" in worker.log
+    assert "the server has free memory again" in worker.log
     assert worker.stop() == 0
 
 

@@ -85,7 +85,7 @@ def test_stopped_supervisor_is_seen_and_a_killed_monitor_comes_back(served):
     worker, ask = served("--processes", "1")
     until(lambda: ask("/readyz") == (200, "ok"))
     monitor_of(worker).kill()
-    until(lambda: "the monitor process died; it is started again" in worker.log)
+    until(lambda: "the monitor process died; restarting it" in worker.log)
     until(lambda: ask("/readyz") == (200, "ok"))
     worker.send(signal.SIGSTOP)
     until(lambda: ask("/healthz")[0] == 503)

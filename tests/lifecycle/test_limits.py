@@ -32,7 +32,7 @@ def test_hard_timeout_kills_the_child_and_counts_as_a_crash(queue, start, send, 
     assert dead.ncrashes == 2
     assert "hard timeout" in dead.reason
     assert worker.stop() == 0
-    assert worker.log.count("is killed: a job ran past its hard timeout") == 2
+    assert worker.log.count("a job exceeded its hard timeout") == 2
 
 
 @pytest.mark.parametrize("shares", [[10, 10, 5], [10]])

@@ -49,7 +49,7 @@ def test_source_is_replaced_when_it_is_killed(start, push, ledger):
     push("quick", "b")
     until(lambda: ledger.lines("end", "b"))
     assert worker.stop() == 0
-    assert f"the message source {killed} left with -9" in worker.log
+    assert f"message source {killed} exited with -9" in worker.log
 
 
 def test_source_dies_with_its_supervisor(start, push, ledger):

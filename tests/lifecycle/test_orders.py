@@ -69,7 +69,7 @@ def test_worker_obeys_each_order(start, send, ledger, queue, client, redis, orde
     assert ordered("resume").outcome == "refused"
     ledger.gate("b").touch()
     assert worker.wait() == 0 and ledger.lines("end", "b")
-    assert "order 'quiet', given by 'anna'" in worker.log
+    assert "received order 'quiet' from 'anna'" in worker.log
     assert not redis.exists("jobq:orders:w")
 
 

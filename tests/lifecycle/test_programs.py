@@ -44,7 +44,7 @@ def test_programs_of_a_job_end_with_it_at_its_hard_timeout_and_earlier_ones_run_
     until(lambda: not any(runs(pid) for pid in killed["programs"]), "a program goes on")
     assert all(runs(pid) for pid in before["programs"])
     assert worker.stop() == 0
-    assert "programs of its jobs are ended" in worker.log
+    assert "the programs started by its jobs were killed" in worker.log
     for pid in before["programs"]:
         os.kill(pid, signal.SIGKILL)
 
@@ -64,7 +64,7 @@ def test_programs_of_a_job_end_when_its_child_crashes_and_earlier_ones_run_on(
     until(lambda: not any(runs(pid) for pid in crashed["programs"]), "a program goes on")
     assert all(runs(pid) for pid in before["programs"])
     assert worker.stop() == 0
-    assert "programs of its jobs are ended" in worker.log
+    assert "the programs started by its jobs were killed" in worker.log
     for pid in before["programs"]:
         os.kill(pid, signal.SIGKILL)
 

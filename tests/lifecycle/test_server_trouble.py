@@ -157,11 +157,11 @@ def test_child_that_the_server_refuses_as_it_wakes_waits_until_that_is_mended(
     redis.rename(meta, f"{meta}-kept")
     redis.set(meta, "not what a script can read")
     redis.lpush(queue.wake_key, "1")
-    until(lambda: "queue low: the server refuses its calls" in worker.log)
+    until(lambda: "queue low: the server rejects its calls" in worker.log)
     redis.rename(f"{meta}-kept", meta)
     send("quick", "a")
     until(lambda: ledger.lines("end", "a"))
-    until(lambda: "queue low: back after" in worker.log)
+    until(lambda: "queue low: the server answers again after" in worker.log)
     assert worker.stop() == 0
     assert "exited with" not in worker.log
 

@@ -69,5 +69,5 @@ def test_job_that_heeds_nothing_is_killed_by_a_supervisor_that_gets_no_answer(
 ):
     send("stubborn_in_silence", "a", own.process.pid, to=own_queue)
     log = patient()
-    until(lambda: "its leases ended and its job still runs" in log.read_text())
+    until(lambda: "its leases ended and its job is still running" in log.read_text())
     assert len(ledger.lines("start", "a")) == 1

@@ -245,10 +245,10 @@ def test_cancelled_job_is_logged_as_cancelled_at_info(start, send, ledger, queue
     worker = start("--processes", "1", "--lease", "3s")
     until(lambda: ledger.lines("start", "a"))
     assert queue.cancel("a") == ["cancelled"]
-    until(lambda: "a was cancelled; stopping it" in worker.log)
+    until(lambda: "stopping a, which was cancelled" in worker.log)
     until(lambda: ledger.lines("aborted", "a"))
     assert worker.stop() == 0
-    [line] = [line for line in worker.log.splitlines() if "was cancelled" in line]
+    [line] = [line for line in worker.log.splitlines() if "which was cancelled" in line]
     assert " INFO " in line and "lock" not in worker.log
-    [line] = [line for line in worker.log.splitlines() if " stopped: " in line]
-    assert " INFO " in line and "stopped: cancelled, or" in line
+    [line] = [line for line in worker.log.splitlines() if " stopped " in line]
+    assert " INFO " in line and "it was cancelled, or its lease was lost" in line

@@ -66,7 +66,7 @@ def test_effect_comes_twice_and_the_late_end_is_refused_when_the_whole_worker_wa
     until(lambda: len(ends(ledger)) == 2)
     until(lambda: queue.status("a").word in ("nil", "done-awaiting-gc"))
     wake(pids)
-    until(lambda: "refused" in zombie.log)
+    until(lambda: "was rejected" in zombie.log)
     assert other.stop() == leave(zombie) == 0
     first, second = ends(ledger)
     assert first < second
@@ -98,7 +98,7 @@ def test_woken_run_is_stopped_once_when_its_child_and_its_supervisor_both_notice
     other = start(*LONG, module=MODULE)
     until(lambda: len(ends(ledger)) == 1)
     wake(pids)
-    until(lambda: "its lock is lost or it was cancelled" in zombie.log)
+    until(lambda: "its lock was lost or it was cancelled" in zombie.log)
     ledger.gate("a").touch()
     until(lambda: ledger.lines("aborted", "a"))
     assert zombie.stop() == other.stop() == 0
@@ -123,7 +123,7 @@ def test_late_end_leaves_a_new_message_of_the_same_mid_alone(
         third = start(*LONG, module=MODULE)
         until(lambda: len(ledger.lines("start", "a")) == 2)
     wake(pids)
-    until(lambda: "refused" in zombie.log)
+    until(lambda: "was rejected" in zombie.log)
     # It lives: waiting for the woken worker, or at its run.
     assert queue.status("a").word in ("queued", "locked")
     ledger.gate("a").touch()

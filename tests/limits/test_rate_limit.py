@@ -137,7 +137,7 @@ def test_the_server_wins_over_the_program_and_that_is_logged_once(client, at, ca
     with caplog.at_level(logging.WARNING, "jobq.limits"):
         assert [bool(limit.try_acquire(now=at(i))) for i in range(4)] == [True, True, True, False]
     [record] = caplog.records
-    assert "the rate 3/m that was set on the server overrides 1/m" in record.getMessage()
+    assert "the rate 3/m set on the server overrides 1/m" in record.getMessage()
     limit.calls.perform(limit.calls.run_steps("set", {"most": "", "span_ms": ""}))
     assert not limit.try_acquire(now=at(30_000))
 

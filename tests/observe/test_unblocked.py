@@ -68,7 +68,7 @@ def test_lines_are_dropped_and_counted_when_nobody_reads(ends):
     stream.write("last\n")
     assert taken + all_there(reader) == (
         LINE * nlines
-        + "after\n31 lines of the log were dropped, because its reader was blocked\nlast\n"
+        + "after\n31 log lines were dropped, because the reader of the log was blocked\nlast\n"
     )
     assert stream.ndropped == 0
 
@@ -83,7 +83,7 @@ def test_handler_tells_in_its_own_format_how_many_lines_were_dropped(ends):
     all_there(reader)
     handler.emit(record)
     assert '"level": "warning"' in (note := all_there(reader).splitlines()[-1])
-    assert '"message": "1 lines of the log were dropped' in note
+    assert '"message": "1 log lines were dropped' in note
 
 
 def test_writer_of_a_shared_pipe_still_blocks_for_others(ends):

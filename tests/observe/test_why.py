@@ -57,7 +57,7 @@ def facts(word: str = "queued", **more: Any) -> MessageFacts:
         (facts(not_before=NOW + 8_000, attempts=1), ["retrying"], "after 1 attempt"),
         (facts(not_before=NOW + 8_000, unknowns=3), ["unknown_backoff"], "does not know its job (3 times)"),
         (facts(not_before=NOW + 8_000, history=(LIMITED,)), ["limited"],
-         "due in 8 s: limit stripe allowed no start 2 s ago"),
+         "due in 8 s: limit stripe rejected a start 2 s ago"),
         (facts(not_before=NOW + 8_000, history=(Event("snoozed", "m", NOW),)), ["snoozed"], "asked to run later"),
         (facts("nil", history=(Event("expired", "m", NOW - 5_000, worker="w"),)), ["expired"], "expired 5 s ago by w"),
         (facts(not_before=NOW - 9_000), ["upkeep_late"], "it was due 9 s ago"),
@@ -294,7 +294,7 @@ def test_message_that_a_limit_refused_names_the_limit(queue: Queue, client: Clie
     assert isinstance(call, Call)
     queue.finish([executor.run(call)])
     [reason] = why(Collector(queue).collect("m"))
-    assert reason.code == "limited" and ": limit stripe allowed no start" in reason.sentence
+    assert reason.code == "limited" and ": limit stripe rejected a start" in reason.sentence
 
 
 def test_message_behind_a_key_says_what_holds_the_key_up(queue: Queue, client: Client):

@@ -51,7 +51,7 @@ def test_notebook_enqueues_once_however_often_it_runs(valkey_client, tmp_path):
     first, again = done.stdout.split("again\n")
     assert "late carts: 48" in first
     assert re.search(r"\| *mail\| *48\| *0\| *0\| *0\|", first)
-    assert "48 of 48 rows were enqueued already" in done.stderr
+    assert "48 of 48 rows were skipped" in done.stderr
     # The four that failed are ready again once their backoffs end.
     assert re.search(r"\| *mail\| *[0-4]\| *0\| *44\| *0\|", again)
     assert re.search(r"\|shop\.remind\| *done\| *44\|", again)

@@ -69,7 +69,7 @@ def test_eviction_is_read_from_settings_or_unknown() -> None:
     ("changed", "level", "word"),
     [
         ({}, "ok", "everysec"),
-        ({"settings": {"appendfsync": "always"}}, "ok", "nothing that was answered"),
+        ({"settings": {"appendfsync": "always"}}, "ok", "no acknowledged write"),
         ({"settings": {"appendfsync": "no"}}, "warn", "appendfsync no"),
         ({"settings": {}}, "ok", "unknown"),
         ({"aof_enabled": "0", "settings": {"save": "900 1"}}, "warn", "snapshots only"),
@@ -154,7 +154,7 @@ def test_valkey_is_told_from_redis() -> None:
 def test_rights_that_lack_come_with_the_words_that_grant_them() -> None:
     lacks = {"jobq:{doctor}:messages": ["XADD", "GET"], "jobq:queues": []}
     finding = found("rights", refused=lacks, user="app")
-    assert finding.value == "user app may not send XADD, GET on jobq:{doctor}:messages"
+    assert finding.value == "user app has no right to send XADD, GET on jobq:{doctor}:messages"
     assert finding.remedy == "ACL SETUSER app ~jobq:* +get +xadd"
 
 

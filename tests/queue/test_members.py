@@ -148,9 +148,9 @@ def test_members_of_a_map_are_refused_when_one_has_no_number(queue: Queue, redis
 
 def test_members_are_refused_from_anybody_but_flows(queue: Queue, at: Any):
     for refused in ({}, {"until": "done"}, {"until": "start", "on_conflict": "replace"}):
-        with pytest.raises(ConfigError, match="belong to flows"):
+        with pytest.raises(ConfigError, match="are reserved for steps of flows"):
             queue.enqueue(b"v", mid="~x", **refused)
-    with pytest.raises(ConfigError, match="belong to flows"):
+    with pytest.raises(ConfigError, match="are reserved for steps of flows"):
         queue.enqueue_many([("a", b"v"), ("~x", b"v")])
     with pytest.raises(ConfigError, match="begin with '~'"):
         queue.enqueue_members([("x", b"v")])

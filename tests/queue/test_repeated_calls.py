@@ -172,7 +172,7 @@ def test_buffered_call_that_was_accepted_is_not_called_unknown(far, proxy, queue
     buffered.client.flush(60)
     told = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
     assert len(told) == 1
-    assert "accepted, and not confirmed to be durable: m for queue low" in told[0]
+    assert "accepted but not confirmed as durable: m for queue low" in told[0]
     assert queue.status("m").word == "queued"
     assert queue.admin.counts().messages == 2
 
@@ -198,7 +198,7 @@ def test_call_beyond_the_bound_is_unknown_however_long_the_patience(
     proxy.release()
     assert isinstance(outcome[0], UnavailableError)
     assert outcome[0].mids == ("m",)
-    assert "isn't repeated any more" in str(outcome[0])
+    assert "is no longer repeated" in str(outcome[0])
     assert queue.status("m").word == "nil"
 
 

@@ -82,8 +82,8 @@ def test_arguments_that_do_not_fit_are_refused_before_a_worker_runs(registry: Re
 @pytest.mark.parametrize(
     ("cron", "options", "words"),
     [
-        (None, {}, "one of the two"),
-        ("@daily", {"every": 60}, "one of the two"),
+        (None, {}, "needs either a cron expression"),
+        ("@daily", {"every": 60}, "needs either a cron expression"),
         (5, {}, "5 is not a cron expression"),
         (" ", {}, "' ' is not a cron expression"),
         (None, {"every": 60, "tz": "UTC"}, "leave one out"),

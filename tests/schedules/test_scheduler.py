@@ -89,7 +89,7 @@ def test_ticks_have_the_key_of_their_job(
 
     assert keys == [("a", 1), ("a", 1)]
     assert [record.message for record in caplog.records] == [
-        "schedule bad can't be enqueued: the call of work can't be made: "
+        "schedule bad could not enqueue its job: work can't be called: "
         "IndexError('string index out of range')"
     ]
 
@@ -114,7 +114,7 @@ def test_schedule_that_cant_be_enqueued_holds_back_no_other(
     # A look that never comes to the last one would be repeated at once, without end.
     ran = passing.run(180 * MINUTE + 1_000, looking)
     assert [minute for minute, _ in ran] == [180]
-    assert len([one for one in caplog.records if "can't be enqueued" in one.getMessage()]) == 2
+    assert len([one for one in caplog.records if "could not enqueue" in one.getMessage()]) == 2
 
 
 def test_each_tick_runs_once_when_several_schedulers_look(passing: Time, registry: Registry):

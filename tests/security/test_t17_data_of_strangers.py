@@ -160,7 +160,7 @@ def test_empty_folder_that_others_can_read_becomes_yours_alone_and_so_do_all_fil
         embedded.stop(settings)
     finally:
         os.umask(before)
-    [said] = [record for record in caplog.records if "could be read" in record.getMessage()]
+    [said] = [record for record in caplog.records if "was readable" in record.getMessage()]
     assert said.levelname == "WARNING"
     assert str(data) in said.getMessage()
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (data, *data.rglob("*"))}

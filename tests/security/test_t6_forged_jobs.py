@@ -463,7 +463,7 @@ def test_done_call_does_not_run_again_when_it_is_put_back(sealed, redis, mode):
         put_back(redis, receipt.mid, content)
         assert place.drain() == ["once"]
     assert {one.reason for one in place.queue.admin.dead()} == {
-        "this sealed call was done already and has been put back"
+        "this sealed call had already run and was enqueued again by someone else"
     }
     # The same call once more is another one.
     place.work.options(mid=receipt.mid).enqueue("once")

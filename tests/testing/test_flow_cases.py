@@ -142,7 +142,7 @@ def test_sub_flow_is_refused_from_a_running_step_and_with_keys_made_from_argumen
     inner.map(note.options(key=lambda what: str(what)), [1, 2])
     outer = Flow("outer", client=jobq.client)
     outer.flow(inner)
-    with pytest.raises(ConfigError, match="map 'note' waits, so its members can't have keys"):
+    with pytest.raises(ConfigError, match="map 'note' has to wait, so its members can't have keys"):
         outer.start()
 
 
@@ -172,7 +172,7 @@ def test_flow_that_was_started_takes_no_steps_and_one_that_was_cancelled_no_retr
         flow.step(note, 2)
     assert flow.start().status().by_name.keys() == {"note"}
     run.cancel()
-    with pytest.raises(FlowClosedError, match="is cancelled; it can't be retried; start it"):
+    with pytest.raises(FlowClosedError, match="is cancelled and can't be retried; start it"):
         run.retry()
 
 
@@ -186,7 +186,7 @@ def test_failures_beyond_those_that_are_read_say_so(
     first, second = StepResults(jobq.client, run.status().facts.run).failures("load")
     assert first["reason"].startswith("ValueError: odd")
     assert second["reason"] == (
-        "dead (errors are read for the first 1 only; jobq why ~load:1.r1.load.1 tells this one)"
+        "dead (errors are read for the first 1 only; jobq why ~load:1.r1.load.1 shows this error)"
     )
 
 

@@ -241,7 +241,7 @@ def test_worker_is_a_process_that_knows_the_jobs_of_the_test(jobq, registry, tmp
     with jobq.worker() as worker:
         write.enqueue("a")
         worker.wait(timeout=120)
-        with pytest.raises(ConfigError, match="goes by the server's clock"):
+        with pytest.raises(ConfigError, match="uses the server's clock"):
             jobq.clock.move(60)
     assert (tmp_path / "a").read_text() != str(os.getpid())
     with pytest.raises(ZeroDivisionError), jobq.worker() as worker:

@@ -132,7 +132,8 @@ def waits(queue: Queue, client: Client, redis: Any, name: str) -> None:
         ("server_full", "the server is full"), ("paused", "waiting: the queue is paused"),
         ("delayed", "it was enqueued with a delay"),
         ("retrying", "attempt 1 failed: Timeout: 30 s"), ("deduped", "its id is rejected for another"),
-        ("snoozed", "the job asked to run later"), ("unknown_backoff", "the worker that got it does not know its job"),
+        ("snoozed", "the job asked to run later"), ("unknown_backoff", "the worker that received it does not know its "
+                                                                       "job"),
         ("no_worker", "no worker serves queue low"), ("all_quiet", "are quiet or stopping: web-7:4711"),
         ("unknown_job", "no worker of queue low knows the job a.unknown"), ("limited", "limit smtp 20/20"),
         ("upkeep_late", "the next dequeue of a worker makes it ready"),

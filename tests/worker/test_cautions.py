@@ -70,7 +70,7 @@ def test_server_is_slow_at_the_fifth_slow_command_in_a_row(cautions, clock, capl
     cautions.answered(170_000_000)
     cautions.answered(180_000_000)
     [warning] = warnings(caplog)
-    assert "170 ms for the last one" in warning
+    assert "170 ms for the last:" in warning
     assert "SLOWLOG" in warning
     clock.now += 60 * SECOND
     cautions.answered(190_000_000)
@@ -104,11 +104,11 @@ def test_refused_outcomes_are_one_warning_a_minute_with_the_remedy(clock, caplog
     endings = [Ending(mid=mid, token="t") for mid in "abc"]
     log(endings, ["stale", "ok", "stale"])
     [warning] = warnings(caplog)
-    assert warning.startswith("a: outcome 'done' refused")
+    assert warning.startswith("a: outcome 'done' was rejected")
     assert "--lease" in warning
     assert (
         caplog.records[-1].getMessage()
-        == "c: outcome 'done' refused, its lock was lost or it was cancelled"
+        == "c: outcome 'done' was rejected, because its lock was lost or it was cancelled"
     )
     clock.now += 60 * SECOND
     log(endings[1:2], ["stale"])

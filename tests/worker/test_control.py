@@ -82,6 +82,6 @@ def test_worker_serves_queues_that_its_source_names_later(supervisor, caplog):
     assert [member for member, _ in supervisor.restarting] == supervisor.members
     supervisor.plan.health.failed([1], BROKEN, "why", boot_ns())
     supervisor.upkeep.log_troubles()
-    assert "queue new: the server refuses its calls; 1 other queue continues" in caplog.text
+    assert "queue new: the server rejects its calls; 1 other queue continues" in caplog.text
     supervisor._serve_more({"new": 1, "third": 1, "fourth": 1})
     assert [queue.name for queue in supervisor.queues] == ["low", "new", "third"]

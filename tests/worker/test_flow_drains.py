@@ -64,7 +64,7 @@ def test_what_another_drainer_has_or_no_server_takes_is_left(
     drained.found = UnavailableError("away")
     for _ in range(2):
         assert not flows.noticed(1, is_busy=False) and flows.left == {0, 1}
-    assert caplog.text.count("what queue high says to flows waits: away") == 1
+    assert caplog.text.count("results in queue high can't be delivered to flows yet: away") == 1
     drained.found = 1
     assert flows.noticed(0, is_busy=False) and flows.left == {1}
 

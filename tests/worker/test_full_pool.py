@@ -59,7 +59,7 @@ def test_job_that_waits_for_a_result_while_all_slots_are_taken_is_warned_of_once
         assert wait() == []  # a slot is free
         announce(client, "b", 2)
         [text] = wait()
-        assert "waits for the result of inner" in text and "all 4 slots" in text
+        assert "is waiting for the result of inner" in text and "all 4 slots" in text
         assert "use a flow (jobq.Flow)" in text
         assert wait() == []
     finally:

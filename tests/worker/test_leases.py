@@ -95,6 +95,6 @@ def test_lost_lock_is_counted_and_logged_once_when_the_job_stops_late(
     for _ in range(3):
         assert renewals.renew([member], ask)
     assert counts == [1]
-    assert [record.getMessage() for record in caplog.records] == ["m was cancelled; stopping it"]
+    assert [record.getMessage() for record in caplog.records] == ["stopping m, which was cancelled"]
     # The child may have been busy when it was notified.
     assert member.notified == 3

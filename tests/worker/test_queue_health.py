@@ -91,11 +91,11 @@ def test_log_has_one_line_for_an_outage_and_one_for_its_end(clock, caplog):
     assert look() == []
     clock.now += 12 * SECOND
     assert look() == [
-        "queue q1: server away for 12 s; 8 other queues continue: no answer",
+        "queue q1: no answer from the server for 12 s; 8 other queues continue: no answer",
     ]
     health.failed([1], AWAY, "no answer", clock.now)
     assert look() == []
     clock.now += 48 * SECOND
     health.answered(1)
-    assert look() == ["queue q1: back after 60 s"]
+    assert look() == ["queue q1: the server answers again after 60 s"]
     assert look() == []

@@ -55,7 +55,7 @@ def test_one_ending_that_the_server_refuses_holds_up_no_other(line, queue, healt
     assert line.is_idle
     assert not health.state(0)
     assert queue.status("a").word == queue.status("c").word == "done-awaiting-gc"
-    assert "b: outcome 'done' is lost, the server refuses it" in caplog.text
+    assert "b: outcome 'done' was lost, because the server rejected it" in caplog.text
 
 
 def test_endings_wait_in_their_order_while_the_queue_is_broken(line, queue, redis):

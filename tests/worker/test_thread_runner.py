@@ -72,7 +72,7 @@ def test_stopped_job_is_told_why_and_can_tell_others():
     run.stop("hurry")
     run.stop("lost")
     thread.join()
-    why = "the worker must leave now"
+    why = "the worker must exit now"
     assert told == [(why, True, (why,))]
     assert (escaped, run.ending, run.why) == ([], None, "hurry")
     assert type(run.error).__name__ == "JobAborted"

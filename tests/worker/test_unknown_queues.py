@@ -34,12 +34,12 @@ def warned(client: Any, caplog: pytest.LogCaptureFixture) -> Any:
 
 def test_worker_names_the_nearest_queue_when_one_is_unknown(warned: Any):
     [line] = warned("mials", "mails")
-    assert line.startswith("--queues names mials (did you mean mails?): no job here declares it")
+    assert line.startswith("--queues names mials (did you mean mails?), but no job here uses it")
 
 
 def test_worker_warns_once_when_several_are_unknown(warned: Any):
     [line] = warned("mials", "xyz")
-    assert "mials (did you mean mails?), xyz: no job here declares them" in line
+    assert "mials (did you mean mails?), xyz, but no job here uses them" in line
 
 
 def test_worker_warns_again_when_its_earlier_start_listed_the_queue(warned: Any, client: Any):

@@ -204,9 +204,10 @@ def check_newest_commit(store: LakeStore, version: int | None = None) -> None:
         is_whole = False
     if not is_whole:
         raise LakeError(
-            f"the newest commit of the lake's table at {store.uri} is damaged: {path} "
+            f"the latest commit of the lake's table at {store.uri} is damaged: {path} "
             f"{'is cut off or overwritten' if content else 'is empty'}. Restore that file from a backup; without one, "
-            "delete it, run 'jobq lake check', and 'jobq lake ingest' reads again what the streams still have"
+            "delete it, run 'jobq lake check', and 'jobq lake ingest' reads the events that the streams still have "
+            "again"
         )
 
 

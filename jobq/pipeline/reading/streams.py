@@ -129,8 +129,8 @@ def _loss(view: str, name: str, lost: int) -> str:
             "(jobq topic retention), read sooner, or continue without them: failOnDataLoss=false"
         )
     return (
-        f"queue {name!r}: {lost:,} events were trimmed before they were read; keep more of them, read "
-        "sooner, or go on without them: failOnDataLoss=false"
+        f"queue {name!r}: {lost:,} events were trimmed before they were read; keep more of them, read sooner, or "
+        f"continue without them: failOnDataLoss=false"
     )
 
 

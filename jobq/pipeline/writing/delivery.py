@@ -165,9 +165,9 @@ class Delivery:
                 continue
             if monotonic() >= deadline:
                 raise KeyFullError(
-                    f"{left:,} rows of this partition found no room for {FULL_S:g} s: the line of {full.key} holds "
-                    f"{full.most:,} messages at most. All others are enqueued: raise its rule, or write again with the "
-                    "same ids or loadId once it is shorter", full.key, full.most,
+                    f"{left:,} rows of this partition found no room for {FULL_S:g} s: the line of {full.key} holds at "
+                    f"most {full.most:,} messages. All other rows are enqueued: raise the limit of the line, or write "
+                    f"again with the same ids or loadId when it is shorter", full.key, full.most,
                 ) from full  # fmt: skip
             sleep(PAUSE_S)
 

@@ -101,7 +101,7 @@ def _columns(schema: StructType) -> dict[str, DataType]:
     columns: dict[str, DataType] = {}
     for field in schema.fields:
         if field.name in columns:
-            raise ConfigError(f"column {field.name!r} is there twice; rename or drop one of them")
+            raise ConfigError(f"column {field.name!r} exists twice; rename or drop one of them")
         columns[field.name] = field.dataType
     return columns
 
@@ -137,7 +137,8 @@ def _kwargs(
 def _check_loads(options: SparkOptions) -> None:
     if "idColumn" in options and "loadId" in options:
         raise ConfigError(
-            "idColumn and loadId say two things: ids come from a column, or are made for a load; use only one"
+            "idColumn and loadId contradict each other: ids come from a column, or are generated for a load; use only "
+            "one"
         )
 
 

@@ -111,7 +111,8 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     """Make the writer of `df.write`. Raises ConfigError for unwritable data, before any task runs."""
     if overwrite:
         raise ConfigError(
-            "mode overwrite would drop what waits in the queue; use mode('append'), and `jobq queue purge` to empty it"
+            "mode overwrite would delete the queue's waiting messages; use mode('append'), and `jobq queue purge` to "
+            "empty it"
         )
     return JobqWriter(_connected(write_settings(options, schema)), schema)
 
@@ -157,7 +158,8 @@ def _warn_of_unknown_job(client: Client, settings: WriteSettings) -> None:
     if names and all(found is not None and settings.job not in found for found in names):
         near = unknown("job", settings.job, {name for found in names if found for name in found})
         _log.warning(
-            "no worker of queue %s knows the job %s, so its messages wait: %s; start one with the module that holds it",
+            "no worker of queue %s knows the job %s, so its messages will wait: %s; start a worker that imports the "
+            "job's module",
             (settings.queue_column and "*") or settings.queue, settings.job, near,
         )  # fmt: skip
 
@@ -203,15 +205,15 @@ def _log_present(messages: Sequence[WriterCommitMessage | None]) -> None:
     nadded, npresent = sum(w.nadded for w in written), sum(w.npresent for w in written)
     if npresent:
         _log.warning(
-            "%d of %d rows were enqueued already, as rows of this id or load within dedupeFor are; %d were added",
+            "%d of %d rows were skipped, because the same id or load was enqueued within dedupeFor; %d were added",
             npresent, nadded + npresent, nadded,
         )  # fmt: skip
 
 
 def _log_failed() -> None:
     _log.warning(
-        "the write failed; rows of finished batches are enqueued. Write the same rows again, with the same ids or "
-        "loadId, within dedupeFor: that adds the rest"
+        "the write failed after enqueueing the rows of finished batches. To add the rest, write the same rows again "
+        "within dedupeFor, with the same ids or loadId"
     )
 
 

@@ -350,7 +350,7 @@ def _token(token: str) -> tuple[str, ...]:
 def _checked_block(block: int) -> None:
     if isinstance(block, bool) or not isinstance(block, int):
         raise ConfigError(
-            f"block={block!r} is not a whole number of ms; 0 doesn't wait, -1 waits for ever"
+            f"block={block!r} is not a whole number of ms; 0 doesn't wait, -1 waits indefinitely"
         )
 
 

@@ -118,7 +118,7 @@ class Consuming:
 
     def worn_out(self, message: RsmqMessage) -> Settlement:
         """Return the settlement of a message received too often."""
-        return Settlement("dead", reason=f"received {message.rc} times, and nobody said why")
+        return Settlement("dead", reason=f"received {message.rc} times without a reported outcome")
 
     def settlement(self, message: RsmqMessage, error: BaseException | None) -> Settlement:
         """Return the fate of a message after its handler returned or raised."""
@@ -131,7 +131,9 @@ class Consuming:
                 "queue %s: %r can't name a queue; pass dead_letter=…", self.qname, self.dead_queue
             )
         if self.max_receives is not None and message.rc >= self.max_receives:
-            return Settlement("dead", reason=f"received {message.rc} times, at last {error!r}")
+            return Settlement(
+                "dead", reason=f"received {message.rc} times, the last error was {error!r}"
+            )
         return Settlement("retry", self._after_s(error), repr(error))
 
     def log_failure(self, message: RsmqMessage, error: BaseException | None) -> None:
@@ -152,7 +154,7 @@ class Consuming:
             return whole_s(min(duration_s(after), checks.MAX_S))
         except (ValueError, TypeError, OverflowError, JobqError) as refused:
             # One handler's mistake must not end the loop.
-            logger.warning("queue %s: after=%r is ignored: %s", self.qname, after, refused)
+            logger.warning("queue %s: ignored after=%r: %s", self.qname, after, refused)
             return None
 
 
@@ -583,7 +585,7 @@ def renewal(
     try:
         kept = yield from steps.each(held, lambda some: requests.visibility(qname, some, vt))
     except JobqError as error:
-        logger.warning("queue %s: no renewal: %s", qname, error)
+        logger.warning("queue %s: could not extend the visibility timeout: %s", qname, error)
         return
     for message, ours in zip(held, kept, strict=True):
         if not ours:

@@ -30,8 +30,8 @@ class Keys:
             raise ConfigError(f"ns {ns!r} can't be used; use printable characters, such as 'rsmq'")
         if is_cluster and not _TAGGED.match(ns):
             raise ConfigError(
-                f"ns {ns!r} has no hash tag, so a Cluster would keep one queue's keys on several nodes; "
-                f"take ns='{{{ns}}}'"
+                f"ns {ns!r} has no hash tag, so a Cluster would store the keys of a queue on several nodes; use "
+                f"ns='{{{ns}}}'"
             )
         self.ns = ns
         self.queues = f"{ns}:QUEUES"

@@ -31,7 +31,7 @@ class RubyCall(NamedTuple):
 
 
 def unwrapped(name: str, args: list[Any]) -> RubyCall:
-    """The call itself; a job that isn't ActiveJob's is its own. Raises CodecError for arguments that are no list.
+    """The call itself; a job that isn't ActiveJob's is its own. Raises CodecError for arguments that are not a list.
 
     The caller sees to it that `args` nests no deeper than Ruby's JSON may.
     """
@@ -41,7 +41,7 @@ def unwrapped(name: str, args: list[Any]) -> RubyCall:
     arguments = inner.get("arguments")
     arguments = [] if arguments is None else arguments
     if not isinstance(arguments, list):
-        raise CodecError(f"the arguments of {inner['job_class']:.200} are no list")
+        raise CodecError(f"the arguments of {inner['job_class']:.200} are not a list")
     kwargs: dict[str, Any] = {}
     if arguments and isinstance(arguments[-1], dict) and _KEYWORDS in arguments[-1]:
         *arguments, last = arguments

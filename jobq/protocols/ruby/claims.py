@@ -197,7 +197,10 @@ class Claims:
         except _REFUSED as error:
             if self._reminder.is_due(message.key):
                 logger.warning(
-                    "%s: jobs of key %r wait in claims: %s", self.ruby_queue, message.key, error
+                    "%s: jobs with key %r are waiting in claims: %s",
+                    self.ruby_queue,
+                    message.key,
+                    error,
                 )
             stopped.add(message.key)
             return False

@@ -112,7 +112,7 @@ class SidekiqEntry(DashboardEntry):
         self._add_stats()
         asked = command("RPOP", f"{key}-signals")
         if asked in SIGNALS:
-            logger.info("Sidekiq's dashboard sends %s", asked.decode())
+            logger.info("Sidekiq's dashboard sent %s", asked.decode())
             os.kill(self._fed_worker.supervisor, SIGNALS[asked])
 
     def leave(self) -> None:

@@ -70,9 +70,7 @@ def add_dead(client: Client, namespace: str, job: bytes, at: float | None = None
 
 def refuse(client: Client, ruby_queue: RubyQueueName, raw: bytes, why: str, once: str) -> None:
     """Put a job that no queue of jobq can hold among Ruby's dead jobs."""
-    logger.error(
-        "a job of %s can't be taken in: %s; it is kept among Ruby's dead jobs", ruby_queue, why
-    )
+    logger.error("rejected a job of %s: %s; it was moved to Ruby's dead jobs", ruby_queue, why)
     _show_refused(client, ruby_queue, raw, why, once, once, time.time())
 
 
@@ -240,7 +238,9 @@ class DeadJobs:
                 found.setdefault(died.dead_id, died)
             wanted &= self._ids(queue, until)
         else:
-            raise ScriptError(f"the dead of {queue.name} change faster than they can be read")
+            raise ScriptError(
+                f"the dead-letter set of {queue.name} changes faster than it can be read"
+            )
         return [died for dead_id, died in found.items() if dead_id not in shown]
 
     def _ids(self, queue: Queue, until: int) -> set[str]:
@@ -261,10 +261,12 @@ class DeadJobs:
         except JobqError:
             raise
         except Exception:
-            logger.exception("%s can't be shown among Ruby's dead; jobq dead list has it", died.mid)
+            logger.exception(
+                "could not add %s to Ruby's dead jobs; jobq dead list has it", died.mid
+            )
             return
         if shown:
-            logger.info("%s is shown among Ruby's dead too", died.mid)
+            logger.info("%s was also added to Ruby's dead jobs", died.mid)
 
     def _shown(self, content: bytes, died: DeadMessage) -> bool:
         if found := read_back(content):

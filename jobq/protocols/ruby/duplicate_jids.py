@@ -86,11 +86,13 @@ class DuplicateJids:
 
     def _one(self, mid: str) -> None:
         logger.info(
-            "%s: jid %s was pushed again before its first run: it runs once", self._ruby_queue, mid
+            "%s: jid %s was pushed again before its first run, so it runs only once",
+            self._ruby_queue,
+            mid,
         )
 
     def _warn(self, mid: str, own: str) -> None:
         logger.warning(
-            "%s: jid %s is also that of a job with another class or other arguments; this one runs as %s",
+            "%s: jid %s is already used by a job with another class or other arguments; this job runs as %s",
             self._ruby_queue, mid, own,
         )  # fmt: skip

@@ -123,7 +123,7 @@ class QueueIntake:
             self._owed = self.claims.rescue()
             if self._owed:
                 logger.warning(
-                    "%s: %d jobs that another intake took are taken over",
+                    "%s: took over %d jobs from another intake",
                     self.ruby_queue,
                     len(self._owed.jobs),
                 )
@@ -180,7 +180,9 @@ class QueueIntake:
                 refuse(self._ruby, self.ruby_queue, raw, arrival.fault or str(error), once=own)
                 continue
             if arrival.fault:
-                logger.error("%s: %s will be dead: %s", self.ruby_queue, arrival.mid, arrival.fault)
+                logger.error(
+                    "%s: %s will be dead-lettered: %s", self.ruby_queue, arrival.mid, arrival.fault
+                )
             elif arrival.caution and self._reminder.is_due(arrival.caution):
                 logger.warning("%s: %s: %s", self.ruby_queue, arrival.mid, arrival.caution)
             arrivals.append((own, arrival))
@@ -295,9 +297,7 @@ class Intake:
             for presence in self._presences:
                 presence.leave()
         except JobqError as error:
-            logger.warning(
-                "Ruby's dashboards keep listing this worker for up to a minute: %s", error
-            )
+            logger.warning("Ruby's dashboards may list this worker for another minute: %s", error)
 
     def _round(self) -> bool:
         """Do one round; return whether a burst is over."""
@@ -352,7 +352,7 @@ class Intake:
                 # An error that is neither the server's nor one of settings is a bug: log where it comes from.
                 unforeseen = None if isinstance(error, JobqError) else error
                 logger.warning(
-                    "%s: nothing is taken in for now: %s", what, error, exc_info=unforeseen
+                    "%s: failed, and will be tried again: %s", what, error, exc_info=unforeseen
                 )
             return default
 
@@ -392,7 +392,7 @@ class Intake:
             )
         except ConfigError as error:
             if self._reminder.is_due("patterns"):
-                logger.warning("new queues are not served: %s", error)
+                logger.warning("new queues can't be served: %s", error)
             return
         new = {name: weight for name, weight in matching.items() if name not in served}
         if new:

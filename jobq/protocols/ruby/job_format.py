@@ -94,7 +94,7 @@ def read_fields(raw: bytes) -> dict[str, Any]:
         raise CodecError(f"it takes {len(raw):,} bytes; a job of over {MAX_BYTES:,} isn't read")
     fields = decode_any(raw)
     if not isinstance(fields, dict):
-        raise CodecError("it is JSON, but no object")
+        raise CodecError("it is JSON, but not an object")
     if depth(fields, DEEPEST) > DEEPEST:
         raise CodecError(f"it nests deeper than {DEEPEST} levels, which is Ruby's own limit")
     return fields
@@ -105,7 +105,7 @@ def _shown_before(args: object) -> bytes:
     match args:
         case [str(text)]:
             return text.encode()
-    raise CodecError(f"a job of class {UNREADABLE} holds no text")
+    raise CodecError(f"a job of class {UNREADABLE} has no text")
 
 
 def _named(ruby_queue: RubyQueueName) -> str:
@@ -116,9 +116,9 @@ def _named(ruby_queue: RubyQueueName) -> str:
 def _message(ruby_queue: RubyQueueName, fields: dict[str, Any], names: Mapping[str, str]) -> bytes:
     name, args = fields.pop("class", None), fields.pop("args", None)
     if not isinstance(name, str) or not name:
-        raise CodecError("it names no class")
+        raise CodecError("it has no class")
     if not isinstance(args, list):
-        raise CodecError(f"the args of {name:.200} are no list")
+        raise CodecError(f"the args of {name:.200} are not a list")
     # In Ruby, all else is true.
     if args and fields.get("encrypt") is not None and fields["encrypt"] is not False:
         raise CodecError(
@@ -175,7 +175,7 @@ def _caution(fields: Mapping[str, Any]) -> str:
     if not batch:
         return ""
     name = fields.get("class")
-    return f"class {name!s:.200} runs, but its batch {batch!s:.200} isn't notified: Sidekiq Pro does that"
+    return f"class {name!s:.200} will run, but its batch {batch!s:.200} won't be notified: only Sidekiq Pro does that"
 
 
 def origin(headers: Mapping[str, str]) -> tuple[RubyQueueName, dict[str, Any]] | None:

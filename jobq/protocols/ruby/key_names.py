@@ -100,7 +100,7 @@ def queue_named(system: System, text: str, namespace: str | None = None) -> Ruby
     text, usual = text.strip(), DEFAULT_NAMESPACE[system]
     if namespace is None and usual and text.startswith(f"{usual}:"):
         raise ConfigError(
-            f"{system} queue {text!r} begins with the namespace, which is an option of its own; write "
+            f"{system} queue {text!r} begins with the namespace, which is a separate option; write "
             f"{text[len(usual) + 1 :]}, or use --{system}-namespace {usual} if that is its name"
         )
     return checked_queue(system, text, usual if namespace is None else namespace)

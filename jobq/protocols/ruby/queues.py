@@ -194,7 +194,7 @@ def checked_class(name: str) -> str:
     usable = isinstance(name, str) and 0 < len(name) <= MAX_NAME
     if not usable or not name.isprintable() or any(c.isspace() for c in name):
         raise ConfigError(
-            f"{name!r:.200} names no class; write Module::HardWorker, or the name that its worker knows, of 1 to "
+            f"{name!r:.200} is not a class name; write Module::HardWorker, or the name used by its worker, of 1 to "
             f"{MAX_NAME} printable characters without white space"
         )
     return name
@@ -240,7 +240,7 @@ def _sidekiq_fields(options: SidekiqOptions) -> tuple[float | None, dict[str, An
 def _retry(wanted: object) -> bool | int:
     if isinstance(wanted, bool) or (isinstance(wanted, int) and wanted >= 0):
         return wanted
-    raise ConfigError(f"retry={wanted!r} does not say how often; pass True, False or a number")
+    raise ConfigError(f"retry={wanted!r} is not a number of retries; pass True, False or a number")
 
 
 def _batches(arguments: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:

@@ -145,12 +145,12 @@ class RubyRetries:
             self._ruby.command("ZADD", where, repr(now + after_s), _write(noted))
         except JobqError as unknown:
             logger.warning(
-                "%s is retried in queue %s, since it can't be put into Sidekiq's retry set: %s",
+                "%s will be retried in queue %s, because it could not be added to Sidekiq's retry set: %s",
                 context.mid, ruby_queue.queue, unknown,
             )  # fmt: skip
             return False
         logger.warning(
-            "%s failed (%r) and goes to Sidekiq's retry set: its retry_queue is %s",
+            "%s failed (%r) and was added to Sidekiq's retry set, because its retry_queue is %s",
             context.mid,
             error,
             queue,
@@ -172,7 +172,7 @@ class RubyRetries:
             return int(self._client.command("GET", key) or now)
         except JobqError as unknown:
             # The job's error counts; the job may be tried one time too many.
-            logger.warning("%s failed (%r), and when it first failed is unknown: %s",
+            logger.warning("%s failed (%r), and the time of its first failure can't be read: %s",
                            context.mid, error, unknown)  # fmt: skip
             return now
 

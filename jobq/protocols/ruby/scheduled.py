@@ -54,7 +54,7 @@ def _promote(client: Client, namespace: str, waiting: str, job: bytes, due_at: b
         fields = read_fields(job)
         queue = fields.get("queue")
         if not isinstance(queue, str) or not queue:
-            raise CodecError("it names no queue")
+            raise CodecError("it has no queue")
     except CodecError as error:
         _give_up(client, namespace, waiting, job, str(error))
         return
@@ -86,7 +86,7 @@ def _give_up(client: Client, namespace: str, waiting: str, job: bytes, why: str)
     jid = blake2b(job, digest_size=12).hexdigest()
     add_dead(client, namespace, with_reason(job, "", jid, why))
     client.command("ZREM", waiting, job)
-    logger.error("a job in %s can't be moved: %s; it is in the dead set now", waiting, why)
+    logger.error("could not enqueue a job of %s: %s; it was moved to the dead set", waiting, why)
 
 
 def _move(

@@ -97,7 +97,8 @@ def expanded(
                     found.setdefault(name, weight)
     if len(found) > max(MAX_MATCHES, len(queues)):
         raise ConfigError(
-            f"{len(found):,} queues of Ruby match; an intake takes {MAX_MATCHES}, with a connection for each. Divide "
+            f"{len(found):,} Ruby queues match; an intake serves at most {MAX_MATCHES}, with a connection for each. "
+            f"Divide "
             "them among several workers"
         )
     return found
@@ -117,7 +118,7 @@ def parse_names(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         ruby, equals, job = (part.strip() for part in text.partition("="))
         if not equals or not ruby:
-            raise ConfigError(f"{text!r} maps no name; write RubyClass=name.of.the.job")
+            raise ConfigError(f"{text!r} is not a mapping; write RubyClass=name.of.the.job")
         if names.setdefault(ruby, checked_job_name(job)) != job:
             raise ConfigError(f"{ruby} is mapped to {names[ruby]} and to {job}; use only one")
     return names

@@ -58,7 +58,11 @@ class RefusalRate:
         with self._lock:
             count = self._left_out.pop(user, 0)
             if taken:
-                return f"{why}; refusals left out before this entry: {count:,}" if count else why
+                return (
+                    f"{why}; rejected requests not logged before this entry: {count:,}"
+                    if count
+                    else why
+                )
             self._left_out[user] = count + 1
             if len(self._left_out) > MAX_USERS:
                 del self._left_out[next(iter(self._left_out))]

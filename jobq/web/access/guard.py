@@ -200,7 +200,7 @@ class Guard:
                 names[0].encode("latin-1", "replace").decode("utf-8", "replace")
             )
         except ConfigError as error:
-            logger.warning("the proxy sends an invalid name: %s", error)
+            logger.warning("the proxy sent an invalid name: %s", error)
             return None
         known = self.users.user(name, "header") if self.users is not None else None
         if known is not None:

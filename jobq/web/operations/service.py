@@ -262,7 +262,7 @@ class Operations:
         view = self.view(op)
         if view is None:
             raise ConfigError(
-                "this operation has been deleted, because it was made more than an hour ago"
+                "this operation has been deleted, because it is more than an hour old"
             )
         return view
 
@@ -321,7 +321,7 @@ class Operations:
         try:
             work(token)
         except InterruptedError:
-            log.info("operation %s is left for another process", state.id)
+            log.info("left operation %s to another process", state.id)
         except Exception as error:
             if not isinstance(error, JobqError):
                 log.exception("operation %s failed", state.id)
@@ -330,7 +330,11 @@ class Operations:
             try:
                 self.store.unlock(state.id, token)
             except JobqError as error:
-                log.warning("operation %s stays locked for a while: %s", state.id, error)
+                log.warning(
+                    "could not unlock operation %s, so it stays locked for a while: %s",
+                    state.id,
+                    error,
+                )
             self._recent = 0.0, []
 
     def _failed(self, state: OperationState, why: str) -> None:
@@ -338,7 +342,12 @@ class Operations:
             state.phase, state.error = "failed", why[:2000]
             self.store.save(state)
         except JobqError as error:
-            log.warning("operation %s failed: %s; then: %s", state.id, why, error)
+            log.warning(
+                "operation %s failed: %s; then its state could not be saved: %s",
+                state.id,
+                why,
+                error,
+            )
 
 
 def digest_of(ids: Sequence[tuple[str, str]] | None) -> str:

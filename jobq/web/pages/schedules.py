@@ -65,7 +65,8 @@ MAX_VALUE_LENGTH = 300
 #: Outcome of a tick -> the state whose look it has, and a word.
 OUTCOMES = {
     "enqueued": ("done", "enqueued"), "waits": ("ready", "waits for the previous run"),
-    "replaced": ("retry", "replaced the previous run"), "skipped": ("paused", "skipped: the previous run still ran"),
+    "replaced": ("retry", "replaced the previous run"), "skipped": ("paused", "skipped: the previous run was "
+                                                                              "unfinished"),
     "missed": ("dead", "missed"), "full": ("dead", "not enqueued: its key's queue was full"),
     "clock": ("retry", "the server's clock was set back"),
 }  # fmt: skip

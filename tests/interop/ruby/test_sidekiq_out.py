@@ -76,7 +76,7 @@ def test_push_from_a_coroutine(ruby, client):
 
 @pytest.mark.parametrize(
     ("given", "options", "error"),
-    [(("hard worker", []), {}, "names no class"), (("HardWorker", "ab"), {}, "not a list of arguments"),
+    [(("hard worker", []), {}, "is not a class name"), (("HardWorker", "ab"), {}, "not a list of arguments"),
      (("HardWorker", [1]), {"retry": -1}, "retry=-1"), (("HardWorker", [1]), {"every": 1}, "no option 'every'"),
      (("HardWorker", [1]), {"at": 1, "delay": 1}, "delay=1 and at=1 contradict")],
 )  # fmt: skip

@@ -269,7 +269,7 @@ def test_overrun_that_is_near_ends_a_single_round_with_1_and_a_line(
     Queue("low", valkey_client).admin.events_maxlen(100)
     write("low", 60, first=11)
     code, _, err = line("ingest", "--once", "--rollup", "0")
-    assert (code, "queue low overruns in " in err) == (1, True)
+    assert (code, "queue low will drop unread events in " in err) == (1, True)
     assert "60 events are unread, and it keeps 100" in err
     assert line("ingest", "--once", "--rollup", "0")[0] == 0
     write("low", 60, first=71)

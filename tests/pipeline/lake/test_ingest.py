@@ -288,7 +288,7 @@ def test_event_of_a_time_that_cannot_be_is_quarantined_and_breaks_nothing(
     batch = ingest.events()
     assert (batch.rows, batch.bad) == (35, 1)
     [kept] = rows(lake, "quarantine")
-    assert (kept["content"], "can't be: jobq's first use" in kept["reason"]) == (
+    assert (kept["content"], "is out of range; it must be between" in kept["reason"]) == (
         told.encode(),
         True,
     )

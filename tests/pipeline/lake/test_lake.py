@@ -147,7 +147,7 @@ def test_damaged_newest_commit_is_told_with_its_file_and_the_remedy(
             refused()
         words = str(raised.value)
         assert (
-            words.startswith("the newest commit of the lake's table at ") and newest.name in words
+            words.startswith("the latest commit of the lake's table at ") and newest.name in words
         )
         assert said in words and "Restore that file from a backup" in words
     # Without a backup: the streams still have the batch.

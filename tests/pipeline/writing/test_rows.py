@@ -239,7 +239,7 @@ def test_bad_value_is_refused_with_its_row(columns, row, options, said):
         ({"a": "string"}, {"batch": "5000"}, "batch=5000 is out of range; it must be between 1 and 1000"),
         ({"a": "string"}, {"dedupeFor": "soon"}, "not a duration"),
         ({"a": "string"}, {"queue": "{a}"}, "queue '{a}' can't be used"),
-        ({"a": "string"}, {"idColumn": "a", "loadId": "x"}, "say two things"),
+        ({"a": "string"}, {"idColumn": "a", "loadId": "x"}, "contradict each other"),
     ],
 )  # fmt: skip
 def test_bad_option_or_column_is_refused_on_the_driver(columns, options, said):
@@ -253,7 +253,7 @@ def test_missing_job_is_named():
 
 
 def test_column_that_is_there_twice_is_refused():
-    with pytest.raises(ConfigError, match="column 'a' is there twice"):
+    with pytest.raises(ConfigError, match="column 'a' exists twice"):
         write_settings({"job": "j"}, StructType().add("a", "string").add("a", "long"))
 
 

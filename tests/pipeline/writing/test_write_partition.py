@@ -91,7 +91,7 @@ def test_write_again_adds_nothing_although_jobs_are_done(client, server, caplog)
         queue.finish([Ending(mid=one.mid, token=one.token) for one in taken])
     assert queue.admin.counts().deduped == 1_000
     Write(server.url, SCHEMA, job="app.send", queue="low").save(ROWS)
-    assert "1000 of 1000 rows were enqueued already" in caplog.text
+    assert "1000 of 1000 rows were skipped" in caplog.text
     assert queue.admin.counts().ready == 0
     Write(server.url, SCHEMA, job="app.send", queue="low", loadId="today").save(ROWS)
     assert queue.admin.counts().ready == 1_000

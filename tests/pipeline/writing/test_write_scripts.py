@@ -107,7 +107,7 @@ def test_rows_with_keys_wait_in_the_lines_of_their_keys(client):
     waiting = {row.key: (row.waiting, row.oldest) for row in queue.admin.iter_keys()}
     assert waiting == {"acme": (3, "a1"), "bob": (1, "b1")}
     assert (queue.admin.counts().ready, queue.admin.counts().delayed) == (5, 1)
-    with pytest.raises(KeyFullError, match="the line of bob holds 1 messages at most"):
+    with pytest.raises(KeyFullError, match="the line of bob is full, with 1 message;"):
         sender.send(
             [RowMessage("low", "", "c", b"7", "eve"), RowMessage("low", "", "b2", b"8", "bob")]
         )
@@ -152,7 +152,9 @@ def test_line_that_stays_full_fails_the_write_once_all_other_rows_are_enqueued(c
     delivery = Delivery(client, 3, 1000, "key")
     for message in keyed_rows("a1", "a2", "a3", "a4", "b1"):
         delivery.put(message)
-    with pytest.raises(KeyFullError, match=r"2 rows of this partition .* the line of a holds 2"):
+    with pytest.raises(
+        KeyFullError, match=r"2 rows of this partition .* the line of a holds at most 2"
+    ):
         delivery.flush()
     assert queue.admin.counts().ready == 3
     # The same write again adds the rest.

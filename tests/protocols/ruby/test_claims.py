@@ -232,7 +232,7 @@ def test_jobs_of_a_full_line_wait_in_their_claim_and_others_pass(
     assert [mid for mid in seen if mid.startswith("a")] == [f"a{number}" for number in range(9)]
     assert len(seen) == len(set(seen)) == 19
     assert not left(redis) and not one.parked
-    assert len([one for one in caplog.records if "wait in claims" in one.getMessage()]) == 1
+    assert len([one for one in caplog.records if "are waiting in claims" in one.getMessage()]) == 1
 
 
 def test_parked_jobs_are_given_back_without_those_that_were_enqueued(

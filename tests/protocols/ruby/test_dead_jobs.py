@@ -128,8 +128,8 @@ def test_each_is_shown_once_when_others_die_between_two_pages(
 
 UNREADABLE = {
     b"{bad": "no JSON",
-    b'{"class":"A","args":{}}': "the args of A are no list",
-    b'{"job":"own","args":[]}': "it names no class",
+    b'{"class":"A","args":{}}': "the args of A are not a list",
+    b'{"job":"own","args":[]}': "it has no class",
     b'{"class":"A","args":[18446744073709551616],"jid":"j"}': "an int outside 64 bits",
     b'{"class":"A","args":[' + b"[" * 70 + b"]" * 70 + b"]}": "nests deeper than 64 levels",
     b'{"class":"A","args":[' + b"[" * 600 + b"]" * 600 + b"]}": "Ruby's own limit",
@@ -257,7 +257,7 @@ def test_dead_that_cant_be_shown_keeps_no_other_from_it(
     monkeypatch.setattr(dead_jobs_module, "show_dead", show_dead)
     DeadJobs(client, [default]).fill()
     assert {json.loads(job)["jid"] for job in redis.zrange("dead", 0, -1)} == {"a", "c"}
-    assert "broken can't be shown among Ruby's dead" in caplog.text
+    assert "could not add broken to Ruby's dead jobs" in caplog.text
 
 
 def test_dead_of_jobqs_own_are_left_out(redis, client, default):

@@ -56,7 +56,9 @@ def test_other_calls_run_each_with_a_warning(come, default, caplog, together):
     ran = run_calls(default)
     assert [arg for _, arg in ran] == [1, 2, True]
     assert ran[0][0] == "a" and len({mid for mid, _ in ran}) == 3
-    assert caplog.text.count("jid a is also that of a job with another class or other argum") == 2
+    assert (
+        caplog.text.count("jid a is already used by a job with another class or other argum") == 2
+    )
 
 
 def test_other_class_is_another_call(come, default):

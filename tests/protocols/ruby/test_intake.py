@@ -72,7 +72,7 @@ def test_trouble_with_one_queue_holds_no_other_up(redis, client, intake, caplog)
     one = intake(PLACE, LOW)
     one._round()
     assert Queue("low", client).admin.counts().ready == 1
-    assert "sidekiq queue:default: nothing is taken in for now" in caplog.text
+    assert "sidekiq queue:default: failed, and will be tried again" in caplog.text
 
 
 DEEP = b"[" * 600 + b"]" * 600
@@ -288,7 +288,7 @@ def test_pattern_names_all_queues_that_are_there(redis, client):
     assert chosen("sidekiq", "*,7") == ["default"]
     assert chosen("resque", "nothing*") == []
     redis.sadd("resque:queues", *[f"q{number}" for number in range(200)])
-    with pytest.raises(ConfigError, match="204 queues of Ruby match; an intake takes 200"):
+    with pytest.raises(ConfigError, match="204 Ruby queues match; an intake serves at most 200"):
         chosen("resque", "*")
 
 
@@ -321,8 +321,10 @@ def test_new_queues_beyond_the_limit_are_told_once_and_others_go_on(
     for _ in range(2):
         one._match()
     assert fed_worker.asked == []
-    [told] = [each.getMessage() for each in caplog.records if "not served" in each.getMessage()]
-    assert "201 queues of Ruby match" in told
+    [told] = [
+        each.getMessage() for each in caplog.records if "can't be served" in each.getMessage()
+    ]
+    assert "201 Ruby queues match" in told
 
 
 @pytest.mark.parametrize("namespace", ["", "resque:GitHub", "a:b:c"])
@@ -340,7 +342,8 @@ def test_job_of_a_batch_runs_with_a_warning(default, line, pushed, run_all, capl
     assert run_all(default) == ["a", "b"]
     said = [one.getMessage() for one in caplog.records if "b-1" in one.getMessage()]
     assert said == [
-        "sidekiq queue:default: a: class HardWorker runs, but its batch b-1 isn't notified: Sidekiq Pro does that"
+        "sidekiq queue:default: a: class HardWorker will run, but its batch b-1 won't be notified: only Sidekiq Pro "
+        "does that"
     ]
 
 

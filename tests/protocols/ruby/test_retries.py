@@ -194,7 +194,7 @@ def test_retry_goes_to_the_queue_that_the_job_names_for_it(
     assert (job["queue"], job["retry_count"], job["jid"], job["args"]) == ("slow", 0, "j", [])
     assert (job["error_class"], job["error_message"]) == ("ValueError", "not yet")
     assert isinstance(job["failed_at"], float) and "retried_at" not in job
-    assert "goes to Sidekiq's retry set: its retry_queue is slow" in caplog.text
+    assert "was added to Sidekiq's retry set, because its retry_queue is slow" in caplog.text
     # There it comes in again, and stays.
     slow = RubyQueueName("sidekiq", "", "slow")
     redis.zadd("retry", {raw: 1})

@@ -48,7 +48,7 @@ def test_refusals_are_counted_when_they_are_left_out():
     assert [rate.note("anna", "no") for _ in range(int(REFUSALS) + 3)] == ["no"] * 20 + [None] * 3
     assert rate.note("ben", "no") == "no"
     now[0] = 601.0
-    assert rate.note("anna", "no") == "no; refusals left out before this entry: 3"
+    assert rate.note("anna", "no") == "no; rejected requests not logged before this entry: 3"
     assert rate.note("anna", "no") is None
 
 
