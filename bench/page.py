@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.server import ROOT
 
-END = "<!-- end of what was made -->"
+END = "<!-- end of the generated part -->"
 
 
 def begin(command: str) -> str:
