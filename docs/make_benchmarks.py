@@ -70,11 +70,21 @@ def day() -> Iterator[str]:
     yield "\n".join(re.findall(r"^\| a day of.*?(?=\n\n)", text, re.MULTILINE | re.DOTALL))
 
 
+def fleet() -> Iterator[str]:
+    """Yield the needs of several servers and of many idle workers."""
+    text = (RESULTS / "fleet.md").read_text(encoding="utf-8")
+    tables = re.findall(
+        r"^\| (?:servers \||idle hosts of).*?(?=\n\n)", text, re.MULTILINE | re.DOTALL
+    )
+    yield "\n\n".join(tables)
+
+
 def pages() -> dict[Path, str]:
     """Return each page with its summary as it should be."""
     made = {
         ROOT / "docs" / "internals" / "benchmarks.md": compared(),
         ROOT / "docs" / "data" / "scale.md": day(),
+        ROOT / "docs" / "operating" / "scaling.md": fleet(),
     }
     texts = {}
     for path, lines in made.items():

@@ -35,8 +35,8 @@ MAX_RUNNING = 500
 #: Maximum size of a program's job names, in bytes. The jobs of a program with more are unknown to readers.
 MAX_NAMES_BYTES = 1 << 20
 PER_CALL = 500
-#: About how many workers read all entries in ten minutes, to clean up. If each of many workers did so, the server's work
-#: would grow with the square of their number.
+#: About how many workers read all entries in ten minutes, to clean up. If each of many workers did so, the work of the
+#: server would grow with the square of their number.
 MAX_CLEANERS = 20
 #: Separates the worker's given name from the suffix that distinguishes it from workers of the same name.
 TWIN = "#"
