@@ -39,7 +39,9 @@ ndry-runs          string, PX: number of empty polls in a row
 wake               list of at most one marker, which ends one child's idle wait
 meta               hash: paused, events, maxlen, floor, fence, max_lease, max_content, deduped, all_since,
                    walked, plain_until, pause_ends,
-                   dead_max, dead_age_ms, dead_evicted, on_dead, turn, max, members, refused, refused_at
+                   dead_max, dead_age_ms, dead_evicted, on_dead, turn, max, members, refused, refused_at, sealed
+moved-keys         set, of a sealed queue: keys whose new messages go to a partition of a newer epoch, though
+                   delayed messages of these keys may still start here
 call:<caller>      string, PX 10 min: number and short reply of that caller's last call; with the suffix `~`,
                    PX 1 s: the write that a durable enqueue waits for
 accepted:<step>    string, PX 1 h: number of a flow step's last accepted member
@@ -73,6 +75,7 @@ _SUFFIX = {
     "tick_log": "tick-log",
     "flow_outbox": "flow-outbox",
     "flow_claim": "flow-claim",
+    "moved_keys": "moved-keys",
 }
 
 

@@ -92,7 +92,7 @@ ROLES = {
     ),
     "operator": Role(
         (*_LOOKING, "announce", "cancel", "clear", "edit", "enqueue", "flow_drop", "flow_read", "hold", "pause",
-         "purge", "put_back", "reschedule", "resume", "retention", "revive", "schedule", "set_event_level",
+         "purge", "put_back", "reschedule", "resume", "retention", "revive", "schedule", "seal", "set_event_level",
          "set_limits", "take_out", "tick"),
         (*_LOOKING_AT_KEYS, "unlink"),
         ("sadd", "smembers", "srem"), ("hgetall", "hmget"),

@@ -14,7 +14,7 @@ ARGV
   batch      messages with their times: 8 digits, the length of the head; the head, MessagePack of
              {mid, when, size, mid, when, size, …}, with keyed {mid, when, size, key, …}; and the contents one after
              the other, of these sizes
-RETURNS  {'ok', number added, number whose mid lives already}; {'closed'} | {'full', key, most}, as enqueue
+RETURNS  {'ok', number added, number whose mid lives already}; {'closed'} | {'full', key, most} | {'sealed', epoch}, as enqueue
 COST     O(messages)
 WRITES   nothing when memory or a line is full, or the call is refused; live messages stay unchanged
 ]]
@@ -139,6 +139,7 @@ if call.kept then
 --@include queue/_recorded
   return kept_words(call.kept)
 end
+if sealed then return {'sealed', sealed} end
 local words = accept_batch(batch)
 if words[1] == 'full' then return words end
 save_lines()

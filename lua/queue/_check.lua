@@ -77,6 +77,13 @@ local function plain_holds()
     and is_paused ~= '1' and not is_keyed and not has_members and (tonumber(first) or LATEST_MS) >= stored(till, LATEST_MS, 0)
 end
 
+-- Two fields mark a sealed queue: one for the scripts for plain calls, both for the other scripts.
+local function check_seal()
+  local longest, epoch = unpack(redis.call('HMGET', meta, 'max_content', 'sealed'))
+  rule((longest == 'sealed') == (epoch ~= false), 'meta: the queue is sealed for some scripts only', '')
+  rule(not epoch or stored(epoch, 1e6, nil), 'meta: sealed is not a valid number', '')
+end
+
 local function totals()
   local placed = size(ready, left_ready) + size(circle, left_circle) + redis.call('ZCARD', due) + redis.call('HLEN', lines)
   rule(redis.call('HLEN', messages) == placed, 'messages and places differ in number', '')
@@ -85,9 +92,10 @@ local function totals()
   rule(redis.call('ZCARD', dead) == redis.call('HLEN', dead_messages), 'dead and their contents differ', '')
   rule(count_of(meta, 'deduped') <= redis.call('SCARD', done), 'deduped over done', '')
   rule(plain_holds(), 'meta: plain_until is of a queue that is not plain', '')
+  check_seal()
   for field, most in pairs(SETTINGS) do
     local text = redis.call('HGET', meta, field)
-    rule(not text or stored(text, most, nil), 'meta: ' .. field .. ' is not a valid number', '')
+    rule(not text or (field == 'max_content' and text == 'sealed') or stored(text, most, nil), 'meta: ' .. field .. ' is not a valid number', '')
   end
 end
 

@@ -1,12 +1,14 @@
 -- clock: now_ms, read once; a floor absorbs steps back of up to a minute, a larger one rebases it.
 -- A pause for a time is over by itself; the next hand-out removes it.
 -- needs: meta events time_ms LATEST_MS MAX_LOCK_MS stored whole_or_none
-local now_ms, paused, level, floor, max_lease, max_content, maxlen, fence, turn, members, walked_at, plain_until, stepped_back_ms, pause_ms
+local now_ms, paused, level, floor, max_lease, max_content, maxlen, fence, turn, members, walked_at, plain_until, stepped_back_ms, pause_ms, sealed
 local function read_clock(now)
   paused, level, floor, max_lease, max_content, maxlen, fence, turn, members, walked_at, plain_until = unpack(redis.call('HMGET', meta,
     'paused', 'events', 'floor', 'max_lease', 'max_content', 'maxlen', 'fence', 'turn', 'members', 'walked', 'plain_until'))
   now_ms = time_ms(whole_or_none('now', now, 0, LATEST_MS))
   floor, max_lease = stored(floor, LATEST_MS, 0), stored(max_lease, MAX_LOCK_MS, 0)
+  -- A sealed queue has no such number. So enqueue_plain rejects all messages, and no content is longer than the assumed number.
+  if max_content == 'sealed' then sealed, max_content = redis.call('HGET', meta, 'sealed') or '0', 1048576 end
   max_content = stored(max_content, 1048576, 0)
   -- There once the queue had keys or rules.
   turn = turn and math.floor(stored(turn, 9e15, 0))

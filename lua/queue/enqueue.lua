@@ -9,6 +9,7 @@ KEYS
   eoq_backoff:string wake:list meta:hash events:stream last_call:string
   then one result:list per message, where drop_results is 1; or last_dead:hash, where again is member or next, and
   then accepted:string, if it is next
+  then moved_keys:set, where the caller knows that the queue may be sealed, and what to do with a moved message
 ARGV
   caller       1-64 printable ASCII characters, the connection's random id
   number       of this call, counted up by the caller
@@ -31,10 +32,13 @@ ARGV
   keyed        'key': each message's content is followed by its key, 512 bytes at most, '' = none | 'ordered': and those of
                a key start in the order of their enqueue | '' = two per message
   then two per message: mid, content, 1-1000 messages; or three: mid, content, key
-RETURNS  {per message: action, reason}: 'added' '' | 'updated' '' | 'requeued' '' | 'exists' status, 'dead' or 'accepted';
-         {'closed'} | {'full', key, most}: the line of a key would hold more than its rule allows
+RETURNS  {per message: action, reason}: 'added' '' | 'updated' '' | 'requeued' '' | 'exists' status, 'dead' or 'accepted' |
+         'moved' epoch: the queue is sealed, and neither the mid nor the key lives in it;
+         {'closed'} | {'full', key, most}: the line of a key would hold more than its rule allows | {'sealed', epoch}: it
+         is, and the call has no moved_keys
 COST     O(messages)
-WRITES   nothing for 'exists'; nothing at all when memory or a line is full, or the call is refused
+WRITES   nothing for 'exists'; only moved_keys for 'moved'; nothing at all when memory or a line is full, or the call is
+         refused, or for 'sealed'
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, keys, lines, turns, rests, rules,
@@ -81,7 +85,8 @@ local FIXED_KEYS, FIXED, WIDTH = 27, 13, keyed == '' and 2 or 3
 arguments_are(FIXED, 1, 1000, WIDTH)
 local in_order = again == 'next'
 if in_order then again = 'member' end
-keys_are(FIXED_KEYS + (in_order and 2 or again == 'member' and 1 or drop_results == '1' and (#ARGV - FIXED) / WIDTH or 0))
+local nkeys = FIXED_KEYS + (in_order and 2 or again == 'member' and 1 or drop_results == '1' and (#ARGV - FIXED) / WIDTH or 0)
+keys_are(nkeys, nkeys + 1)
 --@include _stored
 one_of('can_update', can_update, '0', '1')
 one_of('can_requeue', can_requeue, '0', '1')
@@ -146,8 +151,9 @@ if call.kept then
   return kept_words(call.kept)
 end
 
--- An accepted or dead member isn't enqueued again: it is left out of the call.
-local kept_at, given_mids, accepted, last = {}, mids, KEYS[FIXED_KEYS + 2], nil
+if sealed and #KEYS == nkeys then return {'sealed', sealed} end
+-- An accepted or dead member isn't enqueued again: it is left out of the call. So are messages that a sealed queue doesn't accept.
+local kept_at, given_mids, result_at, accepted, last = {}, mids, {}, KEYS[FIXED_KEYS + 2], nil
 if in_order then
   local function number_of(mid) return tonumber(string.match(mid, '%.(%d+)$')) or refuse('a mid', 'with a number behind a dot') end
   local first, found = number_of(mids[1]), redis.call('GET', accepted)
@@ -156,6 +162,11 @@ if in_order then
   for i = 1, first <= up_to and #mids or 0 do kept_at[i] = number_of(mids[i]) <= up_to and 'accepted' or nil end
 end
 local any_dead = are_members and redis.call('HLEN', KEYS[FIXED_KEYS + 1]) > 0
+local moved_keys = {}
+if sealed then
+--@include _moved
+  moved_keys = leave_out_moved(mids, key_of, can_requeue == '1' or again ~= '', kept_at, KEYS[nkeys + 1])
+end
 if any_dead or next(kept_at) then
   local kept, dead_ids = {}, any_dead and redis.call('HMGET', KEYS[FIXED_KEYS + 1], unpack(given_mids)) or {}
   mids, words = {}, {}
@@ -164,6 +175,7 @@ if any_dead or next(kept_at) then
     if not kept_at[i] then
       local n = 2 * #mids
       mids[#mids + 1], kept[n + 1], kept[n + 2] = given_mids[i], batch[2 * i - 1], batch[2 * i]
+      result_at[#mids] = i
       words[n + 1], words[n + 2] = 'added', ''
     end
   end
@@ -249,7 +261,7 @@ if next(lives) then
 end
 
 for i = 1, drop_results == '1' and #batch or 0, 2 do
-  if words[i] == 'added' then redis.call('DEL', KEYS[FIXED_KEYS + (i + 1) / 2]) end
+  if words[i] == 'added' then redis.call('DEL', KEYS[FIXED_KEYS + (result_at[(i + 1) / 2] or (i + 1) / 2)]) end
 end
 for i = 1, level == 'all' and #batch or 0, 2 do
   if words[i] ~= 'exists' then
@@ -264,11 +276,12 @@ if begins and changed then
   redis.call('HSETNX', meta, 'turn', '0')
 end
 if longest > max_content then redis.call('HSET', meta, 'max_content', longest) end
-if are_members and #mids < #given_mids then
+if #mids < #given_mids then
   local n, all = 0, {}
   for i = 1, #given_mids do
     if kept_at[i] then
-      all[2 * i - 1], all[2 * i] = 'exists', kept_at[i]
+      local is_moved = kept_at[i] == 'moved'
+      all[2 * i - 1], all[2 * i] = is_moved and 'moved' or 'exists', is_moved and sealed or kept_at[i]
     else
       n = n + 2
       all[2 * i - 1], all[2 * i] = words[n - 1], words[n]
@@ -276,6 +289,7 @@ if are_members and #mids < #given_mids then
   end
   words = all
 end
+if moved_keys[1] then redis.call('SADD', KEYS[nkeys + 1], unpack(moved_keys)) end
 if in_order and new[1] then redis.call('SET', accepted, string.format('%d', last), 'PX', '3600000') end
 record_call(call, table.concat(words, '\31') .. '\30')
 return words

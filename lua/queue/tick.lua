@@ -30,9 +30,9 @@ RETURNS  {'enqueued' | 'waits' | 'replaced', mid}: the message is accepted; it w
          not the caller's last tick, or not earlier than this tick | {'early', now}
          | {'paused', ''} | {'new', now}: the schedule was unknown and starts now | {'clock', now}: the last tick was
          later than now, so ticks go on from now | {'remembers', mid of the run before}: its content says how long its end is
-         remembered, so this tick needs its result key
+         remembered, so this tick needs its result key | {'sealed', epoch}: the queue is, so it accepts no ticks
 COST     O(1)
-WRITES   nothing for 'exists', 'early', 'paused' and 'remembers'
+WRITES   nothing for 'exists', 'early', 'paused', 'remembers' and 'sealed'
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, keys, lines, turns, rests, rules,
@@ -63,6 +63,7 @@ if #content > 1048576 then refuse('content', '1 MiB at most') end
 --@include shared/_clock
 --@include _clock
 read_clock(now)
+if sealed then return {'sealed', sealed} end
 
 --@include _schedules
 local known = schedule_state(name)

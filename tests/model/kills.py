@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from tests.model import test_mutants as queue
 from tests.model.explored import Explored
 from tests.model.flow import test_flow_explorer as flow
+from tests.model.partition import test_partition_explorer as partition
 from tests.model.topic import test_topic_explorer as topic
 from tests.protocols.reliable import test_every_interleaving as reliable
 
 
 def results() -> Iterator[tuple[str, str, Explored]]:
     """Yield the test, the fault and what the explorer found, one by one."""
-    for tests in (queue, topic, flow, reliable):
+    for tests in (queue, partition, topic, flow, reliable):
         file = f"{tests.__name__.replace('.', '/')}.py"
         for name in tests.NAMES:
             yield file, name, tests.explored(name)

@@ -1,7 +1,7 @@
 """Where each promise is looked at, in every state that the explorer reaches or after every call on the way.
 
 I1-I20 and L1-L6 are those of the reliability specification, section 3.4; I2 and I7 as DESIGN section 3 has them;
-K1-K10 are promises of keys, M1 and M2 of messages of flows.
+K1-K10 are promises of keys, M1 and M2 of messages of flows, P1-P4 of partitions.
 A row names the file under tests/ and words of the check there, which is what a violation says; a test reads the rows.
 
 I1   one status per mid, that of the model         model/explorer.py: I1 status of
@@ -50,6 +50,11 @@ M2   members that haven't ended are counted        model/lua/invariants.lua: M2 
 M3   a member of a map is accepted once per flow   model/producing.py: M3 {mid} of a map
 R1   a cancelled end is kept as its content says    model/producing.py: R1 a cancel of
 R2   or nothing changes, and the caller is told     model/producing.py: R2 a cancel that needs
+P1   no mid lives in two partitions                model/partition/explorer.py: P1 {mid} lives in both
+P2   an ordered key keeps its order in a change    model/partition/explorer.py: P2 {content} of
+P3   what was accepted is run, wherever            model/partition/explorer.py: P3 {w.owed}
+P3   a sealed queue rejects new messages           model/partition/explorer.py: P3 the sealed queue took
+P4   a queue that isn't sealed costs what it did   queue/test_sealed.py: def test_commands_of_an_unsealed_queue
 L1   one fair worker empties it, from every state  model/drain.py: I13 it never drains
 L1   accepted, not superseded: done or dead        model/drain.py: accepted, never run
 L2   what waits moves, whatever is ready           queue/test_upkeep.py: def test_
@@ -75,5 +80,5 @@ class Check(NamedTuple):
     words: str
 
 
-_ROW = re.compile(r"^([IKLMR]\d+) +(\S.*?) {2,}(\S+): (.+)$", re.MULTILINE)
+_ROW = re.compile(r"^([IKLMPR]\d+) +(\S.*?) {2,}(\S+): (.+)$", re.MULTILINE)
 CHECKS = tuple(Check(*row) for row in _ROW.findall(__doc__))

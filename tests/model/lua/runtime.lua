@@ -60,7 +60,7 @@ local function bound_keys(script, caller, more)
   if not found then
     found = {names = {}, declared = {}}
     for key in string.gmatch(script.keys .. ' ' .. more, '[^ ]+') do
-      if key == 'last_call' then key = 'call:' .. caller end
+      key = string.gsub(key, 'last_call$', 'call:' .. caller)
       found.names[#found.names + 1] = key
       found.declared[key] = true
     end

@@ -37,7 +37,7 @@ end
 
 local calls = {}
 local function is_call(key)
-  if calls[key] == nil then calls[key] = string.sub(key, 1, 5) == 'call:' end
+  if calls[key] == nil then calls[key] = string.find(key, 'call:', 1, true) ~= nil end
   return calls[key]
 end
 
@@ -175,11 +175,12 @@ end
 S.keys = keys
 
 -- Every key that was seen so far, in order, with what comes before its value.
-local known, order, heads = {}, {}, {}
+local known, order, heads, render = {}, {}, {}, {}
 local function in_order()
   for key in pairs(R.db) do
     if not known[key] then
       known[key], order[#order + 1], heads[key] = true, key, key .. ':'
+      render[key] = renderers[string.match(key, '^%d?/?([%w_]+)$')] or plain
       table.sort(order)
     end
   end
@@ -194,7 +195,7 @@ function S.canonical(more, with_calls)
     if not value or (value.px and value.px <= R.now) then
       -- gone
     elseif not is_call(key) then
-      parts[n + 1], parts[n + 2], parts[n + 3] = heads[key], (renderers[key] or plain)(value), '\n'
+      parts[n + 1], parts[n + 2], parts[n + 3] = heads[key], render[key](value), '\n'
       n = n + 3
     elseif with_calls then
       parts[n + 1], parts[n + 2], parts[n + 3] = heads[key], call_record(value), '\n'

@@ -1,0 +1,46 @@
+"""No interleaving of a change of partitions breaks P1 to P3; each fault that is sown is noticed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.model.explored import Explored
+from tests.model.mutants import parsed
+from tests.model.partition.explorer import Explorer
+from tests.model.partition.scopes import SCOPES
+from tests.model.partition.world import Scope
+
+#: The larger scopes take up to an hour each.
+pytestmark = pytest.mark.timeout(14_400 if os.environ.get("JOBQ_MODEL") == "large" else 600)
+BY_NAME = {scope.name: scope for scope in SCOPES}
+_COMMENT, *_BLOCKS = (
+    Path(__file__).with_name("mutants.txt").read_text().removesuffix("\n").split("\n\n")
+)
+NAMES = {mutant.name: mutant for mutant in map(parsed, _BLOCKS)}
+
+
+def explored(name: str) -> Explored:
+    """Explore the scope of a fault with it."""
+    return Explorer(BY_NAME[NAMES[name].scope], NAMES[name]).run()
+
+
+@pytest.mark.parametrize("scope", SCOPES, ids=[scope.name for scope in SCOPES])
+def test_no_interleaving_breaks_a_promise(scope: Scope) -> None:
+    result = Explorer(scope).run()
+
+    assert not result.violation, str(result)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_explorer_of_partitions_finds_the_fault_when_it_is_sown(name: str) -> None:
+    result = explored(name)
+
+    assert result.violation, f"{name} survived {result}"
+    assert "LuaError" not in result.violation, result.violation
+
+
+def test_every_scope_has_a_fault_when_it_is_listed() -> None:
+    assert {mutant.scope for mutant in NAMES.values()} == set(BY_NAME)

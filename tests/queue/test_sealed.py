@@ -1,0 +1,197 @@
+"""A sealed queue takes only messages whose mid or key lives in it. The others belong to partitions of a newer epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from jobq.client.numbered_calls import Caller
+from jobq.queue import keys
+from jobq.queue.queue import Queue, batch_of, enqueue_values, queue_scripts
+from jobq.queue.types import Ending
+
+pytestmark = pytest.mark.one_server
+
+T0 = 1_700_000_000_000
+
+
+def seal(queue: Queue, epoch: int = 2) -> list[bytes]:
+    reply: list[bytes] = queue.scripts["seal"].run({"epoch": epoch})
+    return reply
+
+
+def ask(queue: Queue, *mids: str, first: bool = True, **options: Any) -> list[tuple[str, str]]:
+    """Enqueue in one call, by default with the key for moved messages."""
+    key = options.get("key")
+    values, rows, _ = batch_of([(mid, b"new") for mid in mids], enqueue_values(**options), key)
+    extra = list(queue.extra_keys(values, mids))
+    if first:
+        extra.append(keys.key(queue.prefix, "moved_keys"))
+    caller = queue.callers.take()
+    state = queue.scripts["enqueue"].numbered(caller, values, rows, extra)
+    reply = [word.decode() for word in queue.client.perform(queue.wake_key, state)]
+    queue.callers.give_back(caller)
+    return list(zip(reply[::2], reply[1::2], strict=True))
+
+
+@pytest.fixture
+def sealed(queue: Queue) -> Queue:
+    """A sealed queue in which m1, and k1 of the key K, wait."""
+    queue.enqueue(b"1", mid="m1")
+    queue.enqueue(b"2", mid="k1", key="K")
+    assert seal(queue) == [b"sealed", b"2"]
+    return queue
+
+
+def test_seal_keeps_the_first_epoch_when_it_is_sealed_again(sealed: Queue) -> None:
+    assert seal(sealed, 5) == [b"sealed", b"2"]
+    assert sealed.admin.fsck() == []
+
+
+def test_enqueue_takes_only_mids_and_keys_that_live_when_the_queue_is_sealed(sealed: Queue) -> None:
+    assert ask(sealed, "m1", "m2", "m1") == [
+        ("exists", "queued"),
+        ("moved", "2"),
+        ("exists", "queued"),
+    ]
+    assert ask(sealed, "m1", on_conflict="replace") == [("updated", "")]
+    assert ask(sealed, "k2", key="K") == [("added", "")]
+    assert ask(sealed, "k3", key="L") == [("moved", "2")]
+    assert [one.mid for one in sealed.dequeue(9).messages] == ["m1", "k1", "k2"]
+
+
+@pytest.mark.parametrize("options", [{}, {"key": "K"}, {"delay": 5}, {"on_conflict": "requeue"}])
+def test_enqueue_answers_sealed_when_the_caller_does_not_know_of_it(
+    sealed: Queue, facts: Callable[[], dict[bytes, bytes]], options: dict[str, Any]
+) -> None:
+    before = facts()
+
+    assert ask(sealed, "m1", first=False, **options) == [("sealed", "2")]
+    assert facts() == before
+
+
+def test_enqueue_answers_moved_again_when_the_call_is_repeated(sealed: Queue) -> None:
+    caller = sealed.callers.take()
+    values, rows, _ = batch_of([("m1", b"x"), ("m2", b"y")], enqueue_values())
+    state = sealed.scripts["enqueue"].numbered(
+        caller, values, rows, [keys.key(sealed.prefix, "moved_keys")]
+    )
+
+    first, again = (sealed.client.perform(sealed.wake_key, state) for _ in range(2))
+
+    assert first == again == [b"exists", b"queued", b"moved", b"2"]
+
+
+def test_enqueue_deletes_only_results_of_what_it_takes_when_others_are_moved(sealed: Queue) -> None:
+    for mid in ("gone", "k2"):
+        sealed.client.command("RPUSH", sealed.result_key(mid), "old")
+
+    assert ask(sealed, "gone", "k2", key="K", drop_results=True) == [("added", ""), ("added", "")]
+    assert not sealed.client.command("EXISTS", *sealed.result_keys(["gone", "k2"]))
+    sealed.client.command("RPUSH", sealed.result_key("other"), "old")
+    values = enqueue_values(drop_results=True)
+    caller = sealed.callers.take()
+    values, rows, mids = batch_of([("other", b"x", "L"), ("k3", b"y", "K")], values)
+    extra = [*sealed.result_keys(mids), keys.key(sealed.prefix, "moved_keys")]
+    state = sealed.scripts["enqueue"].numbered(caller, values, rows, extra)
+    assert sealed.client.perform(sealed.wake_key, state) == [b"moved", b"2", b"added", b""]
+    assert sealed.client.command("EXISTS", sealed.result_key("other"))
+
+
+def test_a_finished_mid_starts_over_elsewhere_when_the_queue_is_sealed(sealed: Queue) -> None:
+    message = sealed.dequeue().messages[0]
+    assert message.mid == "m1"
+    sealed.finish([Ending(mid="m1", token=message.token, outcome="done")])
+
+    assert ask(sealed, "m1", until="done") == [("moved", "2")]
+    assert ask(sealed, "m1", on_conflict="requeue") == [("moved", "2")]
+
+
+def test_a_key_stays_moved_when_a_delayed_message_of_it_comes_back(sealed: Queue) -> None:
+    queue = sealed
+    for message in queue.dequeue(2, now=T0).messages:
+        ending = Ending(mid=message.mid, token=message.token, outcome="retry", backoff=5)
+        queue.finish([ending], now=T0)
+
+    assert ask(queue, "k2", key="K") == [("moved", "2")]
+    assert len(queue.dequeue(9, now=T0 + 6_000).messages) == 2  # k1 runs: its key has a state again
+    assert ask(queue, "k3", key="K") == [("moved", "2")]
+    assert ask(queue, "k1", key="K") == [("exists", "queued")]
+
+
+def test_members_of_flows_move_when_the_queue_is_sealed(queue: Queue) -> None:
+    queue.enqueue_members([("~f.m.0", b"x")], in_order=True)
+    seal(queue)
+
+    values = {**enqueue_values(), "again": "next"}
+    rows = ["~f.m.0", b"x", "~f.m.1", b"y"]
+    extra = [*queue.extra_keys(values, ["~f.m.0"]), keys.key(queue.prefix, "moved_keys")]
+    state = queue.scripts["enqueue"].numbered(queue.callers.take(), values, rows, extra)
+
+    assert queue.client.perform(queue.wake_key, state) == [b"exists", b"accepted", b"moved", b"2"]
+    assert queue.admin.fsck() == []
+
+
+def test_nothing_else_adds_messages_when_the_queue_is_sealed(
+    queue: Queue, facts: Callable[[], dict[bytes, bytes]]
+) -> None:
+    queue.enqueue_many([("dies", b"x"), ("waits", b"y")])
+    message = queue.dequeue().messages[0]
+    ending = Ending(mid="dies", token=message.token, outcome="dead", reason="why")
+    queue.finish([ending])
+    dead_id = queue.admin.dead()[0].dead_id
+    bin_ = queue.admin.bin("op")
+    assert bin_.take_out(("waits", "")) == ["taken"]
+    seal(queue)
+    before = facts()
+
+    assert queue.admin.revive(dead_id) == ["moved"]
+    assert queue.admin.tick("name", T0, 0, "s", b"call").outcome == "sealed"
+    head = msgspec.msgpack.encode(["row", "", 1])
+    deliver = queue_scripts(queue.client, "pipeline", queue.name)["deliver"]
+    values = {"now": "", "dedupe_ms": "", "keyed": "", "batch": b"%08d" % len(head) + head + b"x"}
+    assert deliver.call(Caller(), values) == [b"sealed", b"2"]
+    assert facts() == before
+    assert bin_.put_back("waiting", "waits") == ["moved"]
+    assert queue.admin.counts().messages == 0
+
+
+def test_the_seal_stays_when_the_queue_is_cleared(sealed: Queue) -> None:
+    sealed.admin.clear()
+
+    assert ask(sealed, "m1") == [("moved", "2")]
+
+
+def test_fsck_reports_a_seal_when_only_some_scripts_see_it(sealed: Queue) -> None:
+    sealed.client.command("HDEL", keys.key(sealed.prefix, "meta"), "sealed")
+
+    assert [one.rule for one in sealed.admin.fsck()] == [
+        "meta: the queue is sealed for some scripts only"
+    ]
+    seal(sealed, 3)
+    assert sealed.admin.fsck() == []
+
+
+def test_a_sealed_queue_hands_out_as_many_messages_when_they_are_large(queue: Queue) -> None:
+    queue.enqueue_many([(f"m{i}", b"x" * 1_000) for i in range(50)])
+    seal(queue)
+
+    assert len(queue.dequeue(50).messages) == 50
+
+
+def test_commands_of_an_unsealed_queue_are_the_same_when_partitions_are_not_used(
+    queue: Queue, commands: Callable[[Callable[[], Any]], int]
+) -> None:
+    """P4: neither the plain nor the general scripts ask whether it is sealed."""
+    queue.enqueue_many([b"warm"] * 3)
+    held = queue.dequeue(3).messages
+    asked = {
+        "plain": commands(lambda: queue.enqueue(b"x")),
+        "general": commands(lambda: queue.enqueue(b"x", delay=5)),
+    }
+    queue.finish([Ending(mid=one.mid, token=one.token, outcome="done") for one in held])
+
+    assert asked == {"plain": 6, "general": 15}
