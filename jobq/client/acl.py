@@ -14,8 +14,8 @@ from jobq.client.scripts import Script
 #: Words in the scripts that look like commands, but are options of commands or parts of keys.
 OPTIONS = frozenset(
     (
-        "ALL", "BYSCORE", "COUNT", "LIMIT", "MAXLEN", "MINID", "PX", "QUEUE", "QUEUES", "REV", "STREAM", "WEIGHTS",
-        "WITHSCORES",
+        "ALL", "BYSCORE", "COUNT", "LEFT", "LIMIT", "MAXLEN", "MINID", "PX", "QUEUE", "QUEUES", "REV", "RIGHT",
+        "STREAM", "WEIGHTS", "WITHSCORES",
     )
 )  # fmt: skip
 #: Commands of which the scripts send one subcommand.
