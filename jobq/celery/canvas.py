@@ -155,7 +155,11 @@ class _Composed(Signature):
 
     def __init__(self, tasks: Iterable[Any] = (), options: Any = None, **more: Any) -> None:
         super().__init__(
-            f"celery.{self.kind}", (), {"tasks": [signature(one) for one in tasks]}, options, **more
+            f"celery.{self.kind}",
+            (),
+            {"tasks": [signature(task) for task in tasks]},
+            options,
+            **more,
         )
 
     @property
@@ -307,7 +311,7 @@ def _start(composed: Any, args: Sequence[Any], options: Mapping[str, Any]) -> An
     flow.start()
     ids = [f"{FLOW}{flow.flow_id}/{step.name}" for step in built.steps]
     if made.kind == "group":
-        return GroupResult(flow.flow_id, [AsyncResult(one) for one in ids])
+        return GroupResult(flow.flow_id, [AsyncResult(id_) for id_ in ids])
     return AsyncResult(ids[-1])
 
 

@@ -148,7 +148,10 @@ def run_flow_round(server: OwnCluster, plan: RoundPlan, folder: Path) -> Verdict
             "flows": sorted(wrong_ends(client, load)),
             "callbacks": sorted(not_once(lines, load)),
             "members": sorted(missing(lines, load)),
-            "producers": [*grown(lines), *(str(one) for one in producers if one.failed)],
+            "producers": [
+                *grown(lines),
+                *(str(producer) for producer in producers if producer.failed),
+            ],
         }
         return verdict._replace(broken={**verdict.broken, **of_flows})
 
@@ -242,7 +245,9 @@ def _final(queues: Sequence[Queue], workers: WorkerGroup, exited: tuple[str, ...
         for _ in range(COLLECTS):
             if not any(queue.admin.collect(1000, now=later)):
                 break
-        waiting |= {address_of(one.mid) for part in PARTS for one in queue.admin.iter_entries(part)}
+        waiting |= {
+            address_of(entry.mid) for part in PARTS for entry in queue.admin.iter_entries(part)
+        }
         waiting |= {f"{queue.name}: {one.entry_id}" for one in queue.flow_outbox()}
         dead |= {address_of(one.mid) for one in queue.admin.iter_dead()}
         broken += [f"{one.rule}: {one.mid}" for one in queue.admin.fsck()]

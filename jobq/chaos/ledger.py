@@ -197,7 +197,7 @@ class History:
             return True
         others = [one for one in self.runs if one.pid == run.pid and one.start <= at]
         later = sum(one.ended_by(at) and one.last > run.last for one in others)
-        return later < len({one.thread for one in others})
+        return later < len({run.thread for run in others})
 
 
 def read_history(lines: Iterable[Line]) -> History:

@@ -58,8 +58,8 @@ def play(
     running: list[subprocess.Popen[bytes]] = []
     queue.admin.events_maxlen(1_000_000)
     for number in range(SCHEDULES):
-        one = Schedule(name=f"s{number}", job=JOB, every_ms=STEP_MS, overlap="allow")
-        queue.admin.schedule("add", one.name, encoded(one))
+        schedule = Schedule(name=f"s{number}", job=JOB, every_ms=STEP_MS, overlap="allow")
+        queue.admin.schedule("add", schedule.name, encoded(schedule))
     first = {name: state.last_ms for name, state in queue.admin.schedules().ticks.items()}
     try:
         running += (_started(queue, url) for _ in range(count))

@@ -207,7 +207,7 @@ def _held(history: History, run: Run) -> Iterator[tuple[float, float]]:
     """Yield the spans in which the run held its lease, up to the fault that killed it."""
     yield from run.leased()
     at, left = run.points[-1]
-    killed = [one.at for one in history.faults if run.pid in one.pids and one.at > at]
+    killed = [fault.at for fault in history.faults if run.pid in fault.pids and fault.at > at]
     if not run.ended and killed and left > 0:
         yield at, min(at + left, *killed)
 
@@ -257,8 +257,8 @@ def _other_report(history: History, mid: str, token: str) -> bool:
     fence = history.fences.get((mid, token), -1)
     if any(other != fence for other, _ in history.handed[mid]):
         return True
-    of_mid = [one for one in history.endings if one.mid == mid]
-    return any(one.token != token or one.reply in ("ok", "dead", "info") for one in of_mid)
+    of_mid = [ending for ending in history.endings if ending.mid == mid]
+    return any(ending.token != token or ending.reply in ("ok", "dead", "info") for ending in of_mid)
 
 
 class Bound(NamedTuple):

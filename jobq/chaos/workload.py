@@ -146,7 +146,7 @@ def finish(queue: Queue, endings: Sequence[Ending], **options: Any) -> Finished:
     if not endings:
         return _noted(_finish(queue, endings, **options))
     call, pid = secrets.token_hex(6), os.getpid()
-    reports = [[one.mid, one.token, one.outcome] for one in endings]
+    reports = [[ending.mid, ending.token, ending.outcome] for ending in endings]
     ledger.write("finish", call=call, endings=reports, pid=pid)
     finished = _finish(queue, endings, **options)
     ledger.write("finished", call=call, replies=finished.replies, pid=pid)
@@ -174,7 +174,7 @@ def finish_call(queue: Queue, endings: Sequence[Ending], **options: Any) -> Numb
     if queue.name == NEIGHBOUR:
         return made
     call, pid = secrets.token_hex(6), os.getpid()
-    reports = [[one.mid, one.token, one.outcome] for one in endings]
+    reports = [[ending.mid, ending.token, ending.outcome] for ending in endings]
     if reports:
         ledger.write("finish", call=call, endings=reports, pid=pid)
 
@@ -212,7 +212,7 @@ def _noted(finished: Finished) -> Finished:
 
 def _hand(dequeued: Dequeued) -> Dequeued:
     if dequeued.messages:
-        handed = [[one.mid, one.token, one.fence] for one in dequeued.messages]
+        handed = [[message.mid, message.token, message.fence] for message in dequeued.messages]
         ledger.write("handed", messages=handed, pid=os.getpid())
     return dequeued
 

@@ -83,7 +83,7 @@ def acl(
 def _rights(role: str, namespace: str, ns: str | None, queues: str, disk: bool) -> list[str]:
     if role == "reliable":
         # Their names may have colons, and are not followed by weights.
-        return of_reliable(ns or role, [one.strip() for one in queues.split(",") if one.strip()])
+        return of_reliable(ns or role, [part.strip() for part in queues.split(",") if part.strip()])
 
     names = names_of(queues)
     if role == "rsmq":

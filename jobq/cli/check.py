@@ -74,7 +74,14 @@ def doctor(session: Session, strict: bool) -> bool:
         wrong = list(checked(incidents_at(session.client)))
         # Most important findings first, without repeats.
         failing = {finding.check for finding in wrong if finding.level == "fail"}
-        found = [*wrong, *(one for one in found if one.check not in failing or one.level == "ok")]
+        found = [
+            *wrong,
+            *(
+                finding
+                for finding in found
+                if finding.check not in failing or finding.level == "ok"
+            ),
+        ]
         sampled = list(_samples(session))
         found += _of_load(session, [queue.name for queue, _ in sampled])
         found += _of_queues(session, sampled)

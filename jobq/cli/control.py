@@ -79,10 +79,10 @@ def _record(answer: OrderAnswer | None) -> dict[str, Any]:
         return {"outcome": None, "text": "", "children": []}
     children = [
         {
-            "pid": one.pid, "stack": one.stack,
-            "running": [{"queue": queue, "mid": mid} for queue, mid in one.running],
+            "pid": child.pid, "stack": child.stack,
+            "running": [{"queue": queue, "mid": mid} for queue, mid in child.running],
         }
-        for one in answer.children
+        for child in answer.children
     ]  # fmt: skip
     return {"outcome": answer.outcome, "text": answer.text, "children": children}
 
@@ -93,7 +93,7 @@ def _lines(worker: str, answer: OrderAnswer | None, wait: float) -> Iterator[str
         return
     refused = "" if answer.outcome == "done" else f"{answer.outcome}: "
     yield f"{worker}: {refused}{answer.text}"
-    for one in answer.children:
-        running = ", ".join(f"{mid} (queue {queue})" for queue, mid in one.running)
-        yield f"child {one.pid}: {running or 'runs no job'}"
-        yield from one.stack.splitlines()
+    for child in answer.children:
+        running = ", ".join(f"{mid} (queue {queue})" for queue, mid in child.running)
+        yield f"child {child.pid}: {running or 'runs no job'}"
+        yield from child.stack.splitlines()

@@ -201,7 +201,9 @@ class Chosen:
         those = f" where {' and '.join(conditions)}" if conditions else ""
         self.text = ", ".join(ids) or f"all dead messages of {queues or 'all queues'}{those}"
         self._filter = " ".join(
-            [f"dead:{one}" for one in ids] or [one.replace("=", ":", 1) for one in conditions] or ["place:dead"]
+            [f"dead:{id_}" for id_ in ids]
+            or [condition.replace("=", ":", 1) for condition in conditions]
+            or ["place:dead"]
         ) + (f" age:>{older_than:g}s" if older_than else "")  # fmt: skip
 
     def operation(self) -> AbstractContextManager[Performed]:

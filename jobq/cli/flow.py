@@ -159,7 +159,7 @@ def _heading(view: FlowView) -> Iterator[str]:
 
 
 def _stepped(view: FlowView) -> Iterator[tuple[FlowView, StepView]]:
-    return ((view, one) for one in view.steps)
+    return ((view, step) for step in view.steps)
 
 
 def _step(pair: tuple[FlowView, StepView]) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def _details(
         yield from (f"  {text}" for text in missing.values())
     if failures:
         yield "failed or cancelled:" if view.cancelled else "failed:"
-        yield from (f"  {one.mid}: {one.reason}" for one in failures)
+        yield from (f"  {failure.mid}: {failure.reason}" for failure in failures)
         if (number := view.dead + view.cancelled) > len(failures):
             yield f"  and {number - len(failures):,} more"
     if len(view.critical_path) > 1:
@@ -228,15 +228,15 @@ def text_graph(view: FlowView) -> Iterator[str]:
 
 def mermaid(view: FlowView) -> Iterator[str]:
     """Yield a flowchart of Mermaid."""
-    number = {one.name: f"s{at}" for at, one in enumerate(view.steps)}
+    number = {step.name: f"s{at}" for at, step in enumerate(view.steps)}
     yield "flowchart LR"
-    for one in view.steps:
-        yield f'  {number[one.name]}["{_quoted(one.name)}: {one.state}"]'
-    for one in view.steps:
-        for edge in one.facts.after:
+    for step in view.steps:
+        yield f'  {number[step.name]}["{_quoted(step.name)}: {step.state}"]'
+    for step in view.steps:
+        for edge in step.facts.after:
             if edge.step in number:
                 arrow = "-->" if edge.when == "done" else f"-- {edge.when} -->"
-                yield f"  {number[edge.step]} {arrow} {number[one.name]}"
+                yield f"  {number[edge.step]} {arrow} {number[step.name]}"
 
 
 def _quoted(name: str) -> str:
@@ -248,13 +248,13 @@ def dot(view: FlowView) -> Iterator[str]:
     """Yield a graph of Graphviz."""
     yield "digraph flow {"
     yield "  rankdir=LR;"
-    for one in view.steps:
-        name = _quoted(one.name)
-        yield f'  "{name}" [label="{name}\\n{one.state}"];'
-    for one in view.steps:
-        for edge in one.facts.after:
+    for step in view.steps:
+        name = _quoted(step.name)
+        yield f'  "{name}" [label="{name}\\n{step.state}"];'
+    for step in view.steps:
+        for edge in step.facts.after:
             label = "" if edge.when == "done" else f' [label="{edge.when}"]'
-            yield f'  "{_quoted(edge.step)}" -> "{_quoted(one.name)}"{label};'
+            yield f'  "{_quoted(edge.step)}" -> "{_quoted(step.name)}"{label};'
     yield "}"
 
 
@@ -320,7 +320,7 @@ def retry(session: Session, flow: str, step: str | None) -> bool:
     text = f"{flow}: {counted(number - lost, 'member')} to run again"
     if lost:
         text += f"; {counted(lost, 'other')} can't: they were purged or have expired"
-    reviving = [one.facts for one in run.status().steps if one.facts.reviving]
+    reviving = [step.facts for step in run.status().steps if step.facts.reviving]
     if reviving:
         text += (
             f"; workers continue: {reviving[0].name} is revived up to {reviving[0].revived:,} of "

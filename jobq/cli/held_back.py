@@ -84,8 +84,8 @@ def full_limits(client: Client) -> Iterator[Finding]:
         yield Finding("limits", "ok", text, "jobq limit list")
 
 
-def _is_full(one: LimitRecord) -> bool:
-    return one.max > 0 and (one.held_ms > 0 or one.used >= one.max)
+def _is_full(record: LimitRecord) -> bool:
+    return record.max > 0 and (record.held_ms > 0 or record.used >= record.max)
 
 
 def waiting_maps(client: Client) -> Iterator[Finding]:

@@ -170,11 +170,11 @@ def _note_batch(session: Session, batch: IngestBatch) -> None:
             f"{batch.table} of {queue}: {number:,} entries were dropped before they were read; "
             "ingest more often, or keep more"
         )
-    for queue, one in batch.overruns.items():
+    for queue, overrun in batch.overruns.items():
         session.note(
-            f"queue {queue} will drop unread events in {one.seconds:,.0f} s, at the rate of the last {one.lag_s:,.0f} "
-            f"s: {one.unread:,} events are unread, and it keeps {one.kept:,}; ingest more often, or keep more "
-            "('jobq events maxlen') and --trim"
+            f"queue {queue} will drop unread events in {overrun.seconds:,.0f} s, at the rate of the last "
+            f"{overrun.lag_s:,.0f} s: {overrun.unread:,} events are unread, and it keeps {overrun.kept:,}; "
+            "ingest more often, or keep more ('jobq events maxlen') and --trim"
         )
     for queue in batch.remade:
         session.note(f"{batch.table} of {queue}: deleted or recreated since; read from its start")
@@ -198,7 +198,7 @@ def _say_round(session: Session, lake: Lake, found: IngestRound, engine: Engine)
     )
     if found.audit:
         text += f"; {found.audit:,} entries of the audit log"
-    overruns = {queue: round(one.seconds, 1) for queue, one in found.overruns.items()}
+    overruns = {queue: round(overrun.seconds, 1) for queue, overrun in found.overruns.items()}
     record = {
         "lake": lake.store.uri,
         **found._asdict(),
@@ -324,13 +324,14 @@ def _roll_up(session: Session, lake: Lake, engine: Engine) -> None:
         )
 
 
-def _say_compacted(session: Session, one: Compacted, engine: Engine) -> None:
+def _say_compacted(session: Session, compacted: Compacted, engine: Engine) -> None:
     from jobq.pipeline.engine import WHERE
 
     session.say(
-        one._asdict(),
-        f"{one.table} {one.dt}: {one.rows:,} rows, {one.files_before:,} files to {one.files:,}, "
-        f"{one.bytes_before:,} bytes to {one.bytes:,}, {WHERE[one.engine]}{engine.rule}",
+        compacted._asdict(),
+        f"{compacted.table} {compacted.dt}: {compacted.rows:,} rows, {compacted.files_before:,} files to "
+        f"{compacted.files:,}, {compacted.bytes_before:,} bytes to {compacted.bytes:,}, "
+        f"{WHERE[compacted.engine]}{engine.rule}",
     )
 
 

@@ -40,15 +40,15 @@ def list_limits(session: Session) -> None:
     session.say_all(map(_row, facts), LIMITS)
 
 
-def _row(one: LimitRecord) -> dict[str, Any]:
-    remarks = [f"set here; in code: {one.program}"] if one.set_here else []
-    if one.holders:
-        named = ", ".join(holder.who for holder in one.holders[:NAMED])
-        more = len(one.holders) - NAMED
+def _row(record: LimitRecord) -> dict[str, Any]:
+    remarks = [f"set here; in code: {record.program}"] if record.set_here else []
+    if record.holders:
+        named = ", ".join(holder.who for holder in record.holders[:NAMED])
+        more = len(record.holders) - NAMED
         remarks.append(f"in use by {named}" + f" and {more} more" * (more > 0))
     return {
-        "limit": one.limit, "rule": one.rule, "used": one.used, "waits": _seconds(one.waits_ms),
-        "held": _seconds(one.held_ms), "remark": "; ".join(remarks),
+        "limit": record.limit, "rule": record.rule, "used": record.used, "waits": _seconds(record.waits_ms),
+        "held": _seconds(record.held_ms), "remark": "; ".join(remarks),
     }  # fmt: skip
 
 

@@ -100,7 +100,7 @@ def _look(
     if not session.as_json:
         below = list(attention(wrong))
         return [*(below[1:] if first else ()), *lines(session, found), *(() if first else below)]
-    return lines(session, [one | {"findings": records_of(wrong, one["queue"])} for one in found])
+    return lines(session, [row | {"findings": records_of(wrong, row["queue"])} for row in found])
 
 
 class Rates:

@@ -81,7 +81,7 @@ def _operation(
     session: Session, key: str, ids: Sequence[str] = (), more: str = ""
 ) -> AbstractContextManager[Performed]:
     """Record the change of a queue in the audit log."""
-    messages = "".join(f" id:{one}" for one in ids)
+    messages = "".join(f" id:{id_}" for id_ in ids)
     return session.operation("", f"reliable:{key}{more}{messages}", when=bool(session.verb))
 
 

@@ -226,7 +226,7 @@ def _beside_earlier(
     from jobq.pipeline.report.compare import KEYS, compared
     from jobq.pipeline.report.run import answers, check_range
 
-    reports = [one.report for one in results if one.report.name in KEYS]
+    reports = [result.report for result in results if result.report.name in KEYS]
     if asked.earlier is None or not reports:
         return results
     try:
@@ -238,8 +238,10 @@ def _beside_earlier(
         session.note(f"the earlier range: {expired}")
     earlier = {one.report.name: one for one in found}
     return [
-        compared(one, asked, earlier[one.report.name]) if one.report.name in earlier else one
-        for one in results
+        compared(result, asked, earlier[result.report.name])
+        if result.report.name in earlier
+        else result
+        for result in results
     ]
 
 

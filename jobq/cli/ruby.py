@@ -184,7 +184,9 @@ def workers(session: Session, systems: Sequence[RubyQueueName]) -> bool:
     """
     sidekiq, resque = (system.namespace for system in systems)
     processes = *sidekiq_processes(session.client, sidekiq), *resque_workers(session.client, resque)
-    found = [{**structs.asdict(one), "queues": ",".join(one.queues)} for one in processes]
+    found = [
+        {**structs.asdict(process), "queues": ",".join(process.queues)} for process in processes
+    ]
     empty = "no worker of Sidekiq or Resque here; check --url and the namespaces"
     session.say_all(found, Listing(("system", "worker", "queues", "busy"), empty=empty))
     return bool(found)

@@ -73,12 +73,14 @@ def area_library(area: str) -> Library:
     Each takes the keys and arguments that its file in lua/ names, in that order. Loading another version of jobq's
     library replaces it.
     """
-    return made(area, {f"{area}_{one.name}": one for one in scripts() if one.area == area})
+    return made(
+        area, {f"{area}_{script.name}": script for script in scripts() if script.area == area}
+    )
 
 
 def made(name: str, functions: Mapping[str, Script]) -> Library:
     """Return a library of these functions, given as name -> script."""
-    parts = [f"#!lua name={name}\n", *(_function(*one) for one in functions.items())]
+    parts = [f"#!lua name={name}\n", *(_function(*function) for function in functions.items())]
     commands = {
         script.sha: ("FCALL_RO" if _READING in flags(script) else "FCALL", word)
         for word, script in functions.items()

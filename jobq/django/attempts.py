@@ -148,7 +148,7 @@ class Attempt:
         except JobqError as error:
             logger.warning("%s: can't read its earlier attempts: %s", self._result.id, error)
             return ()
-        return [one for one in found if one.generation == context.generation]
+        return [attempt for attempt in found if attempt.generation == context.generation]
 
     def _write(self, least_s: float) -> None:
         if not self._ttl_s:

@@ -103,7 +103,8 @@ class Records:
         fences = sorted((fence for fence in fields if fence.isdigit()), key=int)[-MAX_ATTEMPTS:]
         attempts = [self._opened(mid, fields[fence], Tried) for fence in fences]
         return Recorded(
-            called, [one for one in attempts if one.generation == attempts[-1].generation]
+            called,
+            [attempt for attempt in attempts if attempt.generation == attempts[-1].generation],
         )
 
     def forget_oldest(self, mid: str) -> None:

@@ -102,7 +102,7 @@ def add_attempts(result: Any, status: Status, record: Recorded, dead: DeadMessag
     """Add the facts about attempts."""
     attempts = record.attempts
     if state_word(status) in _WAITING and status.generation not in {
-        one.generation for one in attempts
+        attempt.generation for attempt in attempts
     }:
         attempts = ()  # of an earlier life of the mid
     result.worker_ids.extend(_workers(attempts, status.attempts))
@@ -132,14 +132,14 @@ def stored_error(path: str, traceback: str) -> Any:
 
 
 def _errors(attempts: Sequence[Tried]) -> list[Any]:
-    return [stored_error(one.error, one.traceback) for one in attempts if one.error]
+    return [stored_error(attempt.error, attempt.traceback) for attempt in attempts if attempt.error]
 
 
 def _workers(attempts: Sequence[Tried], count: int) -> list[str]:
     """The worker of each attempt; '' for one that ended before it could be recorded."""
-    count = max([count, *(one.attempt for one in attempts)])
+    count = max([count, *(attempt.attempt for attempt in attempts)])
     named = [""] * min(count, MAX_ATTEMPTS)
-    for one in attempts:
-        if one.attempt <= len(named):
-            named[one.attempt - 1] = one.worker
+    for attempt in attempts:
+        if attempt.attempt <= len(named):
+            named[attempt.attempt - 1] = attempt.worker
     return named

@@ -52,8 +52,8 @@ def enqueue_members(
     _, full = send_fitting(rows, send)
     refused = {
         str(row[0]): row
-        for row, one in zip(rows, replies, strict=False)
-        if one.action == "exists" and one.existing_status not in LIVE
+        for row, reply in zip(rows, replies, strict=False)
+        if reply.action == "exists" and reply.existing_status not in LIVE
     }
     if refused:
         left = _still_live(store, queue, refused, unapplied)

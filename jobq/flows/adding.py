@@ -100,7 +100,7 @@ class RunningFlow(StepList):
             facts = self._facts = self._store.facts()
             if facts is None:
                 raise FlowClosedError(f"flow {self.flow_id} was deleted; nothing can be added")
-            self._known.update(one.name for one in facts.steps)
+            self._known.update(step.name for step in facts.steps)
         checked_graph({step.name: step}, self._known)
         record = stored_step(self._client, self.flow_id, facts.queue, step)
         if isinstance(step, MapStep) and record.source == "items":
@@ -122,14 +122,14 @@ class RunningFlow(StepList):
         return step
 
     def _stored(self, records: Sequence[StoredStep]) -> None:
-        refresh(self._client, {one.queue for one in records if one.queue})
+        refresh(self._client, {record.queue for record in records if record.queue})
         added = self._store.add_steps(records)
         if added == "closed":
             now = self._store.facts()
             state = f"is {now.state}" if now else "is gone"
             raise FlowClosedError(f"flow {self.flow_id} {state}; nothing can be added")
         if added == "conflict":
-            names = listed([repr(one.name) for one in records])
+            names = listed([repr(record.name) for record in records])
             problem = f"flow {self.flow_id} already has a different step"
             if len(records) == 1:
                 raise FlowConflictError(f"{problem} named {names}; rename the new one")
@@ -141,7 +141,7 @@ class RunningFlow(StepList):
 
 
 def _nbytes(records: Sequence[StoredStep]) -> int:
-    return sum(len(one.call) + len(one.options) for one in records)
+    return sum(len(record.call) + len(record.options) for record in records)
 
 
 def flow_of(client: Client, context: Context) -> MemberFlow:

@@ -146,7 +146,8 @@ class FlowCheck:
         found, absent = dict[Member, str](), list[Member]()
         for numbers in _parts(self._live(store, step), PER_CHUNK):
             members = {
-                one.mid: one for one in (store.member(step.name, number) for number in numbers)
+                member.mid: member
+                for member in (store.member(step.name, number) for number in numbers)
             }
             for mid, word in statuses(queue, list(members)).items():
                 if word in OVER:

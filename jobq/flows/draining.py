@@ -233,7 +233,7 @@ class Drainer:
         while entries := source.flow_outbox(PER_CALL, after=after):
             after = entries[-1].entry_id
             some = self._changes(source, heard(entries).get(run, ()))
-            changes += [one for one in some if one.kind in ENDINGS.values()]
+            changes += [change for change in some if change.kind in ENDINGS.values()]
         return changes
 
     def _apply(self, queue: Queue, store: FlowStore, said: Sequence[Said | Done]) -> Applied:
@@ -303,4 +303,4 @@ def _is_damage(error: Exception) -> bool:
 
 
 def _only_looks(entries: Sequence[OutboxEntry]) -> bool:
-    return all(one.kind == "look" for entry in entries for one in entry.records)
+    return all(record.kind == "look" for entry in entries for record in entry.records)

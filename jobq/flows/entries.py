@@ -125,9 +125,9 @@ def in_calls(changes: Sequence[FlowChange]) -> Iterator[Sequence[FlowChange]]:
 
 
 def _divided(changes: Sequence[FlowChange]) -> Iterator[FlowChange]:
-    for one in changes:
-        if len(one.members) <= MAX_DONE:
-            yield one
+    for change in changes:
+        if len(change.members) <= MAX_DONE:
+            yield change
         else:
-            for at in range(0, len(one.members), MAX_DONE):
-                yield one._replace(members=one.members[at : at + MAX_DONE])
+            for at in range(0, len(change.members), MAX_DONE):
+                yield change._replace(members=change.members[at : at + MAX_DONE])

@@ -58,7 +58,7 @@ class FlowInputs:
     def _filled(self, call: Call, run: str, inputs: Sequence[FlowInput]) -> Call:
         results = StepResults(self._client, run)
         args, kwargs = deepcopy(call.args), deepcopy(call.kwargs)
-        put_in(args, kwargs, [(one, results.of(one)) for one in inputs])
+        put_in(args, kwargs, [(input_, results.of(input_)) for input_ in inputs])
         return structs.replace(call, args=args, kwargs=kwargs)
 
 
@@ -74,22 +74,22 @@ class StepResults:
         self.flow = self._store.flow
         self._facts: FlowFacts | None = None
 
-    def of(self, one: FlowInput) -> Any:
+    def of(self, input_: FlowInput) -> Any:
         """Return the value of an input from its step."""
-        if one.what in ("failures", "results"):
-            facts = self._step(one.step)
+        if input_.what in ("failures", "results"):
+            facts = self._step(input_.step)
             if not facts.sealed or facts.ended < facts.size:
                 # A member with these inputs began after all had ended, but this server doesn't have that state.
                 raise ResultNotStoredError(
-                    f"step {one.step} of flow {self.flow} has {facts.ended} ends of {facts.size} here"
+                    f"step {input_.step} of flow {self.flow} has {facts.ended} ends of {facts.size} here"
                 )
-        if one.what == "failures":
-            return self.failures(one.step)
-        if one.what == "results":
-            return self.results(one.step, one.queue)
-        if one.what == "value":
-            return self.value(one.step, one.queue)
-        return self.result(one.step, one.queue)
+        if input_.what == "failures":
+            return self.failures(input_.step)
+        if input_.what == "results":
+            return self.results(input_.step, input_.queue)
+        if input_.what == "value":
+            return self.value(input_.step, input_.queue)
+        return self.result(input_.step, input_.queue)
 
     def result(self, step: str, queue: str) -> Any:
         """Return a step's result.

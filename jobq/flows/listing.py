@@ -259,11 +259,11 @@ def _reason(client: Client, queue: str, mid: str) -> str:
 def unserved(client: Client, view: FlowView) -> dict[str, str]:
     """Return queue -> `no worker serves queue 'pdf'; web-1 did until 4 min ago`, for steps that wait for a worker."""
     wanted = {
-        one.facts.queue
-        for one in view.steps
-        if one.facts.queue and one.state in ("ready", "running")
+        step.facts.queue
+        for step in view.steps
+        if step.facts.queue and step.state in ("ready", "running")
         # A wait without a timeout doesn't need a worker: the sender of the signal delivers it.
-        if one.facts.kind != "wait" or one.facts.due_at
+        if step.facts.kind != "wait" or step.facts.due_at
     }
     if not wanted:
         return {}
@@ -359,7 +359,7 @@ def flow_record(view: FlowView, missing: dict[str, str]) -> FlowRecord:
         cancelled=view.cancelled, remark=view.remark, waits_for=view.waits_for, unserved=missing,
         critical_path=view.critical_path,
         steps=[
-            StepRecord.of(one.facts, step=one.name, state=one.state, waits=step_sentence(view, one.name))
-            for one in view.steps
+            StepRecord.of(step.facts, step=step.name, state=step.state, waits=step_sentence(view, step.name))
+            for step in view.steps
         ],
     )  # fmt: skip

@@ -109,7 +109,7 @@ _decoder = msgspec.json.Decoder(Annotated[list[_Stored], Meta(max_length=MAX_INP
 
 def header_of(inputs: Sequence[FlowInput]) -> str:
     """The text of the header."""
-    return msgspec.json.encode([list(one) for one in inputs]).decode()
+    return msgspec.json.encode([list(input_) for input_ in inputs]).decode()
 
 
 def inputs_in(header: str) -> list[FlowInput]:

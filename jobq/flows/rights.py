@@ -34,9 +34,10 @@ def refresh(client: Client, queues: Iterable[str]) -> None:
 
 def proven(client: Client, flow: str, steps: Sequence[StoredStep]) -> list[StoredStep]:
     """The steps with their proofs in their options."""
-    known = _secrets(client, {one.queue for one in steps if one.queue})
+    known = _secrets(client, {step.queue for step in steps if step.queue})
     return [
-        _with_proof(one, known[one.queue], flow) if one.queue in known else one for one in steps
+        _with_proof(step, known[step.queue], flow) if step.queue in known else step
+        for step in steps
     ]
 
 
@@ -99,25 +100,25 @@ def _parts(
 
 
 def _made(secret: bytes, *parts: str | bytes) -> bytes:
-    raw = [one.encode() if isinstance(one, str) else one for one in parts]
+    raw = [part.encode() if isinstance(part, str) else part for part in parts]
     text = b"".join(len(one).to_bytes(8, "big") + one for one in raw)
     return hmac.digest(secret, text, "sha256").hex().encode()
 
 
 def _secrets(client: Client, queues: Iterable[str]) -> dict[str, bytes]:
     known = _known.setdefault(client, {})
-    if missing := [one for one in queues if one not in known]:
+    if missing := [queue for queue in queues if queue not in known]:
         _read(client, missing, may_make=True)
     return known
 
 
 def _read(client: Client, queues: Sequence[str], *, may_make: bool) -> None:
     known = _known.setdefault(client, {})
-    where = [keys.flow_secret(client.namespace, one) for one in queues]
+    where = [keys.flow_secret(client.namespace, queue) for queue in queues]
     for queue, key, found in zip(
         queues,
         where,
-        read_together(client, [Read(one, ("GET", one)) for one in where]),
+        read_together(client, [Read(flow_secret, ("GET", flow_secret)) for flow_secret in where]),
         strict=True,
     ):
         secret = found

@@ -74,7 +74,7 @@ class FlowRun:
             value: Any JSON value of up to 64 KiB, for steps that use it.
         """
         view = self._running(f"can't be signalled: {step}")
-        waits = [one.name for one in view.steps if one.facts.kind == "wait"]
+        waits = [step.name for step in view.steps if step.facts.kind == "wait"]
         if step not in waits:
             raise ConfigError(
                 f"flow {self.flow_id} has no wait named {step!r:.80}; it has {listed(waits) or 'none'}"
@@ -276,7 +276,7 @@ def _name(step: FlowStep | str) -> str:
 
 
 def _names(view: FlowView) -> str:
-    return listed([one.name for one in view.steps])
+    return listed([step.name for step in view.steps])
 
 
 def _waits(view: FlowView) -> str:

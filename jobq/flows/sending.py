@@ -199,7 +199,7 @@ class StepSender:
             apply_all(self.store, queue.name, self.sending.unapplied(queue.name, self.store.run))
             page = self.store.page(step, "live", found.first)
             left = {number - found.first for number in page.numbers}
-            rows = [one for place, one in enumerate(contents) if place in left]
+            rows = [content for place, content in enumerate(contents) if place in left]
             self.accept(queue, rows, **options)
         return found
 
@@ -333,12 +333,12 @@ class CancelMembers(ItemSender):
                 return False
             page = self.store.page(self.item.step, "live", cursor)
             cursor = page.cursor
-            mids = [self.store.member(self.item.step, one).mid for one in page.numbers]
+            mids = [self.store.member(self.item.step, number).mid for number in page.numbers]
             if mids:
                 self.sender.pages -= 1
                 queue.cancel(*mids)
                 # Members that had already ended are among them, without effect.
-                gone = [FlowChange("cancelled", self.item.step, one) for one in page.numbers]
+                gone = [FlowChange("cancelled", self.item.step, number) for number in page.numbers]
                 self.store.apply(f"q{self.item.queue}", gone)
         return True
 
@@ -389,7 +389,7 @@ class ReviveMembers(EnqueueStep):
 
     def _revive_some(self, numbers: Sequence[int]) -> None:
         queue = queue_at(self.client, self.item.queue)
-        mids = {self.store.member(self.item.step, one).mid: one for one in numbers}
+        mids = {self.store.member(self.item.step, number).mid: number for number in numbers}
         where = keys.key(queue.prefix, "last_dead")
         dead_ids = self.client.command("HMGET", where, *mids)
         found = {mid: raw.decode() for mid, raw in zip(mids, dead_ids, strict=True) if raw}
@@ -516,9 +516,9 @@ class TellSubFlows(ItemSender):
 
     def _not_begun(self, facts: FlowFacts) -> Iterator[FlowFacts]:
         """Return unbegun flows stored for steps of a flow."""
-        left = (one for one in facts.steps if one.kind == "flow" and not one.ready_at)
+        left = (step for step in facts.steps if step.kind == "flow" and not step.ready_at)
         while some := list(islice(left, SUBS_TOGETHER)):
-            calls = [FlowStore(self.client, one.flow).facts_call() for one in some]
+            calls = [FlowStore(self.client, step.flow).facts_call() for step in some]
             for step, child in zip(some, run_all(self.client, calls), strict=True):
                 # Another flow may have stored a sub-flow under this id.
                 if child is not None and child.parent == f"{facts.run}.{step.name}":
@@ -560,7 +560,7 @@ def _options(raw: bytes) -> dict[str, Any]:
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CodecError(f"options of a step can't be read: {raw!r:.80}") from error
     numbers = [found.get(name) for name in ("delay", "at", "lease")]
-    known = [one for one in numbers if one is not None]
-    if not all(isinstance(one, int | float) and 0 <= one < MAX_SECONDS for one in known):
+    known = [number for number in numbers if number is not None]
+    if not all(isinstance(number, int | float) and 0 <= number < MAX_SECONDS for number in known):
         raise CodecError(f"options of a step can't be used: {raw!r:.80}")
     return found

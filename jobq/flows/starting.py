@@ -71,8 +71,8 @@ def started(flow: Definition) -> FlowRun:
     announce(client, flow.home, "begin", planned.run)
     # Now the flow is accepted: it stays until a worker comes, however long that takes.
     planned.keep()
-    for one in planned.flow_ids:
-        put_on_list(client, one)
+    for flow_id in planned.flow_ids:
+        put_on_list(client, flow_id)
     drain_soon(client, flow.home)
     for step in flow.steps.values():
         if isinstance(step, MapStep) and source_of(step) == "stream":
@@ -128,7 +128,7 @@ class Planned:
     @property
     def flow_ids(self) -> list[str]:
         """The ids of its sub-flows, and then its own."""
-        return [*(one for sub in self.subs for one in sub.flow_ids), self._flow.flow_id]
+        return [*(flow_id for sub in self.subs for flow_id in sub.flow_ids), self._flow.flow_id]
 
     def check_subs(self) -> None:
         """Raise FlowConflictError if a sub-flow is not available, before anything is stored.

@@ -188,7 +188,7 @@ class FlowStore:
 
     def sent(self, items: Iterable[TodoItem], *, now: int | None = None) -> Applied:
         """Delete sent items; return the remaining items."""
-        rows = [part for one in items for part in (one.step or _PARENT, one.stamp)]
+        rows = [part for item in items for part in (item.step or _PARENT, item.stamp)]
         return self._ask(
             self._call("sent", (self._now(now), self.run_id, MAX_TODO, *rows), _applied)
         )
@@ -305,7 +305,7 @@ def _ranges(numbers: list[int]) -> str:
 
 def packed_items(contents: Iterable[bytes]) -> bytes:
     """Pack the members of a chunk, each preceded by its length."""
-    return b"".join(len(one).to_bytes(4, "big") + one for one in contents)
+    return b"".join(len(content).to_bytes(4, "big") + content for content in contents)
 
 
 def unpacked_items(packed: bytes) -> list[bytes]:
@@ -327,10 +327,10 @@ def _rows(steps: Sequence[StoredStep]) -> list[Argument]:
         )
     return [
         part
-        for one in steps
+        for step in steps
         for part in (
-            checked_step(one.name), one.kind, one.queue, one.source,
-            ",".join(f"{edge.step}:{edge.when}" for edge in one.after), one.options, one.call,
+            checked_step(step.name), step.kind, step.queue, step.source,
+            ",".join(f"{edge.step}:{edge.when}" for edge in step.after), step.options, step.call,
         )
     ]  # fmt: skip
 
@@ -371,7 +371,7 @@ def facts_in(flow: str, reply: Sequence[Any]) -> FlowFacts | None:
         id=given,
         now_ms=int(reply[0]),
         steps=tuple(
-            step for one in names if one and (step := _step(one, meta, steps, todo)) is not None
+            step for name in names if name and (step := _step(name, meta, steps, todo)) is not None
         ),
         state=state if state in FLOW_STATES else "open",
         queue=_text(meta.get("home", b"")),
@@ -391,7 +391,7 @@ def _step(
     if len(parts) != 5 or _text(parts[0]) not in _KINDS:
         return None
     kind, queue, source, edges = map(_text, parts[:4])
-    counts = [_number(one) for one in meta.get(f"n:{name}", b"").split(b",")]
+    counts = [_number(part) for part in meta.get(f"n:{name}", b"").split(b",")]
     counts += [0] * (11 - len(counts))
     size, ndone, nended, sealed, ready_at, ended_at, _, added_at, nretried, cut, revived = counts[
         :11
@@ -427,8 +427,8 @@ def _step(
 
 
 def _edges(text: str) -> Iterable[Edge]:
-    for one in filter(None, text.split(",")):
-        step, _, when = one.partition(":")
+    for part in filter(None, text.split(",")):
+        step, _, when = part.partition(":")
         if when in _WHENS:
             yield Edge(step, cast("When", when))
 

@@ -267,7 +267,7 @@ class Job(Generic[P, R]):
 
     def _enqueue_layers(self) -> tuple[Any, ...]:
         """The middlewares that have a part in enqueueing."""
-        return tuple([one for one in self.middleware.all_layers() if hasattr(one, "enqueue")])
+        return tuple([layer for layer in self.middleware.all_layers() if hasattr(layer, "enqueue")])
 
     def _many(self, arguments: Iterable[Sequence[Any] | Args[..., Any]]) -> Iterator[Arguments]:
         if self.settings.mid is not None:

@@ -265,7 +265,7 @@ def _unique(name: str, value: Any) -> Any:
     if (
         not isinstance(names, list | tuple)
         or not names
-        or any(type(one) is not str for one in names)
+        or any(type(name) is not str for name in names)
     ):
         raise ConfigError(
             f"unique={value!r} doesn't define how to compare calls; pass True, names of arguments, or a function"
@@ -336,13 +336,13 @@ def _policy(name: str, value: Any) -> Any:
 
 def _limits(name: str, value: Any) -> tuple[Any, ...]:
     limits = value if isinstance(value, list | tuple) else None
-    if limits is None or not all(hasattr(one, "admit") for one in limits):
+    if limits is None or not all(hasattr(limit, "admit") for limit in limits):
         raise ConfigError(
             f"limits={value!r} is not a list of RateLimit(name, rate) and ConcurrencyLimit(name, max_slots)"
         )
     # Slots come first, so that a rate doesn't count a start in vain. Sorted names make all jobs acquire in the same
     # order.
-    return tuple(sorted(limits, key=lambda one: (one.rank, one.name)))
+    return tuple(sorted(limits, key=lambda limit: (limit.rank, limit.name)))
 
 
 def _callback(name: str, value: Any) -> Any:
@@ -363,7 +363,7 @@ def _aliases(name: str, value: Any) -> tuple[str, ...]:
         raise ConfigError(
             f"aliases={value!r:.200} is not a list of names; name up to {MAX_ALIASES} former names of the job"
         )
-    return tuple(dict.fromkeys(checked_job_name(one) for one in names))
+    return tuple(dict.fromkeys(checked_job_name(name) for name in names))
 
 
 def checked_job_name(name: Any) -> str:

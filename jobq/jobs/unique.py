@@ -49,7 +49,8 @@ class Unique:
         parameters = signature.parameters.values()
         self._kinds = {parameter.kind for parameter in parameters}
         self._defaults = {
-            one.name: None if one.default is one.empty else one.default for one in parameters
+            parameter.name: None if parameter.default is parameter.empty else parameter.default
+            for parameter in parameters
         }
         self._pick = self._checked_pick(unique)
 
@@ -74,7 +75,7 @@ class Unique:
         """The call as errors name it: `send=7`."""
         value = self._value(args, kwargs)
         values = value.values() if isinstance(value, dict) else [value]
-        text = ",".join([_encode(one).decode() for one in values])
+        text = ",".join([_encode(value).decode() for value in values])
         return f"{self._job}={text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}"
 
     def _value(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -205,7 +206,7 @@ def refuse(call: str, receipt: Receipt[Any], queue: QueueLike) -> None:
 
 def refuse_any(job: str, receipts: Sequence[Receipt[Any]]) -> None:
     """Raise DuplicateError if some of many calls were refused; the others are enqueued."""
-    refused = tuple([one for one in receipts if one.action == "exists"])
+    refused = tuple([receipt for receipt in receipts if receipt.action == "exists"])
     if refused:
         more = f"{len(refused):,} of {len(receipts):,} calls of {job}"
         raise DuplicateError(

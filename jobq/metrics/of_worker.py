@@ -21,7 +21,7 @@ def worker_families(pool: PoolView, by_job: bool = True) -> Iterator[Family]:
     """
     found = counted(pool.pages)
     yield from _of_attempts(found) if by_job else _without_jobs(found)
-    waits: Rows = {(queue,): one for queue, one in found.waits.items()}
+    waits: Rows = {(queue,): wait for queue, wait in found.waits.items()}
     yield Family(WORKER["jobq_wait_seconds"], waits)
     children = pool.children()
     yield Family(WORKER["jobq_slots"], {(): pool.slots})
@@ -46,7 +46,7 @@ def _of_attempts(found: Counted) -> Iterator[Family]:
         for queue, job, _ in found.attempts
         for outcome in OUTCOMES
     }
-    runs: Rows = {(job,): one for job, one in found.runs.items()}
+    runs: Rows = {(job,): run for job, run in found.runs.items()}
     cpu: Rows = {(job,): seconds for job, seconds in found.cpu_s.items()}
     yield Family(WORKER["jobq_attempts_total"], attempts)
     yield Family(WORKER["jobq_run_seconds"], runs)
@@ -62,8 +62,8 @@ def _without_jobs(found: Counted) -> Iterator[Family]:
     attempts: Rows = {**counts}
     yield Family(WORKER["jobq_attempts_total"]._replace(labels=("queue", "outcome")), attempts)
     runs = list(found.runs.values())
-    buckets = tuple(map(sum, zip(*(one.buckets for one in runs), strict=True)))
-    total = Histogram(buckets, sum(one.sum for one in runs))
+    buckets = tuple(map(sum, zip(*(run.buckets for run in runs), strict=True)))
+    total = Histogram(buckets, sum(run.sum for run in runs))
     yield Family(WORKER["jobq_run_seconds"]._replace(labels=()), {(): total} if runs else {})
     cpu_s = sum(found.cpu_s.values())
     yield Family(WORKER["jobq_cpu_seconds_total"]._replace(labels=()), {(): cpu_s})

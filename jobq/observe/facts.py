@@ -102,7 +102,7 @@ class Collector:
         sample: Sample | None = first.get("counts")
         dead: list[DeadMessage] = first.get("dead") or []
         longest = self._longest(
-            second, busy, {one.name for one in workers if one.is_live(now_ms)}, events, mid
+            second, busy, {worker.name for worker in workers if worker.is_live(now_ms)}, events, mid
         )
         history = tuple(_of_mid(events, mid))
         return MessageFacts(
@@ -150,7 +150,7 @@ class Collector:
         key = keys.key(queue.prefix, "messages")
         content = self._ask({"content": plain("HGET", key, longest.mid)}).get("content") or b""
         job = job_in(queue, longest.mid, content)
-        usual = usual_times(event_of(one) for one in events)
+        usual = usual_times(event_of(event) for event in events)
         return longest._replace(job=job, usual_ms=usual.get(job))
 
     def _asked_first(self, mid: str, member: Member | None) -> dict[str, Asked]:
@@ -269,7 +269,7 @@ def _ready_of(queues: Sequence[str], second: dict[str, Any]) -> dict[str, int]:
     counts = {
         name: second[f"counts of {name}"].counts for name in queues if f"counts of {name}" in second
     }
-    return {name: one.ready for name, one in counts.items() if not one.paused}
+    return {name: count.ready for name, count in counts.items() if not count.paused}
 
 
 def _running_of(
@@ -376,7 +376,7 @@ def job_name(content: bytes) -> str:
 def _of_mid(events: Iterable[WrittenEvent], mid: str) -> list[Event]:
     """The events of a mid, oldest first, among some that come newest first."""
     wanted = f"{SEPARATOR}{mid}{SEPARATOR}".encode()
-    found = [event_of(one) for one in events if wanted in one.record]
+    found = [event_of(event) for event in events if wanted in event.record]
     return [event for event in found[::-1] if event is not None and event.mid == mid]
 
 
@@ -396,13 +396,13 @@ def _rate(events: Iterable[WrittenEvent], now_ms: int, added: int) -> float | No
         added: 0 if the queue never had any.
     """
     number, since = 0, 0
-    for seen, one in enumerate(events, 1):
-        if one.at_ms < now_ms - RATE_MS:
+    for seen, event in enumerate(events, 1):
+        if event.at_ms < now_ms - RATE_MS:
             break
-        if seen == MAX_EVENTS or (seen > EVENTS_PER_CALL and now_ms - one.at_ms > MIN_RATE_MS):
-            since = one.at_ms
+        if seen == MAX_EVENTS or (seen > EVENTS_PER_CALL and now_ms - event.at_ms > MIN_RATE_MS):
+            since = event.at_ms
             break
-        number += one.record.partition(_SEPARATOR)[0] in _ATTEMPTS
+        number += event.record.partition(_SEPARATOR)[0] in _ATTEMPTS
     if not number and not added:
         return None
     return number / max(MIN_RATE_MS, min(RATE_MS, now_ms - since)) * 1000

@@ -109,8 +109,8 @@ def draw(
 
 def _short_ones(edges: list[GraphEdge], layer_of: Mapping[str, int]) -> tuple[list[GraphEdge], int]:
     """Return the shortest edges that there is room for, and how many are left out."""
-    order = sorted(edges, key=lambda one: layer_of[one.end] - layer_of[one.start])
-    room = accumulate(layer_of[one.end] - layer_of[one.start] for one in order)
+    order = sorted(edges, key=lambda edge: layer_of[edge.end] - layer_of[edge.start])
+    room = accumulate(layer_of[edge.end] - layer_of[edge.start] for edge in order)
     kept = sum(total <= MAX_SEGMENTS for total in room)
     return order[:kept], len(edges) - kept
 
@@ -150,7 +150,7 @@ def folded(
         made[node.name], levels[node.name] = node, layer
         place |= dict.fromkeys((one.name for one in group), node.name)
     joined = dict[tuple[str, str], GraphEdge]()
-    for edge in sorted(edges, key=lambda one: one.on_path):
+    for edge in sorted(edges, key=lambda edge: edge.on_path):
         start, end = place[edge.start], place[edge.end]
         joined[start, end] = GraphEdge(start, end, edge.when, edge.on_path)
     return made, list(joined.values()), levels
@@ -207,7 +207,9 @@ class _Plan:
         self, nodes: Mapping[str, GraphNode], edges: Sequence[GraphEdge], layer_of: Mapping[str, int]
     ) -> None:  # fmt: skip
         self.nodes = nodes
-        self.rows: list[list[_Item]] = [[] for _ in range(max(layer_of[one] for one in nodes) + 1)]
+        self.rows: list[list[_Item]] = [
+            [] for _ in range(max(layer_of[node] for node in nodes) + 1)
+        ]
         for name in nodes:
             self.rows[layer_of[name]].append(name)
         self.gutters: list[list[_Segment]] = [[] for _ in self.rows]
@@ -360,7 +362,7 @@ def _tracks(gutter: Sequence[_Segment], y: Mapping[_Item, float]) -> dict[tuple[
         spans[one.origin] = (min(low, *here), max(high, *here))
     ends: list[float] = []
     found = {}
-    for origin, (low, high) in sorted(spans.items(), key=lambda one: (one[1], one[0][1])):
+    for origin, (low, high) in sorted(spans.items(), key=lambda span: (span[1], span[0][1])):
         if low == high:
             continue
         track = next((i for i, end in enumerate(ends) if end < low), len(ends))
@@ -396,14 +398,14 @@ def _edges(plan: _Plan, at: int) -> Iterable[str]:
         if isinstance(item, _Lane):
             path = f"M{plan.x[at]:g} {plan.y[item]:g}H{left:g}"
             yield f'<path class="{_style(item.edge)}" d="{path}"/>'
-    for one in plan.gutters[at]:
+    for gutter in plan.gutters[at]:
         right = plan.x[at + 1]
-        x = left + GUTTER / 2 - 6 + TRACK * plan.tracks[at].get(one.origin, 0)
-        path = _bent(left, plan.y[one.start], x, right, plan.y[one.end])
-        yield f'<path class="{_style(one.edge)}" d="{path}"/>'
-        if not isinstance(one.end, _Lane):
-            y = plan.y[one.end]
-            yield f'<path class="{_style(one.edge).replace("edge", "tip")}" d="M{right:g} {y:g}l-7 -4v8z"/>'
+        x = left + GUTTER / 2 - 6 + TRACK * plan.tracks[at].get(gutter.origin, 0)
+        path = _bent(left, plan.y[gutter.start], x, right, plan.y[gutter.end])
+        yield f'<path class="{_style(gutter.edge)}" d="{path}"/>'
+        if not isinstance(gutter.end, _Lane):
+            y = plan.y[gutter.end]
+            yield f'<path class="{_style(gutter.edge).replace("edge", "tip")}" d="M{right:g} {y:g}l-7 -4v8z"/>'
 
 
 def _bent(left: float, y: float, x: float, right: float, end: float) -> str:

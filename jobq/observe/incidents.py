@@ -95,12 +95,16 @@ class Situation:
 
     def live(self, queue: str) -> list[WorkerEntry]:
         """Return the workers that serve a queue now."""
-        return [one for one in self.workers or () if one.serves(queue) and one.is_live(self.now_ms)]
+        return [
+            worker
+            for worker in self.workers or ()
+            if worker.serves(queue) and worker.is_live(self.now_ms)
+        ]
 
     def lost(self) -> list[WorkerEntry]:
         """Return workers that ended without signing off, the latest first."""
-        lost = [one for one in self.workers or () if one.is_lost(self.now_ms)]
-        return sorted(lost, key=lambda one: -one.seen_at)
+        lost = [worker for worker in self.workers or () if worker.is_lost(self.now_ms)]
+        return sorted(lost, key=lambda worker: -worker.seen_at)
 
     def ago(self, at_ms: int) -> str:
         """Return how long ago that was, in words."""
@@ -168,10 +172,10 @@ def _is_urgent(situation: Situation, worker: WorkerEntry) -> bool:
 def _lost_host(
     situation: Situation, host: str, workers: Sequence[WorkerEntry], explains: bool = True
 ) -> Incident:
-    names = listed([one.name for one in workers])
-    seen = situation.ago(max(one.seen_at for one in workers))
-    ran = sum(situation.running.get(one.name, one.running) for one in workers)
-    queues = sorted({queue for one in workers for queue in one.queues})
+    names = listed([worker.name for worker in workers])
+    seen = situation.ago(max(worker.seen_at for worker in workers))
+    ran = sum(situation.running.get(worker.name, worker.running) for worker in workers)
+    queues = sorted({queue for worker in workers for queue in worker.queues})
     alone = [queue for queue in queues if not situation.live(queue)]
     which = "worker" if len(workers) == 1 else counted(len(workers), "worker")
     where = f" on host {host}" if host else ""
@@ -239,7 +243,7 @@ def _poison(situation: Situation) -> Iterator[Incident]:
             # A single crash has many causes, such as a signal of an operator or of the kernel.
             if len(crashes) == 1:
                 continue
-            mids = list(dict.fromkeys(one.mid for one in crashes))
+            mids = list(dict.fromkeys(crash.mid for crash in crashes))
             text = (
                 f"job {job or '(unknown)'} of queue {queue} kills its worker processes: "
                 f"{len(crashes):,} crashes in {lasting(CRASHES_MS / 1000)}, of {listed(mids, 3)}"
@@ -254,9 +258,13 @@ def _poison(situation: Situation) -> Iterator[Incident]:
 
 def _unexplained(situation: Situation, facts: QueueFacts) -> list[Event]:
     """Return the recent crashes, without those of messages that crashed once and were done then."""
-    recent = [one for one in facts.crashes if situation.now_ms - one.finished_at < CRASHES_MS]
-    times = Counter(one.mid for one in recent)
-    return [one for one in recent if times[one.mid] > 1 or facts.last_kinds.get(one.mid) != "done"]
+    recent = [crash for crash in facts.crashes if situation.now_ms - crash.finished_at < CRASHES_MS]
+    times = Counter(crash.mid for crash in recent)
+    return [
+        crash
+        for crash in recent
+        if times[crash.mid] > 1 or facts.last_kinds.get(crash.mid) != "done"
+    ]
 
 
 def _of_crashed(facts: QueueFacts, mids: Sequence[str]) -> tuple[str, str]:

@@ -148,7 +148,9 @@ def finish(timeout: float = FLUSH_S) -> None:
     providers: list[Any] = [trace.get_tracer_provider(), metrics.get_meter_provider()]
     # An exporter repeats what a collector refuses for longer than a child may take. The thread ends with the process.
     sending = threading.Thread(
-        target=lambda: [one.force_flush() for one in providers if hasattr(one, "force_flush")],
+        target=lambda: [
+            provider.force_flush() for provider in providers if hasattr(provider, "force_flush")
+        ],
         daemon=True,
     )
     sending.start()

@@ -107,7 +107,7 @@ class DeclaredNames:
                 stored = presence.every_redaction(self._client)
                 # Names of values are compared without their case.
                 self._known = {
-                    name: tuple(one.casefold() for one in names) for name, names in stored.items()
+                    name: tuple(name.casefold() for name in names) for name, names in stored.items()
                 }
         return (presence.EVERYTHING,) if self._known is None else self._known.get(job, ())
 

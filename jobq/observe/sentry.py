@@ -225,7 +225,9 @@ def _capture(
 
 def _watches_crons() -> bool:
     """Whether the program asked for check-ins."""
-    return any(isinstance(one, SentryMiddleware) and one.monitor_crons for one in everywhere.layers)
+    return any(
+        isinstance(layer, SentryMiddleware) and layer.monitor_crons for layer in everywhere.layers
+    )
 
 
 def _attach() -> None:

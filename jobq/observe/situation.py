@@ -83,7 +83,7 @@ def situation_of(
 ) -> Situation:
     """Read the rest, where workers and samples of queues are known."""
     queues = {name: Queue(name, client) for name in _busiest(samples)}
-    busy = [one.name for one in workers or () if one.running][: presence.PER_CALL]
+    busy = [worker.name for worker in workers or () if worker.running][: presence.PER_CALL]
     digests = _digests(workers or (), samples)
     asked: dict[str, Read | ScriptCall[Any]] = {}
     if busy:
@@ -99,7 +99,7 @@ def situation_of(
         }
     known = _ask(client, asked)
     running = presence.running_in(busy, known.get("running") or [None] * len(busy))
-    live = {one.name for one in workers or () if one.is_live(now_ms)}
+    live = {worker.name for worker in workers or () if worker.is_live(now_ms)}
     longest = longest_by_queue(
         run for name, children in running.items() if name in live for run in runs_in(name, children or ())
     )  # fmt: skip
@@ -118,7 +118,7 @@ def situation_of(
             for name, sample in samples.items()
         },
         {digest: jobs for digest, jobs in names.items() if jobs is not None},
-        {name: sum(len(one.running) for one in children or ()) for name, children in running.items()},
+        {name: sum(len(child.running) for child in children or ()) for name, children in running.items()},
     )  # fmt: skip
 
 
@@ -130,14 +130,16 @@ def _busiest(samples: Mapping[str, Sample]) -> list[str]:
         counts = sample.counts
         return -sample.unknowns, -counts.ready, -counts.locked, -counts.messages, -counts.dead
 
-    used = [name for name, one in samples.items() if one.counts.messages or one.counts.dead]
+    used = [
+        name for name, sample in samples.items() if sample.counts.messages or sample.counts.dead
+    ]
     return sorted(used, key=rank)[:MAX_QUEUES]
 
 
 def _digests(workers: Iterable[WorkerEntry], samples: Mapping[str, Sample]) -> list[str]:
     if not any(sample.unknowns for sample in samples.values()):
         return []
-    return sorted({one.jobs for one in workers if one.jobs})[: presence.PER_CALL]
+    return sorted({worker.jobs for worker in workers if worker.jobs})[: presence.PER_CALL]
 
 
 def _ask(client: Client, asked: Mapping[str, Read | ScriptCall[Any]]) -> dict[str, Any]:
@@ -162,7 +164,7 @@ def _server(client: Client, known: Mapping[str, Any]) -> ServerFacts:
 
 
 def _events(reply: Iterable[Any]) -> list[Event]:
-    found = [event_of(one) for one in entries(reply)]
+    found = [event_of(entry) for entry in entries(reply)]
     return [event for event in found if event is not None]
 
 
@@ -192,7 +194,7 @@ def unknown_jobs(client: Client, samples: Mapping[str, Sample]) -> dict[str, dic
 
     Of many messages, the numbers by job are estimates. No round trip where no queue has such messages.
     """
-    names = [name for name, one in samples.items() if one.unknowns][:MAX_QUEUES]
+    names = [name for name, sample in samples.items() if sample.unknowns][:MAX_QUEUES]
     reads = [
         plain("HRANDFIELD", keys.key(Queue(name, client).prefix, "nunknowns"), MAX_UNKNOWN)
         for name in names
@@ -244,8 +246,8 @@ def jobs_of(client: Client, messages: Sequence[tuple[str, str]]) -> dict[tuple[s
     held = {name: keys.key(Queue(name, client).prefix, "messages") for name, _ in messages}
     sizes = read_together(client, [plain("HSTRLEN", held[name], mid) for name, mid in messages])
     short = [
-        one
-        for one, size in zip(messages, sizes, strict=True)
+        message
+        for message, size in zip(messages, sizes, strict=True)
         if not isinstance(size, Exception) and 0 < size <= MAX_CONTENT
     ]
     contents = read_together(client, [plain("HGET", held[name], mid) for name, mid in short])
@@ -285,6 +287,10 @@ def runs_of(
 def running(client: Client, queues: Sequence[str] = ()) -> list[RunningMessage]:
     """Return everything that live workers run, of these queues or of all, the longest first."""
     now_ms = client.clock_ms()
-    busy = [one.name for one in presence.workers(client) if one.running and one.is_live(now_ms)]
+    busy = [
+        worker.name
+        for worker in presence.workers(client)
+        if worker.running and worker.is_live(now_ms)
+    ]
     runs = runs_of(client, presence.running(client, busy))
     return [run for run in runs if not queues or run.queue in queues]

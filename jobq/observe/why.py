@@ -127,7 +127,7 @@ class MessageFacts:
     @property
     def lost(self) -> list[WorkerEntry]:
         """The workers that served the queue and ended without saying so, the latest first."""
-        gone = [one for one in self.workers if one.is_lost(self.now_ms)]
+        gone = [worker for worker in self.workers if worker.is_lost(self.now_ms)]
         return sorted(gone, key=lambda worker: -worker.seen_at)
 
     @property

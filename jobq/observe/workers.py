@@ -66,7 +66,9 @@ def state_of(worker: WorkerEntry, now_ms: int) -> str:
 def workers_of(client: Client, queues: Collection[str] = ()) -> list[WorkerEntry]:
     """Return the last heartbeats of the workers that serve any of these queues, of all workers if none is given."""
     wanted = set(queues)
-    return [one for one in presence.workers(client) if not wanted or wanted & set(one.queues)]
+    return [
+        worker for worker in presence.workers(client) if not wanted or wanted & set(worker.queues)
+    ]
 
 
 def worker_record(
@@ -88,5 +90,5 @@ def worker_records(
     client: Client, workers: Sequence[WorkerEntry], now_ms: int
 ) -> list[WorkerRecord]:
     """Return the facts about these workers, with their running jobs."""
-    children = presence.running(client, [one.name for one in workers])
-    return [worker_record(one, children.get(one.name, ()), now_ms) for one in workers]
+    children = presence.running(client, [worker.name for worker in workers])
+    return [worker_record(worker, children.get(worker.name, ()), now_ms) for worker in workers]

@@ -199,7 +199,7 @@ def _text(statement: str) -> Any:
 
 
 def _many(values: Sequence[Mapping[str, Any]]) -> Any:
-    return dict(values[0]) if len(values) == 1 else [dict(one) for one in values]
+    return dict(values[0]) if len(values) == 1 else [dict(value) for value in values]
 
 
 def _positional(
@@ -208,7 +208,7 @@ def _positional(
     names = sorted(values[0], key=lambda name: statement.index(f":{name}"))
     for name in names:
         statement = statement.replace(f":{name}", kind.mark(name), 1)
-    return statement, [tuple(one[name] for name in names) for one in values]
+    return statement, [tuple(value[name] for name in names) for value in values]
 
 
 def _refuse_outside(kind: Kind, session: Any) -> None:

@@ -104,7 +104,7 @@ class ReadPlan(NamedTuple):
     @property
     def ends(self) -> dict[str, LogOffset]:
         """The offsets of every queue after all ranges, if none has a limit."""
-        return self.places | {one.queue: one.end for one in self.ranges}
+        return self.places | {range_.queue: range_.end for range_ in self.ranges}
 
 
 def events_key(namespace: str, queue: str) -> str:
@@ -322,16 +322,16 @@ def is_remade(place: LogOffset, now: LogTail) -> bool:
 def shared(ranges: list[LogRange], lost: Mapping[str, int], max_rows: int) -> list[LogRange]:
     """Return the ranges with limits, so that together they have about max_rows entries, at least one each."""
     left, limits = max_rows, {}
-    todo = sorted(ranges, key=lambda one: one.expected - lost.get(one.queue, 0))
-    for taken, one in enumerate(todo):
-        there = one.expected - lost.get(one.queue, 0)
-        limits[one.queue] = min(there, max(1, left // (len(todo) - taken)))
-        left -= limits[one.queue]
+    todo = sorted(ranges, key=lambda range_: range_.expected - lost.get(range_.queue, 0))
+    for taken, range_ in enumerate(todo):
+        there = range_.expected - lost.get(range_.queue, 0)
+        limits[range_.queue] = min(there, max(1, left // (len(todo) - taken)))
+        left -= limits[range_.queue]
     return [
-        one._replace(limit=limits[one.queue])
-        if limits[one.queue] < one.expected - lost.get(one.queue, 0)
-        else one
-        for one in ranges
+        range_._replace(limit=limits[range_.queue])
+        if limits[range_.queue] < range_.expected - lost.get(range_.queue, 0)
+        else range_
+        for range_ in ranges
     ]
 
 

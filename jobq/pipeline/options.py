@@ -97,7 +97,7 @@ def parsed_moment(what: str, text: str) -> datetime:
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Return the error text for an unknown name: with the nearest known one, or all of them."""
     names = sorted(known)
-    near = difflib.get_close_matches(name.lower(), [one.lower() for one in names], 1, 0.5)
-    remedy = next(one for one in names if one.lower() == near[0]) if near else ""
+    near = difflib.get_close_matches(name.lower(), [name.lower() for name in names], 1, 0.5)
+    remedy = next(name for name in names if name.lower() == near[0]) if near else ""
     hint = f"did you mean {remedy!r}?" if remedy else f"use one of {', '.join(names)}"
     return f"{what} {name!r} is unknown; {hint}"

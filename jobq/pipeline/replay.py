@@ -121,7 +121,7 @@ def replay(
     """Send in order what the target doesn't have. Call `tell` with the number sent so far."""
     began, reached = time.monotonic(), target.reached()
     sent = exists = behind = first = last = begun = 0
-    for batch in batches(archived_messages(rows), pace.most(target.per_call)):
+    for batch in batches(archiveds(rows), pace.most(target.per_call)):
         begun = begun or _checked(target.begun(batch[0].index), batch[0].index)
         todo = [one for one in batch if one.index > reached]
         behind += len(batch) - len(todo)
@@ -144,21 +144,21 @@ def _checked(begun: int, first: int) -> int:
     return begun
 
 
-def archived_messages(rows: Iterable[dict[str, Any]]) -> Iterator[ArchivedMessage]:
+def archiveds(rows: Iterable[dict[str, Any]]) -> Iterator[ArchivedMessage]:
     """Convert rows of the table `topics`. Raises LakeError if the topic was deleted and recreated within them."""
     last = 0
     for row in rows:
-        one = ArchivedMessage(
+        archived = ArchivedMessage(
             row["index"], row["at"] // 1000, row["key"],
             None if row["content"] is None else bytes(row["content"]), dict(row["headers"] or {}),
         )  # fmt: skip
-        if one.index <= last:
+        if archived.index <= last:
             raise LakeError(
-                f"topic {row['topic']!r} has index {one.index} after {last}: it was deleted and recreated; "
+                f"topic {row['topic']!r} has index {archived.index} after {last}: it was deleted and recreated; "
                 "replay the old and the new topic separately, with --since and --until"
             )
-        last = one.index
-        yield one
+        last = archived.index
+        yield archived
 
 
 def note_key(queue: Queue, source: str, name: str) -> str:
@@ -171,12 +171,12 @@ def batches(messages: Iterable[ArchivedMessage], most: int) -> Iterator[list[Arc
     """Yield the messages of each call, within the limits of messages and bytes."""
     batch: list[ArchivedMessage] = []
     size = 0
-    for one in messages:
-        if batch and (len(batch) == most or size + one.size > BYTES_PER_CALL):
+    for message in messages:
+        if batch and (len(batch) == most or size + message.size > BYTES_PER_CALL):
             yield batch
             batch, size = [], 0
-        batch.append(one)
-        size += one.size
+        batch.append(message)
+        size += message.size
     if batch:
         yield batch
 
@@ -230,7 +230,9 @@ class QueueReplay:
         messages = [self._message(one) for one in batch if one.content is not None]
         if self._unsure > 0:
             # The last run may have enqueued these and been killed before it recorded that.
-            messages = [one for one in messages if self._queue.status(one[0]).word != "dead"]
+            messages = [
+                message for message in messages if self._queue.status(message[0]).word != "dead"
+            ]
         done = self._queue.enqueue_many(messages, until=self._dedupe_s) if messages else []
         self._unsure -= len(batch)
         note = f"{batch[-1].index} {self._begun or batch[0].index}"
@@ -244,15 +246,15 @@ class QueueReplay:
             return named
         return f"replay:{hashlib.blake2b(named.encode(), digest_size=24).hexdigest()}"
 
-    def _message(self, one: ArchivedMessage) -> tuple[str, bytes]:
-        mid, content = self.mid(one.index), one.content or b""
+    def _message(self, archived: ArchivedMessage) -> tuple[str, bytes]:
+        mid, content = self.mid(archived.index), archived.content or b""
         if not self._job:
             return mid, content
         try:
             call = encode(self._job, [self._argument(content)])
         except (CodecError, UnicodeDecodeError) as error:
             raise BadRecordError(
-                f"message {one.index} of topic {self._source!r} can't be an argument of {self._job}: {error}; "
+                f"message {archived.index} of topic {self._source!r} can't be an argument of {self._job}: {error}; "
                 "use --as base64, or leave out --job to enqueue contents as they are"
             ) from error
         return mid, call if self._seal is None else self._seal.close_call(
@@ -278,12 +280,12 @@ def newest_deaths(rows: Iterable[dict[str, Any]]) -> list[ArchivedDeath]:
     """Return the newest death of each mid, in the order of death."""
     newest: dict[str, ArchivedDeath] = {}
     for row in rows:
-        one = ArchivedDeath(
+        death = ArchivedDeath(
             row["dead_id"], row["mid"], row["died_at"] // 1000, bytes(row["content"])
         )
-        known = newest.get(one.mid)
-        if known is None or one.died_at_ms >= known.died_at_ms:
-            newest[one.mid] = one
+        known = newest.get(death.mid)
+        if known is None or death.died_at_ms >= known.died_at_ms:
+            newest[death.mid] = death
     return sorted(newest.values(), key=lambda one: (one.died_at_ms, one.dead_id))
 
 
@@ -453,14 +455,18 @@ class TopicReplay:
             ) from error
         return len(todo)
 
-    def _is_copy(self, one: ArchivedMessage) -> bool:
+    def _is_copy(self, archived: ArchivedMessage) -> bool:
         is_own = self.name == parted(self._source)[1]
-        return is_own and one.headers.get(ORIGIN, "").startswith(f"{self._source}/")
+        return is_own and archived.headers.get(ORIGIN, "").startswith(f"{self._source}/")
 
-    def _headers(self, one: ArchivedMessage) -> dict[str, str]:
+    def _headers(self, archived: ArchivedMessage) -> dict[str, str]:
         if not self._marked:
-            return one.headers
-        return {**one.headers, ORIGIN: f"{self._source}/{one.index}", ORIGIN_AT: str(one.at_ms)}
+            return archived.headers
+        return {
+            **archived.headers,
+            ORIGIN: f"{self._source}/{archived.index}",
+            ORIGIN_AT: str(archived.at_ms),
+        }
 
     def _taken(self) -> bool:
         """Renew or take the lock; return whether this replay has it."""

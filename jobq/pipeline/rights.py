@@ -30,7 +30,7 @@ def rights(namespace: str = "jobq", names: Sequence[str] = ()) -> list[str]:
     patterns = [f"{literal(keys.prefix(namespace, name))}*" for name in names]
     every = f"{literal(checked_name('namespace', namespace))}:{{*"
     return [
-        *(f"~{one}" for one in patterns or [every]), "resetchannels",
+        *(f"~{pattern}" for pattern in patterns or [every]), "resetchannels",
         *allowed_for((load(*one) for one in called), _OWN),
         f"(~{literal(keys.queue_names(namespace))} ~{literal(topic_names(namespace))} +sadd +smembers)",
         f"(~{literal(keys.redactions(namespace))} +hmget)",

@@ -202,7 +202,7 @@ class Admin:
         """
         words: list[str] = []
         for first in range(0, len(dead_ids), PER_CALL):
-            rest = [part for one in dead_ids[first : first + PER_CALL] for part in (one, "")]
+            rest = [part for id_ in dead_ids[first : first + PER_CALL] for part in (id_, "")]
             values = {"op": "", "life_ms": ""}
             words += map(text_of, self._call("revive", caller, now, rest, values))
         return words

@@ -70,7 +70,7 @@ class Bin:
         self, *dead_ids: str, caller: Caller | None = None, now: int | None = None
     ) -> list[str]:
         """Take dead messages out. Per message 'taken', 'in bin', 'nil' or 'full'."""
-        rows = [(mid, rest) for mid, _, rest in (one.rpartition("#") for one in dead_ids)]
+        rows = [(mid, rest) for mid, _, rest in (id_.rpartition("#") for id_ in dead_ids)]
         return self._take("dead", rows, caller, now)
 
     def revive(
@@ -118,13 +118,13 @@ class Bin:
         words: list[str] = []
         # In reverse, because messages whose turn has passed are put before the messages in the line.
         for first in reversed(range(0, len(ids), PER_CALL)):
-            rows = [(one,) for one in ids[first : first + PER_CALL]]
+            rows = [(id_,) for id_ in ids[first : first + PER_CALL]]
             words = self._each("put_back", rows, {"place": taken}, caller, now) + words
         return words
 
     def holds(self, taken: Taken, *ids: str) -> list[bool]:
         """Whether it has each of these: mids, or for `dead` and `revived` dead ids."""
-        found = self.client.command("HMGET", self.key, *(f"{taken[0]}{one}" for one in ids))
+        found = self.client.command("HMGET", self.key, *(f"{taken[0]}{id_}" for id_ in ids))
         return [one is not None for one in found]
 
     def left_s(self) -> float | None:

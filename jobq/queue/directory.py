@@ -110,7 +110,7 @@ def _used_first(client: Client, names: Sequence[str]) -> list[str]:
     for first in range(0, len(others), _PER_LOOK):
         part = others[first : first + _PER_LOOK]
         prefixes = [keys.prefix(client.namespace, name) for name in part]
-        asked = [("EXISTS", *(keys.key(one, trace) for trace in _TRACES)) for one in prefixes]
+        asked = [("EXISTS", *(keys.key(prefix, trace) for trace in _TRACES)) for prefix in prefixes]
         replies = commands(client, asked[0][1], asked, keep_errors=True)
         found += [name for name, reply in zip(part, replies, strict=True) if reply != 0]
     return found

@@ -170,7 +170,9 @@ class SharedConfirmation:
 
 def _each(asking: bool, *commands: Command) -> list[Command]:
     """Return the commands, each preceded by ASKING if `asking`, for a Cluster's node that will soon serve the key."""
-    return [part for one in commands for part in ([("ASKING",), one] if asking else [one])]
+    return [
+        part for command in commands for part in ([("ASKING",), command] if asking else [command])
+    ]
 
 
 def _node(connection: Connection) -> tuple[Any, ...]:
@@ -209,7 +211,7 @@ def _exchange_all(connection: Connection, commands: Sequence[Command]) -> list[A
     replies: list[Any] = []
     try:
         ensure_open(connection)
-        connection.send_packed_command([wire(one) for one in commands])
+        connection.send_packed_command([wire(command) for command in commands])
         with waiting_longer(connection):
             for _ in commands:
                 try:

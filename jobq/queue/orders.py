@@ -171,7 +171,7 @@ def _answer(facts: Any) -> OrderAnswer | None:
         outcome=text_in(facts.get("outcome")),
         text=text_in(facts.get("text")),
         at=number_in(facts.get("at")) or 0,
-        children=tuple(one for one in children if one is not None),
+        children=tuple(child for child in children if child is not None),
     )
 
 
@@ -222,7 +222,9 @@ def put_answer(client: Client, order_id: str, given: OrderAnswer) -> None:
     """Store an answer; of long stacks the middle is left out."""
     share = MAX_ANSWER_BYTES // max(1, len(given.children))
     facts = given._asdict() | {
-        "children": [one._asdict() | {"stack": _cut(one.stack, share)} for one in given.children]
+        "children": [
+            child._asdict() | {"stack": _cut(child.stack, share)} for child in given.children
+        ]
     }
     key = keys.order(client.namespace, order_id)
     client.command("SET", key, json.dumps(facts), "PX", ANSWER_MS)

@@ -353,7 +353,7 @@ def every_redaction(client: Client) -> dict[str, tuple[str, ...]]:
 
 def _hidden(text: bytes) -> tuple[str, ...]:
     names = decoded(text)
-    fine = isinstance(names, list) and all(isinstance(one, str) for one in names)
+    fine = isinstance(names, list) and all(isinstance(name, str) for name in names)
     return tuple(names) if fine else (EVERYTHING,)
 
 
@@ -372,7 +372,7 @@ def _entry(name: str, facts: Any) -> WorkerEntry:
     if not isinstance(facts, dict):
         return WorkerEntry(name, damaged=True)
     queues = facts.get("queues")
-    named = [text_in(one) for one in queues] if isinstance(queues, list) else []
+    named = [text_in(queue) for queue in queues] if isinstance(queues, list) else []
     number = {field: number_in(facts.get(field)) for field in _NUMBERS}
     return WorkerEntry(
         name,
@@ -405,7 +405,7 @@ def _children(text: bytes) -> tuple[ChildEntry, ...] | None:
     if not isinstance(facts, list):
         return None
     found = [_child(one) for one in facts]
-    return None if None in found else tuple(one for one in found if one is not None)
+    return None if None in found else tuple(child for child in found if child is not None)
 
 
 def _child(facts: Any) -> ChildEntry | None:

@@ -433,7 +433,7 @@ class Queue:
                 "lease_ms": _lease_ms(lease),
             }  # fmt: skip
             rows, result_keys = self._rows(
-                [structs.replace(one, age_ms=one.age_ms + passed_ms) for one in endings]
+                [structs.replace(ending, age_ms=ending.age_ms + passed_ms) for ending in endings]
             )
             return script.under(caller, values, rows, tries, True, result_keys)
 
@@ -501,7 +501,7 @@ class Queue:
         if len(leases) > MAX_COUNT:
             raise _out_of_range(len(leases), 0)
         values: Values = {"now": moment(now), "lease_ms": _lease_ms(lease)}
-        reply = self.scripts["extend"].run(values, [part for one in leases for part in one])
+        reply = self.scripts["extend"].run(values, [part for lease in leases for part in lease])
         return [item == b"ok" for item in reply]
 
     def release(

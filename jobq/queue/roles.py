@@ -147,11 +147,11 @@ def rights(
         *selector(mark + literal(keys.flow_names(namespace)), asked.flow_names),
         *selector(f"{mark}{literal(keys.charts(namespace, ''))}*", asked.charts),
         *selector(mark + literal(keys.audit_log(namespace)), asked.audit),
-        *selector(" ".join(mark + one for one in _operations(namespace)), asked.operations),
-        *selector(" ".join(f"~{one}" for one in _logins(namespace)), asked.logins),
+        *selector(" ".join(mark + operation for operation in _operations(namespace)), asked.operations),
+        *selector(" ".join(f"~{login}" for login in _logins(namespace)), asked.logins),
         *selector(" ".join(mark + one for one in _beside(keys.spent, namespace, queues)), asked.spent),
         *selector(" ".join(mark + one for one in _beside(keys.flow_secret, namespace, queues)), asked.secrets),
-        *selector(" ".join(mark + one for one in _records(namespace, queues)), asked.django),
+        *selector(" ".join(mark + record for record in _records(namespace, queues)), asked.django),
         *(_DISK if disk and role in DURABLE_ROLES else ()),
     ]  # fmt: skip
 

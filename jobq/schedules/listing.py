@@ -75,14 +75,16 @@ def schedule_row(queue: str, name: str, found: Schedules) -> ScheduleRow:
 
 
 def _with_times(
-    base: ScheduleRow, one: Schedule, state: TickState | None, now_ms: int
+    base: ScheduleRow, schedule: Schedule, state: TickState | None, now_ms: int
 ) -> ScheduleRow:
-    shift_ms = one.shift_ms(base.queue)
-    coming = next(one.ticks.after(now_ms - shift_ms), None)
+    shift_ms = schedule.shift_ms(base.queue)
+    coming = next(schedule.ticks.after(now_ms - shift_ms), None)
     runs = state is not None and not state.paused
-    late_ms = late_by(one, base.queue, state.last_ms, now_ms) if state is not None and runs else 0
+    late_ms = (
+        late_by(schedule, base.queue, state.last_ms, now_ms) if state is not None and runs else 0
+    )
     return base._replace(
-        schedule=one, problem="", late_ms=late_ms,
+        schedule=schedule, problem="", late_ms=late_ms,
         next_ms=None if coming is None else coming + shift_ms,
     )  # fmt: skip
 

@@ -96,13 +96,16 @@ def _differences(found: StepView, state: StepState | None, counts: StepCounts) -
 
 def _shown(client: Client, view: FlowView) -> str:
     lines = [f"{view.facts.flow_id}: {view.state}, {view.progress}"]
-    for one in view.steps:
-        facts: Any = one.facts
-        said = step_sentence(view, one.name)
+    for step in view.steps:
+        facts: Any = step.facts
+        said = step_sentence(view, step.name)
         lines.append(
-            f"  {one.name}: {one.state}, {facts.ended:,} of {facts.size:,} ended"
+            f"  {step.name}: {step.state}, {facts.ended:,} of {facts.size:,} ended"
             + (f"; {said}" if said else "")
         )
     lines += [f"  waits for {one.sentence}" for one in view.waits_for]
-    lines += [f"  {one.mid}: {one.reason}" for one in failed_members(client, view, MAX_LISTED)]
+    lines += [
+        f"  {failed_member.mid}: {failed_member.reason}"
+        for failed_member in failed_members(client, view, MAX_LISTED)
+    ]
     return "\n".join(lines)

@@ -81,7 +81,7 @@ def rights(namespace: str = "jobq", topics: Sequence[str] = ()) -> list[str]:
     patterns = [f"{literal(base(namespace, topic))}*" for topic in topics]
     names = literal(topic_names(namespace))
     return [
-        *(f"~{one}" for one in patterns or [f"{literal(checked_name('namespace', namespace))}:{{*}}:topic:*"]),
+        *(f"~{pattern}" for pattern in patterns or [f"{literal(checked_name('namespace', namespace))}:{{*}}:topic:*"]),
         "resetchannels", *allowed_for(called, _OWN),
         f"(~{names} +sadd +smembers +srem)",
     ]  # fmt: skip
@@ -90,7 +90,9 @@ def rights(namespace: str = "jobq", topics: Sequence[str] = ()) -> list[str]:
 def rights_to_steer(namespace: str = "jobq") -> list[str]:
     """Return the words that allow a user who does other things to pause, resume and move groups of topics."""
     called = [
-        one for one in scripts() if one.area == "topic" and one.name in (*_OF_LAG, *_STEERING)
+        script
+        for script in scripts()
+        if script.area == "topic" and script.name in (*_OF_LAG, *_STEERING)
     ]
     needed = sorted(set[str]().union(*map(commands, called)))
     pattern = f"~{literal(checked_name('namespace', namespace))}:{{*}}:topic:*"
@@ -100,7 +102,7 @@ def rights_to_steer(namespace: str = "jobq") -> list[str]:
 
 def rights_to_lag(namespace: str = "jobq") -> list[str]:
     """Return the words that allow a user who does other things to read how far groups of topics are behind."""
-    called = [one for one in scripts() if one.area == "topic" and one.name in _OF_LAG]
+    called = [script for script in scripts() if script.area == "topic" and script.name in _OF_LAG]
     needed = sorted(set[str]().union(*map(commands, called)))
     pattern = f"%R~{literal(checked_name('namespace', namespace))}:{{*}}:topic:*"
     names = f"%R~{literal(topic_names(namespace))}"

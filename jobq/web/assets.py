@@ -46,9 +46,9 @@ def assets() -> dict[str, Asset]:
     root = files("jobq.web") / "static"
     found = [*root.iterdir(), *(root / "vendor").iterdir()]
     made = {
-        one.name: one.read_bytes()
-        for one in found
-        if one.is_file() and PurePosixPath(one.name).suffix in TYPES
+        path.name: path.read_bytes()
+        for path in found
+        if path.is_file() and PurePosixPath(path.name).suffix in TYPES
     }
     # Colours and rules for charts, also used in reports.
     made["app.css"] = style_sheet().encode() + made["app.css"]

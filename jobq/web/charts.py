@@ -155,7 +155,8 @@ def outcomes(
         points = _from(since_s, known.counted(queue, column, span.since, span.until))
         if past:
             whole = [
-                (one.at, (one.done, one.failed, one.dead)[column] / minutes) for one in past.points
+                (point.at, (point.done, point.failed, point.dead)[column] / minutes)
+                for point in past.points
             ]
             points = _with_past(span, since_s, past, whole, points)
         lines.append((name, style, points))
@@ -209,18 +210,18 @@ def times(
     For ranges longer than a day, return mean run times, because the lake keeps older data as hourly sums.
     """
     if span.is_long and past and not past.error:
-        means = [(one.at / 1000, one.run_mean_ms) for one in past.points]
+        means = [(point.at / 1000, point.run_mean_ms) for point in past.points]
         lines = [("run", "running", _seconds(means))]
         return _chart("times", "Run, mean", lines, span, formats.duration)
     waits, runs = sampling.outcomes.quantiles(queue, span.since, span.until)
     if past and not past.error:
         since_s = _since_s(sampling, span, queue)
         waits = [
-            *_until(since_s, span, [(one.at, one.wait_p95_ms) for one in past.points]),
+            *_until(since_s, span, [(point.at, point.wait_p95_ms) for point in past.points]),
             *_after(since_s, waits),
         ]
         runs = [
-            *_until(since_s, span, [(one.at, one.run_p95_ms) for one in past.points]),
+            *_until(since_s, span, [(point.at, point.run_p95_ms) for point in past.points]),
             *_after(since_s, runs),
         ]
     lines = [("wait", "delayed", _seconds(waits)), ("run", "running", _seconds(runs))]
@@ -251,14 +252,16 @@ def _chart(
         ChartLine(word, style, _thinned(points, span, POINTS, width))
         for word, style, points in lines
     ]
-    says = f"{title} over the last {span.word}: {', '.join(one.name for one in drawn)}."
+    says = (
+        f"{title} over the last {span.word}: {', '.join(chart_line.name for chart_line in drawn)}."
+    )
     axis = TimeAxis(
         zone=span.zone, since=span.since, until=span.until, marks=span.marks, height=180
     )
     drawing = line_chart(ChartFrame(name, title, says), drawn, axis, label)
     return ChartView(
         name, title, drawing, key(drawn) if len(drawn) > 1 else Drawing(),
-        ("Until", *(one.name for one in drawn)), _rows(lines, span, label),
+        ("Until", *(chart_line.name for chart_line in drawn)), _rows(lines, span, label),
     )  # fmt: skip
 
 

@@ -88,7 +88,7 @@ def groups(
     """Group the newest dead of each queue that match. The queues share what one request may look at."""
     until, now_ms = time.monotonic() + seconds, client.clock_ms()
     counts, problems = counts_of(client, [name for name in names if asked.may("queue", name)])
-    left = sorted((one.dead, name) for name, one in counts.items() if one.dead)
+    left = sorted((count.dead, name) for name, count in counts.items() if count.dead)
     tallies: dict[tuple[str, str, str], _Tally] = {}
     looked_at, total = 0, sum(number for number, _ in left)
     fingerprints = DeadFingerprints(asked)
@@ -109,10 +109,12 @@ def groups(
                 raise
             problems[name] = str(error)
     found = [
-        DeadGroup(*key, one.number, one.newest_at, one.oldest_at, one.newest_error, filter_of_group(*key))
-        for key, one in tallies.items()
+        DeadGroup(*key, tally.number, tally.newest_at, tally.oldest_at, tally.newest_error, filter_of_group(*key))
+        for key, tally in tallies.items()
     ]  # fmt: skip
-    found.sort(key=lambda one: (-one.number, -one.newest_at, one.queue, one.job, one.error))
+    found.sort(
+        key=lambda group: (-group.number, -group.newest_at, group.queue, group.job, group.error)
+    )
     return DeadGroups(
         found[:MAX_GROUPS], len(found[MAX_GROUPS:]), looked_at, max(total, looked_at), now_ms, problems,
     )  # fmt: skip

@@ -121,7 +121,9 @@ def _late(row: ScheduleRow, undeclared: bool) -> PageFinding:
 def _queues(snapshot: Snapshot) -> list[PageFinding]:
     found = snapshot.unexplained
     backlogs = {
-        one.queues[0]: cause_line(one).text for one in snapshot.incidents if one.code == "backlog"
+        incident.queues[0]: cause_line(incident).text
+        for incident in snapshot.incidents
+        if incident.code == "backlog"
     }
     shown = [
         PageFinding(
@@ -151,29 +153,31 @@ _OF_CODES = {
 def _causes(snapshot: Snapshot) -> list[PageFinding]:
     told = {one.queue for one in snapshot.unexplained}
     shown = [
-        one
-        for one in snapshot.incidents
+        incident
+        for incident in snapshot.incidents
         # A queue's state reports these with figures of a longer period.
-        if one in snapshot.causes or not told.issuperset(one.queues)
+        if incident in snapshot.causes or not told.issuperset(incident.queues)
     ]
-    lines = [cause_line(one) for one in shown[:MAX_COUNT]]
+    lines = [cause_line(incident) for incident in shown[:MAX_COUNT]]
     if len(shown) > MAX_COUNT:
         more = f"{len(shown) - MAX_COUNT:,} more"
         lines.append(PageFinding("unknown", "more", more, "jobq check doctor lists them"))
     return lines
 
 
-def cause_line(one: Incident) -> PageFinding:
+def cause_line(incident: Incident) -> PageFinding:
     """Return an incident as a line, with a link to the page that shows more."""
-    style, word = _OF_CODES[one.code]
-    text = f"{one.sentence[:1].upper()}{one.sentence[1:]}.{' → ' * bool(one.remedy)}{one.remedy}"
-    queue = one.queues[0] if one.queues else ""
-    if one.mid and queue:
+    style, word = _OF_CODES[incident.code]
+    text = f"{incident.sentence[:1].upper()}{incident.sentence[1:]}.{' → ' * bool(incident.remedy)}{incident.remedy}"
+    queue = incident.queues[0] if incident.queues else ""
+    if incident.mid and queue:
         return PageFinding(
-            style, word, one.headline, text, "message", {"queue": queue, "mid": one.mid}
+            style, word, incident.headline, text, "message", {"queue": queue, "mid": incident.mid}
         )
-    if one.code == "worker_lost" and one.worker:
-        return PageFinding(style, word, one.headline, text, "worker", {"worker": one.worker})
+    if incident.code == "worker_lost" and incident.worker:
+        return PageFinding(
+            style, word, incident.headline, text, "worker", {"worker": incident.worker}
+        )
     if queue:
-        return PageFinding(style, word, one.headline, text, "queue", {"queue": queue})
-    return PageFinding(style, word, one.headline, text, "workers" if one.worker else "")
+        return PageFinding(style, word, incident.headline, text, "queue", {"queue": queue})
+    return PageFinding(style, word, incident.headline, text, "workers" if incident.worker else "")

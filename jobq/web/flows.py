@@ -217,7 +217,7 @@ def listed(row: FlowRow) -> ListedFlow:
     if row.view is None or not row.view.facts.steps:
         return ListedFlow(row, 0.0)
     steps = step_rows(row.view)
-    running = sum(one.share or 0.0 for one in steps if one.view.state == "running")
+    running = sum(step.share or 0.0 for step in steps if step.view.state == "running")
     return ListedFlow(row, min(1.0, (row.view.over + running) / len(steps)))
 
 
@@ -314,7 +314,7 @@ def _in_need(view: FlowView) -> PageFinding | None:
     facts = view.facts
     where = {"flow": facts.flow_id}
     if view.state == "failed":
-        failed = [one.name for one in view.steps if one.state in ("failed", "cancelled")]
+        failed = [step.name for step in view.steps if step.state in ("failed", "cancelled")]
         dead = f", {counted(view.dead, 'member')} dead" if view.dead else ""
         names = ", ".join(failed[:MAX_NAMES]) + " …" * (len(failed) > MAX_NAMES)
         text = f"{names} failed{dead}. Retry it, or remove it: jobq flow delete {facts.flow_id}"
@@ -323,7 +323,7 @@ def _in_need(view: FlowView) -> PageFinding | None:
         )
     if view.state != "running":
         return None
-    stopped = [(one.stopped_ms(facts.now_ms), one) for one in view.steps]
+    stopped = [(step.stopped_ms(facts.now_ms), step) for step in view.steps]
     ago_ms, step = max(stopped, key=lambda one: one[0], default=(0, None))
     if not ago_ms or step is None:
         return None

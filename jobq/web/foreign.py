@@ -146,9 +146,9 @@ def topics(client: Client, offset: int = 0) -> Readable[TopicRow]:
         topic = Topic(name, client)
         facts = topic.describe()
         asked += len(facts.groups)
-        lags = [topic.group(one).lag() for one in facts.groups] if asked <= MAX_GROUPS else []
-        lag = max((one.messages for one in lags), default=None if facts.groups else 0)
-        paused = sum(one.paused for one in lags)
+        lags = [topic.group(group).lag() for group in facts.groups] if asked <= MAX_GROUPS else []
+        lag = max((lag.messages for lag in lags), default=None if facts.groups else 0)
+        paused = sum(lag.paused for lag in lags)
         return TopicRow.of(
             topic_record(name, facts), lag=lag, newest_at=facts.newest_at, paused=paused
         )
@@ -187,10 +187,10 @@ def topic_messages(
     return rows[::-1] if start is None else rows
 
 
-def _message(one: TopicMessage, shown: ShownBytes) -> dict[str, Any]:
+def _message(message: TopicMessage, shown: ShownBytes) -> dict[str, Any]:
     return {
-        "index": one.index, "at": one.at, "key": one.key if shown.may_see else None, "content": shown(one.content),
-        "deleted": one.content is None, "bytes": len(one.content or b""),
+        "index": message.index, "at": message.at, "key": message.key if shown.may_see else None,
+        "content": shown(message.content), "deleted": message.content is None, "bytes": len(message.content or b""),
     }  # fmt: skip
 
 

@@ -291,7 +291,9 @@ class StreamHistory:
 
     def job(self, span: Span, job: str) -> JobHistory:
         """Everything of one job."""
-        return history_of(job, span, [one for one in self.found(span).events if one[1].job == job])
+        return history_of(
+            job, span, [event for event in self.found(span).events if event[1].job == job]
+        )
 
     def errors(self, span: Span, queues: Sequence[str] = (), job: str = "") -> list[ErrorFigures]:
         """Return groups of errors, most frequent first."""
@@ -327,7 +329,7 @@ class StreamHistory:
         """Return runs, latest first, starting at a cursor."""
         before = _before(cursor)
         found = self.found(span, [wanted.queue] if wanted.queue else ()).events
-        rows = sorted((run_of(*one) for one in found if one[1].kind in ENDS), reverse=True)
+        rows = sorted((run_of(*event) for event in found if event[1].kind in ENDS), reverse=True)
         kept = (row for row in rows if matches(row, wanted) and cursor_of(row) < before)
         return page_of(list(islice(kept, limit + 1)), limit)
 
@@ -417,7 +419,7 @@ def figures_of(job: str, events: Sequence[tuple[str, Event]]) -> JobFigures:
 
 def history_of(job: str, span: Span, events: Sequence[tuple[str, Event]]) -> JobHistory:
     """Return everything of one job's events."""
-    ends = [one for one in events if one[1].kind in ENDS]
+    ends = [event for event in events if event[1].kind in ENDS]
     histogram = [0] * (len(BOUNDS_MS) + 1)
     times: list[list[float]] = [[] for _ in range(POINTS)]
     done, failed = [0] * POINTS, [0] * POINTS
@@ -431,10 +433,10 @@ def history_of(job: str, span: Span, events: Sequence[tuple[str, Event]]) -> Job
         Point(span.since + number * span.step, done[number], failed[number], percentiles(some).p95)
         for number, some in enumerate(times)
     )
-    slowest = sorted(ends, key=lambda one: -one[1].run_us)[:SLOWEST]
+    slowest = sorted(ends, key=lambda end: -end[1].run_us)[:SLOWEST]
     return JobHistory(
         figures_of(job, ends) if ends else None, tuple(histogram), points,
-        tuple(run_of(*one) for one in slowest),
+        tuple(run_of(*end) for end in slowest),
     )  # fmt: skip
 
 
@@ -443,7 +445,7 @@ def error_figures(group: str, span: Span, events: Sequence[tuple[str, Event]]) -
     trend = [0] * POINTS
     for _, event in events:
         trend[span.point(event.finished_at)] += 1
-    newest = max(events, key=lambda one: one[1].finished_at)[1]
+    newest = max(events, key=lambda event: event[1].finished_at)[1]
     return ErrorFigures(
         group, newest.error or newest.kind, len(events), sum(event.kind == "dead" for _, event in events),
         _names(event.job for _, event in events), _names(queue for queue, _ in events),

@@ -65,7 +65,7 @@ class KeptCharts:
 
 def _values(minutes: list[ChartMinute], figure: int) -> list[tuple[int, float]]:
     if figure != _RATE:
-        return [(one.minute, float(one[1 + figure])) for one in minutes]
+        return [(minute.minute, float(minute[1 + figure])) for minute in minutes]
     return [
         (now.minute, (now.fence - before.fence) / 60 / (now.minute - before.minute))
         for before, now in pairwise(minutes)

@@ -475,7 +475,7 @@ def _one_of(column: str, values: Sequence[str]) -> HistoryFilter:
     """Choose the rows with one of these values; without any, all."""
     args = {f"{column}{number}": value for number, value in enumerate(values)}
     return (
-        HistoryFilter(f"{column} IN ({', '.join(f':{one}' for one in args)})", args)
+        HistoryFilter(f"{column} IN ({', '.join(f':{arg}' for arg in args)})", args)
         if args
         else EVERYTHING
     )
@@ -559,7 +559,7 @@ def serve(asked: IO[bytes], answers: IO[bytes]) -> None:
             query = json.loads(line)
             files = live_files(lake.table(query["table"]), *query["days"])
             store, table = lake.below(query["table"]), TABLES[query["table"]]
-            engine.open_files("stored", store, table, [one.path for one in files])
+            engine.open_files("stored", store, table, [file.path for file in files])
             answer = json.dumps({"rows": engine.rows(query["sql"], query["args"])}, default=str)
         except Exception as error:  # deltalake, DuckDB and storage raise many classes
             # Of a statement that fails, reports say that Spark may be able to compute it.

@@ -150,7 +150,7 @@ def read_message(client: Client, contents: Contents, queue_name: str, mid: str) 
         contents.text("progress", queue.name, mid, status.progress, job=facts.job) if status.progress else "",
         contents.value("checkpoint", queue.name, mid, status.checkpoint, job=facts.job) if status.checkpoint else None,
         collector.unread,
-        list(_logs(collector, facts, max([status.attempts, *(one.number for one in attempts)]), contents)),
+        list(_logs(collector, facts, max([status.attempts, *(attempt.number for attempt in attempts)]), contents)),
     )  # fmt: skip
 
 
@@ -247,10 +247,10 @@ def timeline(
     """
     known = [
         TimelinePoint(
-            one.started_at or facts.now_ms, one.state, f"attempt {one.number}" if one.number else "attempt",
-            lasts_ms=one.run_ms,
+            attempt.started_at or facts.now_ms, attempt.state,
+            f"attempt {attempt.number}" if attempt.number else "attempt", lasts_ms=attempt.run_ms,
         )
-        for one in attempts
+        for attempt in attempts
     ]  # fmt: skip
     known += [
         TimelinePoint(event.finished_at, state_of_kind(event.kind), event.kind)
@@ -258,12 +258,14 @@ def timeline(
         if event.kind not in ATTEMPTS
     ]
     born = enqueued_at or next((one.enqueued_at for one in facts.history if one.enqueued_at), 0)
-    if born and not any(one.text == "enqueued" for one in known):
+    if born and not any(timeline_point.text == "enqueued" for timeline_point in known):
         known.append(TimelinePoint(born, StateShown("ready", "enqueued"), "enqueued"))
     end = None
-    for one in sorted(known, key=lambda moment: moment.at_ms):
-        yield one._replace(after_ms=None if end is None else max(0, one.at_ms - end))
-        end = one.at_ms + (one.lasts_ms or 0)
+    for timeline_point in sorted(known, key=lambda moment: moment.at_ms):
+        yield timeline_point._replace(
+            after_ms=None if end is None else max(0, timeline_point.at_ms - end)
+        )
+        end = timeline_point.at_ms + (timeline_point.lasts_ms or 0)
     status = facts.status
     if status.word.startswith("queued") and end is not None:
         if status.not_before > facts.now_ms:

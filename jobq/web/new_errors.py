@@ -80,7 +80,7 @@ class ErrorGroups:
             return
         count = max(1, round(weight))
         with self._lock:
-            oldest = min(one.at_ms for one in entries)
+            oldest = min(entry.at_ms for entry in entries)
             self._since[queue] = min(oldest, self._since.get(queue, oldest))
             for at_ms, event in entries:
                 # That a lease ended is a fault of a worker, not of a job.
@@ -89,7 +89,7 @@ class ErrorGroups:
                     kept = self._groups.get(group) or self._groups.setdefault(group, _Group(at_ms))
                     kept.add(queue, at_ms, event, count)
             if len(self._groups) > MAX_KEPT:
-                newest = sorted(self._groups.items(), key=lambda one: -one[1].last_at)
+                newest = sorted(self._groups.items(), key=lambda group: -group[1].last_at)
                 self._groups = dict(newest[: MAX_KEPT // 2])
 
     def forget(self, names: Iterable[str]) -> None:
@@ -118,12 +118,12 @@ class ErrorGroups:
                 for group, one in found[:most]
             ]  # fmt: skip
 
-    def _is_known_before(self, one: _Group, since_ms: Callable[[str], int | None]) -> bool:
+    def _is_known_before(self, group: _Group, since_ms: Callable[[str], int | None]) -> bool:
         known = [
             None if (begun := since_ms(name)) is None else max(begun, self._since.get(name, begun))
-            for name in one.queues
+            for name in group.queues
         ]
-        return all(since is not None and one.first_at > since + KNOWN_MS for since in known)
+        return all(since is not None and group.first_at > since + KNOWN_MS for since in known)
 
 
 FOLLOWERS.append(ErrorGroups)

@@ -38,24 +38,24 @@ def newest_acts(client: Client, most: int) -> NewestActs:
 
 def paused_by(client: Client, queue: str) -> AuditEntry | None:
     """Return who paused a queue last; None if that isn't among the newest entries."""
-    for one in _entries(client):
+    for entry in _entries(client):
         if (
-            one.verb in ("pause", "resume")
-            and queue in one.queue.split(",")
-            and one.phase == "done"
+            entry.verb in ("pause", "resume")
+            and queue in entry.queue.split(",")
+            and entry.phase == "done"
         ):
-            return one if one.verb == "pause" else None
+            return entry if entry.verb == "pause" else None
     return None
 
 
 def quieted_by(client: Client) -> dict[str, AuditEntry]:
     """Return the user who paused each worker, for workers whose latest command was a pause."""
     newest: dict[str, AuditEntry] = {}
-    for one in _entries(client):
-        order, _, workers = one.filter.partition(" ")
-        if one.verb == "control" and one.phase == "done" and order in _STEERING:
+    for entry in _entries(client):
+        order, _, workers = entry.filter.partition(" ")
+        if entry.verb == "control" and entry.phase == "done" and order in _STEERING:
             for name in workers.split(" "):
-                newest.setdefault(name.removeprefix("worker:"), one)
+                newest.setdefault(name.removeprefix("worker:"), entry)
     return {name: one for name, one in newest.items() if one.filter.startswith("control:quiet ")}
 
 

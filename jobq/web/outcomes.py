@@ -150,7 +150,7 @@ class Outcomes:
         """
         with self._lock:
             mine = self._queues.get(queue) or self._queues.setdefault(queue, _OfQueue())
-            counted = mine.take([one for one in entries if one.event.kind in _COLUMN], weight)
+            counted = mine.take([entry for entry in entries if entry.event.kind in _COLUMN], weight)
             for (minute, column), number in counted.items():
                 self._totals.add(minute * 60, column, number * weight)
             self._dead.extend(
@@ -158,7 +158,7 @@ class Outcomes:
                 for at_ms, event in entries
                 if event.kind == "dead"
             )
-            newest = max((one.at_ms for one in entries), default=0)
+            newest = max((entry.at_ms for entry in entries), default=0)
             if weight > 1:
                 mine.sampled_ms = max(mine.sampled_ms, newest)
             mine.close_minutes(newest // 60_000)
@@ -239,10 +239,10 @@ def _sums(minutes: Ring, minute: int) -> tuple[float, float, float]:
 
 def _recent(mine: _OfQueue, minute: int) -> Recent:
     waits, runs = DurationCounts(), DurationCounts()
-    for one in mine.waits:
-        if one > minute - RECENT_MINUTES:
-            waits.merge(mine.waits[one])
-            runs.merge(mine.runs[one])
+    for wait in mine.waits:
+        if wait > minute - RECENT_MINUTES:
+            waits.merge(mine.waits[wait])
+            runs.merge(mine.runs[wait])
     sampled = mine.sampled_ms >= (minute - RECENT_MINUTES) * 60_000
     return Recent(
         *_sums(mine.minutes, minute), waits.quantile_ms(0.95), runs.quantile_ms(0.95), sampled

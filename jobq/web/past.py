@@ -60,7 +60,7 @@ class PastReader:
             if now < until:
                 return known
             try:
-                marks = [Mark(one.at / 1000, one.name) for one in self._lake.marks(span)]
+                marks = [Mark(mark.at / 1000, mark.name) for mark in self._lake.marks(span)]
                 begins_s = self._lake.begins_at() / 1000
                 found = Past(self._lake.outcomes(span, queue), span.step / 1000, marks, begins_s)
             except LakeError as error:
@@ -96,8 +96,8 @@ def earlier_lives(site: Site, contents: Contents, facts: MessageFacts) -> Earlie
     rows = [one for one in found if (one.kind, one.at) not in here]
     return EarlierLives(
         [
-            structs.replace(one, error=contents.error(one.error, one.job or facts.job))
-            for one in rows
+            structs.replace(row, error=contents.error(row.error, row.job or facts.job))
+            for row in rows
         ]
     )
 

@@ -183,9 +183,9 @@ def _section(request: Request) -> str:
     """Return the route of the entry of the rail that a page is below: that with the longest path above it."""
     path = str(getattr(request.scope.get("route"), "path", "")) + "/"
     above = {
-        one.route: ROUTES.declared[one.route].path.rstrip("/") + "/"
-        for one in ROUTES.entries
-        if one.route in ROUTES.declared
+        entry.route: ROUTES.declared[entry.route].path.rstrip("/") + "/"
+        for entry in ROUTES.entries
+        if entry.route in ROUTES.declared
     }
     found = [route for route, start in above.items() if start != "/" and path.startswith(start)]
     return max(found, key=lambda route: len(above[route]), default="")

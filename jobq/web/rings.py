@@ -51,8 +51,8 @@ class Ring:
             if self._last >= 0:  # else nothing was put yet
                 self._parts = array("f", [_UNKNOWN]) * len(self._parts)
             return
-        for one in range(max(self._last + 1, point - self.size + 1), point + 1):
-            at = one % self.size * self.width
+        for index in range(max(self._last + 1, point - self.size + 1), point + 1):
+            at = index % self.size * self.width
             for i in range(self.width):
                 self._parts[at + i] = _UNKNOWN
 

@@ -115,19 +115,24 @@ class Snapshot(NamedTuple):
     @property
     def lost_workers(self) -> list[WorkerEntry]:
         """Workers that ended without signing off."""
-        return [one for one in self.workers if one.is_lost(self.at_ms)]
+        return [worker for worker in self.workers if worker.is_lost(self.at_ms)]
 
     @property
     def in_trouble(self) -> list[QueueFigures]:
         """Queues that a person should look at, the worst first."""
         return sorted(
-            (one for one in self.queues.values() if not one.is_fine), key=lambda one: one.trouble
+            (queue for queue in self.queues.values() if not queue.is_fine),
+            key=lambda queue: queue.trouble,
         )
 
     @property
     def causes(self) -> list[Incident]:
         """Incidents that explain what is wrong with queues. States of queues show the others, with longer memory."""
-        return [one for one in self.incidents if one.code not in ("backlog", "paused", "no_worker")]
+        return [
+            incident
+            for incident in self.incidents
+            if incident.code not in ("backlog", "paused", "no_worker")
+        ]
 
     @property
     def unexplained(self) -> list[QueueFigures]:
@@ -141,7 +146,7 @@ class Snapshot(NamedTuple):
 
     def incidents_of(self, queue: str) -> list[Incident]:
         """Return the problems of a queue, or of its server."""
-        return [one for one in self.incidents if one.concerns(queue)]
+        return [incident for incident in self.incidents if incident.concerns(queue)]
 
 
 class Sampling:
@@ -198,10 +203,10 @@ class Sampling:
         slept = before is not None and began - before.taken > 3 * before.interval_s
         self.tail.read_added(added, slept=slept)
         queues = {
-            name: one._replace(
+            name: queue._replace(
                 recent=self.outcomes.recent(name, now_ms)._replace(known=self.tail.is_read(name))
             )
-            for name, one in queues.items()
+            for name, queue in queues.items()
         }
         figures = list(queues.values())
         recent = self.outcomes.total(now_ms)._replace(known=self.tail.is_read())
@@ -214,7 +219,7 @@ class Sampling:
             time.monotonic() - began, sampled=self.tail.sampled, workers_unread=unread,
             left_out=listed.left_out + len(listed.strange),
             incidents=incidents(situation),
-            longest={name: one.longest for name, one in situation.queues.items() if one.longest},
+            longest={name: queue.longest for name, queue in situation.queues.items() if queue.longest},
         )  # fmt: skip
 
     def _situation(
@@ -279,18 +284,18 @@ class Sampling:
         return now_ms - self._heads[name][1], True
 
     def _keep(self, figures: Sequence[QueueFigures], totals: Totals, now_ms: int) -> None:
-        for gone in self._rings.keys() - {ALL, *(one.queue for one in figures)}:
+        for gone in self._rings.keys() - {ALL, *(figure.queue for figure in figures)}:
             for kept in (self._rings, self._growth, self._heads):
                 kept.pop(gone, None)
         everything = QueueFigures(
             ALL, now_ms, totals.ready, totals.delayed, totals.running, totals.dead,
             dequeued_per_s=totals.dequeued_per_s,
         )  # fmt: skip
-        for one in (everything, *figures[:MAX_RINGS]):
-            if not one.broken:
-                rate = float("nan") if one.dequeued_per_s is None else one.dequeued_per_s
-                values = (one.ready, one.delayed, one.running, one.dead, rate)
-                for ring in self._rings.get(one.queue) or self._new_rings(one.queue):
+        for figure in (everything, *figures[:MAX_RINGS]):
+            if not figure.broken:
+                rate = float("nan") if figure.dequeued_per_s is None else figure.dequeued_per_s
+                values = (figure.ready, figure.delayed, figure.running, figure.dead, rate)
+                for ring in self._rings.get(figure.queue) or self._new_rings(figure.queue):
                     ring.put(now_ms / 1000, values)
 
     def _new_rings(self, name: str) -> tuple[Ring, Ring, Ring]:
@@ -454,13 +459,13 @@ def _rate(last: QueueFigures | None, fence: int, now_ms: int) -> float | None:
 
 
 def _totals(figures: Sequence[QueueFigures], slots: int, recent: Recent) -> Totals:
-    rates = [one.dequeued_per_s for one in figures if one.dequeued_per_s is not None]
+    rates = [figure.dequeued_per_s for figure in figures if figure.dequeued_per_s is not None]
     return Totals(
-        sum(one.ready for one in figures),
-        sum(one.delayed for one in figures),
-        sum(one.running for one in figures),
-        sum(one.dead for one in figures),
-        sum(one.messages for one in figures),
+        sum(figure.ready for figure in figures),
+        sum(figure.delayed for figure in figures),
+        sum(figure.running for figure in figures),
+        sum(figure.dead for figure in figures),
+        sum(figure.messages for figure in figures),
         slots,
         sum(rates) if rates else None,
         recent,

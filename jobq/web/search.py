@@ -179,7 +179,7 @@ class _Search:
             begun = _read_cursor(cursor)
             before, steps = begun.looked_at, _from(steps, begun.step)
         following = self._walk(steps, wanted)
-        total = sum(_total(one, stored) for one in counts.values())
+        total = sum(_total(count, stored) for count in counts.values())
         left = _write_cursor(_Cursor(following, before + self.looked_at)) if following else ""
         looked_at = before + self.looked_at
         return FoundRows(
@@ -304,8 +304,8 @@ class DeadFingerprints:
             self._known[queue.name] = dict(self._read(queue))
         known = self._known[queue.name]
         return [
-            replace(one, row=replace(one.row, fingerprint=known.get(one.row.mid, "")))
-            for one in rows
+            replace(row, row=replace(row.row, fingerprint=known.get(row.row.mid, "")))
+            for row in rows
         ]
 
     def _read(self, queue: Queue) -> Iterator[tuple[str, str]]:
@@ -361,7 +361,11 @@ def _event_row(contents: Contents, queue: str, event: Event, now_ms: int) -> Lis
 
 def running(client: Client, queue: str, rows: Sequence[ListedRow]) -> list[ListedRow]:
     """Return the rows with where each runs, as of the workers' last heartbeats."""
-    serving = [one.name for one in presence.workers(client) if one.serves(queue) and one.running]
+    serving = [
+        worker.name
+        for worker in presence.workers(client)
+        if worker.serves(queue) and worker.running
+    ]
     places: dict[str, RunningOn] = {}
     for name, children in presence.running(client, serving[:MAX_WORKERS]).items():
         for child in children or ():
@@ -370,10 +374,10 @@ def running(client: Client, queue: str, rows: Sequence[ListedRow]) -> list[Liste
                     places[job.mid] = RunningOn(name, child.pid, job.started_at)
     return [
         ListedRow(
-            one.row, one.status, one.at_ms, one.not_before, one.lock_expires_at, one.dead_id, one.size,
-            places.get(one.row.mid), reading=one.reading,
+            row.row, row.status, row.at_ms, row.not_before, row.lock_expires_at, row.dead_id, row.size,
+            places.get(row.row.mid), reading=row.reading,
         )
-        for one in rows
+        for row in rows
     ]  # fmt: skip
 
 

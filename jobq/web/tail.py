@@ -103,7 +103,7 @@ class Tail:
     def is_read(self, queue: str = "") -> bool:
         """Whether the past of a queue's events was read, or of all queues'."""
         streams = [self._streams.get(queue)] if queue else self._streams.values()
-        return queue not in self.unread and not any(one and one.until for one in streams)
+        return queue not in self.unread and not any(stream and stream.until for stream in streams)
 
     def read_added(self, added: Mapping[str, int], *, slept: bool = False) -> None:
         """Read entries added since the last reading.
@@ -132,7 +132,7 @@ class Tail:
     def _forget(self, added: Mapping[str, int]) -> None:
         """Drop deleted queues, and restart reading recreated streams."""
         gone = [name for name in self._streams if name not in added]
-        anew = [name for name, one in self._streams.items() if added.get(name, 0) < one.added]
+        anew = [name for name, stream in self._streams.items() if added.get(name, 0) < stream.added]
         for name in {*gone, *anew}:
             del self._streams[name]
         for follower in self._followers:
@@ -159,7 +159,7 @@ class Tail:
 
     def read_past(self, now_ms: int, most: int = MAX_EVENTS) -> bool:
         """Read part of the last 15 minutes of streams that are new here; return whether more is left."""
-        open_streams = {name: one for name, one in self._streams.items() if one.until}
+        open_streams = {name: stream for name, stream in self._streams.items() if stream.until}
         left = min(most, MAX_PAST - self._past)
         if not open_streams or left <= 0:
             for stream in open_streams.values():

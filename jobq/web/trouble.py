@@ -101,36 +101,36 @@ def busy_slots(taken: int, slots: int) -> int:
     return min(taken, slots) if slots else taken
 
 
-def _state(one: QueueFigures) -> str:
-    if one.broken:
+def _state(figures: QueueFigures) -> str:
+    if figures.broken:
         return "damaged"
-    if one.ready and one.paused:
+    if figures.ready and figures.paused:
         return "paused"
-    if one.ready and one.workers == 0:
+    if figures.ready and figures.workers == 0:
         return "no_worker"
-    if falls_behind(one):
+    if falls_behind(figures):
         return "falling_behind"
-    if one.ready and one.oldest_ms is not None and one.oldest_ms > LATE_S * 1000:
+    if figures.ready and figures.oldest_ms is not None and figures.oldest_ms > LATE_S * 1000:
         return "late"
-    attempts = one.recent.done + one.recent.failed + one.recent.dead
-    share = one.recent.failure_share
+    attempts = figures.recent.done + figures.recent.failed + figures.recent.dead
+    share = figures.recent.failure_share
     if share is not None and share > FAILING_SHARE and attempts > FAILING_ATTEMPTS:
         return "failing"
-    if one.paused:
+    if figures.paused:
         return "paused"
-    return "working" if one.ready or one.running else "idle"
+    return "working" if figures.ready or figures.running else "idle"
 
 
-def falls_behind(one: QueueFigures) -> bool:
+def falls_behind(figures: QueueFigures) -> bool:
     """Whether messages arrive faster than they are handed out, for longer than a moment."""
-    per_s = one.growth.per_s
-    if not one.ready or per_s is None or per_s <= 0:
+    per_s = figures.growth.per_s
+    if not figures.ready or per_s is None or per_s <= 0:
         return False
-    if per_s * GROWTH_S < 0.05 * one.ready:
+    if per_s * GROWTH_S < 0.05 * figures.ready:
         return False  # it is as large as it was
-    waited = (one.oldest_ms or 0) / 1000
-    rate = one.dequeued_per_s or 0.0
-    return waited > SHORT_S or rate == 0 or one.ready / rate > SHORT_S
+    waited = (figures.oldest_ms or 0) / 1000
+    rate = figures.dequeued_per_s or 0.0
+    return waited > SHORT_S or rate == 0 or figures.ready / rate > SHORT_S
 
 
 class GrowthWatch:

@@ -48,35 +48,42 @@ def state_label(figures: QueueFigures) -> StateLabel:
     return StateLabel(*_WORDS[figures.state])
 
 
-def sentence(one: QueueFigures) -> str:
+def sentence(figures: QueueFigures) -> str:
     """Return a queue's problem, with figures; '' if there is none."""
     waited = (
-        "" if not one.oldest_ms or one.oldest_ms < 1000 else formats.duration(one.oldest_ms / 1000)
+        ""
+        if not figures.oldest_ms or figures.oldest_ms < 1000
+        else formats.duration(figures.oldest_ms / 1000)
     )
-    oldest = f"the next message has waited {'at least ' * one.at_least}{waited}" if waited else ""
-    ready = f"{formats.number(one.ready)} ready"
-    if one.state == "damaged":
-        return f"Unreadable: {one.broken}"
-    if one.state == "paused":
-        left = (one.pause_ends - one.at_ms) / 1000
+    oldest = (
+        f"the next message has waited {'at least ' * figures.at_least}{waited}" if waited else ""
+    )
+    ready = f"{formats.number(figures.ready)} ready"
+    if figures.state == "damaged":
+        return f"Unreadable: {figures.broken}"
+    if figures.state == "paused":
+        left = (figures.pause_ends - figures.at_ms) / 1000
         span = f" for another {formats.duration(left)}" if left > 0 else ""
         return f"Paused{span}: messages are not handed out. {ready}{', ' * bool(oldest)}{oldest}."
-    if one.state == "no_worker":
+    if figures.state == "no_worker":
         return f"No worker serves this queue. {ready}, {oldest or 'nothing runs'}."
-    if one.state == "falling_behind":
-        return f"Messages arrive faster than they are processed. {ready}, {oldest}{'; ' * bool(oldest)}{emptying(one)}."
-    if one.state == "late":
-        return f"{oldest[:1].upper()}{oldest[1:]}; {ready}, {emptying(one)}."
-    if one.state == "failing":
-        recent = one.recent
+    if figures.state == "falling_behind":
+        return (
+            f"Messages arrive faster than they are processed. {ready}, {oldest}{'; ' * bool(oldest)}"
+            f"{emptying(figures)}."
+        )
+    if figures.state == "late":
+        return f"{oldest[:1].upper()}{oldest[1:]}; {ready}, {emptying(figures)}."
+    if figures.state == "failing":
+        recent = figures.recent
         failed, total = recent.failed + recent.dead, recent.done + recent.failed + recent.dead
         return f"{formats.number(failed)} of {formats.number(total)} attempts failed in the last 15 minutes."
     return ""
 
 
-def emptying(one: QueueFigures) -> str:
+def emptying(figures: QueueFigures) -> str:
     """Return when a queue is empty at this rate."""
-    in_s = one.empty_in_s
+    in_s = figures.empty_in_s
     if in_s is None:
         return "too early to say when it is empty"
     return (
@@ -86,25 +93,25 @@ def emptying(one: QueueFigures) -> str:
     )
 
 
-def emptied(one: QueueFigures) -> str:
+def emptied(figures: QueueFigures) -> str:
     """Return the time until the queue is empty, for a cell of a table."""
-    in_s = one.empty_in_s
-    if not one.ready:
+    in_s = figures.empty_in_s
+    if not figures.ready:
         return ""
     return (
         formats.UNKNOWN if in_s is None else "never" if math.isinf(in_s) else formats.duration(in_s)
     )
 
 
-def remedy(one: QueueFigures) -> str:
+def remedy(figures: QueueFigures) -> str:
     """Return the command that helps; '' if none does."""
-    name = shlex.quote(one.queue)
+    name = shlex.quote(figures.queue)
     return {
         "damaged": "jobq check fsck",
         "paused": f"jobq resume {name}",
         "no_worker": f"jobq worker --import MODULE --queues {name}",
         "falling_behind": f"jobq worker --import MODULE --queues {name}",
-    }.get(one.state, "")
+    }.get(figures.state, "")
 
 
 def headline(snapshot: Snapshot, nfindings: int) -> Headline:

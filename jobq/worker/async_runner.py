@@ -293,11 +293,11 @@ class AsyncRunner(Runner):
                 self._put_behind(StartedCall(index, slot, call))
         self._start_waiting()
 
-    def _put_behind(self, one: StartedCall) -> None:
-        if one.call.job.is_async:
-            self._waiting.append(one)
+    def _put_behind(self, started_call: StartedCall) -> None:
+        if started_call.call.job.is_async:
+            self._waiting.append(started_call)
         else:
-            self._for_threads.append(ThreadRun(*one))
+            self._for_threads.append(ThreadRun(*started_call))
 
     def _may_run_async(self) -> bool:
         return len(self._runs) - len(self._threads.runs) < self._child.settings.concurrency

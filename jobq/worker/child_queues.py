@@ -277,7 +277,7 @@ class ChildQueues:
         """Read the reply to a call that the supervisor closes."""
         line.take_nothing(reply)
         self._slots.reading_done()
-        if not any(one.waits for one in self._lines):
+        if not any(line.waits for line in self._lines):
             # So that the supervisor can close it, whichever queue was asked last.
             self._slots.caller = line.caller.id
             for one in self._lines:
@@ -377,7 +377,7 @@ class ChildQueues:
                     continue
                 if handed is not None:
                     self._slots.reading_done()
-                    line.release([Lease(one.mid, one.token) for one in handed.messages])
+                    line.release([Lease(message.mid, message.token) for message in handed.messages])
         self._late = [line for line in self._late if line.waits]
 
     def report_wait_s(self) -> float | None:

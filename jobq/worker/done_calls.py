@@ -70,7 +70,9 @@ class DoneCalls:
         key, now_ms = self._key(queue), time.time_ns() // 1_000_000
         until = now_ms + self._valid_ms
         try:
-            self._client.command("ZADD", key, *[word for one in done for word in (until, one)])
+            self._client.command(
+                "ZADD", key, *[word for digest in done for word in (until, digest)]
+            )
             if time.monotonic() - self._tidied.get(queue, -TIDY_EVERY_S) >= TIDY_EVERY_S:
                 self._tidied[queue] = time.monotonic()
                 self._client.command("ZREMRANGEBYSCORE", key, "-inf", now_ms)

@@ -126,7 +126,7 @@ class PoolView:
 
     def children(self) -> list[ChildView]:
         """Return the living children."""
-        living = [(one, self.state.pid(one.index)) for one in self._members]
+        living = [(member, self.state.pid(member.index)) for member in self._members]
         return [self._child(member, pid) for member, pid in living if pid]
 
     def _child(self, member: PoolMember, pid: int) -> ChildView:

@@ -72,7 +72,9 @@ class Orders:
     def _obey(self, order: Order) -> None:
         logger.info("received order %r from %r", order.verb, order.by or "someone")
         if order.verb == "dump":
-            chosen = [one for one in self._members if one.pid and order.child in (0, one.pid)]
+            chosen = [
+                member for member in self._members if member.pid and order.child in (0, member.pid)
+            ]
             if len(self._dumps) >= MAX_DUMPS:
                 self._answer(order, "refused", "it is busy with other dumps; try again")
             elif chosen:
@@ -123,7 +125,9 @@ class Orders:
                 logger.warning("can't send the stacks of the children: %s", error)
 
     def _answer_dump(self, order: Order, members: list[PoolMember], dump: StackDump) -> None:
-        entries = {one.pid: child_entry(one, self._queues) for one in members if one.pid}
+        entries = {
+            member.pid: child_entry(member, self._queues) for member in members if member.pid
+        }
         children = []
         for pid, stack in dump.texts().items():
             running = entries[pid].running if pid in entries else ()

@@ -437,7 +437,9 @@ class Supervisor:
         if not done:
             self._renew_at = min(self._renew_at, self._soon(began))
         if self.keeping:
-            self.keeping.renew([(one.slots, one.holdings) for one in self.members if one.pid])
+            self.keeping.renew(
+                [(member.slots, member.holdings) for member in self.members if member.pid]
+            )
 
     def _soon(self, began: float) -> float:
         now = time.monotonic()

@@ -156,16 +156,16 @@ class LakeAudit:
         return self._spark.sql(text, args, **frames)
 
 
-def _audit_start(one: RecordedSpan, since_ms: int | None, named: bool) -> int | None:
+def _audit_start(recorded_span: RecordedSpan, since_ms: int | None, named: bool) -> int | None:
     """Return the time at which a queue's audit begins; None skips an unnamed queue without enqueues."""
-    if one.first_enqueued_ms is None:
+    if recorded_span.first_enqueued_ms is None:
         if not named:
             return None
         raise ConfigError(
-            f"queue {one.queue!r}: the lake has no enqueue events, so the event level is 'attempts'; "
-            f"jobq events level all --queues {one.queue}, then audit the time after that"
+            f"queue {recorded_span.queue!r}: the lake has no enqueue events, so the event level is 'attempts'; "
+            f"jobq events level all --queues {recorded_span.queue}, then audit the time after that"
         )
-    return one.first_enqueued_ms if since_ms is None else since_ms
+    return recorded_span.first_enqueued_ms if since_ms is None else since_ms
 
 
 def _ask(figures: dict[str, Any], mid: str, weight: int, lives: bool) -> None:

@@ -72,7 +72,7 @@ def _kept(lake: Lake, client: Client, log: str) -> int:
         files = writer.finish()
     missing = offsets.lost(asked, read)
     lost = {log: missing} if missing else {}
-    stored = sum(one.rows for one in files)
+    stored = sum(file.rows for file in files)
     after = state.following({log: asked.end}, stored, lost, remade=plan.remade)
     commit_batch(lake, AUDIT, files, after)
     return stored

@@ -164,7 +164,7 @@ def record_of(delta: DeltaTable | None, app: str) -> BatchRecord:
     if delta is None or not batch:
         return BatchRecord()
     for limit in _LOOKS:
-        newest = next((one for one in _records(delta, limit) if one.batch == batch), None)
+        newest = next((record for record in _records(delta, limit) if record.batch == batch), None)
         if newest is not None:
             return newest
     raise _untold(delta.table_uri, batch, "its log no longer has the commit")
@@ -307,7 +307,7 @@ def _transactions(
     from deltalake.transaction import RemoveAction
 
     found = [Transaction(table.app, state.batch)] if state else []
-    if any(isinstance(one, RemoveAction) for one in actions):
+    if any(isinstance(action, RemoveAction) for action in actions):
         # deltalake lets two commits remove the same file; then the table has the rows of both.
         app = f"{table.app}-upkeep"
         found.append(Transaction(app, (delta.transaction_version(app) or 0) + 1))

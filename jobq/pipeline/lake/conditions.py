@@ -79,7 +79,7 @@ class Sought(NamedTuple):
     def columns(self) -> set[str]:
         """Return the columns that it reads."""
         content = {"content"} if self.argument else set()
-        return {one.column for one in self.conditions} | content
+        return {condition.column for condition in self.conditions} | content
 
     def mask(self, rows: pa.Table, queue: str) -> tuple[Any, int]:
         """Return of each row whether it is meant, and how many contents could not be searched.
@@ -89,27 +89,32 @@ class Sought(NamedTuple):
         """
         found: Any = pa.array([True] * rows.num_rows, pa.bool_())
         terms = [Condition(queue, (self.queue,))] if self.queue is not None else []
-        for one in [*terms, *self.conditions]:
-            found = pc.and_(found, _matches(rows[one.column], one))
+        for term in [*terms, *self.conditions]:
+            found = pc.and_(found, _matches(rows[term.column], term))
         if self.argument is None:
             return found, 0
         contents = pc.if_else(found, rows["content"], None).to_pylist()
-        answers = [None if one is None else has_argument(one, self.argument) for one in contents]
+        answers = [
+            None if content is None else has_argument(content, self.argument)
+            for content in contents
+        ]
         unsearched = sum(
             content is not None and answer is None
             for content, answer in zip(contents, answers, strict=True)
         )
-        return pa.array([bool(one) for one in answers], pa.bool_()), unsearched
+        return pa.array([bool(answer) for answer in answers], pa.bool_()), unsearched
 
 
-def _matches(column: Any, one: Condition) -> Any:
+def _matches(column: Any, condition: Condition) -> Any:
     if pa.types.is_timestamp(column.type):
-        values = pa.array([moment(one.column, text) for text in one.values], column.type)
+        values = pa.array(
+            [moment(condition.column, text) for text in condition.values], column.type
+        )
     else:
         column = column.cast(pa.string()) if not pa.types.is_binary(column.type) else column
-        values = pa.array(one.values, column.type)
+        values = pa.array(condition.values, column.type)
     found = pc.is_in(column, values)
-    return pc.and_(pc.invert(found), pc.is_valid(column)) if one.is_not else found
+    return pc.and_(pc.invert(found), pc.is_valid(column)) if condition.is_not else found
 
 
 def moment(column: str, text: str) -> datetime:

@@ -172,7 +172,7 @@ def _files_of(
     rows = sum(one.rows for one in found)
     ran(engine.chosen(rows))
     results = list(engine.run_units(read_dead, units, rows))
-    problems = {queue: one for result in results for queue, one in result.problems.items()}
+    problems = {queue: problem for result in results for queue, problem in result.problems.items()}
     files = [file for result in results for file in result.files]
     try:
         raise_first(result.failed for result in results)
@@ -188,12 +188,12 @@ def _files_of(
 def _shares(spans: Iterable[QueueRows]) -> Iterator[list[QueueRows]]:
     """Group spans to about UNIT_ROWS rows."""
     some, rows = list[QueueRows](), 0
-    for one in spans:
-        rows += one.rows
+    for span in spans:
+        rows += span.rows
         if some and rows > UNIT_ROWS:
             yield some
-            some, rows = [], one.rows
-        some.append(one)
+            some, rows = [], span.rows
+        some.append(span)
     if some:
         yield some
 
@@ -201,8 +201,8 @@ def _shares(spans: Iterable[QueueRows]) -> Iterator[list[QueueRows]]:
 def _by_days(spans: Iterable[QueueRows]) -> dict[tuple[str, str], list[QueueRows]]:
     """Group queues by first and last day, so that an old death doesn't make all queues read a year of ids."""
     found: dict[tuple[str, str], list[QueueRows]] = {}
-    for one in spans:
-        found.setdefault((_day(one.since), _day(one.upto)), []).append(one)
+    for span in spans:
+        found.setdefault((_day(span.since), _day(span.upto)), []).append(span)
     return found
 
 

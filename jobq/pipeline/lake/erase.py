@@ -155,13 +155,13 @@ def selected(lake: Lake, engine: Engine, mids: Iterable[str], sought: Sought) ->
     _check_columns(sought.conditions)
     for name in NAMED:
         names = {column.name for column in TABLES[name].columns}
-        if any(one.column not in names for one in sought.conditions) or (
+        if any(condition.column not in names for condition in sought.conditions) or (
             sought.argument is not None and name not in SEARCHED
         ):
             continue
         files = live_files(lake.table(name))
         units = [_SearchUnit(name, lake.below(name), some, sought) for some in _grouped(files)]
-        for answer in engine.run_units(_search, units, sum(one.rows for one in files)):
+        for answer in engine.run_units(_search, units, sum(file.rows for file in files)):
             if answer.failed:
                 raise PipelineError(answer.failed)
             chosen.found.update(answer.names)
@@ -173,22 +173,23 @@ def selected(lake: Lake, engine: Engine, mids: Iterable[str], sought: Sought) ->
 def _check_columns(conditions: Sequence[Condition]) -> None:
     columns = [column for name in NAMED for column in TABLES[name].columns]
     known = {column.name: column.type for column in columns if column.type != "map"}
-    for one in conditions:
-        if one.column not in known:
+    for condition in conditions:
+        if condition.column not in known:
             raise ConfigError(
-                f"column {one.column!r} is in no table, or has no single value; use one of {', '.join(sorted(known))}"
+                f"column {condition.column!r} is in no table, or has no single value; "
+                f"use one of {', '.join(sorted(known))}"
             )
-        if known[one.column] == "timestamp":
-            for text in one.values:
-                moment(one.column, text)
+        if known[condition.column] == "timestamp":
+            for text in condition.values:
+                moment(condition.column, text)
 
 
 def _grouped(files: Iterable[LiveFile]) -> Iterator[tuple[LiveFile, ...]]:
     some: list[LiveFile] = []
     size = 0
-    for one in files:
-        some.append(one)
-        size += one.size
+    for file in files:
+        some.append(file)
+        size += file.size
         if size >= UNIT_BYTES:
             yield tuple(some)
             some, size = [], 0
@@ -262,7 +263,7 @@ def counted(lake: Lake, engine: Engine, chosen: Iterable[Erasable] | None = None
             break
         files = live_files(lake.table(name))
         units = [_EraseUnit(name, lake.below(name), some, marks) for some in _grouped(files)]
-        for answer in engine.run_units(_count, units, sum(one.rows for one in files)):
+        for answer in engine.run_units(_count, units, sum(file.rows for file in files)):
             if isinstance(answer, str):
                 raise PipelineError(answer)
             found[name] += answer
@@ -327,7 +328,7 @@ def _rewritten(
             marks, delta = tombstone_files(lake), lake.table(name)
             if marks is None or delta is None:
                 return
-            files = [one for one in live_files(delta) if (marks.paths, one.path) not in seen]
+            files = [file for file in live_files(delta) if (marks.paths, file.path) not in seen]
             if not files:
                 return
             delta = lake.made(name)

@@ -136,7 +136,7 @@ def _select_live(server: Ingest, sought: Sought, chosen: Selection) -> None:
     known = {column.name for column in MESSAGE_COLUMNS}
     client, source = server.client, server.options.source
     owner, name = parted(sought.queue) if sought.queue is not None else (source, None)
-    if owner != source or any(one.column not in known for one in sought.conditions):
+    if owner != source or any(condition.column not in known for condition in sought.conditions):
         return
     sought = sought._replace(queue=name)
     request = ReadRequest(view="messages", settings=client.settings, columns=MESSAGE_COLUMNS)
@@ -205,7 +205,7 @@ def _erase_events(server: Ingest, by_queue: dict[str, set[str]], done: LiveErase
         upto = offsets.parsed_id(places[name].id) if name in places else (0, 0)
         with server.tolerating(f"events of queue {name}"):
             for entries in _entries(client, key, wanted):
-                ids = [one for one in entries if offsets.parsed_id(one) <= upto]
+                ids = [entry for entry in entries if offsets.parsed_id(entry) <= upto]
                 done.left["events"] += len(entries) - len(ids)
                 if ids:
                     done.erased["events"] += int(client.command("XDEL", key, *ids))
@@ -218,7 +218,7 @@ def _entries(client: Client, key: str, mids: set[bytes]) -> Iterator[list[str]]:
         page = client.command("XRANGE", key, f"({after}", "+", "COUNT", PAGE)
         ids = [entry[0].decode() for entry in page]
         values = [b"\x1f".join(entry[1]).split(b"\x1f") for entry in page]
-        yield [one for one, parts in zip(ids, values, strict=True) if not mids.isdisjoint(parts)]
+        yield [id_ for id_, parts in zip(ids, values, strict=True) if not mids.isdisjoint(parts)]
         if len(page) < PAGE:
             return
         after = ids[-1]

@@ -216,7 +216,7 @@ def live_files(delta: DeltaTable | None, since: str = "", until: str = LAST_DAY)
     columns = ["path", "size_bytes", "num_records", "partition", "min", "max"]
     rows = found.select([name for name in columns if name in found.column_names]).to_pylist()
     files = (_live_file(row) for row in rows)
-    return sorted((one for one in files if since <= one.dt <= until), key=lambda one: one.dt)
+    return sorted((file for file in files if since <= file.dt <= until), key=lambda file: file.dt)
 
 
 def _live_file(row: Mapping[str, Any]) -> LiveFile:
@@ -250,8 +250,8 @@ def added_files(delta: DeltaTable, store: LakeStore, since: int) -> list[LiveFil
                 actions = [json.loads(line) for line in bytes(stream.read()).splitlines()]
         except FileNotFoundError:
             return None
-        adds = [one["add"] for one in actions if one.get("add", {}).get("dataChange")]
-        if adds and any(one.get("remove", {}).get("dataChange") for one in actions):
+        adds = [action["add"] for action in actions if action.get("add", {}).get("dataChange")]
+        if adds and any(action.get("remove", {}).get("dataChange") for action in actions):
             return None
         found += map(_added, adds)
     return found if since <= delta.version() else None
@@ -267,8 +267,8 @@ def _added(action: dict[str, Any]) -> LiveFile:
 def files_by_day(files: Iterable[LiveFile]) -> dict[str, list[LiveFile]]:
     """Group files by day."""
     days: dict[str, list[LiveFile]] = {}
-    for one in files:
-        days.setdefault(one.dt, []).append(one)
+    for file in files:
+        days.setdefault(file.dt, []).append(file)
     return days
 
 
@@ -284,8 +284,8 @@ def rows_of_files(
         table: Table whose columns are null in files that lack them.
     """
     opened = store.files()
-    for one in files:
-        with lake_errors(store), opened.open_input_file(one.path) as source:
+    for file in files:
+        with lake_errors(store), opened.open_input_file(file.path) as source:
             rows = pq.ParquetFile(source).read(None if columns is None else list(columns))
         yield rows if columns is not None or table is None else _completed(rows, table.schema())
 

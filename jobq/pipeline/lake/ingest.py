@@ -134,7 +134,9 @@ class Ingest:
         tails = self._sourced(found)
         batch = self._batch(EVENTS, self._counted(state, tails), tails)
         batch = batch._replace(
-            overruns=self._sourced({name: one for name, one in near.items() if one.is_near})
+            overruns=self._sourced(
+                {name: overrun for name, overrun in near.items() if overrun.is_near}
+            )
         )
         if self.options.trim:
             self._drop(tails)
@@ -211,15 +213,15 @@ class Ingest:
         self._forget(table, dropped)
         places = {name: tails[name].oldest for name in plan.remade}
         lost: dict[str, int] = {}
-        for one in plan.ranges:
-            places[one.queue], missing = self._reached(one, found[one.queue])
-            lost |= {one.queue: missing} if missing else {}
+        for range_ in plan.ranges:
+            places[range_.queue], missing = self._reached(range_, found[range_.queue])
+            lost |= {range_.queue: missing} if missing else {}
         nbad = sum(answer.nbad for answer in kept)
         files = [file for answer in kept for file in answer.files]
         rows = sum(file.rows for file in files)
         after = state.following(places, rows, lost, bad=nbad, remade=plan.remade)
         self._commit(table, kept, after)
-        more = any(places[one.queue].n < one.end.n for one in plan.ranges)
+        more = any(places[range_.queue].n < range_.end.n for range_ in plan.ranges)
         engine = self.engine.chosen(_expected(plan))
         return IngestBatch(table.name, rows, len(files), nbad, lost, plan.remade, more, engine)
 
@@ -228,16 +230,20 @@ class Ingest:
     ) -> list[PartitionResult]:
         settings, store = settings_of(self.client), self.lake.below(table.name)
         self.lake.made(table.name)
-        found = {one.queue: self._first(one, tails[one.queue]) for one in plan.ranges}
+        found = {range_.queue: self._first(range_, tails[range_.queue]) for range_ in plan.ranges}
         bounds = self._bounds(tails) if table is EVENTS else None
         todo = planned_partitions(
             table.name, settings, store, plan.ranges, found, self.options.partition_entries, bounds
         )
         erased = tombstone_files(self.lake)
-        todo = [one._replace(erased=erased) for one in todo] if erased else todo
+        todo = (
+            [planned_partition._replace(erased=erased) for planned_partition in todo]
+            if erased
+            else todo
+        )
         if table is EVENTS:
             there = quarantine.quarantine_of(self.lake, plan.remade)
-            todo = [one.with_quarantine(there) for one in todo]
+            todo = [planned_partition.with_quarantine(there) for planned_partition in todo]
         answers = list(self.engine.run_units(run_partition, todo, _expected(plan)))
         try:
             raise_first([answer.failed for answer in answers])
@@ -249,33 +255,41 @@ class Ingest:
     def _bounds(self, tails: Mapping[str, LogTail]) -> TimeBounds:
         """Return the times that events can have: from a day before the oldest known one to a day after now."""
         earlier, later = clocks(self.client)
-        oldest = [offsets.parsed_id(one.first_id)[0] for one in tails.values() if one.length]
+        oldest = [offsets.parsed_id(tail.first_id)[0] for tail in tails.values() if tail.length]
         for file in live_files(self.lake.table(EVENTS.name))[:1]:
             oldest.append(round(datetime.fromisoformat(f"{file.dt}T00Z").timestamp() * 1000))
         return TimeBounds(max(0, min(*oldest, earlier) - DAY_MS), later + DAY_MS)
 
-    def _first(self, one: LogRange, now: LogTail) -> LogTail:
+    def _first(self, range_: LogRange, now: LogTail) -> LogTail:
         """Return the tail with the id of the first unread entry, if the range will be cut by time."""
-        if not one.limit or one.limit <= self.options.partition_entries or "-" not in one.upto:
+        if (
+            not range_.limit
+            or range_.limit <= self.options.partition_entries
+            or "-" not in range_.upto
+        ):
             return now
-        page = self.client.command("XRANGE", one.key, f"({one.after}", one.upto, "COUNT", 1)
+        page = self.client.command(
+            "XRANGE", range_.key, f"({range_.after}", range_.upto, "COUNT", 1
+        )
         return now._replace(first_id=page[0][0].decode()) if page else now
 
-    def _reached(self, one: LogRange, done: RangeResult) -> tuple[LogOffset, int]:
+    def _reached(self, range_: LogRange, done: RangeResult) -> tuple[LogOffset, int]:
         """Return the offset after what was read, and how many entries were trimmed before."""
         last = done.reads[-1]
-        if "-" not in one.upto:
+        if "-" not in range_.upto:
             upto = last.source.upto
             return LogOffset(upto, int(upto)), sum(read.lost for read in done.reads)
-        if last.source.upto == one.upto and not last.cut:
-            return one.end, offsets.lost(one, done.entries)
+        if last.source.upto == range_.upto and not last.cut:
+            return range_.end, offsets.lost(range_, done.entries)
         if not done.entries:
             # The first part was trimmed before it could be read. The following part may still exist.
-            oldest = offsets.events_tail(self.client, one.key).oldest
-            dropped = max(0, oldest.n - one.start.n)
-            return (oldest, dropped) if dropped else (one.start, 0)
-        asked = one._replace(limit=done.entries)
-        return offsets.offset_reached(self.client, asked, done.entries, done.last_id or one.after)
+            oldest = offsets.events_tail(self.client, range_.key).oldest
+            dropped = max(0, oldest.n - range_.start.n)
+            return (oldest, dropped) if dropped else (range_.start, 0)
+        asked = range_._replace(limit=done.entries)
+        return offsets.offset_reached(
+            self.client, asked, done.entries, done.last_id or range_.after
+        )
 
     def _commit(
         self, table: LakeTable, kept: Sequence[PartitionResult], after: IngestState
@@ -289,10 +303,11 @@ class Ingest:
         """Delete the files of results that don't count."""
         answers = list(answers)
         remove_files(
-            self.lake.below(table.name), [file.path for one in answers for file in one.files]
+            self.lake.below(table.name), [file.path for answer in answers for file in answer.files]
         )
         remove_files(
-            self.lake.below(QUARANTINE.name), [f.path for one in answers for f in one.kept.files]
+            self.lake.below(QUARANTINE.name),
+            [f.path for answer in answers for f in answer.kept.files],
         )
 
     def _drop(self, tails: Mapping[str, LogTail]) -> None:
@@ -310,7 +325,7 @@ class Ingest:
 
 
 def _expected(plan: ReadPlan) -> int:
-    return sum(one.limit or one.expected for one in plan.ranges)
+    return sum(range_.limit or range_.expected for range_ in plan.ranges)
 
 
 class IngestRound(NamedTuple):

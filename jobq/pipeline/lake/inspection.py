@@ -87,7 +87,7 @@ def stats(lake: Lake) -> list[TableStats]:
         if delta is None:
             continue
         files, state = live_files(delta), state_of(lake, table)
-        rows, size = sum(one.rows for one in files), sum(one.size for one in files)
+        rows, size = sum(file.rows for file in files), sum(file.size for file in files)
         found.append(
             TableStats(
                 name, rows, len(files), size, round(size / rows, 2) if rows else 0.0,
@@ -148,11 +148,13 @@ def backlog(
         place = place._replace(n=min(place.n, now.n))
         gone = max(0, min(now.n, now.dropped) - place.n) if queue in places else 0
         behind = now.n - place.n if queue in places else now.length
-        one = QueueBacklog(queue, place.id, place.n, behind, gone)
+        queue_backlog = QueueBacklog(queue, place.id, place.n, behind, gone)
         if queue in near:
             seconds, lag_s = near[queue].seconds, near[queue].lag_s
-            one = one._replace(overruns_in_s=round(seconds, 1), behind_s=round(lag_s, 1))
-        found.append(one)
+            queue_backlog = queue_backlog._replace(
+                overruns_in_s=round(seconds, 1), behind_s=round(lag_s, 1)
+            )
+        found.append(queue_backlog)
     return found
 
 
@@ -164,7 +166,7 @@ def check(lake: Lake, engine: Engine | None = None) -> Iterator[LakeFinding]:
         if delta is None:
             continue
         files = live_files(delta)
-        store, rows = lake.below(name), sum(one.rows for one in files)
+        store, rows = lake.below(name), sum(file.rows for file in files)
         units = [FilesToCheck(store, tuple(some)) for some in _shares(files)]
         wrong = [found for result in engine.run_units(checked, units, rows) for found in result]
         yield from (LakeFinding("fail", name, text) for _, text in wrong)
@@ -239,16 +241,16 @@ def _shares(files: Iterable[LiveFile]) -> Iterator[list[LiveFile]]:
 def checked(unit: FilesToCheck) -> list[tuple[str, str]]:
     """Return path and text of each file that can't be read or has another number of rows than its commit says."""
     opened, wrong = unit.store.files(), []
-    for one in unit.files:
+    for file in unit.files:
         try:
-            with opened.open_input_file(one.path) as source:
+            with opened.open_input_file(file.path) as source:
                 rows = pq.ParquetFile(source).metadata.num_rows
         except (OSError, ValueError) as error:
-            wrong.append((one.path, f"{one.path} can't be read: {error}"))
+            wrong.append((file.path, f"{file.path} can't be read: {error}"))
             continue
-        if rows != one.rows:
-            text = f"{one.path} has {rows:,} rows, but its commit records {one.rows:,}"
-            wrong.append((one.path, text))
+        if rows != file.rows:
+            text = f"{file.path} has {rows:,} rows, but its commit records {file.rows:,}"
+            wrong.append((file.path, text))
     return wrong
 
 
@@ -274,7 +276,7 @@ def doubled(unit: DuplicateSearch) -> int | None:
         for us in (unit.since_us, unit.until_us)
     )
     try:
-        paths = [one.path for one in unit.files]
+        paths = [file.path for file in unit.files]
         found = ds.dataset(paths, schema, format="parquet", filesystem=unit.store.files())
         columns = list(dict.fromkeys([*keys, table.day_of]))
         rows = found.to_table(columns, filter=(at >= since) & (at < until))
@@ -294,7 +296,7 @@ def _unique(
         unit for some in files_by_day(files).values() for unit in _searches(store, table, some)
     ]
     by_day: dict[str, int] = {}
-    results = engine.run_units(doubled, units, sum(one.rows for one in files))
+    results = engine.run_units(doubled, units, sum(file.rows for file in files))
     for unit, count in zip(units, results, strict=True):
         day = unit.files[0].dt
         if count is None:
@@ -316,15 +318,15 @@ def _searches(
     store: LakeStore, table: LakeTable, files: Sequence[LiveFile]
 ) -> Iterator[DuplicateSearch]:
     """Divide a day into parts with about SEARCH_ROWS rows. The same row has the same time, so it is in one part."""
-    high = max(one.high_us for one in files)
-    if sum(one.rows for one in files) <= SEARCH_ROWS or table is QUARANTINE:
+    high = max(file.high_us for file in files)
+    if sum(file.rows for file in files) <= SEARCH_ROWS or table is QUARANTINE:
         # An entry quarantined twice has two times.
         yield DuplicateSearch(table.name, store, tuple(files), *_EVER)
         return
     # Each file's rows are taken to be evenly distributed over its time.
     ends = sorted(
-        (one.low_us + (one.high_us - one.low_us) * part // _STEPS, one.rows / _STEPS)
-        for one in files
+        (file.low_us + (file.high_us - file.low_us) * part // _STEPS, file.rows / _STEPS)
+        for file in files
         for part in range(1, _STEPS + 1)
     )
     since, rows = _EVER[0], 0.0
@@ -342,7 +344,7 @@ _EVER = (-(2**62), 2**62)
 def _search(
     store: LakeStore, table: LakeTable, files: Sequence[LiveFile], since_us: int, until_us: int
 ) -> DuplicateSearch:
-    some = [one for one in files if one.low_us < until_us and one.high_us >= since_us]
+    some = [file for file in files if file.low_us < until_us and file.high_us >= since_us]
     return DuplicateSearch(table.name, store, tuple(some), since_us, until_us)
 
 
@@ -369,7 +371,7 @@ def _backwards(store: LakeStore, delta: DeltaTable) -> Iterator[str]:
 
     Of batches whose offsets are no longer kept, only the numbers are compared.
     """
-    told = ((one, offsets_after(store, one)) for one in batches(delta))
+    told = ((batch, offsets_after(store, batch)) for batch in batches(delta))
     for (before, then), (after, now) in pairwise(told):
         if after.batch != before.batch + 1:
             yield f"batch {after.batch} follows batch {before.batch}"

@@ -95,7 +95,7 @@ class Lake:
         if lacking:
             fields = {field.name: field for field in Schema.from_arrow(table.delta_schema()).fields}
             with lake_errors(self.below(name)):
-                found.alter.add_columns([Field(one, fields[one].type) for one in lacking])
+                found.alter.add_columns([Field(name, fields[name].type) for name in lacking])
             found = self.table(name)
             assert found is not None
         return found

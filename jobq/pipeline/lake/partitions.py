@@ -58,7 +58,7 @@ class IngestPartition(NamedTuple):
 
     def with_quarantine(self, quarantine: Quarantine) -> IngestPartition:
         """Return the partition with its facts about the quarantine."""
-        return self._replace(quarantine=quarantine.of({one.queue for one in self.ranges}))
+        return self._replace(quarantine=quarantine.of({range_.queue for range_ in self.ranges}))
 
 
 class RangeRead(NamedTuple):
@@ -210,9 +210,9 @@ def _many(
 def _together(ranges: Sequence[LogRange]) -> Iterator[list[LogRange]]:
     some: list[LogRange] = []
     entries = 0
-    for one in ranges:
-        some.append(one)
-        entries += _entries_of(one)
+    for range_ in ranges:
+        some.append(range_)
+        entries += _entries_of(range_)
         if len(some) >= TOGETHER or entries >= CHUNK:
             yield some
             some, entries = [], 0
@@ -220,10 +220,10 @@ def _together(ranges: Sequence[LogRange]) -> Iterator[list[LogRange]]:
         yield some
 
 
-def _read_of(one: LogRange, page: Sequence[Any]) -> RangeRead:
+def _read_of(range_: LogRange, page: Sequence[Any]) -> RangeRead:
     last_id = page[-1][0].decode() if page else ""
-    cut = bool(one.limit) and len(page) >= one.limit and last_id != one.upto
-    return RangeRead(one, len(page), last_id, cut=cut)
+    cut = bool(range_.limit) and len(page) >= range_.limit and last_id != range_.upto
+    return RangeRead(range_, len(page), last_id, cut=cut)
 
 
 def _events(client: Client, given: LogRange, bounds: TimeBounds | None) -> Iterator[_Chunk]:
@@ -288,13 +288,13 @@ def planned_partitions(
     found: list[IngestPartition] = []
     waiting: list[LogRange] = []
     entries = 0
-    for one in sorted(ranges, key=_entries_of):
-        if _entries_of(one) > size:
-            parts = _cut(one, tails[one.queue], size)
+    for range_ in sorted(ranges, key=_entries_of):
+        if _entries_of(range_) > size:
+            parts = _cut(range_, tails[range_.queue], size)
             found += [IngestPartition(table, settings, store, (part,), bounds) for part in parts]
             continue
-        waiting += [one] if "-" in one.upto else _cut_by_index(one, 1)
-        entries += _entries_of(one)
+        waiting += [range_] if "-" in range_.upto else _cut_by_index(range_, 1)
+        entries += _entries_of(range_)
         if entries >= size:
             found.append(IngestPartition(table, settings, store, tuple(waiting), bounds))
             waiting, entries = [], 0
@@ -303,34 +303,38 @@ def planned_partitions(
     )
 
 
-def _entries_of(one: LogRange) -> int:
-    return one.limit or one.expected
+def _entries_of(range_: LogRange) -> int:
+    return range_.limit or range_.expected
 
 
-def _cut(one: LogRange, now: LogTail, size: int) -> list[LogRange]:
-    count = math.ceil(_entries_of(one) / size)
-    if "-" not in one.upto:
-        return _cut_by_index(one, count)
-    first_id = max(now.first_id, offsets.id_after(one.after), key=offsets.parsed_id)
-    upto, limit = one.upto, 0
-    if one.limit:
-        there = max(1, one.expected - max(0, now.dropped - one.start.n))
-        low, high = offsets.parsed_id(first_id)[0], offsets.parsed_id(one.upto)[0]
-        upto = f"{low + (high - low) * one.limit // there}-{_LAST_SEQ}"
+def _cut(range_: LogRange, now: LogTail, size: int) -> list[LogRange]:
+    count = math.ceil(_entries_of(range_) / size)
+    if "-" not in range_.upto:
+        return _cut_by_index(range_, count)
+    first_id = max(now.first_id, offsets.id_after(range_.after), key=offsets.parsed_id)
+    upto, limit = range_.upto, 0
+    if range_.limit:
+        there = max(1, range_.expected - max(0, now.dropped - range_.start.n))
+        low, high = offsets.parsed_id(first_id)[0], offsets.parsed_id(range_.upto)[0]
+        upto = f"{low + (high - low) * range_.limit // there}-{_LAST_SEQ}"
         limit = PARTITION_SLACK * size
     ranges = [
-        one._replace(after=after, upto=end, limit=limit)
+        range_._replace(after=after, upto=end, limit=limit)
         for after, end in offsets.parts(first_id, upto, count)
     ]
     # Entries before the oldest existing entry count as lost; they are in no range.
-    return [ranges[0]._replace(after=one.after), *ranges[1:]]
+    return [ranges[0]._replace(after=range_.after), *ranges[1:]]
 
 
-def _cut_by_index(one: LogRange, count: int) -> list[LogRange]:
-    upto = min(int(one.upto), int(one.after) + one.limit) if one.limit else int(one.upto)
+def _cut_by_index(range_: LogRange, count: int) -> list[LogRange]:
+    upto = (
+        min(int(range_.upto), int(range_.after) + range_.limit)
+        if range_.limit
+        else int(range_.upto)
+    )
     return [
-        one._replace(after=after, upto=end, limit=0)
-        for after, end in offsets.index_parts(int(one.after), upto, count)
+        range_._replace(after=after, upto=end, limit=0)
+        for after, end in offsets.index_parts(int(range_.after), upto, count)
     ]
 
 

@@ -110,7 +110,7 @@ def of_files(
         named = rows.selectExpr("*", "regexp_extract(_metadata.file_path, '[^/]+$', 0) AS file")
         return _viewed(table, named, "file").select(*schema.names)
     units = spark.createDataFrame(
-        [(*one,) for one in files],
+        [(*file,) for file in files],
         "path STRING, size BIGINT, rows BIGINT, dt STRING, low_us BIGINT, high_us BIGINT",
     )
     return units.repartition(len(files)).mapInArrow(partial(_rows_of, store, table.name), schema)
@@ -123,12 +123,12 @@ def _rows_of(
     table = TABLES[name]
     for unit in units:
         for row in unit.to_pylist():
-            one = LiveFile(**row)
-            for stored in rows_of_files(store, [one], table=table):
+            live_file = LiveFile(**row)
+            for stored in rows_of_files(store, [live_file], table=table):
                 rows = from_lake(stored) if table is EVENTS else stored
-                day = pa.scalar(datetime.fromisoformat(one.dt).date(), pa.date32())
+                day = pa.scalar(datetime.fromisoformat(live_file.dt).date(), pa.date32())
                 rows = rows.append_column("dt", pa.repeat(day, rows.num_rows))
-                file = pa.scalar(one.path.rpartition("/")[2])
+                file = pa.scalar(live_file.path.rpartition("/")[2])
                 rows = rows.append_column("file", pa.repeat(file, rows.num_rows))
                 yield from rows.to_batches(max_chunksize=50_000)
 
@@ -156,7 +156,7 @@ def event_rows(lake: Lake, columns: Sequence[str], span: TimeSpan) -> pa.Table:
 def _dataset_rows(
     lake: Lake, table: LakeTable, files: Sequence[LiveFile], columns: Sequence[str], chosen: Any
 ) -> pa.Table:
-    store, schema, paths = lake.below(table.name), table.schema(), [one.path for one in files]
+    store, schema, paths = lake.below(table.name), table.schema(), [file.path for file in files]
     if not paths:
         return schema.empty_table().select(list(columns))
     with lake_errors(store):
@@ -186,10 +186,10 @@ def _check_all_there(lake: Lake, table: LakeTable, files: Sequence[LiveFile]) ->
         opened = store.files()
         folders = (
             fs.FileSelector(path, allow_not_found=True)
-            for path in {os.path.dirname(one.path) for one in files}
+            for path in {os.path.dirname(file.path) for file in files}
         )
         there = {info.path for folder in folders for info in opened.get_file_info(folder)}
-    gone = [one.path for one in files if one.path not in there]
+    gone = [file.path for file in files if file.path not in there]
     if gone:
         raise LakeError(
             f"{table.name}: {counted(len(gone), 'file')} missing from the lake, such as {store.uri}/{gone[0]}; "
@@ -205,7 +205,7 @@ def _parquet(
         return spark.createDataFrame([], struct(table.columns).add("dt", "date"))
     # Brackets and stars in the folder's name are no pattern.
     reader = spark.read.schema(f"{ddl(table.columns)}, dt DATE").option("__globPaths__", "false")
-    paths = [os.path.join(store.uri, one.path) for one in files]
+    paths = [os.path.join(store.uri, file.path) for file in files]
     return reader.option("basePath", store.uri).parquet(*paths)
 
 

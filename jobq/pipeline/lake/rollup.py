@@ -238,8 +238,8 @@ class Unread(NamedTuple):
 def stale(lake: Lake, table: LakeTable = ROLLUP) -> dict[str, int]:
     """Return the days with events that the table doesn't count yet, and the number of those events."""
     days: dict[str, int] = {}
-    for one in _unread(lake, table, _known(lake.table(table.name), table)).files:
-        days[one.dt] = days.get(one.dt, 0) + one.rows
+    for file in _unread(lake, table, _known(lake.table(table.name), table)).files:
+        days[file.dt] = days.get(file.dt, 0) + file.rows
     return days
 
 
@@ -265,7 +265,7 @@ def shuffled(spark: SparkSession, files: Iterable[LiveFile]) -> Iterator[int | N
     if before is None or not before.isdecimal():
         yield None
         return
-    number = max(int(before), math.ceil(sum(one.rows for one in files) / ROWS_PER_TASK))
+    number = max(int(before), math.ceil(sum(file.rows for file in files) / ROWS_PER_TASK))
     spark.conf.set(SHUFFLE_TASKS, number)
     try:
         yield number
@@ -306,7 +306,7 @@ def _are_there(store: LakeStore, files: Iterable[LiveFile], live: Iterable[LiveF
     from pyarrow.fs import FileType
 
     known = {one.path for one in live}
-    replaced = [one.path for one in files if one.path not in known]
+    replaced = [file.path for file in files if file.path not in known]
     if not replaced:
         return True
     return all(one.type == FileType.File for one in store.files().get_file_info(replaced))
@@ -317,13 +317,13 @@ def _hourly(lake: Lake, spark: SparkSession) -> int:
     new = _unread(lake, ROLLUP, known)
     if not new.files:
         return 0
-    delta, days = lake.made(ROLLUP.name), {one.dt for one in new.files}
+    delta, days = lake.made(ROLLUP.name), {file.dt for file in new.files}
     if new.whole:
         # Days whose events have expired stay as they are.
         first = _first_day(lake, new)
         days = {day for day in days if day >= first}
-    old = [one for one in live_files(delta) if one.dt in days]
-    events = of_files(spark, lake, EVENTS, [one for one in new.files if one.dt in days])
+    old = [file for file in live_files(delta) if file.dt in days]
+    events = of_files(spark, lake, EVENTS, [file for file in new.files if file.dt in days])
     rows = spark.sql(HOURLY, events=events)
     if old and not new.whole:
         there = of_files(spark, lake, ROLLUP, old).drop("file")
@@ -341,7 +341,7 @@ def _first_day(lake: Lake, new: Unread) -> str:
         before = record_of(lake.table(EVENTS.name), EVENTS.app).before
     except OffsetsUntoldError:
         before = ""
-    return before or min(one.dt for one in new.files)
+    return before or min(file.dt for file in new.files)
 
 
 def _runs(lake: Lake, spark: SparkSession) -> int:
@@ -366,8 +366,8 @@ class _RunsRefresh:
         self._lake, self._spark, self._delta, self._known = lake, spark, delta, known
         self._store = lake.below(JOB_RUNS.name)
         files = live_files(delta)
-        self._open = [one for one in files if _is_open(one)]
-        self._closed = [one for one in files if not _is_open(one)]
+        self._open = [file for file in files if _is_open(file)]
+        self._closed = [file for file in files if not _is_open(file)]
 
     def can_continue(self) -> bool:
         """Return whether what the last refresh left is there."""
@@ -420,10 +420,10 @@ class _RunsRefresh:
         _replace(
             self._lake, JOB_RUNS, self._delta, [*self._open, *touched], [*written, *opened_files], self._known,
             version=new.version, events=kept_events, base=held,
-            open_rows=sum(one.rows for one in opened_files),
+            open_rows=sum(opened_file.rows for opened_file in opened_files),
         )  # fmt: skip
         forget_open(self._lake, {*kept_events, *held})  # including files of killed refreshes
-        return sum(one.rows for one in (*written, *opened_files))
+        return sum(opened_file.rows for opened_file in (*written, *opened_files))
 
     def _older(
         self, new: Unread, rows: DataFrame, keys: DataFrame
@@ -513,7 +513,7 @@ def _is_open(file: LiveFile) -> bool:
 
 def _crowded(files: Iterable[LiveFile]) -> set[LiveFile]:
     """Return the small files of days that have many."""
-    days = files_by_day(one for one in files if one.size < SMALL_BYTES)
+    days = files_by_day(file for file in files if file.size < SMALL_BYTES)
     return {one for some in days.values() if len(some) > MAX_FILES for one in some}
 
 

@@ -69,7 +69,7 @@ _LOADED: dict[tuple[str, tuple[str, ...]], Tombstones] = {}
 
 def tombstone_files(lake: Lake) -> TombstoneFiles | None:
     """Return the files with the tombstones; None if nothing was ever erased."""
-    paths = tuple(sorted(one.path for one in live_files(lake.table(ERASED.name))))
+    paths = tuple(sorted(file.path for file in live_files(lake.table(ERASED.name))))
     return TombstoneFiles(lake.below(ERASED.name), paths) if paths else None
 
 
@@ -152,12 +152,12 @@ class Tombstones:
     def _redacted(self, entry: dict[str, Any]) -> dict[str, Any]:
         """Return an entry of the audit log with REDACTED in place of erased mids."""
         source, queues = parted(entry["log"])[0], (entry["queue"] or "*").split(",")
-        known = None if "*" in queues else {None, *(sourced(source, one) for one in queues)}
+        known = None if "*" in queues else {None, *(sourced(source, queue) for queue in queues)}
 
         def is_erased(word: str) -> bool:
             found = self.queues("mid", word)
             if known is None:
-                return any(one is None or parted(one)[0] == source for one in found)
+                return any(queue is None or parted(queue)[0] == source for queue in found)
             return bool(found & known)
 
         def shown(found: re.Match[str]) -> str:

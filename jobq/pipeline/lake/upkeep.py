@@ -82,7 +82,7 @@ def removal(files: Iterable[LiveFile], *, data_change: bool = True) -> list[Remo
     from deltalake.transaction import RemoveAction
 
     now = time.time_ns() // 1_000_000
-    return [RemoveAction(one.path, data_change, now, one.size, {"dt": one.dt}) for one in files]
+    return [RemoveAction(file.path, data_change, now, file.size, {"dt": file.dt}) for file in files]
 
 
 def compact(
@@ -172,7 +172,7 @@ class _Compaction:
         """Yield each day once all its groups are compact. Groups that others have changed are planned again."""
         for _ in range(OVERTAKEN):
             groups = self._groups(table, live_files(self._lake.table(table.name)))
-            rows = sum(one.rows for group in groups for one in group.files)
+            rows = sum(file.rows for group in groups for file in group.files)
             width, nlost = self._engine.width(rows), 0
             found: dict[str, Compacted] = {}
             for first in range(0, len(groups), width):
@@ -216,8 +216,8 @@ class _Compaction:
             if len(group) > 1 or not group[0].is_compact
         ]
 
-    def _is_small(self, one: LiveFile) -> bool:
-        return one.size * SMALL < self._target and one.rows * SMALL < GROUP_ROWS
+    def _is_small(self, live_file: LiveFile) -> bool:
+        return live_file.size * SMALL < self._target and live_file.rows * SMALL < GROUP_ROWS
 
     def _per_file(self, group: Sequence[LiveFile]) -> int:
         size = sum(one.size for one in group)
@@ -228,15 +228,15 @@ class _Compaction:
     ) -> Iterator[Compacted]:
         """Rewrite and commit groups; without rows where another process has changed the files of one."""
         delta = self._lake.made(table.name)
-        there = {one.path for one in live_files(delta)}
-        todo = [one for one in groups if there.issuperset(file.path for file in one.files)]
-        yield from (_nothing_of(one) for one in groups if one not in todo)
+        there = {file.path for file in live_files(delta)}
+        todo = [group for group in groups if there.issuperset(file.path for file in group.files)]
+        yield from (_nothing_of(group) for group in groups if group not in todo)
         results = list(self._engine.run_units(rewritten, todo, rows))
         try:
-            raise_first([one.failed for one in results])
+            raise_first([result.failed for result in results])
         except JobqError:
             store = self._lake.below(table.name)
-            remove_files(store, [file.path for one in results for file in one.files])
+            remove_files(store, [file.path for result in results for file in result.files])
             raise
         for group, result in zip(todo, results, strict=True):
             yield self._committed(table, group, result.files, self._engine.chosen(rows))
@@ -245,13 +245,13 @@ class _Compaction:
         self, table: LakeTable, group: FileGroup, files: Sequence[DataFile], engine: str
     ) -> Compacted:
         delta = self._lake.made(table.name)
-        there = {one.path for one in live_files(delta, group.files[0].dt, group.files[0].dt)}
-        if not there.issuperset(one.path for one in group.files):
-            remove_files(group.store, [one.path for one in files])
+        there = {file.path for file in live_files(delta, group.files[0].dt, group.files[0].dt)}
+        if not there.issuperset(file.path for file in group.files):
+            remove_files(group.store, [file.path for file in files])
             return _nothing_of(group)
         actions: list[Any] = [
             *removal(group.files, data_change=False),
-            *(one.action(data_change=False) for one in files),
+            *(file.action(data_change=False) for file in files),
         ]
         try:
             with taken_back(group.store, files):
@@ -259,8 +259,8 @@ class _Compaction:
         except CommitConflictError:
             return _nothing_of(group)
         return Compacted(
-            table.name, group.files[0].dt, sum(one.rows for one in group.files), len(group.files), len(files),
-            sum(one.size for one in group.files), sum(one.size for one in files), engine,
+            table.name, group.files[0].dt, sum(file.rows for file in group.files), len(group.files), len(files),
+            sum(file.size for file in group.files), sum(file.size for file in files), engine,
         )  # fmt: skip
 
 
@@ -333,7 +333,7 @@ def _expired(
     while True:
         delta = lake.table(name)
         files = live_files(delta, until=last)
-        done = Expired(name, len(files_by_day(files)), sum(one.rows for one in files), before)
+        done = Expired(name, len(files_by_day(files)), sum(file.rows for file in files), before)
         if delta is None or not files:
             return done
         # Later files aren't among the dropped files.

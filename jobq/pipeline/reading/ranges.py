@@ -191,7 +191,7 @@ def divided(
 ) -> list[tuple[ReadRange, ...]]:
     """Divide ranges into about equal partitions: `count` of them, 0: as many as needed."""
     todo = list(stretches)
-    total = sum(one.rows for one in todo)
+    total = sum(stretch.rows for stretch in todo)
     # A power of two suits most numbers of cores.
     fitting = 2 ** max(0, round(math.log2(max(1, total) / ROWS_PER_PART)))
     count = count or min(MAX_PARTS, fitting)
@@ -201,53 +201,58 @@ def divided(
 
 def split(client: Client, stretches: Iterable[ReadRange], size: int) -> list[ReadRange]:
     """Cut ranges into pieces of about `size` rows: topics by index, events by time."""
-    pieces = [piece for one in stretches for piece in _cut(one, math.ceil(one.rows / size))]
-    anchored = [_anchored(client, one) if one.expected == UNKNOWN else one for one in pieces]
+    pieces = [
+        piece for stretch in stretches for piece in _cut(stretch, math.ceil(stretch.rows / size))
+    ]
+    anchored = [
+        _anchored(client, piece) if piece.expected == UNKNOWN else piece for piece in pieces
+    ]
     return list(filter(None, anchored))
 
 
-def _anchored(client: Client, one: ReadRange) -> ReadRange | None:
+def _anchored(client: Client, range_: ReadRange) -> ReadRange | None:
     """Return the range with its anchor; None if it is empty."""
-    found = client.command("XREVRANGE", one.key, one.after, "-", "COUNT", 1)
-    first = client.command("XRANGE", one.key, f"({one.after}", one.upto, "COUNT", 1)
+    found = client.command("XREVRANGE", range_.key, range_.after, "-", "COUNT", 1)
+    first = client.command("XRANGE", range_.key, f"({range_.after}", range_.upto, "COUNT", 1)
     if not first:
         return None
     if found:
         anchor = found[0][0].decode()
-        return one._replace(after=anchor, anchor=anchor)
-    return one._replace(anchor=first[0][0].decode())
+        return range_._replace(after=anchor, anchor=anchor)
+    return range_._replace(anchor=first[0][0].decode())
 
 
 def packed(pieces: Sequence[Piece], count: int) -> list[tuple[Piece, ...]]:
     """Pack the pieces into up to `count` groups with about equal numbers of rows."""
     packs: list[list[Piece]] = [[] for _ in range(min(count, len(pieces)))]
     sizes = [0] * len(packs)
-    for piece in sorted(pieces, key=lambda one: -one.rows):
+    for piece in sorted(pieces, key=lambda piece: -piece.rows):
         lightest = sizes.index(min(sizes))
         packs[lightest].append(piece)
         sizes[lightest] += piece.rows
     return [tuple(pack) for pack in packs]
 
 
-def _cut(one: ReadRange, count: int) -> list[ReadRange]:
+def _cut(range_: ReadRange, count: int) -> list[ReadRange]:
     if count <= 1:
-        return [one]
-    if "-" not in one.upto:
-        return cut_by_index(one, count)
-    ranges = offsets.parts(offsets.id_after(one.after), one.upto, count)
+        return [range_]
+    if "-" not in range_.upto:
+        return cut_by_index(range_, count)
+    ranges = offsets.parts(offsets.id_after(range_.after), range_.upto, count)
     if len(ranges) == 1:
-        return [one]
-    rows = max(1, one.rows // len(ranges))
+        return [range_]
+    rows = max(1, range_.rows // len(ranges))
     return [
-        one._replace(after=after, upto=upto, expected=UNKNOWN, rows=rows) for after, upto in ranges
+        range_._replace(after=after, upto=upto, expected=UNKNOWN, rows=rows)
+        for after, upto in ranges
     ]
 
 
-def cut_by_index(one: ReadRange, count: int) -> list[ReadRange]:
+def cut_by_index(range_: ReadRange, count: int) -> list[ReadRange]:
     """Cut a topic's range into up to `count` pieces."""
-    pieces = offsets.index_parts(int(one.after), int(one.upto), count)
+    pieces = offsets.index_parts(int(range_.after), int(range_.upto), count)
     sizes = [int(upto) - int(after) for after, upto in pieces]
     return [
-        one._replace(after=after, upto=upto, expected=size, rows=size)
+        range_._replace(after=after, upto=upto, expected=size, rows=size)
         for (after, upto), size in zip(pieces, sizes, strict=True)
     ]

@@ -143,8 +143,8 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
         plan = offsets.plan(places, tails, most)
         ends = dict(plan.places)
-        for one in plan.ranges:
-            ends[one.queue] = self._cut(one) if one.limit else one.end
+        for range_ in plan.ranges:
+            ends[range_.queue] = self._cut(range_) if range_.limit else range_.end
         return offsets.to_plain(ends)
 
     @told_without_traceback()
@@ -164,9 +164,9 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = [
             self._stretch(name, now, begun.get(name), ended[name]) for name, now in tails.items()
         ]
-        stretches = [one for one in found if one is not None]
+        stretches = [stretch for stretch in found if stretch is not None]
         if self.request.partitions:
-            stretches = [piece for one in stretches for piece in self._pieces(one)]
+            stretches = [piece for stretch in stretches for piece in self._pieces(stretch)]
         else:
             stretches = ranges.split(self._connected(), stretches, ranges.ROWS_PER_PART)
         packs = ranges.packed(stretches, self.request.partitions or ranges.MAX_PARTS)
@@ -213,15 +213,17 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         counted = offsets.counted_offset(self._connected(), now.key, now.oldest, place.id)
         return LogOffset(place.id, counted.n)
 
-    def _cut(self, one: LogRange) -> LogOffset:
+    def _cut(self, range_: LogRange) -> LogOffset:
         """Return the offset at which a range ends by its limit."""
         if self.request.view == "topic":
-            now = ranges.tail_of(self._connected(), "topic", one.queue)
-            index = min(one.end.n, max(one.start.n, now.dropped) + one.limit)
+            now = ranges.tail_of(self._connected(), "topic", range_.queue)
+            index = min(range_.end.n, max(range_.start.n, now.dropped) + range_.limit)
             return LogOffset(str(index), index)
-        place = offsets.counted_offset(self._connected(), one.key, one.start, one.upto, one.limit)
+        place = offsets.counted_offset(
+            self._connected(), range_.key, range_.start, range_.upto, range_.limit
+        )
         # Without progress all of it was trimmed; partitions() raises that.
-        return place if place.n > one.start.n else one.end
+        return place if place.n > range_.start.n else range_.end
 
     def _begin(self, name: str, now: LogTail) -> LogOffset:
         """Return the offset at which a queue begins that wasn't there when the query began."""
@@ -263,14 +265,14 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         expected = max(0, end.n - start.n - lost)
         return ReadRange(name, now.key, start.id, end.id, expected, now.dropped, expected)
 
-    def _pieces(self, one: ReadRange) -> list[ReadRange]:
+    def _pieces(self, range_: ReadRange) -> list[ReadRange]:
         """Cut a range by number of entries, so that each part has an exact count."""
         if self.request.view == "topic":
-            return ranges.cut_by_index(one, self.request.partitions)
-        size, pieces, rest = -(-one.rows // self.request.partitions), [], one
+            return ranges.cut_by_index(range_, self.request.partitions)
+        size, pieces, rest = -(-range_.rows // self.request.partitions), [], range_
         while rest.rows > size > 0:
             place = offsets.counted_offset(
-                self._connected(), one.key, LogOffset(rest.after, 0), one.upto, size
+                self._connected(), range_.key, LogOffset(rest.after, 0), range_.upto, size
             )
             pieces.append(rest._replace(upto=place.id, expected=size, rows=size))
             left = rest.rows - size

@@ -34,20 +34,22 @@ def planned_parts(request: ReadRequest, client: Client) -> list[tuple[ReadRange,
     return ranges.divided(client, stretches, request.partitions)
 
 
-def event_batches(request: ReadRequest, one: ReadRange, client: Client) -> Iterator[pa.RecordBatch]:
+def event_batches(
+    request: ReadRequest, range_: ReadRange, client: Client
+) -> Iterator[pa.RecordBatch]:
     """Yield the events of a range. Raises DataLossError or BadRecordError, unless the options allow losses."""
     names = [column.name for column in request.columns]
-    pages = _Pages(request, client, one)
+    pages = _Pages(request, client, range_)
     for entries in pages.chunks():
-        found = decode(one.name, *columns(entries))
+        found = decode(range_.name, *columns(entries))
         if request.mode == "PERMISSIVE":
-            yield from _permissive(request, one.name, found.batch, found.bad)
+            yield from _permissive(request, range_.name, found.batch, found.bad)
             continue
         if found.bad:
-            _refuse(request, one.name, found.bad)
+            _refuse(request, range_.name, found.bad)
         if found.batch.num_rows:
             yield found.batch.select(names)
-    report_loss(request, one.name, pages.lost())
+    report_loss(request, range_.name, pages.lost())
 
 
 class _Pages:
@@ -58,8 +60,8 @@ class _Pages:
     trimmed since planning.
     """
 
-    def __init__(self, request: ReadRequest, client: Client, one: ReadRange) -> None:
-        self._request, self._client, self._one = request, client, one
+    def __init__(self, request: ReadRequest, client: Client, range_: ReadRange) -> None:
+        self._request, self._client, self._one = request, client, range_
         self._read = self._dropped = 0
 
     def chunks(self) -> Iterator[list[Any]]:
@@ -164,9 +166,9 @@ def _with_corrupt(
     return pa.RecordBatch.from_arrays(arrays, schema=request.schema())
 
 
-def _bytes(one: BadEntry) -> bytes:
+def _bytes(bad_entry: BadEntry) -> bytes:
     """Return version and value as in the stream, with a zero byte between them, which no version has."""
-    return one.version + b"\0" + one.value
+    return bad_entry.version + b"\0" + bad_entry.value
 
 
 def _shells(name: str, bad: list[BadEntry]) -> pa.RecordBatch:
@@ -188,15 +190,17 @@ def _shells(name: str, bad: list[BadEntry]) -> pa.RecordBatch:
 _SCHEMA = arrow_schema(TOPIC_COLUMNS)
 
 
-def topic_batches(request: ReadRequest, one: ReadRange, client: Client) -> Iterator[pa.RecordBatch]:
+def topic_batches(
+    request: ReadRequest, range_: ReadRange, client: Client
+) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a range. Raises DataLossError, unless the request's options allow losses."""
     names = [column.name for column in request.columns]
-    binding, lost = TopicCalls(one.name, client), 0
-    for page, dropped in kept_pages(binding, int(one.after) + 1, int(one.upto)):
+    binding, lost = TopicCalls(range_.name, client), 0
+    for page, dropped in kept_pages(binding, int(range_.after) + 1, int(range_.upto)):
         lost += dropped
         if page:
-            yield topic_batch(one.name, page).select(names)
-    report_loss(request, one.name, lost)
+            yield topic_batch(range_.name, page).select(names)
+    report_loss(request, range_.name, lost)
 
 
 def kept_pages(binding: TopicCalls, following: int, upto: int) -> Iterator[tuple[list[Any], int]]:

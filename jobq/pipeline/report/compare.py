@@ -115,7 +115,7 @@ def remarks(
         return ""
     since, until = query.compared
     of = f"{when(since)} to {when(until)}"
-    if not any(one.earlier for one in results):
+    if not any(result.earlier for result in results):
         return f"No data to compare with from {of}."
     equal = until - since == query.until - query.since
     longer = "" if equal else " That range has another length, and counts are not adjusted."

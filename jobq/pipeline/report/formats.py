@@ -105,8 +105,13 @@ def document(results: Sequence[ReportResult], query: ReportQuery) -> str:
         since, until = query.compared
         whole["compared"] = {"since": iso(since), "until": iso(until)}
     told = [
-        {"report": one.report.name, "notes": list(one.notes), "more": one.more, "rows": _rows(one)}
-        for one in results
+        {
+            "report": result.report.name,
+            "notes": list(result.notes),
+            "more": result.more,
+            "rows": _rows(result),
+        }
+        for result in results
     ]
     whole |= told[0] if len(told) == 1 else {"reports": told}
     return json.dumps(whole, default=_plain, allow_nan=False)

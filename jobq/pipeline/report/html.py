@@ -43,7 +43,7 @@ class SummaryCard(NamedTuple):
 
 def cards(results: Sequence[ReportResult], query: ReportQuery) -> list[SummaryCard]:
     """Return the cards that the results can fill."""
-    found = {one.report.name: one for one in results}
+    found = {result.report.name: result for result in results}
     made: tuple[
         tuple[set[str], Callable[[Mapping[str, ReportResult], ReportQuery], SummaryCard]], ...
     ] = (
@@ -151,7 +151,7 @@ def page(
         '<meta name="referrer" content="no-referrer">',
         f"<title>{text(title)}</title><style>{style}</style></head><body>",
         _header(single, query, seen, told), _summary(results, query), _links(results), "<main>",
-        *(_section(one, query) for one in results), "</main>",
+        *(_section(result, query) for result in results), "</main>",
         f"<footer><p>Made by jobq {__version__} at {_when(now or datetime.now(UTC), query)} ",
         f"({text(query.zone)}).</p></footer>",
         f"<script>{script}</script></body></html>\n",
@@ -193,7 +193,8 @@ def _links(results: Sequence[ReportResult]) -> str:
     if len(results) < 2:
         return "</header>"
     items = "".join(
-        f'<li><a href="#{one.report.name}">{text(one.report.title)}</a></li>' for one in results
+        f'<li><a href="#{result.report.name}">{text(result.report.title)}</a></li>'
+        for result in results
     )
     return f'<nav aria-label="Reports"><ul>{items}</ul></nav></header>'
 

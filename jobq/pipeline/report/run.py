@@ -122,12 +122,12 @@ def _with_hours(seen: EventsSeen, hours: Sequence[SeenHours]) -> EventsSeen:
     """Add what rollup_hourly has of expired days. Late events of those days are in both, and count twice."""
     if not hours:
         return seen
-    first = min(one.first for one in hours)
+    first = min(hour.first for hour in hours)
     return EventsSeen(
-        seen.events + sum(one.events for one in hours),
+        seen.events + sum(hour.events for hour in hours),
         min(first, seen.first) if seen.events else first,
-        seen.last if seen.events else max(one.last for one in hours),
-        tuple(sorted({*seen.queues, *(one.queue for one in hours)})),
+        seen.last if seen.events else max(hour.last for hour in hours),
+        tuple(sorted({*seen.queues, *(hour.queue for hour in hours)})),
     )
 
 
@@ -224,11 +224,11 @@ def check_range(lake: Lake, query: ReportQuery) -> str:
     Raises PipelineError if the files of the lake show that the range has neither events nor hours of rollup_hourly.
     """
     delta, span = lake.table(EVENTS.name), time_span(query.since, query.until)
-    days, before = sorted({one.dt for one in live_files(delta)}), ingest_state(delta).before
+    days, before = sorted({file.dt for file in live_files(delta)}), ingest_state(delta).before
     gone, counted = "", False
     if before > span.first_day:
         files = live_files(lake.table(ROLLUP.name), span.first_day, span.last_day)
-        counted = any(one.dt < before for one in files)
+        counted = any(file.dt < before for file in files)
         gone = f"events before {before} have expired; " + (
             "rollup_hourly and job_runs replace them where possible"
             if counted

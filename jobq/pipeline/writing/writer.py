@@ -148,13 +148,13 @@ def _warn_of_unknown_job(client: Client, settings: WriteSettings) -> None:
     try:
         now_ms = client.clock_ms()
         live = [
-            one for one in workers(client)
-            if one.is_live(now_ms) and (settings.queue_column or settings.queue in one.queues)
+            worker for worker in workers(client)
+            if worker.is_live(now_ms) and (settings.queue_column or settings.queue in worker.queues)
         ]  # fmt: skip
-        known = job_names(client, {one.jobs for one in live})
+        known = job_names(client, {worker.jobs for worker in live})
     except JobqError:
         return  # a producer's rights may end at its queue
-    names = [known.get(one.jobs) for one in live]
+    names = [known.get(worker.jobs) for worker in live]
     if names and all(found is not None and settings.job not in found for found in names):
         near = unknown("job", settings.job, {name for found in names if found for name in found})
         _log.warning(

@@ -101,7 +101,7 @@ def rights(ns: str = "reliable", queues: Sequence[str] = ()) -> list[str]:
     patterns = [literal(prefix(ns, queue)) for queue in queues] or [
         f"{literal(checked_space(ns))}:"
     ]
-    return [*(f"~{one}*" for one in patterns), "resetchannels", *allowed_for(called, _OWN)]
+    return [*(f"~{pattern}*" for pattern in patterns), "resetchannels", *allowed_for(called, _OWN)]
 
 
 #: Scripts that pages call.
@@ -113,6 +113,8 @@ def rights_to_look(ns: str = "reliable") -> list[str]:
 
     A list of them needs SCAN, which tells the names of all keys of a server, so that isn't among them.
     """
-    called = [one for one in scripts() if one.area == "reliable" and one.name in _OF_LOOKING]
+    called = [
+        script for script in scripts() if script.area == "reliable" and script.name in _OF_LOOKING
+    ]
     needed = sorted(set[str]().union(*map(commands, called)))
     return selector(f"%R~{literal(checked_space(ns))}:*", [*READING, *needed])

@@ -71,8 +71,8 @@ def rights(ns: str = "rsmq", queues: Sequence[str] = ()) -> list[str]:
     patterns = [literal(of(name)) for name in names for of in (keys.messages, keys.attributes)]
     channels = [literal(keys.channel(name)) for name in names] or [f"{literal(keys.channel(''))}*"]
     return [
-        *(f"~{one}" for one in ([*patterns, literal(keys.queues)] if names else [f"{literal(ns)}:*"])),
-        "resetchannels", *(f"&{one}" for one in channels),
+        *(f"~{pattern}" for pattern in ([*patterns, literal(keys.queues)] if names else [f"{literal(ns)}:*"])),
+        "resetchannels", *(f"&{channel}" for channel in channels),
         *allowed_for(called, _OWN),
     ]  # fmt: skip
 
@@ -83,6 +83,8 @@ _OF_LOOKING = ("describe", "list", "peek")
 
 def rights_to_look(ns: str = "rsmq") -> list[str]:
     """Return the words that allow a user who does other things to see all queues of a namespace."""
-    called = [one for one in scripts() if one.area == "rsmq" and one.name in _OF_LOOKING]
+    called = [
+        script for script in scripts() if script.area == "rsmq" and script.name in _OF_LOOKING
+    ]
     needed = sorted(set[str]().union(*map(commands, called)))
     return selector(f"%R~{literal(ns)}:*", [*READING, *needed])

@@ -142,7 +142,10 @@ def each(
 
 def refs(messages: Iterable[RsmqMessage | MessageRef]) -> list[MessageRef]:
     """Ids with receipts; a message has its own."""
-    return [(one.id, one.receipt) if isinstance(one, RsmqMessage) else one for one in messages]
+    return [
+        (message.id, message.receipt) if isinstance(message, RsmqMessage) else message
+        for message in messages
+    ]
 
 
 def next_messages(
@@ -194,7 +197,7 @@ def redrive(requests: Requests, qname: str, target: str, limit: int | None) -> S
         some = page.messages
         # Ids without a body aren't shown, and stay where they are.
         unseen, passed = unseen - page.passed, passed + page.passed - len(some)
-        held = [(one.id, one.receipt) for one in some]
+        held = [(message.id, message.receipt) for message in some]
         if held:
             moved += sum((yield from ask(requests.move(qname, target, held))))
     return moved

@@ -35,12 +35,12 @@ def claimed_job(
     Two round trips on one server.
     """
     claims = [Claims(client, ruby_queue) for ruby_queue in ruby_queues]
-    listed = read_together(client, [one.listed_call(MAX_CLAIMS) for one in claims])
+    listed = read_together(client, [claim.listed_call(MAX_CLAIMS) for claim in claims])
     waiting = [
-        (one, claim_id, lease_at)
-        for one, reply in zip(claims, listed, strict=True)
+        (claim, claim_id, lease_at)
+        for claim, reply in zip(claims, listed, strict=True)
         if not isinstance(reply, Exception)
-        for claim_id, lease_at in one.read_listed(reply)
+        for claim_id, lease_at in claim.read_listed(reply)
     ]
     taken = read_together(client, [one.taken_call(claim_id, LIMIT) for one, claim_id, _ in waiting])
     unread = [reply for reply in (*listed, *taken) if isinstance(reply, Exception)]

@@ -154,13 +154,17 @@ class Claims:
         """
         if not messages:
             return []
-        if claim.delivered in claim.jobs or not stopped.isdisjoint(one.key for one in messages):
+        if claim.delivered in claim.jobs or not stopped.isdisjoint(
+            message.key for message in messages
+        ):
             return None
         ordered = messages[0].ordered
         caller = Caller(caller_id=claim.claim_id + ".ordered" * ordered)
         rows = [
-            (one.mid, one.content, one.key) if one.key else (one.mid, one.content)
-            for one in messages
+            (message.mid, message.content, message.key)
+            if message.key
+            else (message.mid, message.content)
+            for message in messages
         ]
         try:
             done = queue.enqueue_in_one_call(rows, caller, ordered=ordered)

@@ -245,7 +245,7 @@ def sidekiq_processes(client: Client, namespace: str = "") -> Iterator[RubyWorke
         try:
             facts = decode_any(info)
             queues = facts.get("queues") or []
-            yield RubyWorker("sidekiq", name, [str(one) for one in queues], int(busy or 0))
+            yield RubyWorker("sidekiq", name, [str(queue) for queue in queues], int(busy or 0))
         except (CodecError, AttributeError, TypeError, ValueError):
             # An entry that another program wrote.
             continue

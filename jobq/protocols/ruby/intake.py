@@ -309,7 +309,8 @@ class Intake:
         following_s = self._promote()
         greedy = self._fed_worker.burst
         moved = sum(
-            self._attempt(str(one.ruby_queue), partial(one.carry, greedy), 0) for one in self.lines
+            self._attempt(str(line.ruby_queue), partial(line.carry, greedy), 0)
+            for line in self.lines
         )
         if moved or following_s <= 0:
             self._full_s = FIRST_PAUSE_S
@@ -359,7 +360,7 @@ class Intake:
     def _all_done(self) -> bool:
         """Return whether all claimed jobs have run: a burst ends after the results were shown to Ruby."""
         counts = [queue.admin.counts() for queue in self._queues.values()]
-        waits = any(one.ready and not one.paused for one in counts)
+        waits = any(count.ready and not count.paused for count in counts)
         if waits or self._fed_worker.running() or any(line.parked for line in self.lines):
             self._pause(PAUSE_S)
             return False

@@ -118,9 +118,16 @@ def rights_to_look(namespace: str = "jobq") -> list[str]:
     The data of Sidekiq's processes isn't included, because their keys are named only by their hosts.
     """
     listed = [
-        one.key(name)
-        for one in (RubyQueueName("sidekiq", "", ""), RubyQueueName("resque", "resque", ""))
-        for name in ("queues", "queue:*", "processes" if one.system == "sidekiq" else "worker*")
+        ruby_queue_name.key(name)
+        for ruby_queue_name in (
+            RubyQueueName("sidekiq", "", ""),
+            RubyQueueName("resque", "resque", ""),
+        )
+        for name in (
+            "queues",
+            "queue:*",
+            "processes" if ruby_queue_name.system == "sidekiq" else "worker*",
+        )
     ]
     claims = f"%R~{literal(checked_name('namespace', namespace))}:intake:*"
     return [

@@ -22,7 +22,9 @@ class ListWaiter:
 
     def __init__(self, client: Client, ruby_queues: Sequence[RubyQueueName]) -> None:
         self._ruby_queues = ruby_queues
-        self._connections = [BlockingConnection(client, one.list_key) for one in ruby_queues]
+        self._connections = [
+            BlockingConnection(client, ruby_queue.list_key) for ruby_queue in ruby_queues
+        ]
         #: Lists whose wait hasn't ended.
         self._waiting: set[int] = set()
 

@@ -107,8 +107,8 @@ def expanded(
 def _is_excluded(queues: Iterable[RubyQueueName], name: RubyQueueName) -> bool:
     """Return whether a `!` among these excludes a queue that a pattern names."""
     return any(
-        one.queue.startswith("!") and one[:2] == name[:2] and one.matches(name.queue)
-        for one in queues
+        queue.queue.startswith("!") and queue[:2] == name[:2] and queue.matches(name.queue)
+        for queue in queues
     )
 
 

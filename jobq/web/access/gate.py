@@ -140,7 +140,7 @@ class Gate:
         if not trusted:
             return found
         lines = headers.getlist("x-forwarded-for")
-        chain = [one.strip() for line in lines for one in line.split(",")][-MAX_PROXIES:]
+        chain = [part.strip() for line in lines for part in line.split(",")][-MAX_PROXIES:]
         browser = self._browser(peer, chain)
         found["client"] = (browser, 0)
         found["jobq.shared_address"] = self.trusts(browser)

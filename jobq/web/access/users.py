@@ -85,7 +85,7 @@ class UsersFile:
                 if seen != self._seen:
                     self._entries = _parsed(self.path, os.read(descriptor, MAX_BYTES + 1))
                     tokens = self._entries.tokens
-                    self._by_digest = {one.sha256: name for name, one in tokens.items()}
+                    self._by_digest = {token.sha256: name for name, token in tokens.items()}
                     self._seen = seen
             return self._entries
 

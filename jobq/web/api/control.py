@@ -178,9 +178,9 @@ def audit(call: ApiCall) -> ReadablePage[KeptAuditEntry]:
     return ReadablePage(items=rows, next=following, unread=unread)
 
 
-def _entry(one: AuditEntry, source: str, call: ApiCall) -> KeptAuditEntry:
-    shown = one.filter if call.identity.arguments else without_values(one.filter)
-    return KeptAuditEntry.of(one, source=source, filter=shown)
+def _entry(entry: AuditEntry, source: str, call: ApiCall) -> KeptAuditEntry:
+    shown = entry.filter if call.identity.arguments else without_values(entry.filter)
+    return KeptAuditEntry.of(entry, source=source, filter=shown)
 
 
 def _listed(found: foreign.Readable[Any], at: int) -> dict[str, Any]:

@@ -27,14 +27,14 @@ def document(resources: Iterable[Resource], root: str) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     declared = list(resources)
     replies, components = described(
-        [Problem, *(one.types["return"] for one in declared)], are_replies=True
+        [Problem, *(resource.types["return"] for resource in declared)], are_replies=True
     )
-    taking = [one for one in declared if "body" in one.types]
-    taken, more = described([one.types["body"] for one in taking], are_replies=False)
-    bodies = dict(zip([one.name for one in taking], taken, strict=True))
-    for one, reply in zip(declared, replies[1:], strict=True):
-        paths.setdefault(one.path, {})[one.method.lower()] = _operation(
-            one, reply, bodies.get(one.name)
+    taking = [resource for resource in declared if "body" in resource.types]
+    taken, more = described([resource.types["body"] for resource in taking], are_replies=False)
+    bodies = dict(zip([resource.name for resource in taking], taken, strict=True))
+    for resource, reply in zip(declared, replies[1:], strict=True):
+        paths.setdefault(resource.path, {})[resource.method.lower()] = _operation(
+            resource, reply, bodies.get(resource.name)
         )
     return {
         "openapi": "3.1.0",
@@ -55,12 +55,14 @@ def document(resources: Iterable[Resource], root: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _operation(one: Resource, reply: dict[str, Any], body: dict[str, Any] | None) -> dict[str, Any]:
+def _operation(
+    resource: Resource, reply: dict[str, Any], body: dict[str, Any] | None
+) -> dict[str, Any]:
     made: dict[str, Any] = {
-        "operationId": one.name, "summary": one.summary, "description": f"Role: {one.role.word}.",
-        "parameters": [_parameter(parameter) for parameter in one.parameters],
+        "operationId": resource.name, "summary": resource.summary, "description": f"Role: {resource.role.word}.",
+        "parameters": [_parameter(parameter) for parameter in resource.parameters],
         "responses": {
-            str(one.status): {
+            str(resource.status): {
                 "description": "The reply.",
                 "content": {"application/json": {"schema": reply}},
             },
@@ -72,15 +74,17 @@ def _operation(one: Resource, reply: dict[str, Any], body: dict[str, Any] | None
     return made
 
 
-def _parameter(one: Parameter) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "integer" if one.kind == "number" else "string"}
-    if one.kind == "number":
-        schema |= {"minimum": one.least, "maximum": one.most}
-    if one.default:
-        schema["default"] = int(one.default) if one.kind == "number" else one.default
-    if one.values:
-        schema["enum"] = list(one.values)
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer" if parameter.kind == "number" else "string"}
+    if parameter.kind == "number":
+        schema |= {"minimum": parameter.least, "maximum": parameter.most}
+    if parameter.default:
+        schema["default"] = (
+            int(parameter.default) if parameter.kind == "number" else parameter.default
+        )
+    if parameter.values:
+        schema["enum"] = list(parameter.values)
     return {
-        "name": one.name, "in": one.place, "required": one.place == "path" or one.needed, "description": one.says,
-        "schema": schema,
+        "name": parameter.name, "in": parameter.place, "required": parameter.place == "path" or parameter.needed,
+        "description": parameter.says, "schema": schema,
     }  # fmt: skip

@@ -117,7 +117,7 @@ def flows(call: ApiCall) -> ListPage[FlowRowReply]:
         call.site.client, offset_of(call), call["limit"], name=call["name"], state=call["state"]
     )
     following = None if found.next_offset is None else cursor_text(found.next_offset)
-    return ListPage(items=[_row(one) for one in found.rows], next=following)
+    return ListPage(items=[_row(row) for row in found.rows], next=following)
 
 
 @resource("/flows/{flow}")

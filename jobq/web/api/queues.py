@@ -204,7 +204,7 @@ def overview(call: ApiCall) -> OverviewReply:
         found.totals, headline=says.text, trouble=says.bad, at=found.at_ms, server_ms=round(found.server_ms, 3),
         queues=len(found.queues), locked=found.totals.running, workers=len(found.workers) - len(found.lost_workers),
         workers_lost=len(found.lost_workers),
-        needs_a_look=[AttentionReply.of(one) for one in listed],
+        needs_a_look=[AttentionReply.of(finding) for finding in listed],
     )  # fmt: skip
 
 
@@ -256,7 +256,11 @@ def message(call: ApiCall) -> MessageReply:
         raise NotThereError(f"queue {call['queue']} has no message {call['mid']!r:.150}")
     facts, run = found.facts, found.facts.run
     # Of an attempt that runs there is no event.
-    kept = {(one.number, one.ended_at): one.traceback for one in found.attempts if one.ended_at}
+    kept = {
+        (attempt.number, attempt.ended_at): attempt.traceback
+        for attempt in found.attempts
+        if attempt.ended_at
+    }
     history = [
         AttemptReply.of(
             event, at=event.finished_at, run_ms=event.run_us / 1000,
@@ -283,26 +287,26 @@ def why(call: ApiCall) -> WhyReply:
     return WhyReply(facts.queue, facts.mid, facts.status.word, found.reasons)
 
 
-def queue_facts(one: QueueFigures) -> QueueReply:
+def queue_facts(figures: QueueFigures) -> QueueReply:
     """Return a queue's figures by the names of the API."""
-    empty_in_s, recent = one.empty_in_s, one.recent
+    empty_in_s, recent = figures.empty_in_s, figures.recent
     known = empty_in_s is not None and math.isfinite(empty_in_s)
     ended = recent.done, recent.failed, recent.dead
     done, failed, dead = (round(number) if recent.known else None for number in ended)
     return QueueReply.of(
-        one, sentence=sentence(one), locked=one.running, oldest_at_least=one.at_least,
-        pause_ends=one.pause_ends or None, empty_in_ms=round(1000 * (empty_in_s or 0)) if known else None,
+        figures, sentence=sentence(figures), locked=figures.running, oldest_at_least=figures.at_least,
+        pause_ends=figures.pause_ends or None, empty_in_ms=round(1000 * (empty_in_s or 0)) if known else None,
         done_15m=done, failed_15m=failed, dead_15m=dead,
-        wait_p95_ms=recent.wait_p95_ms, run_p95_ms=recent.run_p95_ms, damaged=one.broken,
+        wait_p95_ms=recent.wait_p95_ms, run_p95_ms=recent.run_p95_ms, damaged=figures.broken,
     )  # fmt: skip
 
 
-def row_facts(one: ListedRow) -> MessageRow:
+def row_facts(listed_row: ListedRow) -> MessageRow:
     """Return a row of a message list with the API's field names."""
-    row = one.row
+    row = listed_row.row
     return MessageRow.of(
-        one, queue=row.queue, mid=row.mid, place=row.place, job=row.job, attempts=max(0, row.attempt),
-        ncrashes=max(0, row.crashes), error=row.error, at=one.at_ms, damaged=one.is_damaged,
+        listed_row, queue=row.queue, mid=row.mid, place=row.place, job=row.job, attempts=max(0, row.attempt),
+        ncrashes=max(0, row.crashes), error=row.error, at=listed_row.at_ms, damaged=listed_row.is_damaged,
     )  # fmt: skip
 
 
@@ -328,6 +332,6 @@ def _found(call: ApiCall, names: Sequence[str], places: Sequence[str]) -> Search
     except ValueError as error:
         raise ConfigError(f"cursor= was not returned by this list: {error}") from error
     return SearchPage(
-        items=[row_facts(one) for one in found.rows], next=found.cursor or None, looked_at=found.looked_at,
+        items=[row_facts(row) for row in found.rows], next=found.cursor or None, looked_at=found.looked_at,
         total=found.total, unread=found.problems,
     )  # fmt: skip

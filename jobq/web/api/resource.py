@@ -146,7 +146,10 @@ class Resource:
     def handle(self, request: Request) -> Response:
         """Answer a request."""
         try:
-            given = {one.name: one.value_of(_given(request, one)) for one in self.parameters}
+            given = {
+                parameter.name: parameter.value_of(_given(request, parameter))
+                for parameter in self.parameters
+            }
             body = {"body": _body(request, self.types["body"])} if "body" in self.types else {}
             call = ApiCall(request, site_of(request), identity_of(request), given)
             written = writer_of(self.types["return"])(self.answer(call, **body))
@@ -274,13 +277,13 @@ def refusal(error: JobqError) -> Response:
     return problem(status, str(error))
 
 
-def _given(request: Request, one: Parameter) -> str:
-    if one.place == "path":
-        return str(request.path_params[one.name])
-    found = request.query_params.getlist(one.name)
-    if len(found) > 1 and one.kind != "names":
+def _given(request: Request, parameter: Parameter) -> str:
+    if parameter.place == "path":
+        return str(request.path_params[parameter.name])
+    found = request.query_params.getlist(parameter.name)
+    if len(found) > 1 and parameter.kind != "names":
         raise ConfigError(
-            f"the parameter {one.name} is given {len(found)} times; pass it only once"
+            f"the parameter {parameter.name} is given {len(found)} times; pass it only once"
         )
     return ",".join(found)
 

@@ -58,7 +58,7 @@ def _writer(info: inspect.Type) -> Write:
     if isinstance(info, inspect.Metadata):
         return _MARKED.get((info.extra or {}).get("json", "")) or _writer(info.type)
     if isinstance(info, inspect.StructType):
-        fields = [(one.encode_name, one.name, _writer(one.type)) for one in info.fields]
+        fields = [(field.encode_name, field.name, _writer(field.type)) for field in info.fields]
         return lambda value: {key: write(getattr(value, name)) for key, name, write in fields}
     if isinstance(info, inspect.ListType | inspect.VarTupleType):
         write_item = _writer(info.item_type)
@@ -68,7 +68,7 @@ def _writer(info: inspect.Type) -> Write:
         return lambda value: {_text(name): write_value(item) for name, item in value.items()}
     if isinstance(info, inspect.UnionType):
         [write_known] = [
-            _writer(one) for one in info.types if not isinstance(one, inspect.NoneType)
+            _writer(type_) for type_ in info.types if not isinstance(type_, inspect.NoneType)
         ]
         return lambda value: None if value is None else write_known(value)
     return _PLAIN.get(type(info), lambda value: value)
@@ -103,7 +103,7 @@ def described(kinds: Iterable[Any], *, are_replies: bool) -> tuple[list[Any], di
         _describe_fields(schema)
         if are_replies:
             schema["required"] = list(schema["properties"])
-    return [_as_written(one) for one in schemas], _as_written(components)
+    return [_as_written(schema) for schema in schemas], _as_written(components)
 
 
 def _describe_fields(schema: dict[str, Any]) -> None:

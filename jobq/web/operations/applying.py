@@ -184,7 +184,7 @@ class Applier:
         # Oldest dead messages first.
         ids = chunk.ids[::-1]
         if self.verb.name == "revive":
-            words = own.revive(*((one, self._at(first + n)) for n, one in enumerate(ids)))
+            words = own.revive(*((id_, self._at(first + n)) for n, id_ in enumerate(ids)))
         else:
             words = own.take_out_dead(*ids)
         letters = [_WORDS.get(word, DAMAGED) for word in words]

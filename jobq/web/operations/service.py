@@ -172,8 +172,8 @@ class Operations:
         if now >= until:
             views = [OperationView(*one) for one in self.shown.recent(MAX_RECENT)]
             self._recent = now + RECENT_S, views
-        mine = (one for one in views if one.state.applied_by == who.name)
-        return next((one for one in mine if one.is_at_work or one.may_undo), None)
+        mine = (view for view in views if view.state.applied_by == who.name)
+        return next((view for view in mine if view.is_at_work or view.may_undo), None)
 
     def apply(
         self, op: str, who: Identity, *, spread_s: float = 0, confirmed: str = ""

@@ -179,7 +179,7 @@ class OperationStore:
     def _newest(self, most: int) -> list[str]:
         names = keys.web_operations(self.client.namespace)
         ids = self.client.command("ZREVRANGE", names, 0, MAX_LISTED - 1)
-        found = [one.decode() for one in ids if _ID.fullmatch(one.decode("utf-8", "replace"))]
+        found = [id_.decode() for id_ in ids if _ID.fullmatch(id_.decode("utf-8", "replace"))]
         return found[:most]
 
     def _read(self, op: str, verb: str, *words: Argument) -> Read:

@@ -162,7 +162,7 @@ def rsmq_queue(request: Request) -> Response:
         messages = foreign.rsmq_messages(opened, name, place, offset, shown)
     except QueueNotFoundError as error:
         raise HTTPException(404, f"RSMQ has no queue {name!r:.100}") from error
-    others = [one for one in opened.list_queues() if one != name][:MAX_ROWS]
+    others = [queue for queue in opened.list_queues() if queue != name][:MAX_ROWS]
     return render(
         request, "rsmq_queue.html", name=name, facts=facts, messages=messages, place=place, offset=offset,
         step=MAX_ROWS, others=others, may_see=shown.may_see,

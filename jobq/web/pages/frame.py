@@ -21,10 +21,10 @@ def static_file(request: Request) -> Response:
     """Serve one file of the package; its name has its hash, so it never changes."""
     wanted, accent = request.path_params["file"], site_of(request).settings.accent
     found = [*assets().values(), *([accent_sheet(accent)] if accent else [])]
-    for one in found:
-        if one.served == wanted:
+    for asset in found:
+        if asset.served == wanted:
             headers = {"cache-control": f"public, max-age={YEAR_S}, immutable"}
-            return Response(one.content, 200, headers, one.kind)
+            return Response(asset.content, 200, headers, asset.kind)
     raise HTTPException(404)
 
 

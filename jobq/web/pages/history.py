@@ -85,15 +85,15 @@ def new_errors(site: Site, snapshot: Snapshot) -> list[PageFinding]:
     ]  # fmt: skip
 
 
-def _new_error(one: NewError, marks: Sequence[Mark]) -> str:
-    before = [mark.name for mark in marks if mark.at * 1000 <= one.first_at]
-    more = f" and {counted(one.jobs - 1, 'more job')}" * (one.jobs > 1)
+def _new_error(new_error: NewError, marks: Sequence[Mark]) -> str:
+    before = [mark.name for mark in marks if mark.at * 1000 <= new_error.first_at]
+    more = f" and {counted(new_error.jobs - 1, 'more job')}" * (new_error.jobs > 1)
     after = f" It began after {before[-1]}." if before else ""
-    attempts = counted(one.failures, "attempt")
-    dead = f"; {counted(one.dead, 'message')} dead" * (one.dead > 0)
+    attempts = counted(new_error.failures, "attempt")
+    dead = f"; {counted(new_error.dead, 'message')} dead" * (new_error.dead > 0)
     return (
-        f"{attempts} of {one.job or 'an unknown job'}{more} failed with this error in {', '.join(one.queues[:3])}"
-        f"{dead}.{after}"
+        f"{attempts} of {new_error.job or 'an unknown job'}{more} failed with this error in "
+        f"{', '.join(new_error.queues[:3])}{dead}.{after}"
     )
 
 
@@ -215,7 +215,7 @@ def errors(request: Request) -> Response:
     marks = marks_of(request, asked)
     return render(
         request, "errors.html", live=asked.live, rows=_shown(request, rows), part=part, first=first,
-        news={one.group: _news(first.get(one.group, one.first_at), known, asked.span, marks) for one in rows},
+        news={row.group: _news(first.get(row.group, row.first_at), known, asked.span, marks) for row in rows},
         spark=_spark, **_facts(request, asked),
     )  # fmt: skip
 
@@ -278,8 +278,8 @@ def _shown(request: Request, rows: Sequence[Failure]) -> list[Failure]:
 def _first_seen(asked: AskedRange, rows: Sequence[ErrorFigures]) -> dict[str, int]:
     """Return when each group was first seen, of all days of the lake; without one nothing."""
     lake = asked.sources.lake
-    found = lake.first_seen([one.group for one in rows]) if lake else {}
-    return {one.group: min(one.first_at, found[one.group]) for one in rows if one.group in found}
+    found = lake.first_seen([row.group for row in rows]) if lake else {}
+    return {row.group: min(row.first_at, found[row.group]) for row in rows if row.group in found}
 
 
 def _by_deploy(
@@ -320,14 +320,16 @@ def marks_of(request: Request, asked: AskedRange) -> list[Mark]:
     found = starts(snapshot_of(request).workers, asked.span.since / 1000)
     if asked.sources.lake is not None:
         try:
-            found += [Mark(one.at / 1000, one.name) for one in asked.sources.lake.marks(asked.span)]
+            found += [
+                Mark(mark.at / 1000, mark.name) for mark in asked.sources.lake.marks(asked.span)
+            ]
         except LakeError:
             pass  # reported on the page where its figures come from the lake
     return sorted(found)
 
 
 def _spark(values: Sequence[int]) -> Any:
-    return sparkline([float(one) for one in values], "dead")
+    return sparkline([float(value) for value in values], "dead")
 
 
 def _axis(request: Request, asked: AskedRange, marks: Sequence[Mark]) -> TimeAxis:
@@ -341,7 +343,7 @@ def _axis(request: Request, asked: AskedRange, marks: Sequence[Mark]) -> TimeAxi
 def _lines(
     name: str, title: str, lines: Sequence[ChartLine], axis: TimeAxis, label: Callable[[float], str]
 ) -> ChartView:
-    says = f"{title}: {', '.join(one.name for one in lines)}."
+    says = f"{title}: {', '.join(line.name for line in lines)}."
     drawing = line_chart(ChartFrame(name, title, says), lines, axis, label)
     zone, now = axis.zone, formats.at_ms(1000 * (axis.until or 0))
     assert isinstance(zone, ZoneInfo)
@@ -353,7 +355,7 @@ def _lines(
         shown = (formats.UNKNOWN if one is None else label(one) for one in greatest)
         rows.append((formats.time(formats.at_ms(1000 * parts[0][0][0]), now, zone), *shown))
     legend = key(lines) if len(lines) > 1 else Drawing()
-    return ChartView(name, title, drawing, legend, ("From", *(one.name for one in lines)), rows)
+    return ChartView(name, title, drawing, legend, ("From", *(line.name for line in lines)), rows)
 
 
 def _job_charts(
@@ -363,11 +365,14 @@ def _job_charts(
         return []
     axis, per = _axis(request, asked, marks), formats.per(asked.span.step // 1000)
     counted = [
-        ChartLine(name, style, [(one.at / 1000, float(getattr(one, name))) for one in found.points])
+        ChartLine(
+            name, style, [(point.at / 1000, float(getattr(point, name))) for point in found.points]
+        )
         for name, style in (("done", "done"), ("failed", "retry"))
     ]
     p95 = [
-        (one.at / 1000, None if one.p95_ms is None else one.p95_ms / 1000) for one in found.points
+        (point.at / 1000, None if point.p95_ms is None else point.p95_ms / 1000)
+        for point in found.points
     ]
     return [
         _lines("runs", f"Attempts per {per}", counted, axis, formats.number),
@@ -406,12 +411,12 @@ def _trend_chart(
 def _known_by(request: Request, name: str) -> tuple[int, int] | None:
     """Return how many of the live workers know a job, and how many there are; None if that can't be read."""
     snapshot, client = snapshot_of(request), site_of(request).client
-    live = [one for one in snapshot.workers if one.is_live(snapshot.at_ms)]
+    live = [worker for worker in snapshot.workers if worker.is_live(snapshot.at_ms)]
     try:
-        names = presence.job_names(client, (one.jobs for one in live))
+        names = presence.job_names(client, (worker.jobs for worker in live))
     except JobqError:
         return None
-    known = [names.get(one.jobs) for one in live]
+    known = [names.get(worker.jobs) for worker in live]
     if None in known:
         return None
     return sum(name in jobs for jobs in known if jobs is not None), len(live)

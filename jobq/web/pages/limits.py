@@ -79,9 +79,9 @@ def limits(request: Request) -> Response:
     )  # fmt: skip
 
 
-def _fullest_first(one: LimitRecord) -> tuple[Any, ...]:
-    used = one.used / one.max if one.max else 0
-    return (one.rule != DAMAGED, not one.held_ms, -used, one.limit)
+def _fullest_first(record: LimitRecord) -> tuple[Any, ...]:
+    used = record.used / record.max if record.max else 0
+    return (record.rule != DAMAGED, not record.held_ms, -used, record.limit)
 
 
 @page("/limits/{limit}")

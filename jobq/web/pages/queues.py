@@ -78,15 +78,16 @@ class QueueRow(NamedTuple):
     empty: str
 
 
-def _row(one: QueueFigures, root: str, spark: Drawing) -> QueueRow:
-    oldest = "" if one.oldest_ms is None else formats.duration(one.oldest_ms / 1000)
-    p95 = one.recent.run_p95_ms
+def _row(figures: QueueFigures, root: str, spark: Drawing) -> QueueRow:
+    oldest = "" if figures.oldest_ms is None else formats.duration(figures.oldest_ms / 1000)
+    p95 = figures.recent.run_p95_ms
     return QueueRow(
-        f"{root}/{encoded(one.queue)}", escaped(one.queue), state_label(one), escaped(one.broken),
-        formats.number(one.ready), formats.whole(one.ready), spark, f"≥ {oldest}" if one.at_least else oldest,
-        formats.number(one.busy), formats.number(one.slots), formats.number(one.delayed),
-        formats.number(one.dead), formats.rate(one.dequeued_per_s),
-        "" if p95 is None else formats.duration(p95 / 1000), emptied(one),
+        f"{root}/{encoded(figures.queue)}", escaped(figures.queue), state_label(figures), escaped(figures.broken),
+        formats.number(figures.ready), formats.whole(figures.ready), spark,
+        f"≥ {oldest}" if figures.at_least else oldest,
+        formats.number(figures.busy), formats.number(figures.slots), formats.number(figures.delayed),
+        formats.number(figures.dead), formats.rate(figures.dequeued_per_s),
+        "" if p95 is None else formats.duration(p95 / 1000), emptied(figures),
     )  # fmt: skip
 
 
@@ -121,5 +122,5 @@ def queue(request: Request) -> Response:
     )  # fmt: skip
 
 
-def _empty_in(one: QueueFigures) -> str:
-    return emptying(one) if one.ready else ""
+def _empty_in(figures: QueueFigures) -> str:
+    return emptying(figures) if figures.ready else ""

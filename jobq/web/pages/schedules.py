@@ -149,15 +149,21 @@ def _state_of(row: ScheduleRow, known: Known, paused: Collection[str]) -> str:
     return "late" if is_late else state
 
 
-def _matches(one: ListedSchedule, wanted: str) -> bool:
-    job = one.row.schedule.job if one.row.schedule else ""
-    texts = (one.row.name, one.row.queue, job)
+def _matches(listed_schedule: ListedSchedule, wanted: str) -> bool:
+    job = listed_schedule.row.schedule.job if listed_schedule.row.schedule else ""
+    texts = (listed_schedule.row.name, listed_schedule.row.queue, job)
     return not wanted or any(wanted.lower() in text.lower() for text in texts)
 
 
-def _trouble(one: ListedSchedule) -> tuple[Any, ...]:
-    coming = one.row.next_ms
-    return (STATES[one.state], coming is None, coming or 0, one.row.name, one.row.queue)
+def _trouble(listed_schedule: ListedSchedule) -> tuple[Any, ...]:
+    coming = listed_schedule.row.next_ms
+    return (
+        STATES[listed_schedule.state],
+        coming is None,
+        coming or 0,
+        listed_schedule.row.name,
+        listed_schedule.row.queue,
+    )
 
 
 @page("/schedules/{schedule}")
@@ -173,7 +179,7 @@ def schedule(request: Request) -> Response:
         request, "schedule.html", row=row, one=one, words=in_words(one) if one else "", others=others,
         trouble=_state_of(row, known, paused), workers_unread=known is None,
         coming=_coming(one, queue.name, found.now_ms) if one else [],
-        strip=ticks[:STRIP][::-1], counts=Counter(one.outcome for one in ticks[:STRIP]), ticks=ticks[:NEWEST],
+        strip=ticks[:STRIP][::-1], counts=Counter(tick.outcome for tick in ticks[:STRIP]), ticks=ticks[:NEWEST],
         outcomes=OUTCOMES, late_median=_median(ticks[:STRIP]), runs=_runs(queue, ticks[:NEWEST]),
         arguments=_arguments(site, one) if one else [], ran=request.query_params.get("ran", ""),
         may_see=identity_of(request).arguments,
@@ -184,7 +190,7 @@ def _home(request: Request, name: str) -> tuple[Queue, Schedules, list[str]]:
     """Return the queue of a schedule, the queue's schedules, and other queues with a schedule of this name."""
     client, wanted = site_of(request).client, request.query_params.get("queue", "")
     names = listed_queues(client).names
-    names = [one for one in names if one == wanted] if wanted else names
+    names = [name for name in names if name == wanted] if wanted else names
     found = schedules_of_queues(client, names)
     homes = [
         queue for queue, one in found.items()
@@ -209,14 +215,16 @@ def _coming(one: Schedule, queue: str, now_ms: int) -> list[tuple[int, str]]:
 
 
 def _median(ticks: Sequence[LoggedTick]) -> float | None:
-    late = sorted(one.late_ms for one in ticks if one.outcome in ("enqueued", "replaced", "waits"))
+    late = sorted(
+        tick.late_ms for tick in ticks if tick.outcome in ("enqueued", "replaced", "waits")
+    )
     return late[len(late) // 2] / 1000 if late else None
 
 
 def _runs(queue: Queue, ticks: Sequence[LoggedTick]) -> dict[str, StateShown | None]:
     """Return the state of the runs, by message id; None for an ended run, which the queue doesn't store."""
     calls = {}
-    for mid in {one.mid for one in ticks if one.mid}:
+    for mid in {tick.mid for tick in ticks if tick.mid}:
         with suppress(ConfigError):  # another program wrote that entry
             calls[mid] = queue.status_call(mid)
     replies = run_each(queue.client, list(calls.values()))

@@ -44,7 +44,9 @@ class Doctor:
         with self._lock:
             if time.monotonic() >= self._until:
                 order = list(LOOKS)[::-1]
-                self._found = sorted(findings(self._client), key=lambda one: order.index(one.level))
+                self._found = sorted(
+                    findings(self._client), key=lambda finding: order.index(finding.level)
+                )
                 self._until = time.monotonic() + KEPT_S
             return self._found
 

@@ -64,7 +64,7 @@ def run(words: Sequence[str]) -> int:
 def outbox_database() -> str:
     """The database whose outbox `manage.py jobq outbox` uses without --dsn: that of the first backend with one."""
     backends = [one for one in task_backends.all() if isinstance(one, JobqBackend)]
-    return next((one.outbox for one in backends if one.outbox), "default")
+    return next((backend.outbox for backend in backends if backend.outbox), "default")
 
 
 def load() -> None:
