@@ -1,4 +1,4 @@
-"""Durations, rates, counts and lists of names as people write them. ValueError for text that can't be read."""
+"""Durations, rates, counts and lists of names as people write them. Unreadable text raises ValueError."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Event(msgspec.Struct, frozen=True):
 
     @property
     def is_crash(self) -> bool:
-        """Whether the attempt ended with its process, also if the message died of that."""
+        """Whether the attempt ended because its process died, even if the message is dead for that reason."""
         died = self.kind == "dead" and self.error == CRASH and not self.fingerprint
         return died or self.kind == "crashed"
 

@@ -143,7 +143,7 @@ def _fault_of(descriptor: int) -> str:
 
 
 def _has_acl(descriptor: int) -> bool:
-    """With an ACL, the group's bits are the most that single users may do."""
+    """Return whether the file has an ACL; the group's bits are then the maximum for single users."""
     try:
         return "system.posix_acl_access" in os.listxattr(descriptor)
     except (AttributeError, OSError):

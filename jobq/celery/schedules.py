@@ -24,7 +24,7 @@ class crontab:
         if fields[2] != "*" and fields[4] != "*":
             raise ConfigError(
                 f"crontab with day_of_month={fields[2]!r} and day_of_week={fields[4]!r} means days that match both in "
-                "Celery, and either in cron; give one of them, and check the other in the task"
+                "Celery, and either in cron; set one of them, and check the other in the task"
             )
         #: The cron expression.
         self.cron = " ".join(fields)
@@ -49,7 +49,7 @@ def options_of(when: Any, zone: str) -> tuple[str | None, dict[str, Any]]:
     if isinstance(when, int | float | timedelta):
         return None, {"every": when}
     raise ConfigError(
-        f"schedule {when!r:.100} can't be used; give a crontab, seconds or a timedelta"
+        f"schedule {when!r:.100} can't be used; use a crontab, seconds or a timedelta"
     )
 
 

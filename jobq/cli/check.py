@@ -372,7 +372,7 @@ def audit(
 
 @contextmanager
 def _tolerating_audit(session: Session, queue: Queue) -> Iterator[None]:
-    """Like `session.tolerating`, but incomplete events are also only their queue's problem."""
+    """Continue after errors like `session.tolerating`; incomplete events also affect only their queue."""
     try:
         with session.tolerating(queue.name):
             yield

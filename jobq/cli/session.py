@@ -133,7 +133,7 @@ class Session:
                 yield from read(queue)
 
     def readable(self, names: str | Iterable[str] | None, *, strange: bool = True) -> list[Queue]:
-        """Like `queues`, but a bounded number. A list that can't be read is a problem; invalid names are counted."""
+        """Return a bounded number of queues. An unreadable list is a problem; invalid names are counted."""
         if names:
             return self.queues(names)
         try:

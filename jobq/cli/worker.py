@@ -329,13 +329,13 @@ def crash_listeners() -> list[MonitorListener]:
 
 
 def start_reports() -> None:
-    """In a child: set up what reports to Sentry and OpenTelemetry."""
+    """Set up the reports to Sentry and OpenTelemetry in a child."""
     sentry.start()
     otel.start()
 
 
 def finish_reports() -> None:
-    """In a child that exits: send what waits to be reported."""
+    """Send pending reports before a child exits."""
     sentry.finish()
     otel.finish()
 

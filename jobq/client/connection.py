@@ -144,7 +144,7 @@ class Client:
         return self.perform(keys[0] if keys else "", state, by)
 
     def ask(self, call: ScriptCall[T], by: Exchange | None = None) -> T:
-        """The result of a call. Raises what its `read` raises, UnavailableError, ServerFullError or ScriptError.
+        """Return the result of a call. Raises UnavailableError, ServerFullError, ScriptError or errors of its `read`.
 
         Args:
             by: See `perform`.

@@ -78,7 +78,7 @@ class AsyncFacade(Generic[B]):
 
 
 class Stepwise(Generic[P, T]):
-    """For type checkers: a method whose body is steps, of the blocking class."""
+    """Type of a blocking method whose body is steps."""
 
     #: The method without its driver, for other steps: `yield from Topic.describe.steps(topic)`.
     steps: Callable[..., Any]
@@ -92,7 +92,7 @@ class Stepwise(Generic[P, T]):
 
 
 class Awaited(Generic[P, T]):
-    """For type checkers: a method of the asyncio class."""
+    """Type of an awaited method of the asyncio class."""
 
     @overload
     def __get__(self, instance: None, owner: Any) -> Awaited[P, T]: ...
@@ -103,7 +103,7 @@ class Awaited(Generic[P, T]):
 
 
 class Wrapping(Generic[P, A]):
-    """For type checkers: a method of the asyncio class that isn't awaited."""
+    """Type of a method of the asyncio class that isn't awaited."""
 
     @overload
     def __get__(self, instance: None, owner: Any) -> Wrapping[P, A]: ...

@@ -175,5 +175,5 @@ def _on_each(client: Nodes, verb: str, *rest: str | bytes) -> list[Any]:
     except redis_errors.ConnectionError as error:
         raise UnavailableError(f"no answer to FUNCTION {verb}: {error}") from error
     except redis_errors.ResponseError as error:
-        raise ScriptError(f"the server refused FUNCTION {verb}: {error}") from error
+        raise ScriptError(f"the server rejected FUNCTION {verb}: {error}") from error
     return replies

@@ -57,7 +57,7 @@ class Runtime:
         vars(self).update(vars(Runtime()) | kept)
 
     def forked(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
+        """Replace the lock in a forked child, since another thread of the parent may have held it."""
         self.lock = threading.Lock()
         for client in list(self.clients):
             client.abandon()
@@ -68,9 +68,7 @@ def _no_server(settings: ServerSettings) -> str:
 
 
 def _no_flows(client: object) -> Any:
-    raise ConfigError(
-        "a message of a flow needs jobq.flows, which is not here; install all of jobq"
-    )
+    raise ConfigError("messages of flows need jobq.flows, which is missing; reinstall jobq")
 
 
 runtime = Runtime()

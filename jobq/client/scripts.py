@@ -30,7 +30,7 @@ _BINDING = re.compile(r"^local ([\w,\s]+?) = unpack\((KEYS|ARGV)\b[^)]*\)", re.M
 
 
 def wire(command: Command) -> bytes:
-    """A command as the bytes to send."""
+    """Return a command as the bytes to send."""
     return command if isinstance(command, bytes) else packed(command)
 
 

@@ -28,7 +28,7 @@ class Threads:
         self.forked()
 
     def forked(self) -> None:
-        """In a forked child: the threads and their calls are the parent's."""
+        """Forget the threads and their calls in a forked child; they are the parent's."""
         self._lock, self._nrunning = threading.Lock(), 0
         self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
 

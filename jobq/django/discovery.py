@@ -17,7 +17,7 @@ class DatabaseConnections:
     """A middleware around every job, as Django does around every request: it closes connections that are too old."""
 
     def run(self, context: Context, next: Callable[[], Any]) -> Any:
-        """For a job in this thread."""
+        """Prepare a job in this thread."""
         _renew()
         try:
             return next()

@@ -107,7 +107,7 @@ def _allowed(settings: ServerSettings) -> bool:
     asked = bool(settings.embedded or by_variable)
     if not asked and not _PYTEST.isdisjoint(os.environ):
         raise EmbeddedError(
-            "no JOBQ_URL or REDIS_URL is set, and tests don't use the embedded server unasked: they would write "
+            "no JOBQ_URL or REDIS_URL is set, and tests don't use the embedded server by default: they would write "
             "to the data of the project. Set JOBQ_URL to a server for tests, or JOBQ_EMBEDDED=1 with JOBQ_DATA, "
             "a temporary folder"
         )
@@ -157,7 +157,7 @@ def _where(settings: ServerSettings) -> ServerFiles:
 
 
 def _settled(files: ServerFiles) -> Path | None:
-    """Like `running`, but None is certain, because two servers would corrupt one append-only file."""
+    """Return the running server; None is certain here, because two servers would corrupt one append-only file."""
     deadline = time.monotonic() + SILENT_S
     while (socket := running(files)) is None and held(files.server_lock):
         if time.monotonic() > deadline:

@@ -52,7 +52,7 @@ def announce(
 
 
 def announced(client: ClientLike, home: str, word: str, run: str, detail: str) -> str:
-    """The detail of a record; CodecError if it is sealed for something else, or if it isn't sealed and must be."""
+    """Return the detail of a record; raise CodecError if its seal is wrong, or missing although required."""
     seal = seal_of(client)
     if seal is None:
         opened(None, home, run, detail.encode())

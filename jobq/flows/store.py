@@ -291,7 +291,7 @@ class FlowStore:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Numbers in the words of `apply`: `0-63,70`. Neighbours cost it little together."""
+    """Return numbers in the format of the script `apply`, such as `0-63,70`; it handles ranges cheaply."""
     numbers.sort()
     parts, first, last = [], numbers[0], numbers[0] - 1
     for number in numbers:

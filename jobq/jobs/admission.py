@@ -59,7 +59,7 @@ class HoldingTable(Protocol):
     lease_s: float
 
     def note(self, owner: str, entry: bytes) -> int | None:
-        """Note what the message with the token `owner` is about to take; None if there is no room."""
+        """Record a slot that the message with the token `owner` will acquire; return its index, None without room."""
         ...
 
     def keep(self, index: int) -> None:

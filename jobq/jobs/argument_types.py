@@ -314,7 +314,7 @@ def _check_decodable(annotation: Any) -> None:
             continue
         seen.add(id(kind))
         if isinstance(kind, msgspec.inspect.CustomType) and not _is_model(kind.cls):
-            raise TypeError(f"{kind.cls.__qualname__} isn't a type that JSON carries")
+            raise TypeError(f"{kind.cls.__qualname__} can't be represented in JSON")
         for name in kind.__struct_fields__ if isinstance(kind, msgspec.Struct) else ():
             value = getattr(kind, name)
             kinds += value if isinstance(value, tuple) else [value]
@@ -334,13 +334,13 @@ def to_json(value: Any) -> Any:
 def _model_to_json(value: Any) -> Any:
     if _is_model(type(value)):
         return value.model_dump(mode="json", by_alias=True)
-    raise NotImplementedError(f"{type(value).__qualname__} isn't a type that JSON carries")
+    raise NotImplementedError(f"{type(value).__qualname__} can't be represented in JSON")
 
 
 def _from_json(kind: Any, plain: Any) -> Any:
     if _is_model(kind):
         return kind.model_validate(plain)
-    raise NotImplementedError(f"{kind!r} isn't a type that JSON carries")
+    raise NotImplementedError(f"{kind!r} can't be represented in JSON")
 
 
 def _difference(value: Any, back: Any, path: str) -> str | None:

@@ -344,7 +344,7 @@ _OTHERWISE = (
 
 
 def check(value: Any, where: str) -> None:
-    """Raise CodecError unless `value` survives JSON; `where` names the argument."""
+    """Raise CodecError if JSON would change `value`; `where` names the argument."""
     if type(value) not in _AS_THEY_ARE:
         _check(value, where, [], 1)
 

@@ -392,7 +392,7 @@ running: ContextVar[Context] = ContextVar("jobq_context")
 
 
 def current() -> Context:
-    """The context of the job that is running here; raise NoCurrentJobError outside one."""
+    """Return the context of the running job; raise NoCurrentJobError outside a job."""
     try:
         context = running.get()
     except LookupError:

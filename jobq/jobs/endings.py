@@ -217,7 +217,7 @@ class Unrunnable:
         why: str,
         headers: Mapping[str, str] | None = None,
     ) -> Ending:
-        """For a job or an envelope that a newer release may know: retried for a while, then dead."""
+        """Return the end for a job or an envelope that a newer release may know: a retry for a while, then dead."""
         record = self._record(message, name, "jobq.errors.JobNotFoundError", headers or {})
         wait_s = self._rules.wait_s(message.unknowns)
         if wait_s is None:
@@ -237,14 +237,14 @@ class Unrunnable:
         )  # fmt: skip
 
     def expired(self, call: Call, expires_at: int) -> Ending:
-        """For a message that expired before this attempt started: it ends without running, and isn't dead."""
+        """Return the end for a message that expired before this attempt started: it doesn't run, and isn't dead."""
         why = f"expired at {in_utc(expires_at)}"
         context = Context(call, worker=self._worker)
         job_logger(context, failure_log).info("%s %s %s", context.job, context.mid, why)
         return self._unstarted(call, "expired", why, "expired")
 
     def too_late(self, call: Call) -> Ending:
-        """For a message whose retry would start after its `retry_within`: dead."""
+        """Return the end for a message whose retry would start after its `retry_within`: dead."""
         why = f"attempt {call.message.attempt} did not run: {call.job.settings.rules.over().why}"
         context = Context(call, worker=self._worker)
         job_logger(context, failure_log).error(
@@ -269,7 +269,7 @@ class Unrunnable:
         )  # fmt: skip
 
     def nothing(self, message: Message) -> Ending:
-        """For a message about a death that leads to no call: done."""
+        """Return the end for a message about a death without a call: done."""
         record = self._record(message, "jobq.on_dead", "", {})
         return Ending(mid=message.mid, token=message.token, record=record)
 

@@ -345,7 +345,7 @@ class Job(Generic[P, R]):
     def encoded(
         self, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[Sequence[Any], dict[str, Any]]:
-        """The arguments as JSON can carry them; raise CodecError for one that its annotation would change."""
+        """Return the arguments as JSON data; raise CodecError for an argument that its annotation would change."""
         types = self.types
         return (args, kwargs) if types is None else types.converted(args, kwargs, ENCODE)
 
@@ -354,7 +354,7 @@ class Job(Generic[P, R]):
         return value if self.types is None else self.types.encoded_argument(at, value)
 
     def decoded(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments as the function takes them; raise CodecError for one that doesn't fit its annotation."""
+        """Return the arguments as the function expects them; raise CodecError if one doesn't fit its annotation."""
         types = self.types
         return (args, kwargs) if types is None else types.converted(args, kwargs, DECODE)
 
@@ -472,7 +472,7 @@ class Job(Generic[P, R]):
         return self.settings.rules.decide(failures, error, age_s)
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """TypeError, in the words of a call, unless the function takes these."""
+        """Raise TypeError, with Python's text for a call, unless the function accepts these arguments."""
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:

@@ -386,7 +386,7 @@ class JsonFormatter(JsonFormat):
 
 
 def _dumped(line: dict[str, Any], **options: Any) -> str:
-    """Like json.dumps, but also for values that JSON doesn't support."""
+    """Convert to JSON text, including values that json.dumps doesn't support."""
     try:
         return json.dumps(line, allow_nan=False, **options)
     except (ValueError, TypeError, RecursionError):

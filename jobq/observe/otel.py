@@ -85,7 +85,7 @@ def is_active() -> bool:
 
 
 class CrashSpans(MonitorListener):
-    """In a worker's monitor process: the spans of attempts whose process died before it could send them."""
+    """Sends, from a worker's monitor process, the spans of attempts whose process died before sending them."""
 
     def start(self, pool: Any) -> None:
         """Set up the SDK, as in a child."""
@@ -140,7 +140,7 @@ def start(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def finish(timeout: float = FLUSH_S) -> None:
-    """In a child, before it exits: send pending spans, for at most so many seconds."""
+    """In a child, before it exits: send pending spans, for at most this many seconds."""
     if not is_active():
         return
     from opentelemetry import metrics, trace

@@ -127,7 +127,7 @@ class SentryMiddleware:
 
 
 class CrashEvents(MonitorListener):
-    """In a worker's monitor process: an event per dead child, and per message dead-lettered by that."""
+    """Sends, from a worker's monitor process, an event per dead child and per message dead-lettered by its death."""
 
     def start(self, pool: Any) -> None:
         """Initialise the SDK, as in a child."""

@@ -118,7 +118,7 @@ def _of_pipe(stream: TextIO, file: int) -> Unblocked:
 
 
 def _sending_when_there_is_room(file: int) -> Callable[[bytes], int]:
-    """For a pipe that can't be opened again: room is room for so many bytes, unless another process is faster."""
+    """Return a function that writes to a pipe that can't be reopened, if it has room, which others may fill first."""
     room = select.poll()
     room.register(file, select.POLLOUT)
 

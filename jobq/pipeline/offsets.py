@@ -239,7 +239,7 @@ class Overrun(NamedTuple):
 
     @property
     def is_near(self) -> bool:
-        """Whether another interval like the last would be too long: more than half of the stream is unread."""
+        """Whether more than half of the stream is unread, so that another interval like the last could lose events."""
         return self.seconds < self.lag_s
 
 

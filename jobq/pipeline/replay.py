@@ -333,7 +333,7 @@ class DeadReplay:
         return left
 
     def _not_again(self, some: Iterable[ArchivedDeath]) -> Iterator[ArchivedDeath]:
-        """Skip deaths that the last run enqueued before it was killed, and that died again."""
+        """Skip dead messages that the previous run enqueued before it was killed, and that died again."""
         for death in some:
             now = self._queue.admin.dead(mid=death.mid)
             if not now or now[0].dead_id == death.dead_id or now[0].died_at < death.died_at_ms:

@@ -96,7 +96,7 @@ class SharedConfirmation:
     """One confirmation of many calls, perhaps on several nodes.
 
     Each call is made with the exchange that `by` returns, and `missing` waits once per node.
-    Each call leaves a mark after its write. A node that has the last mark has all earlier writes on it; a promoted or
+    Each call writes a mark after its write. A node that has the last mark has all earlier writes on it; a promoted or
     restarted node may lack it. Not shared between threads.
     """
 
@@ -248,7 +248,7 @@ def _looked_up(connection: Connection, namespace: str) -> bool:
     if appendonly != "yes":
         raise UnconfirmableError(
             f"durability='disk' needs an append-only file, and the server has appendonly {appendonly}; "
-            "CONFIG SET appendonly yes and appendfsync always, or take memory or replicas=n"
+            "CONFIG SET appendonly yes and appendfsync always, or use memory or replicas=n"
         )
     if appendfsync == "always":
         return True
@@ -257,7 +257,7 @@ def _looked_up(connection: Connection, namespace: str) -> bool:
     raise UnconfirmableError(
         f"durability='disk' needs appendfsync always: with {appendfsync} this server answers before "
         "the disk has it, and its WAITAOF is missing or confirms what was not yet written; "
-        "CONFIG SET appendfsync always, or take memory or replicas=n"
+        "CONFIG SET appendfsync always, or use memory or replicas=n"
     )
 
 
@@ -273,8 +273,8 @@ def _asked(connection: Connection, *words: str) -> Any:
         if isinstance(error, PASSING):
             raise
         raise UnconfirmableError(
-            f"durability='disk' is verified by {' '.join(words)}, which the server refused ({error}); "
-            "allow +config|get and +info to this user, as jobq acl --disk does, or take memory or replicas=n"
+            f"durability='disk' is verified by {' '.join(words)}, which the server rejected ({error}); "
+            "allow +config|get and +info to this user, as jobq acl --disk does, or use memory or replicas=n"
         ) from error
 
 

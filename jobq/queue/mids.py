@@ -24,7 +24,7 @@ def new_mid() -> str:
 
 
 class MadeMids(Sequence[str]):
-    """Up to 1,024 new mids in the same form, with 71 random bits in common. It keeps those alone."""
+    """Makes up to 1,024 new mids of the same form that share 71 random bits, and stores only these bits."""
 
     __slots__ = ("_count", "_stem")
 
@@ -48,12 +48,12 @@ class MadeMids(Sequence[str]):
 
 
 def mid_of(digest: bytes) -> str:
-    """12 bytes as a mid, in the same form."""
+    """Return 12 bytes as a mid of the same form."""
     return b2a_base64(digest, newline=False)[:14].translate(_PLAIN).decode()
 
 
 def users_mid(mid: str) -> str:
-    """`checked_mid` for a mid that a user chose: the others begin with '=' or '~'."""
+    """Return a user's `mid` if it is valid; mids that begin with '=' or '~' are reserved."""
     if mid.startswith("="):
         raise ConfigError(
             f"mid {mid!r} can't be used; mids that begin with '=' belong to unique jobs: @job(unique=…)"
@@ -62,7 +62,7 @@ def users_mid(mid: str) -> str:
 
 
 def no_members_mid(mid: str) -> str:
-    """`checked_mid` for a mid of anything but a flow."""
+    """Return `mid` if it is valid and doesn't belong to a flow; else raise ConfigError."""
     if mid.startswith("~"):
         raise ConfigError(
             f"mid={mid!r} can't be given; mids that begin with '~' are reserved for steps of flows"

@@ -162,7 +162,7 @@ class OutageBuffer:
         with self._changed:
             if not self._changed.wait_for(lambda: not self._waiting, within_s):
                 raise UnavailableError(
-                    f"{self.nmessages} enqueued are still only in this process's memory after {within_s:g} s: "
+                    f"{self.nmessages} enqueued messages are still only in this process's memory after {within_s:g} s: "
                     f"{self._trouble}"
                 )
             unknown, self._unknown = self._unknown, deque(maxlen=MAX_UNKNOWN)

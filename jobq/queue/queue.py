@@ -913,7 +913,7 @@ def is_of_flows(again: Argument) -> bool:
 def members_batches(
     contents: Iterable[Content], options: EnqueueOptions, in_order: bool = False
 ) -> Iterator[Batch | Exception]:
-    """The round trips of messages of flows; see batches_of."""
+    """Return the round trips that enqueue messages of flows; see batches_of."""
     values, until = enqueue_values(**options), options.get("until")
     alone = until not in ("done", "start") and options.get("throttle") is None
     if values["can_update"] or values["can_requeue"] or values["drop_results"] or not alone:

@@ -216,7 +216,7 @@ def decoded(text: str) -> Schedule:
 
 
 def _bounds(name: str, given: Mapping[str, Any], tz: str | None) -> dict[str, int]:
-    """Return the first and last moment of a schedule, and its number of ticks; ConfigError for impossible ones."""
+    """Return the first and last moment of a schedule, and its number of ticks; raise ConfigError if impossible."""
     moments = {
         f"{key}_ms": _moment_ms(key, given[key], tz) for key in ("start", "end") if key in given
     }
@@ -224,7 +224,9 @@ def _bounds(name: str, given: Mapping[str, Any], tz: str | None) -> dict[str, in
     if type(times) is not int or not 0 <= times <= MAX_TIMES:
         raise ConfigError(f"times={times!r} is out of range; use 1 to {MAX_TIMES:,}")
     if times and "start_ms" not in moments:
-        raise ConfigError(f"times={times} of schedule {name!r} counts from start=…; add it")
+        raise ConfigError(
+            f"times={times} of schedule {name!r} needs start=…, from which the ticks are counted"
+        )
     if moments.get("end_ms", math.inf) < moments.get("start_ms", 0):
         raise ConfigError(
             f"schedule {name!r} ends before it starts; end={given['end']} is too early"
@@ -238,7 +240,7 @@ def _moment_ms(name: str, at: object, tz: str | None) -> int:
         at = at.isoformat()
     if not isinstance(at, str):
         raise ConfigError(
-            f"{name}={at!r:.80} is not a time; write '2026-11-21T08:00Z' or a datetime"
+            f"{name}={at!r:.80} is not a time; use a datetime, or text such as '2026-11-21T08:00Z'"
         )
     try:
         return round(parse_time(at, zone=zone).timestamp() * 1000)

@@ -1,4 +1,4 @@
-"""A cron expression in words: `30 7 * * 1-5` is "at 07:30, Monday to Friday"."""
+"""Describes a cron expression in English: `30 7 * * 1-5` is "at 07:30, Monday to Friday"."""
 
 from __future__ import annotations
 

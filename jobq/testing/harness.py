@@ -295,7 +295,7 @@ class Kit:
         kwargs: Mapping[str, Any] | None = None,
         **how: Unpack[Trials],
     ) -> Rehearsed:
-        """Run one call with each fault that a worker may meet; AssertionError unless all trials end like a clean run.
+        """Run one call with each fault that a worker may meet; raise AssertionError unless all end like a clean run.
 
         Waiting calls in the queues are also compared. See docs/jobs/testing.md for the faults and the options.
 

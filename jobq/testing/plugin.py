@@ -80,7 +80,7 @@ def jobq(request: pytest.FixtureRequest, jobq_server: str) -> Iterator[Any]:
     mode = asked.pop("mode", request.config.getini("jobq_mode"))
     strict = asked.pop("strict", request.config.getini("jobq_strict"))
     if asked or (marker and marker.args):
-        raise pytest.UsageError("the marker jobq takes mode= and strict=")
+        raise pytest.UsageError("the marker jobq accepts only mode= and strict=")
     with Kit(jobq_server, mode=mode, strict=strict) as kit:
         yield kit
 

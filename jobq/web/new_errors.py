@@ -62,7 +62,7 @@ class _Group:
 
 
 class ErrorGroups:
-    """When each group of errors was first seen. The tail gives it events; threads may ask."""
+    """Records when each group of errors was first seen. The tail passes events to it; any thread may read it."""
 
     def __init__(self) -> None:
         self._lock = Lock()

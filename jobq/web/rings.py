@@ -10,7 +10,7 @@ _UNKNOWN = float("nan")
 
 
 class Ring:
-    """`size` points of several figures, `step_s` apart. A point of which nothing is known is NaN.
+    """The latest `size` points of several figures, `step_s` apart. Unknown points are NaN.
 
     Each point is the maximum of its values; for `means`, their mean.
     """

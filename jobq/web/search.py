@@ -119,7 +119,7 @@ class FoundRows(NamedTuple):
 
 
 class SearchStep(msgspec.Struct, frozen=True, array_like=True):
-    """Where a search is: in one part of a queue, so many entries into it."""
+    """Position of a search: a part of a queue, and the number of entries read there."""
 
     queue: str
     stored: str

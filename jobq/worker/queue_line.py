@@ -121,7 +121,7 @@ class QueueLine:
         settings: WorkerSettings,
         passing: tuple[type[Exception], ...] | None = None,
     ) -> None:
-        """After an error of `passing`, a call is repeated later. Other errors than these and REFUSED are raised."""
+        """Errors of `passing` only delay a call, which is repeated later. Other errors except REFUSED are raised."""
         self.index, self.queue, self.caller = index, queue, caller
         self._health, self._settings = health, settings
         lease_ns, margin_ns = lease_and_margin(settings.lease_s)
@@ -370,7 +370,7 @@ class QueueLine:
 
 
 def _ignore(endings: Sequence[Ending], replies: Sequence[str], slots: list[int]) -> None:
-    """For lines whose endings nobody counts."""
+    """Ignore endings, for lines without counters."""
 
 
 class RefusedLog:

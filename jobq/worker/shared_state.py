@@ -345,7 +345,7 @@ class SharedSlots:
 
     @property
     def suspect(self) -> int:
-        """The message that the child was reading: a slot + 1, ALL_HANDED, or 0 for nothing."""
+        """Return the message that the child was reading: its slot + 1, ALL_HANDED, or 0 for none."""
         return self._words[_SUSPECT]
 
     @property

@@ -131,7 +131,7 @@ def test_schedule_is_added_with_a_start_an_end_and_a_number_of_runs(cli: Any, qu
     assert row["times"] == 3
     refused = cli(*words, "--end", "2126-11-26T08:00Z")
     assert refused.code == 2 and "ends before it starts" in refused.err
-    assert "counts from start" in cli(*words[:8], "--times", "3").err
+    assert "needs start=" in cli(*words[:8], "--times", "3").err
 
 
 def test_schedule_of_code_is_changed_in_code(cli: Any, queue: Queue) -> None:

@@ -117,7 +117,7 @@ def test_tests_are_refused_the_server_unless_they_ask_for_it(
     for name in ("JOBQ_URL", "REDIS_URL", "JOBQ_EMBEDDED"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(EmbeddedError, match="tests don't use the embedded server unasked"):
+    with pytest.raises(EmbeddedError, match="tests don't use the embedded server by default"):
         connect()
     assert not (tmp_path / ".jobq").exists()
 

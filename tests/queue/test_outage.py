@@ -116,7 +116,7 @@ def test_overflow_is_an_error_and_accepts_nothing(stoppable, make):
     with pytest.raises(BufferFullError, match=r"was not accepted.*at most 5 messages"):
         queue.enqueue(b"v")
     with pytest.raises(
-        UnavailableError, match="5 enqueued are still only in this process's memory"
+        UnavailableError, match="5 enqueued messages are still only in this process's memory"
     ):
         client.flush(0.01)
     stoppable.start()

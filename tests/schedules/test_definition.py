@@ -212,7 +212,7 @@ def test_times_count_the_ticks_from_the_start_on():
         ({"start": "tomorrow"}, "start='tomorrow' is not a time"),
         ({"end": "2026-11-23T08:00"}, "end='2026-11-23T08:00' has no time zone"),
         ({"start": 5}, "start=5 is not a time"),
-        ({"times": 3}, "times=3 of schedule 's' counts from start"),
+        ({"times": 3}, "times=3 of schedule 's' needs start"),
         ({"start": "2026-11-23T08:00Z", "times": 10_001}, "times=10001 is out of range"),
         ({"start": "2026-11-23T08:00Z", "times": True}, "times=True is out of range"),
         ({"start": "2026-11-23T08:00Z", "end": "2026-11-22T08:00Z"}, "ends before it starts"),

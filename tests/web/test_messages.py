@@ -312,14 +312,14 @@ def test_find_box_leads_to_messages_queues_and_filters(client: Client, queue: Qu
         reply = page.get("/find", params={"q": text}, follow_redirects=False)
         return reply.headers.get("location", "") or words(reply.text)
 
-    assert "Nothing is named m" in found("m")
+    assert "Nothing found for m" in found("m")
     queue.enqueue(call("a.b"), mid="job:m")
     assert found("job:m") == "/queues/low/messages/job:m"
     Queue("high", client).enqueue(call("a.b"), mid="job:m")
     assert "high" in found("job:m") and "low" in found("job:m")
     assert found("low").startswith("/queues/low")
     assert found("job:a.*") == "/messages?f=job%3Aa.%2A"
-    assert "Nothing is named x" in found("x" * 400) and "Nothing was asked" in found("")
+    assert "Nothing found for x" in found("x" * 400) and "Enter a search" in found("")
     assert "job:m" in words(page.get("/messages?f=job%3Aa.*").text)
     queue.cancel("job:m")
     assert found("job:m") == "/queues/high/messages/job:m"

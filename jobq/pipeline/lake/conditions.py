@@ -82,7 +82,7 @@ class Sought(NamedTuple):
         return {condition.column for condition in self.conditions} | content
 
     def mask(self, rows: pa.Table, queue: str) -> tuple[Any, int]:
-        """Return of each row whether it is meant, and how many contents could not be searched.
+        """Return for each row whether it matches, and how many contents could not be searched.
 
         Args:
             queue: Column with the queue.

@@ -98,7 +98,7 @@ class Erasure:
     told: Callable[[IngestBatch], None] = field(default=lambda batch: None)
 
     def select(self, request: ErasureRequest, *, ingest: bool = True) -> Selection:
-        """Find what is meant, and count its rows.
+        """Find the selected rows, and count them.
 
         Args:
             ingest: First ingest the server's events.

@@ -143,7 +143,7 @@ def parted(name: str) -> tuple[str, str]:
 
 
 def of_source(source: str, found: Mapping[str, T]) -> dict[str, T]:
-    """Return the items of a source's queues or topics, by their names on its server."""
+    """Return the items of a source's queues or topics, keyed by their names on its server."""
     parts = ((parted(name), value) for name, value in found.items())
     return {name: value for (owner, name), value in parts if owner == source}
 

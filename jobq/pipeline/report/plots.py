@@ -63,7 +63,7 @@ def _bars(result: ReportResult, chart: Chart, rows: Sequence[Any], query: Report
 
 
 def _strength(row: Mapping[str, Any]) -> str:
-    """Return the style of a bar: faint if the change may be chance."""
+    """Return the style of a bar: faint if the change may be due to chance."""
     if "verdict" not in row:
         return "bar"
     return f"bar {row['verdict']}" if row["verdict"] in (SLOWER, FASTER) else "bar quiet"
@@ -114,7 +114,7 @@ def _earlier(
 
 
 def _series(chart: Chart, rows: Sequence[Any]) -> list[ChartLine]:
-    """Return each line, the highest first; beyond LINES the rest are added up."""
+    """Return each line, the highest first; lines after the first LINES are added up."""
     found: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
     for row in rows:
         found[str(row[chart.by])][row[chart.x[0]].timestamp()] += row[chart.y]

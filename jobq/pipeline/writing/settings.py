@@ -93,7 +93,7 @@ def write_settings(given: Mapping[str, str], schema: StructType) -> WriteSetting
 
 def _job(options: SparkOptions) -> str:
     if "job" not in options:
-        raise ConfigError("option 'job' is missing; name the job that rows are calls of")
+        raise ConfigError("option 'job' is missing; set it to the job to call for each row")
     return checked_job_name(options.text("job"))
 
 

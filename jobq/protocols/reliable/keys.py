@@ -109,9 +109,9 @@ _OF_LOOKING = ("info", "inspect")
 
 
 def rights_to_look(ns: str = "reliable") -> list[str]:
-    """Return the words that allow a user who does other things to see queues whose names it knows.
+    """Return the ACL rules that let a user see queues whose names it knows.
 
-    A list of them needs SCAN, which tells the names of all keys of a server, so that isn't among them.
+    Listing queues needs SCAN, which reveals the names of all keys of a server, so the rules leave it out.
     """
     called = [
         script for script in scripts() if script.area == "reliable" and script.name in _OF_LOOKING

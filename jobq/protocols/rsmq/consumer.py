@@ -94,7 +94,9 @@ class Consuming:
         if self.retry_after is not None:
             whole_s(duration_s(self.retry_after))
         if self.dead_letter == self.qname:
-            raise ConfigError(f"dead_letter {self.qname!r} is the queue itself; name another")
+            raise ConfigError(
+                f"dead_letter {self.qname!r} is the queue itself; choose another queue"
+            )
         if self.dead_letter is not None or self.max_receives is not None:
             checks.queue_name(self.dead_queue)
 
@@ -137,7 +139,7 @@ class Consuming:
         return Settlement("retry", self._after_s(error), repr(error))
 
     def log_failure(self, message: RsmqMessage, error: BaseException | None) -> None:
-        """With a traceback, unless the handler ended so on purpose."""
+        """Log the error, with a traceback unless the handler ended this way on purpose."""
         said = f": {error}" if isinstance(error, Outcome) else ""
         logger.warning(
             "queue %s: message %s failed%s", self.qname, message.id, said,

@@ -21,13 +21,13 @@ TRIES = 5
 
 
 class DuplicateJids:
-    """For one Ruby queue, `ruby_queue`, and the jobq queue that its jobs go to."""
+    """Handles duplicate ids of one Ruby queue, `ruby_queue`, and the jobq queue that receives its jobs."""
 
     def __init__(self, ruby_queue: RubyQueueName, queue: Queue, seal: Seal | None) -> None:
         self._ruby_queue, self._queue, self._seal = ruby_queue, queue, seal
 
     def apart(self, arrivals: list[tuple[str, Arrival]]) -> list[tuple[str, Arrival]]:
-        """The duplicates of one claim, each under another mid, with equal calls once. The text is the arrival's mid."""
+        """Return a claim's duplicates with the arrival's mid, each under another mid; equal calls come once."""
         found: dict[str, tuple[str, Arrival]] = {}
         for own, arrival in arrivals:
             known = found.get(arrival.mid)

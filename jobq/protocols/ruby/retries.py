@@ -44,19 +44,19 @@ class RubyJobCounts:
         self._words = memoryview(mmap.mmap(-1, 8 * _WORDS * _CELLS)).cast("q")
 
     def add(self, system: System, failed: bool) -> None:
-        """One more, by this process."""
+        """Count a job that this process ran."""
         word = _WORDS * (os.getpid() % _CELLS) + 2 * (system == "resque")
         self._words[word] += 1
         self._words[word + 1] += failed
 
     def totals(self, system: System) -> tuple[int, int]:
-        """Ran, and of those failed."""
+        """Return the number of jobs that ran, and of failed jobs among them."""
         words, first = self._words.tolist(), 2 * (system == "resque")
         return sum(words[first::_WORDS]), sum(words[first + 1 :: _WORDS])
 
 
 class RubyRetries:
-    """Middleware; other messages pass untouched.
+    """Middleware that records the failures of Ruby jobs as Ruby does. Other messages pass unchanged.
 
     Attributes:
         client: Client with which first failures are recorded.
@@ -67,12 +67,12 @@ class RubyRetries:
         self._client, self._counts, self._ruby = client, counts, ruby or client
 
     def run(self, context: Context, next: Callable[[], Any]) -> Any:
-        """Around a sync job."""
+        """Run a sync job, and record its failure."""
         with self._watched(context):
             return next()
 
     async def arun(self, context: Context, next: Callable[[], Awaitable[Any]]) -> Any:
-        """Around an async job."""
+        """Run an async job, and record its failure."""
         with self._watched(context):
             return await next()
 

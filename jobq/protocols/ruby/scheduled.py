@@ -113,7 +113,7 @@ def _move(
 
 
 def _stamped(client: Client, job: bytes, fields: dict[str, Any]) -> bytes:
-    """With its time of enqueueing, in its own unit; everything else stays byte for byte."""
+    """Return the job with its time of enqueueing, in its own unit; everything else stays byte for byte."""
     if "enqueued_at" in fields:
         return job
     seconds, micros = client.command("TIME")

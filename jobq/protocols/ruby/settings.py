@@ -113,7 +113,7 @@ def _is_excluded(queues: Iterable[RubyQueueName], name: RubyQueueName) -> bool:
 
 
 def parse_names(texts: Iterable[str]) -> dict[str, str]:
-    """`HardWorker=app.jobs.work`, as often as needed."""
+    """Parse the values of --ruby-job, such as `HardWorker=app.jobs.work`."""
     names: dict[str, str] = {}
     for text in texts:
         ruby, equals, job = (part.strip() for part in text.partition("="))

@@ -1,4 +1,4 @@
-"""Where the dashboard listens, who may use it, and which combinations are refused before it starts."""
+"""Addresses and users of the dashboard, and combinations that are rejected before it starts."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class Operations:
         self, who: Identity, verb: str, contents: Contents, *, filter: str = "",
         ids: Sequence[tuple[str, str]] | None = None, op: str = "",
     ) -> str:  # fmt: skip
-        """Begin to freeze what matches, or the messages of these queues and ids; the operation's id.
+        """Begin to freeze messages that match, or have these queues and ids; return the operation's id.
 
         Args:
             ids: Mids, or dead ids for actions on dead messages.

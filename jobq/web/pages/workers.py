@@ -74,7 +74,7 @@ def workers(request: Request) -> Response:
 
 
 def _everyone(client: Client) -> tuple[list[WorkerEntry], str]:
-    """All workers, and why they can't be read; '' if they can."""
+    """Return all workers, and the reason why they can't be read, else ''."""
     try:
         return workers_of(client), ""
     except ScriptError as error:
@@ -113,7 +113,7 @@ def _order(worker: WorkerEntry, by: str, state: str) -> tuple[Any, ...]:
 
 
 def _ordered(request: Request) -> dict[str, Any]:
-    """Return the commands just sent, from the address."""
+    """Return the command in the page's URL, which was just sent."""
     query = request.query_params
     if query.get("ordered") not in UNDOABLE:
         return {}
