@@ -360,7 +360,7 @@ def settings_from_env(
 
 
 def embedded_from_env(environ: Mapping[str, str] | None = None) -> bool | None:
-    """JOBQ_EMBEDDED: 1 asks for the embedded server where no URL is set, 0 forbids it; None when it isn't set."""
+    """Return JOBQ_EMBEDDED: 1 uses the embedded server if no URL is set, 0 forbids it; None when it isn't set."""
     env = os.environ if environ is None else environ
     text = env.get("JOBQ_EMBEDDED") or ""
     if text not in ("", "0", "1"):
@@ -377,7 +377,7 @@ def server_program_from_env(environ: Mapping[str, str] | None = None) -> str | N
 
 
 def servers_of_tests(environ: Mapping[str, str] | None = None) -> list[str] | None:
-    """JOBQ_TEST_SERVERS: the only URLs that may be connected to, `*` for any; None outside tests."""
+    """Return JOBQ_TEST_SERVERS: the only URLs that tests may connect to, `*` for any; None outside tests."""
     env = os.environ if environ is None else environ
     found = env.get(TEST_SERVERS)
     return None if found is None else found.split()

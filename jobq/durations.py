@@ -96,7 +96,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def plural(noun: str) -> str:
-    """The plural of a noun, or of the last word of several: `worker lost` isn't one of them."""
+    """Return the plural of a noun or phrase, whose last word must be the noun; `worker lost` would be wrong."""
     if noun.endswith("child"):
         return f"{noun}ren"
     return f"{noun[:-1]}ies" if noun.endswith(("entry", "retry")) else f"{noun}s"

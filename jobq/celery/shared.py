@@ -20,7 +20,7 @@ HEADER = "jobq-celery"
 
 
 class SentWith(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Facts that a call was sent with. `retries` counts its earlier retries; `links` and `errbacks` are signatures."""
+    """Settings of a sent call. `retries` counts its earlier retries; `links` and `errbacks` are signatures."""
 
     retries: int = 0
     links: list[dict[str, Any]] = []

@@ -356,7 +356,7 @@ def shown(reply: Reply, margin: str = "") -> str:
 
 
 def quoted(text: bytes) -> str:
-    """`"a\\n\\xff"`: printable ASCII as it is, everything else as an escape."""
+    """Return text in quotes, such as `"a\\n\\xff"`: printable ASCII unchanged, everything else escaped."""
     return '"' + "".join(_ESCAPES.get(byte) or _escaped(byte) for byte in text) + '"'
 
 

@@ -111,7 +111,7 @@ def reports(failed: str) -> Callable[[Function], Function]:
 
 
 def fail(text: str, error: RsmqError | None = None) -> bool:
-    """Print why the command failed; False."""
+    """Print why the command failed; return False."""
     if error and click.get_current_context().meta.get(VERBOSE):
         text = f"{text} [{error.name}: {error}]"
     click.echo(output.escaped(text), err=True)

@@ -209,7 +209,7 @@ class AsyncClient:
             self.item_waits.close()
 
     def _prepare_for(self, connection: SharedConnection, state: CallState) -> None:
-        """Send what goes before the call: the text of a script that was not yet called on this connection."""
+        """Send the text of a script before its first call on this connection."""
         script = state.script
         if script is not None and script.sha not in connection.scripts:
             connection.scripts.add(script.sha)
@@ -497,7 +497,7 @@ class SharedConnection:
         self._watch = self._loop.call_later(left_s, self._look)
 
     def _waits_on(self) -> bool:
-        """Whether calls that can't be repeated wait longer for replies. Other calls get a timeout."""
+        """Whether calls that can't be repeated wait longer for replies; other calls end at a timeout."""
         if self._timeout_s >= self._longest_s or not any(one and one.once for one in self._waiting):
             return False
         self.retire()

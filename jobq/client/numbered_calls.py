@@ -473,7 +473,7 @@ class Driver(Patience, Protocol):
     clock: Callable[[], int] | None
 
     def verb(self, script: Script) -> tuple[Argument, Argument]:
-        """The first two words of a call of `script`."""
+        """Return the first two words of a call of `script`."""
         ...
 
     def perform(self, key: str, state: CallState, by: Any = None) -> Any:
@@ -743,7 +743,7 @@ class PlainFirst:
         self._most = 0
 
     def answered_general(self, instead: CallState) -> CallState:
-        """Note that the last call wasn't plain; `instead` takes its place."""
+        """Record that the last call wasn't plain; `instead` replaces it."""
         is_next = self.sent <= 1
         self._most = min(MAX_SKIPPED, 2 * self._most or 1) if is_next else 0
         self.skip, self.sent = self._most, 0
@@ -789,7 +789,7 @@ class TimedScript(BoundScript):
         self, caller: Caller, values: Values, rest: Sequence[Argument], tries: Tries | None,
         fenced: bool, extra_keys: Sequence[str] = (),
     ) -> CallState:  # fmt: skip
-        """A call under the number that `caller` used last."""
+        """Return a call with the number that `caller` used last."""
         return super().under(caller, self._timed(values), rest, tries, fenced, extra_keys)
 
     def _timed(self, values: Values) -> Values:

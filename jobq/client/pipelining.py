@@ -140,7 +140,7 @@ class Read(NamedTuple):
 
 
 def read_together(client: Client, asked: Sequence[Read | ScriptCall[Any]]) -> list[Any]:
-    """Reply, result or JobqError of each read: one round trip on one server, one for each on a Cluster.
+    """Return each read's reply, result or JobqError: in one round trip on one server, in one per read on a Cluster.
 
     Raises UnavailableError if one server can't be reached; a node of a Cluster that can't be is an error of its reads.
     """
@@ -231,7 +231,7 @@ class OverlappingCalls:
         return found
 
     def close(self) -> None:
-        """Give the connection back, or close it where replies are still to come."""
+        """Give the connection back, or close it if replies are still pending."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -261,7 +261,7 @@ class OverlappingCalls:
 
 
 class _Pipeline:
-    """The replies so far. The client repeats `exchange` while that can help; it sends the calls without a reply."""
+    """Holds the replies so far. The client repeats `exchange`, which sends the calls without a reply."""
 
     def __init__(self, client: Client, calls: Sequence[ScriptCall[Any]]) -> None:
         self._client = client

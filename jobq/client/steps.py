@@ -1,7 +1,7 @@
 """A method written once for threads and for asyncio: it yields what to do next, and a driver does it.
 
-Steps are a generator. It yields calls (`ScriptCall`, `Request`), other blocking calls (`Ask`) and sleeps (`Nap`), gets
-back what each gave, and returns its result. `drive` does the steps in the calling thread, `run_async` of
+Steps are a generator. It yields calls (`ScriptCall`, `Request`), other blocking calls (`Ask`) and sleeps (`Nap`),
+receives the result of each, and returns its own result. `drive` does the steps in the calling thread, `run_async` of
 `steps_async` on an event loop.
 """
 

@@ -73,7 +73,7 @@ class Topology(Protocol):
     nodes_known: KnownNodes
 
     def locate(self, key: str) -> Hashable:
-        """The node that serves `key`; any node for ''."""
+        """Return the node that serves `key`; any node for ''."""
         ...
 
     def nodes(self) -> list[Hashable]:
@@ -146,7 +146,7 @@ class _Opening:
         return {**usual, **driver, **options, **host, "protocol": 2, "decode_responses": False}
 
     def _url(self, node: Hashable) -> str:
-        """The URL that says how to connect to `node`."""
+        """Return the URL for connections to `node`."""
         raise NotImplementedError
 
 

@@ -136,7 +136,7 @@ def _errors(attempts: Sequence[Tried]) -> list[Any]:
 
 
 def _workers(attempts: Sequence[Tried], count: int) -> list[str]:
-    """The worker of each attempt; '' for one that ended before it could be recorded."""
+    """Return the worker of each attempt; '' if the attempt ended before it could be recorded."""
     count = max([count, *(attempt.attempt for attempt in attempts)])
     named = [""] * min(count, MAX_ATTEMPTS)
     for attempt in attempts:

@@ -100,7 +100,7 @@ def _member_in(record: OutboxRecord) -> Member | None:
 
 
 def _named_run(record: OutboxRecord) -> str:
-    """The flow that is spoken to, with its run id if that is said; '' for none."""
+    """Return the addressed flow, with its run id if the entry names it; '' for none."""
     try:
         return run_of(*parts_of_run(record.subject)) if record.kind in WORDS else ""
     except ConfigError:

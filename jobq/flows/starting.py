@@ -146,7 +146,7 @@ class Planned:
                 raise sub._taken(facts)
 
     def with_subs(self) -> Iterator[Planned]:
-        """This flow and all flows in it."""
+        """Return this flow and all flows in it."""
         yield self
         for sub in self.subs:
             yield from sub.with_subs()

@@ -441,7 +441,7 @@ def _due_at(options: Mapping[str, Any], ready_at: int) -> int:
 
 
 def _seconds(value: Any) -> float | None:
-    """A number of seconds as a definition makes it; None for anything else, infinity and NaN among it."""
+    """Return a number of seconds if a definition can contain it; None for anything else, such as infinity and NaN."""
     return value if isinstance(value, int | float) and 0 <= value < MAX_SECONDS else None
 
 

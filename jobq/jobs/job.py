@@ -479,7 +479,7 @@ class Job(Generic[P, R]):
             raise TypeError(f"{self.function.__qualname__}(): {error}") from None
 
     def _use(self, settings: JobSettings) -> None:
-        """Take these settings, or raise ConfigError if they contradict one another."""
+        """Use these settings; raise ConfigError if they contradict one another."""
         self.settings = settings
         self._encoder = None
         self.unique = unique_of(self.name, self._signature, settings, self.types)

@@ -367,7 +367,7 @@ def _aliases(name: str, value: Any) -> tuple[str, ...]:
 
 
 def checked_job_name(name: Any) -> str:
-    """`name` itself, or ConfigError."""
+    """Return `name`; raise ConfigError if it can't be used."""
     if (
         not isinstance(name, str)
         or not 0 < len(name) <= MAX_NAME

@@ -233,7 +233,7 @@ class Receipt(Generic[R]):
 
 
 class Receipts(Sequence[Receipt[R]], Generic[R]):
-    """The receipts of many calls of one job, in their order. Each is made when it is looked at."""
+    """The receipts of many calls of one job, in their order. Each is made on first access."""
 
     __slots__ = ("_accepted", "_job", "_queue", "_settings", "_types")
 

@@ -205,7 +205,7 @@ def refuse(call: str, receipt: Receipt[Any], queue: QueueLike) -> None:
 
 
 def refuse_any(job: str, receipts: Sequence[Receipt[Any]]) -> None:
-    """Raise DuplicateError if some of many calls were refused; the others are enqueued."""
+    """Raise DuplicateError if some of many calls were rejected; the others are enqueued."""
     refused = tuple([receipt for receipt in receipts if receipt.action == "exists"])
     if refused:
         more = f"{len(refused):,} of {len(receipts):,} calls of {job}"

@@ -214,7 +214,7 @@ class Collector:
         return found
 
     def _ask(self, asked: dict[str, Asked]) -> dict[str, Any]:
-        """The replies by name. Parts that can't be read are left out; without the status there is nothing to say."""
+        """Return the replies by name, without unreadable parts. Raises the error of a needed part."""
         reads = {name: one for name, one in asked.items() if not isinstance(one, int)}
         found: dict[str, Any] = {name: one for name, one in asked.items() if isinstance(one, int)}
         replies = read_together(self.queue.client, list(reads.values()))

@@ -213,7 +213,7 @@ class TracedAttempt:
 class Unsampled(NonRecordingSpan):
     """Stands for an enqueuer's unsampled span, so that the job's spans aren't sampled either.
 
-    Most jobs never ask for its ids, so its header is read only if one does.
+    Few jobs need its ids, so its header is read only on demand.
     """
 
     def __init__(self, traceparent: str) -> None:

@@ -45,11 +45,11 @@ class Unblocked(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """That of the stream."""
+        """Delegate to the stream."""
         return self._stream.encoding or "utf-8"
 
     def fileno(self) -> int:
-        """That of the stream."""
+        """Delegate to the stream."""
         return self._stream.fileno()
 
     def isatty(self) -> bool:

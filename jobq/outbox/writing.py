@@ -121,7 +121,7 @@ def kind_of(session: Any) -> Kind:
 
 
 def execute(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> int:
-    """Execute a statement with values as `:name` for each of `values`; how many rows it changed."""
+    """Execute a statement with values as `:name` for each of `values`; return how many rows it changed."""
     kind = kind_of(session)
     if _is_async(kind, session):
         raise ConfigError(

@@ -307,7 +307,7 @@ class DeadReplay:
     def replay(
         self, found: list[ArchivedDeath], pace: Pace, tell: Callable[[int], object] = lambda _: None
     ) -> Replayed:
-        """Enqueue all that weren't before. A mid that lives is skipped."""
+        """Enqueue the messages that weren't enqueued before. Live mids are skipped."""
         began = time.monotonic()
         todo = self._left(found)
         sent = 0
@@ -367,7 +367,7 @@ POLL_S = 0.5
 
 
 class IndexedCaller(Caller):
-    """A caller whose calls are numbered by indexes."""
+    """A caller whose calls are numbered by the topic's indexes."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

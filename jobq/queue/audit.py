@@ -261,7 +261,7 @@ class _Life:
 
     @property
     def weight(self) -> int:
-        """Return how many acceptances hang on it."""
+        """Return how many accepted messages depend on it."""
         return self.counted + (self.newer or 0)
 
     def start_newer(self) -> None:

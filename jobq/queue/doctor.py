@@ -269,7 +269,7 @@ def _timed(client: Answerer, *command: str) -> tuple[float, Any]:
 
 
 def _skew(client: Answerer) -> float:
-    """The server's clock minus this host's, ms, at the middle of the quickest of a few round trips."""
+    """Return the server's clock minus this host's in ms, measured in the middle of the fastest round trip."""
     best: tuple[float, float] | None = None
     for _ in range(5):
         took_ms, (seconds, micros) = _timed(client, "TIME")
@@ -460,7 +460,7 @@ def replicas(facts: Facts) -> Iterator[Finding]:
 
 
 def _confirming(facts: Facts, online: int) -> Iterator[Finding]:
-    """Whether enqueues that wait for replicas are confirmed, even while one replica is away."""
+    """Check that enqueues with durability replicas=n are confirmed even while one replica is away."""
     word, needed = parse_durability(facts.durability)
     if word != "replicas" or "role" not in facts.info or online > needed:
         return

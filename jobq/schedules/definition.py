@@ -77,7 +77,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def rule(self) -> str:
-        """The expression or the interval, for people."""
+        """Return the expression or the interval as text for people."""
         return self.cron or f"every {self.every_ms / 1000:g}s"
 
     def shift_ms(self, queue: str) -> int:
@@ -89,7 +89,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return Tick(self.name, at_ms, missed, self.zone, self.rule)
 
     def mid(self, tick_ms: int) -> str:
-        """The mid of a tick's message. Where a tick may take the place of the run before, both have one mid."""
+        """Return the mid of a tick's message. If a tick may replace the previous run, both have the same mid."""
         if self.overlap in ("queue", "cancel"):
             return f"{self.name}@latest"
         return f"{self.name}@{self.tick(tick_ms, 0).at.isoformat(timespec='auto')}"
@@ -205,7 +205,7 @@ def encoded(schedule: Schedule) -> str:
 
 
 def decoded(text: str) -> Schedule:
-    """A schedule from the server, where anything may stand; ConfigError says what is wrong with it."""
+    """Return a schedule read from the server; raise ConfigError if it is invalid."""
     try:
         found = msgspec.json.decode(text, type=Schedule)
         checked_name(found.name)
@@ -239,9 +239,7 @@ def _moment_ms(name: str, at: object, tz: str | None) -> int:
     if isinstance(at, datetime):
         at = at.isoformat()
     if not isinstance(at, str):
-        raise ConfigError(
-            f"{name}={at!r:.80} is not a time; use a datetime, or text such as '2026-11-21T08:00Z'"
-        )
+        raise ConfigError(f"{name}={at!r:.80} is not a time; use '2026-11-21T08:00Z' or a datetime")
     try:
         return round(parse_time(at, zone=zone).timestamp() * 1000)
     except ConfigError as error:

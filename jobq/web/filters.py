@@ -165,7 +165,7 @@ class Filter:
         return found
 
     def may(self, key: str, text: str) -> bool:
-        """Whether a row of which only `key` is known can match; saves reading queues and places."""
+        """Return whether a row can match if only `key` is known; saves reading queues and places."""
         return all(term.holds(text) for term in self.terms if term.key == key)
 
 
@@ -198,7 +198,7 @@ def parse(
 
 
 def quoted(value: str) -> str:
-    """`value` as a filter has to write it to mean exactly that text."""
+    """Return `value` quoted for a filter, so that it matches exactly that text."""
     plain = value and not set(value) & set(' \t\n,"*\\') and value[0] not in "<>="
     if plain and value.isprintable():
         return value
@@ -261,7 +261,7 @@ class _Reader:
         return "".join(found)
 
     def pattern(self) -> TextPattern:
-        """A value up to the next blank or comma outside of quotes."""
+        """Return a value up to the next blank or comma outside of quotes."""
         parts = [""]
         while self.peek() and not self.peek().isspace() and self.peek() != ",":
             if self.peek() == '"':

@@ -84,7 +84,7 @@ class StepRow(NamedTuple):
 
     @property
     def anchor(self) -> str:
-        """The id of its row. The drawing leads there."""
+        """Return the id of its row, to which the drawing links."""
         return f"step-{self.view.name}"
 
     @property

@@ -60,7 +60,7 @@ def quieted_by(client: Client) -> dict[str, AuditEntry]:
 
 
 def _entries(client: Client) -> list[AuditEntry]:
-    """The newest entries; none if the log can't be read: a page then doesn't say who it was."""
+    """Return the newest entries; none if the log can't be read, so that a page doesn't name the user."""
     try:
         return list(_read(client))
     except ScriptError:

@@ -114,12 +114,12 @@ class Snapshot(NamedTuple):
 
     @property
     def lost_workers(self) -> list[WorkerEntry]:
-        """Workers that ended without signing off."""
+        """Return the workers that stopped without signing off."""
         return [worker for worker in self.workers if worker.is_lost(self.at_ms)]
 
     @property
     def in_trouble(self) -> list[QueueFigures]:
-        """Queues that a person should look at, the worst first."""
+        """Return queues that need attention, the worst first."""
         return sorted(
             (queue for queue in self.queues.values() if not queue.is_fine),
             key=lambda queue: queue.trouble,

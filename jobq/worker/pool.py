@@ -132,7 +132,7 @@ class StackDump:
                 os.kill(pid, signal.SIGTTIN)
 
     def is_over(self) -> bool:
-        """Whether all children have written since the last check and are done, or have had their time."""
+        """Whether all children have written since the last check and are done, or have used up their time."""
         sizes = [stacks.size() for stacks in self._files.values()]
         written = all(sizes) and sizes == self._sizes
         self._sizes = sizes

@@ -72,7 +72,7 @@ class MemoryKills:
             return None
 
     def more(self) -> bool:
-        """Whether there was another kill since the last call."""
+        """Whether the kernel has killed another process since the last call."""
         before, now = self._known, self._count()
         if now is None:
             return False

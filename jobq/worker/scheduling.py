@@ -18,7 +18,7 @@ FAST_S = 0.05
 
 
 class QueueTurns:
-    """Queues are given by index."""
+    """Chooses the next queue; queues are numbered by index."""
 
     def __init__(self, weights: Sequence[int], strict: bool = False) -> None:
         self._weights = list(weights)

@@ -91,7 +91,7 @@ class SyncRunner(Runner):
         self._ran(index, slots, nran, began)
 
     def _ran(self, index: int, slots: Sequence[int], nran: int, began: float) -> None:
-        """Note that `nran` of these messages were started, and return the others."""
+        """Record that `nran` of these messages were started, and return the others."""
         child = self._child
         child.context.signals.after_batch()
         child.slots.count_finished(nran)
@@ -185,7 +185,7 @@ class SyncRunner(Runner):
             return None
 
     def reported(self) -> None:
-        """Do nothing here: the main loop never waits for it."""
+        """Do nothing: the main loop never waits for a report."""
 
     def soft_timeout(self, seconds: float) -> AbstractContextManager[None]:
         """Interrupt with a signal, because only the main thread runs jobs."""

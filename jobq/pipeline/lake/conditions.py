@@ -118,7 +118,7 @@ def _matches(column: Any, condition: Condition) -> Any:
 
 
 def moment(column: str, text: str) -> datetime:
-    """Return the time that a condition names: the same time is found however it is written."""
+    """Return the time in a condition, however it is written."""
     return parsed_moment(f"--where {column}", text)
 
 

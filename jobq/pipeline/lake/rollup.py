@@ -336,7 +336,7 @@ def _hourly(lake: Lake, spark: SparkSession) -> int:
 
 
 def _first_day(lake: Lake, new: Unread) -> str:
-    """Return the first day whose events are all there."""
+    """Return the first day of which the lake has all events."""
     try:
         before = record_of(lake.table(EVENTS.name), EVENTS.app).before
     except OffsetsUntoldError:
@@ -370,7 +370,7 @@ class _RunsRefresh:
         self._closed = [file for file in files if not _is_open(file)]
 
     def can_continue(self) -> bool:
-        """Return whether what the last refresh left is there."""
+        """Return whether the results of the last refresh still exist."""
         facts = self._known.facts
         kept = [*facts.get("events", ()), *facts.get("base", ())]
         files = [LiveFile(path, 0, 0, "") for path in kept]

@@ -1,4 +1,4 @@
-"""Upkeep: compact what many batches left behind, delete unused files, drop old days, set marks."""
+"""Upkeep: compact the files of many batches, delete unused files, drop old days, set marks."""
 
 from __future__ import annotations
 

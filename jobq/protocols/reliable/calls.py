@@ -89,7 +89,7 @@ class ReliableCalls(BlockingFacade):
 
 
 def at_least(name: str, value: int, least: int) -> int:
-    """`value` itself if it is a whole number of so much or more, else ConfigError."""
+    """Return `value`; raise ConfigError unless it is a whole number of at least this size."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(f"{name}={value!r} is not a whole number of {least} or more")
     return value

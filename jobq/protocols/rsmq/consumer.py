@@ -94,9 +94,7 @@ class Consuming:
         if self.retry_after is not None:
             whole_s(duration_s(self.retry_after))
         if self.dead_letter == self.qname:
-            raise ConfigError(
-                f"dead_letter {self.qname!r} is the queue itself; choose another queue"
-            )
+            raise ConfigError(f"dead_letter {self.qname!r} is the queue itself; use another")
         if self.dead_letter is not None or self.max_receives is not None:
             checks.queue_name(self.dead_queue)
 
@@ -227,7 +225,7 @@ class BaseConsumer:
         os.write(self._waking, b"!")
 
     def _begin(self) -> Steps[int]:
-        """Check the queue, make the dead-letter queue; the visibility timeout."""
+        """Check the queue, and make the dead-letter queue; return the visibility timeout."""
         vt = self.options.hidden_s((yield from ask(self._requests.describe(self._qname))))
         if self.options.max_receives is not None:
             yield from self._make_dead_queue()
@@ -569,7 +567,7 @@ class VisibilityRenewer:
             self._messages.pop(message.id, None)
 
     def renew(self) -> None:
-        """Hide all of them for another `vt` seconds; forget messages that another client has received."""
+        """Hide all held messages for another `vt` seconds; forget messages that another client has received."""
         with self._lock:
             requests = self._rsmq.requests
             self._rsmq.perform(renewal(requests, self._qname, self._messages, self._vt))

@@ -316,7 +316,7 @@ def then(request: ScriptCall[T], make: Callable[[T], R]) -> ScriptCall[R]:
 
 
 def first(found: Sequence[T]) -> T:
-    """The one result of a request for one message."""
+    """Return the result of a request for a single message."""
     return found[0]
 
 

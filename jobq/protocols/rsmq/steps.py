@@ -141,7 +141,7 @@ def each(
 
 
 def refs(messages: Iterable[RsmqMessage | MessageRef]) -> list[MessageRef]:
-    """Ids with receipts; a message has its own."""
+    """Return ids with receipts; a message has both."""
     return [
         (message.id, message.receipt) if isinstance(message, RsmqMessage) else message
         for message in messages

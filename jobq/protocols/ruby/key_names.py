@@ -43,7 +43,7 @@ class RubyQueueName(NamedTuple):
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it stands for all queues that match, as `*` does in Resque, or with `!` for none of them."""
+        """Whether the name is a pattern: `*` includes matching queues, as in Resque, and `!` excludes them."""
         return bool(_IN_PATTERNS.search(self.queue))
 
     def matches(self, name: str) -> bool:
@@ -84,7 +84,7 @@ def checked_queue(system: System, queue: str, namespace: str) -> RubyQueueName:
 
 
 def system_of(system: System, namespace: str | None = None) -> RubyQueueName:
-    """Return the name of no queue in that namespace, None for the usual one, which makes the other keys."""
+    """Return a nameless queue in this namespace, from which the other keys are made. None: the usual namespace."""
     return RubyQueueName(system, DEFAULT_NAMESPACE[system] if namespace is None else namespace, "")
 
 

@@ -120,7 +120,7 @@ class Gate:
         )
 
     def _is_scrape(self, scope: Scope, headers: Headers) -> bool:
-        """Whether this asks for metrics with a token, which nothing but the users file can confirm.
+        """Whether the request is for metrics and has a token, which only the users file can confirm.
 
         Prometheus calls a pod by its address. A site whose name points here doesn't know a token.
         """
@@ -255,7 +255,7 @@ def _same_origin(origin: str, scheme: str, host: str) -> bool:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """The address, with IPv4 written as such."""
+    """Return the address, with IPv4 addresses in their usual form."""
     try:
         found = ip_address(text)
     except ValueError:

@@ -55,7 +55,7 @@ def new_token() -> str:
 
 
 def token_digest(token: str) -> str:
-    """What is stored of a token, a session id or the like: its SHA-256 in hex. They are too long to be guessed."""
+    """Return the stored form of a token or session id: its SHA-256 in hex. Tokens are too long to be guessed."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 

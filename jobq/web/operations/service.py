@@ -64,7 +64,7 @@ class OperationView:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the process that worked on it went away."""
+        """Whether the process that worked on it has ended."""
         return self.state.phase in _BUSY and not self.is_live
 
     @property
@@ -74,7 +74,7 @@ class OperationView:
 
     @property
     def worked_on(self) -> int:
-        """Return how many messages it was tried on."""
+        """Return how many messages were tried."""
         return sum(self.state.results.values())
 
     @property

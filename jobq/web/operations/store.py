@@ -196,7 +196,7 @@ class OperationStore:
         return None if found is None else _decoded(found, FrozenChunk)
 
     def field(self, op: str, name: str) -> str | None:
-        """Another field of the hash."""
+        """Return another field of the hash."""
         found = self.client.command("HGET", self.key(op), name)
         return None if found is None else found.decode("utf-8", "replace")
 

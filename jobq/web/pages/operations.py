@@ -82,7 +82,7 @@ def operations(request: Request) -> Response:
 
 @action("/operations", role=UserRole.OPERATE, name="make_operation")
 def make_operation(request: Request) -> Response:
-    """Freeze what matches, or the ticked messages, and show the preview."""
+    """Freeze the matching or ticked messages, and show the preview."""
     form = form_of(request)
     ids = [
         (queue, one)
