@@ -292,7 +292,7 @@ import_option = option(
     "--import MODULE", "modules", "Import this module of jobs, from sys.path or the working folder; repeatable.",
     type=Modules(), multiple=True, shared=("JOBQ_IMPORT",)
 )  # fmt: skip
-yes_option = option("-y, --yes", "Don't ask for confirmation.")
+yes_option = option("-y, --yes", "Don't ask for confirmation. Needed without a terminal.")
 
 server_options = (
     option("--url URL", "URL of the server.  [default: an embedded server]", shared=("JOBQ_URL", "REDIS_URL")),

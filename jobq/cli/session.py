@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -252,8 +253,15 @@ class Session:
 
     def confirmed(self, question: str, yes: bool) -> None:
         """Continue only with --yes or after a person confirms."""
-        if not yes:
+        if yes:
+            return
+        try:
             click.confirm(output.escaped(question), abort=True, err=True)
+        except click.Abort:
+            if not sys.stdin.isatty():
+                self._echo("", err=True)
+                self.remark("not confirmed; without a terminal, add --yes")
+            raise
 
 
 def command(

@@ -52,7 +52,8 @@ JOBS = Listing(
 )
 
 RUNNING = Listing(
-    ("queue", "mid", "job", "for:took", "usually:usual", "worker", "child"), ("child", "queue"), "nothing runs"
+    ("queue", "mid", "job", "for:took", "usually:usual", "worker", "child"), ("child", "queue"),
+    "workers report no running jobs; reports come every third of a lease, 5 seconds by default",
 )  # fmt: skip
 
 
@@ -127,8 +128,9 @@ class RunningRecord(JsonRecord):
 def running_(session: Session, queues: str | None, newest: bool, limit: int) -> None:
     """List running jobs, longest first: job, time, usual time, worker.
 
-    Workers report this every third of a lease, 5 seconds by default, and up to 500 jobs each, so short jobs may be
-    missing. usually: the 95th percentile of the job's latest run times; empty if fewer than 3 finished recently.
+    Workers report this every third of a lease, 5 seconds by default, and up to 500 jobs each. Until a worker's next
+    report, a started job is missing and an ended job is still listed. usually: the 95th percentile of the
+    job's latest run times; empty if fewer than 3 finished recently.
     'jobq cancel MID' stops a job.
     """
     client = session.client

@@ -119,7 +119,9 @@ class Collector:
             workers=tuple(workers),
             knows={name: job in jobs for name, jobs in known.items() if job and jobs is not None},
             run=_among(_running_of(second, busy), queue.name, mid),
-            starts_per_s=_rate(events, now_ms, sample.added if sample else 1) if "events" in first else None,
+            starts_per_s=_rate(events, now_ms, sample is None or sample.records_attempts)
+            if "events" in first
+            else None,
             history=history,
             dead=dead[0] if dead else None,
             line=second.get("line"),
@@ -385,15 +387,15 @@ def starts_per_s(queue: Queue) -> float | None:
     events.
     """
     now_ms = queue.client.clock_ms(queue.wake_key)
-    found = _rate(newest(queue, now_ms - RATE_MS), now_ms, 1)
-    return found if found or queue.admin.sample().added else None
+    found = _rate(newest(queue, now_ms - RATE_MS), now_ms, True)
+    return found if found or queue.admin.sample().records_attempts else None
 
 
-def _rate(events: Iterable[WrittenEvent], now_ms: int, added: int) -> float | None:
+def _rate(events: Iterable[WrittenEvent], now_ms: int, records: bool) -> float | None:
     """Return attempts finished per second, from the latest events.
 
     Args:
-        added: 0 if the queue never had any.
+        records: Whether the queue records attempts; otherwise a rate of 0 is unknown.
     """
     number, since = 0, 0
     for seen, event in enumerate(events, 1):
@@ -403,7 +405,7 @@ def _rate(events: Iterable[WrittenEvent], now_ms: int, added: int) -> float | No
             since = event.at_ms
             break
         number += event.record.partition(_SEPARATOR)[0] in _ATTEMPTS
-    if not number and not added:
+    if not number and not records:
         return None
     return number / max(MIN_RATE_MS, min(RATE_MS, now_ms - since)) * 1000
 

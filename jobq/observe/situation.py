@@ -178,7 +178,7 @@ def _facts(
     return QueueFacts(
         sample.counts, max(0, now_ms - at) if at else None,
         unknown, longest, [event for event in events if event.is_crash],
-        _rate(events, now_ms) if sample.added else None, _last_kinds(events),
+        _rate(events, now_ms) if sample.records_attempts else None, _last_kinds(events),
     )  # fmt: skip
 
 

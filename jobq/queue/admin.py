@@ -471,14 +471,13 @@ def _rows(items: Sequence[object], width: int) -> list[tuple]:  # type: ignore[t
 
 
 def _sample(reply: list[Any]) -> Sample:
-    fence, added, mid, attempts, content, entries, since, refused, refused_at, unknowns = reply[
-        -10:
-    ]
-    *numbers, pause, quarantined, nkeys = reply[:-10]
+    *most, unknowns, off = reply
+    fence, added, mid, attempts, content, entries, since, refused, refused_at = most[-9:]
+    *numbers, pause, quarantined, nkeys = most[:-9]
     head = WaitingHead(text_of(mid), attempts, content) if mid else None
     return Sample(
         Counts._make([*numbers, bool(pause), quarantined, nkeys]), int(fence), int(added), head, entries, int(since),
-        int(refused), int(refused_at), int(unknowns), pause if pause > 1 else 0,
+        int(refused), int(refused_at), int(unknowns), pause if pause > 1 else 0, bool(off),
     )  # fmt: skip
 
 

@@ -355,6 +355,7 @@ class Sample(NamedTuple):
         refused_at: Time of the last rejection, epoch ms.
         unknowns: Messages whose job was unknown to the last worker that received them.
         pause_ends: When the pause ends, epoch ms; 0 if the queue is not paused, or until `resume`.
+        events_off: Whether its event level is off.
     """
 
     counts: Counts
@@ -367,6 +368,12 @@ class Sample(NamedTuple):
     refused_at: int = 0
     unknowns: int = 0
     pause_ends: int = 0
+    events_off: bool = False
+
+    @property
+    def records_attempts(self) -> bool:
+        """Whether the queue records how attempts end; if not, a rate of 0 is unknown."""
+        return bool(self.added) and not self.events_off
 
 
 class Upkeep(NamedTuple):

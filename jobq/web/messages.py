@@ -167,7 +167,7 @@ def _logs(
 def _with_traceback(
     facts: MessageFacts, contents: Contents, attempts: list[AttemptShown]
 ) -> list[AttemptShown]:
-    """Return the attempts, with a traceback in the latest attempt that failed in code."""
+    """Return the attempts. The latest failure in code has its traceback."""
     status, dead = facts.status, facts.dead
     number = status.failed_attempt
     text = contents.traceback(facts.queue, facts.mid, status.traceback, facts.job)

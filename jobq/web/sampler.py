@@ -204,7 +204,9 @@ class Sampling:
         self.tail.read_added(added, slept=slept)
         queues = {
             name: queue._replace(
-                recent=self.outcomes.recent(name, now_ms)._replace(known=self.tail.is_read(name))
+                recent=self.outcomes.recent(name, now_ms)._replace(
+                    known=self.tail.is_read(name) and not queue.events_off
+                )
             )
             for name, queue in queues.items()
         }
@@ -267,7 +269,7 @@ class Sampling:
             name, now_ms, counts.ready, counts.delayed, counts.locked, counts.dead, counts.messages,
             counts.paused, workers, slots, oldest_ms, at_least,
             _rate(last, sample.fence, now_ms), sample.fence, watch.put(now_ms / 1000, counts.ready),
-            pause_ends=sample.pause_ends,
+            pause_ends=sample.pause_ends, events_off=sample.events_off,
         )  # fmt: skip
 
     def _oldest(self, name: str, sample: Sample, now_ms: int) -> tuple[int | None, bool]:

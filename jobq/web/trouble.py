@@ -42,6 +42,7 @@ class QueueFigures(NamedTuple):
         dequeued_per_s: None before the second sample.
         broken: Reason why the queue can't be read.
         pause_ends: When its pause ends, epoch ms; 0 if only a person ends it.
+        events_off: Whether its event level is off.
     """
 
     queue: str
@@ -62,6 +63,7 @@ class QueueFigures(NamedTuple):
     recent: Recent = Recent()
     broken: str = ""
     pause_ends: int = 0
+    events_off: bool = False
 
     @property
     def busy(self) -> int:

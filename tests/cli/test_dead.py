@@ -238,3 +238,13 @@ def test_show_takes_several_ids(cli: Any, queue: Queue, kill_message: Any) -> No
     assert [record["reason"] for record in shown.records] == ["one", "two"] and shown.code == 0
     part = cli("dead", "show", "none", second, "--json")
     assert part.code == 1 and part.records[1]["reason"] == "two"
+
+
+def test_command_says_how_to_confirm_when_nobody_answers(
+    cli: Any, queue: Queue, kill_message: Any
+) -> None:
+    kill_message(queue, "m")
+    refused = cli("dead", "purge", "--all", "--queues", "low")
+    assert refused.code == 1 and "without a terminal, add --yes" in refused.err
+    assert queue.admin.counts().dead == 1
+    assert cli("dead", "purge", "--all", "--queues", "low", given="y\n").code == 0

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from jobq.events import in_utc
+from jobq.observe.facts import Collector
+from jobq.observe.situation import read_situation
 from jobq.queue import directory, presence
 from jobq.queue.queue import Queue
 
@@ -33,6 +35,19 @@ def test_queues_counts_where_messages_are(cli: Any, client: Any) -> None:
     shown = cli("queues", "low").out.splitlines()
     assert shown[0].split()[:3] == ["queue", "ready", "delayed"] and len(shown) == 5
     assert shown[3] == "! queue low: 1 ready, and no worker serves it"
+
+
+def test_queues_show_no_rate_when_events_are_off(cli: Any, queue: Queue, client: Any) -> None:
+    queue.enqueue(b"1")
+    queue.dequeue()
+    client.command("XADD", f"{queue.prefix}events", "1-1", "1", "done\x1fold\x1f1\x1fa.b")
+    rates = []
+    for level in ("attempts", "off"):
+        queue.admin.events_level(level)
+        rates.append(cli("queues", "--json").records[0]["starts_per_s"])
+    assert rates == [0, None]
+    assert Collector(queue).collect("m").starts_per_s is None
+    assert read_situation(client).queues["low"].starts_per_s is None
 
 
 def test_queue_that_rests_until_flows_are_told_says_so(

@@ -186,6 +186,18 @@ def test_first_page_shows_no_zeros_before_events_were_read(client, visit, monkey
     assert (low["done_15m"], low["failed_15m"], low["dead_15m"]) == (None, None, None)
 
 
+def test_figures_of_attempts_are_unknown_when_a_queue_records_no_events(client, visit):
+    for name, level in (("low", "off"), ("high", "attempts")):
+        queue = Queue(name, client)
+        queue.enqueue(b"{}")
+        queue.admin.events_level(level)
+    page = visit()
+    low, high = page.get("/queues/low").text, page.get("/queues/high").text
+    assert "This queue records no events" in low and "This queue records no events" not in high
+    api = page.get(f"{ROOT}/queues", headers={"Authorization": "Bearer x"}).json()["items"]
+    assert {one["queue"]: one["done_15m"] for one in api} == {"low": None, "high": 0}
+
+
 def test_events_that_are_no_records_are_left_out(client, redis):
     low = Queue("low", client)
     run(low, "done", 2)
