@@ -144,22 +144,29 @@ async def arun_admitted(
         return call
     held: list[Admitted] = []
     try:
-        for limit in call.job.settings.limits:
-            try:
-                answer = await limit.aadmit(call, worker)
-            except JobqError as error:
-                while held:
-                    await held.pop().aundo()
-                return _unasked(call, worker, limit, error)
-            if not answer.granted:
-                while held:
-                    await held.pop().aundo()
-                return _refused(call, worker, limit, answer.retry_after)
-            held.append(answer)
-        return await run(call)
+        waits = await aadmit(call, worker, held)
+        return await run(call) if waits is None else waits
     finally:
         for one in held:
             await one.aleave()
+
+
+async def aadmit(call: Call, worker: str, held: list[Admitted]) -> Ending | None:
+    """Acquire all limits of a call without blocking the event loop; see `admit`."""
+    before = len(held)
+    for limit in call.job.settings.limits:
+        try:
+            answer = await limit.aadmit(call, worker)
+        except JobqError as error:
+            while len(held) > before:
+                await held.pop().aundo()
+            return _unasked(call, worker, limit, error)
+        if not answer.granted:
+            while len(held) > before:
+                await held.pop().aundo()
+            return _refused(call, worker, limit, answer.retry_after)
+        held.append(answer)
+    return None
 
 
 def _refused(call: Call, worker: str, limit: JobLimit, wait_s: float) -> Ending:

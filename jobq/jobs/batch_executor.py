@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from contextvars import copy_context
 from functools import partial
@@ -12,11 +12,11 @@ from typing import Any
 
 from msgspec import structs
 
-from jobq.jobs.admission import Admitted, admit
+from jobq.jobs.admission import Admitted, aadmit, admit
 from jobq.jobs.calls import BatchContext, BatchedCall, Calls
 from jobq.jobs.codec import FLOW_HEADER
 from jobq.jobs.context import Call, failure_log, running
-from jobq.jobs.executor import Asked, Executor, stops
+from jobq.jobs.executor import Asked, Executor, Meter, cancelled_from_outside, stops
 from jobq.jobs.failure import summary
 from jobq.jobs.middleware import Layers, around_run
 from jobq.jobs.results import ResultRefusedError
@@ -65,90 +65,154 @@ class BatchExecutor(Executor):
         self.run_calls(calls, endings.__setitem__)
         return [endings[position] for position in range(len(calls))]
 
+    async def arun_together(self, calls: Sequence[Call]) -> list[Ending]:
+        """Run calls of one async batch job; return their endings in the same order."""
+        endings: dict[int, Ending] = {}
+        await self.arun_calls(calls, endings.__setitem__)
+        return [endings[position] for position in range(len(calls))]
+
     def _run_calls(
         self, calls: Sequence[Call], take: TakeEnding, told_to_stop: Asked | None, is_lost: IsLost
     ) -> None:
         held: list[Admitted] = []
+        run = _BatchRun(self, calls, take, told_to_stop, is_lost)
         try:
-            ready: dict[int, Call] = {}
             for position, call in enumerate(calls):
                 whole = self._filled(call) if FLOW_HEADER in call.headers else call
-                waits = whole if isinstance(whole, Ending) else admit(whole, self.worker, held)
-                if waits is not None:
-                    take(position, waits)
-                elif isinstance(whole, Call):
-                    ready[position] = whole
-            if ready:
-                _BatchRun(self, ready, take, told_to_stop, is_lost).run()
+                run.add(
+                    position,
+                    whole,
+                    whole if isinstance(whole, Ending) else admit(whole, self.worker, held),
+                )
+            run.run()
         finally:
             for slot in held:
                 slot.leave()
 
+    async def arun_calls(
+        self,
+        calls: Sequence[Call],
+        take: TakeEnding,
+        told_to_stop: Asked | None = None,
+        is_lost: IsLost = _never,
+    ) -> None:
+        """Run calls of an async batch job on this thread's event loop; see `run_calls`."""
+        held: list[Admitted] = []
+        run = _BatchRun(self, calls, take, told_to_stop, is_lost)
+        self._own_decimal()
+        try:
+            for position, call in enumerate(calls):
+                whole = await self._afilled(call) if FLOW_HEADER in call.headers else call
+                run.add(
+                    position,
+                    whole,
+                    whole if isinstance(whole, Ending) else await aadmit(whole, self.worker, held),
+                )
+            await run.arun()
+        finally:
+            for slot in held:
+                await slot.aleave()
+
 
 class _BatchRun:
-    """One run of a batch job's function, and the endings of its calls.
-
-    Args:
-        ready: The calls by their positions in the batch as it was fetched.
-    """
+    """One run of a batch job's function, and the endings of its calls."""
 
     def __init__(
         self,
         executor: BatchExecutor,
-        ready: Mapping[int, Call],
+        owners: Sequence[Call],
         take: TakeEnding,
         told_to_stop: Asked | None,
         is_lost: IsLost,
     ) -> None:
         self._executor, self._take, self._told_to_stop = executor, take, told_to_stop
-        self._positions, self._members = list(ready), list(ready.values())
-        contexts = [executor.context_of(call, BatchedCall) for call in self._members]
-        for position, context in zip(self._positions, contexts, strict=True):
-            context.is_lost = partial(is_lost, position)
-        self.calls: Calls[...] = Calls(contexts, self._on_end)
+        self._owners, self._is_lost = owners, is_lost
+        # Admitted calls, and their positions in the batch as it was fetched.
+        self._members: list[Call] = []
+        self._positions: list[int] = []
         self._delivered: set[int] = set()
         self._thread = threading.get_ident()
+        self._spent: Callable[[], int] = thread_time_ns
         self._cpu = self._started = 0
+
+    def add(self, position: int, call: Call | Ending, waits: Ending | None) -> None:
+        """Add a call, or deliver its ending if it must wait."""
+        if waits is not None:
+            self._take(position, waits)
+        elif isinstance(call, Call):
+            self._members.append(call)
+            self._positions.append(position)
 
     def run(self) -> None:
         """Call the function, and deliver the endings of its open calls."""
-        executor, calls, log = self._executor, self.calls, self._executor.hooks.log
-        job = self._members[0].job
-        context = BatchContext(self._members[0], calls, executor.worker)
-        layers = executor.layers
+        if not self._members:
+            return
+        context, executor = self._begin(), self._executor
         entered = running.set(context)
-        self._started, self._cpu = perf_counter_ns(), thread_time_ns()
         try:
-            if log is not None:
-                for call in self._members:
-                    log.started(call)
-            value = around_run(layers, "run", context, self._called)
+            value = around_run(executor.layers, "run", context, self._called)
             executor.home.only()
             self._end_open(self._results(value))
         except BaseException as error:
             executor.home.only(error)
             if stops(error, self._told_to_stop):
                 raise
-            if not calls.open:
-                failure_log.error(
-                    "%s raised after all its calls had ended: %s", job.name, summary(error)
-                )
-            for index in calls.open:
-                calls.errors[index] = error
+            self._fail_open(error)
         finally:
             running.reset(entered)
-        for index in range(len(calls)):
-            if index not in self._delivered:
-                self._deliver(index)
+        self._deliver_rest()
+
+    async def arun(self) -> None:
+        """Await the function, and deliver the endings of its open calls."""
+        if not self._members:
+            return
+        meter = Meter()
+        self._spent = lambda: meter.ns
+        context, executor = self._begin(), self._executor
+        entered = running.set(context)
+        try:
+            inner = partial(self._acalled, meter)
+            value = await around_run(executor.layers, "arun", context, inner)
+            executor.home.only()
+            self._end_open(self._results(value))
+        except BaseException as error:
+            executor.home.only(error)
+            told = self._told_to_stop
+            if stops(error, told) or cancelled_from_outside(error, told):
+                raise
+            self._fail_open(error)
+        finally:
+            running.reset(entered)
+        self._deliver_rest()
+
+    def _begin(self) -> BatchContext:
+        executor, log = self._executor, self._executor.hooks.log
+        contexts = [executor.context_of(call, BatchedCall) for call in self._members]
+        for position, member in zip(self._positions, contexts, strict=True):
+            member.is_lost = partial(self._is_lost, position)
+        self.calls: Calls[...] = Calls(contexts, self._on_end)
+        if log is not None:
+            for call in self._members:
+                log.started(call)
+        self._started, self._cpu = perf_counter_ns(), self._spent()
+        return BatchContext(self._members[0], self.calls, executor.worker, self._owners)
+
+    def _whole(self) -> Call:
+        return structs.replace(self._members[0], args=[self.calls], kwargs={})
 
     def _called(self) -> Any:
         """Call the function within its timeout. Processes that it forks end here, outside the middleware."""
-        executor, first = self._executor, self._members[0]
-        timeout, soft_timeout = first.job.settings.timeout, executor.hooks.soft_timeout
+        executor, settings = self._executor, self._members[0].job.settings
+        timeout, soft_timeout = settings.timeout, executor.hooks.soft_timeout
         limited = timeout is not None and soft_timeout is not None
         with soft_timeout(timeout) if limited else nullcontext():  # type: ignore[misc, arg-type]
-            value = executor.called(structs.replace(first, args=[self.calls], kwargs={}))
+            value = executor.called(self._whole())
         self._results(value)  # also here, so that middleware sees the failure
+        return value
+
+    async def _acalled(self, meter: Meter) -> Any:
+        value = await self._executor.acalled(self._whole(), meter)
+        self._results(value)
         return value
 
     def _results(self, value: Any) -> Sequence[Any] | None:
@@ -169,6 +233,18 @@ class _BatchRun:
     def _end_open(self, results: Sequence[Any] | None) -> None:
         for index in self.calls.open:
             self.calls.results[index] = None if results is None else results[index]
+
+    def _fail_open(self, error: BaseException) -> None:
+        if not self.calls.open:
+            name = self._members[0].job.name
+            failure_log.error("%s raised after all its calls had ended: %s", name, summary(error))
+        for index in self.calls.open:
+            self.calls.errors[index] = error
+
+    def _deliver_rest(self) -> None:
+        for index in range(len(self.calls)):
+            if index not in self._delivered:
+                self._deliver(index)
 
     def _on_end(self, index: int, is_last: bool) -> None:
         # While the function runs, one call of it runs too: its lease and its timeouts bind the function.
@@ -208,7 +284,7 @@ class _BatchRun:
         """Return this call's part of the CPU time since the previous end; at the end of the run an equal share."""
         if threading.get_ident() != self._thread:
             return 0
-        now, count = thread_time_ns(), 1
+        now, count = self._spent(), 1
         if not self.calls.open:
             count = max(1, len(self.calls) - len(self._delivered))
         spent = (now - self._cpu) // count

@@ -40,10 +40,6 @@ class BatchJob(Job[P, R]):
         settings: JobSettings,
         middleware: Middlewares,
     ) -> None:
-        if inspect.iscoroutinefunction(function):
-            raise ConfigError(
-                f"batch={settings.batch} of {name}: an async function can't take batches yet; use a plain def"
-            )
         _check(name, settings)
         slots = sum(limit.rank == 0 for limit in settings.limits)
         if (settings.batch or 0) * slots > MAX_HOLDINGS:

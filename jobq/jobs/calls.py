@@ -43,13 +43,19 @@ class BatchContext(Context):
         calls: All calls of the batch.
     """
 
-    __slots__ = ("calls",)
+    __slots__ = ("_owners", "calls")
 
     of_batch = True
 
-    def __init__(self, call: Call, calls: Calls[...], worker: str) -> None:
+    def __init__(
+        self, call: Call, calls: Calls[...], worker: str, owners: Sequence[Call] = ()
+    ) -> None:
         super().__init__(call, worker=worker)
-        self.calls = calls
+        self.calls, self._owners = calls, owners
+
+    def is_of(self, call: Call) -> bool:
+        """Whether this is the run of a batch with that call, even if a limit rejected the call."""
+        return any(call is owner for owner in self._owners)
 
     @property
     def mid(self) -> str:

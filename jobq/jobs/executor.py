@@ -369,7 +369,7 @@ class Executor:
                 log.done(call, (perf_counter_ns() - started) / 1e9)
         except BaseException as error:
             self.home.only(error)
-            if stops(error, told_to_stop) or _cancelled_from_outside(error, told_to_stop):
+            if stops(error, told_to_stop) or cancelled_from_outside(error, told_to_stop):
                 raise
             return self.sealed(
                 call, self.failed(context, call, error, started, meter.ns, told_to_stop)
@@ -441,6 +441,13 @@ class Executor:
         return value
 
     async def _alimited(self, call: Call, meter: Meter) -> Any:
+        value = await self.acalled(call, meter)
+        if call.job.settings.stores_result:
+            call.job.encoded_result(value, call.message.mid)
+        return value
+
+    async def acalled(self, call: Call, meter: Meter) -> Any:
+        """Call the function of an async job within its timeout, and add its CPU time to `meter`."""
         job, timeout = call.job, call.job.settings.timeout
         limit = asyncio.timeout(timeout)
         try:
@@ -451,8 +458,6 @@ class Executor:
             if limit.expired():
                 raise JobTimeout(f"ran past its timeout of {timeout:g} s") from error
             raise
-        if job.settings.stores_result:
-            job.encoded_result(value, call.message.mid)
         return value
 
     def done(self, call: Call, result: bytes | None, started: int, cpu_ns: int) -> Ending:
@@ -574,7 +579,8 @@ def stops(error: BaseException, told_to_stop: Asked | None) -> bool:
     return isinstance(error, KeyboardInterrupt | JobAborted)
 
 
-def _cancelled_from_outside(error: BaseException, told_to_stop: Asked | None) -> bool:
+def cancelled_from_outside(error: BaseException, told_to_stop: Asked | None) -> bool:
+    """Return whether the worker cancelled the running task, and not the job itself."""
     try:
         current = asyncio.current_task()
     except RuntimeError:

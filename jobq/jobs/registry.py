@@ -205,6 +205,16 @@ class Decorator(Generic[Kind]):
     def __call__(self: Decorator[Single], function: Callable[P, T], /) -> SyncJob[P, T]: ...
     @overload
     def __call__(
+        self: Decorator[Together], function: Callable[[Calls[P]], Coroutine[Any, Any, None]], /
+    ) -> BatchJob[P, Any]: ...
+    @overload
+    def __call__(
+        self: Decorator[Together],
+        function: Callable[[Calls[P]], Coroutine[Any, Any, Sequence[T]]],
+        /,
+    ) -> BatchJob[P, T]: ...
+    @overload
+    def __call__(
         self: Decorator[Together], function: Callable[[Calls[P]], None], /
     ) -> BatchJob[P, Any]: ...
     @overload

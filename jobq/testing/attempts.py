@@ -165,25 +165,25 @@ def observed(call: Call, take: Callable[[Any], object]) -> Call:
     @wraps(function)
     async def awaited(*args: Any, **kwargs: Any) -> Any:
         value = await function(*args, **kwargs)
-        take(value)
+        take(_value_of(call, args, value))
         return value
 
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         value = function(*args, **kwargs)
-        take(value)
+        take(_value_of(call, args, value))
         return value
 
-    @wraps(function)
-    def together(calls: Calls[...]) -> Any:
-        value = function(calls)
-        returned = value[0] if isinstance(value, list | tuple) and value else None
-        take(calls.results.get(0, returned))
-        return value
-
-    if call.job.settings.batch is not None:
-        return structs.replace(call, job=call.job.calling(together))
     return structs.replace(call, job=call.job.calling(awaited if call.job.is_async else called))
+
+
+def _value_of(call: Call, args: tuple[Any, ...], value: Any) -> Any:
+    """Return the value of the function, or the only result of a batch of one."""
+    if call.job.settings.batch is None:
+        return value
+    calls: Calls[...] = args[0]
+    returned = value[0] if isinstance(value, list | tuple) and value else None
+    return calls.results.get(0, returned)
 
 
 def registry_for(job: Job[..., Any], registry: Registry) -> Registry:

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -109,7 +109,7 @@ class Draining:
             call = next(steps)
             while True:
                 try:
-                    ending = run_call(self.executor, call) if isinstance(call, Call) else call()
+                    ending = self._run(call)
                 except BaseException as error:
                     steps.throw(error)
                     raise
@@ -125,8 +125,7 @@ class Draining:
             call = next(steps)
             while True:
                 try:
-                    is_call = isinstance(call, Call)
-                    ending = await (arun_call(self.executor, call) if is_call else _aside(call))
+                    ending = await self._arun(call)
                 except BaseException as error:
                     steps.throw(error)
                     raise
@@ -135,8 +134,21 @@ class Draining:
             drained: DrainResult = end.value
             return drained
 
+    def _run(self, what: Any) -> Any:
+        """Run a call, the calls of a batch, or a function."""
+        if isinstance(what, Call):
+            return run_call(self.executor, what)
+        return run_batch(self.executor, what) if isinstance(what, list) else what()
+
+    async def _arun(self, what: Any) -> Any:
+        if isinstance(what, Call):
+            return await arun_call(self.executor, what)
+        if isinstance(what, list):
+            return await arun_batch(self.executor, what)
+        return await _aside(what)
+
     def _steps(self, plan: DrainPlan) -> Generator[Any, Any, DrainResult]:
-        """Yield the calls to run, and functions to call, in order; receives their outcomes and return values."""
+        """Yield calls, lists of calls to run together, and functions, in order; receives their outcomes and values."""
         ended: Counter[str] = Counter()
         while True:
             if self._outboxes.aliases:
@@ -176,8 +188,10 @@ class Draining:
                 together = [(first, call)]
                 if batch is not None and batch > 1:
                     held += self._fetch(queue, batch - 1)
-                    together += [one for one in held if _is_of_same_job(one[1], call)][: batch - 1]
-                    held = [one for one in held if one not in together]
+                    together += [pair for pair in held if _is_of_same_job(pair[1], call)][
+                        : batch - 1
+                    ]
+                    held = [pair for pair in held if pair not in together]
                 yield together
         finally:
             queue.release([(message.mid, message.token) for message, _ in held])
@@ -195,7 +209,7 @@ class Draining:
         endings: list[Ending]
         try:
             if calls and calls[0].job.settings.batch is not None:
-                endings = yield partial(self.executor.run_together, calls)
+                endings = yield calls
             else:
                 [(_, call)] = fetched
                 endings = [(yield call) if isinstance(call, Call) else call]
@@ -279,21 +293,33 @@ def _is_of_same_job(other: Call | Ending, call: Call | Ending) -> bool:
 def run_call(executor: BatchExecutor, call: Call) -> Ending:
     """Run a call to its outcome. An async job runs on a new event loop, and a batch job gets a batch of one."""
     if call.job.settings.batch is not None:
-        return executor.run_together([call])[0]
+        return run_batch(executor, [call])[0]
     if not call.job.is_async:
         return executor.run(call)
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return _run_async(executor, call)
-    return in_thread(lambda: _run_async(executor, call))
+    return _on_new_loop(partial(executor.arun, call))
 
 
 async def arun_call(executor: BatchExecutor, call: Call) -> Ending:
     """Run a call to its outcome. A sync job runs in a thread."""
+    if call.job.settings.batch is not None:
+        return (await arun_batch(executor, [call]))[0]
     if call.job.is_async:
         return await executor.arun(call)
-    return await _aside(partial(run_call, executor, call))
+    return await _aside(partial(executor.run, call))
+
+
+def run_batch(executor: BatchExecutor, calls: Sequence[Call]) -> list[Ending]:
+    """Run calls of a batch job together; see `run_call`."""
+    if not calls[0].job.is_async:
+        return executor.run_together(calls)
+    return _on_new_loop(partial(executor.arun_together, calls))
+
+
+async def arun_batch(executor: BatchExecutor, calls: Sequence[Call]) -> list[Ending]:
+    """Run calls of a batch job together; see `arun_call`."""
+    if calls[0].job.is_async:
+        return await executor.arun_together(calls)
+    return await _aside(partial(executor.run_together, calls))
 
 
 async def _aside(function: Callable[[], T]) -> T:
@@ -305,13 +331,22 @@ async def _aside(function: Callable[[], T]) -> T:
     return await threads.in_thread(function)
 
 
-def _run_async(executor: BatchExecutor, call: Call) -> Ending:
-    """Run a call on a new event loop. Its Django calls run in this thread, whose transaction a TestCase uses."""
+def _on_new_loop(run: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine on a new event loop, in another thread if this thread runs one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _run_async(run)
+    return in_thread(partial(_run_async, run))
+
+
+def _run_async(run: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine on a new event loop. Its Django calls run in this thread, whose transaction a TestCase uses."""
     asgiref = sys.modules.get("asgiref.sync")
     if asgiref is None:
-        return asyncio.run(executor.arun(call))
-    ending: Ending = asgiref.async_to_sync(executor.arun)(call)
-    return ending
+        return asyncio.run(run())
+    value: T = asgiref.async_to_sync(run)()
+    return value
 
 
 def in_thread(function: Callable[[], T]) -> T:

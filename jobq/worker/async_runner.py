@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from contextvars import Context, copy_context
 from time import monotonic
@@ -20,10 +20,12 @@ from jobq import extras
 from jobq.client.clock import boot_ns
 from jobq.client.waiter import GRACE_S, lateness
 from jobq.errors import ConfigError, JobAborted, UnavailableError
+from jobq.jobs.batch_executor import TakeEnding
 from jobq.jobs.context import Call, running
 from jobq.jobs.forks import ForkedProcessError, leave
 from jobq.queue.types import Ending, Lease, Message
 from jobq.worker import logger
+from jobq.worker.batches import batch_sizes, groups
 from jobq.worker.child import Child, Next, Runner
 from jobq.worker.scheduling import GATHER_S, EndingPace
 from jobq.worker.shared_state import COUNT, Control, Phase
@@ -53,15 +55,16 @@ def loop_library(name: str = "auto") -> ModuleType:
 
 
 class StartedCall(NamedTuple):
-    """A starting or waiting call, with its queue and its slot."""
+    """A starting or waiting call, with its queue and its slot; `calls` has all calls of a batch by slot."""
 
     queue: int
     slot: int
     call: Call
+    calls: Mapping[int, Call] | None = None
 
 
 class JobRun(asyncio.Task[None]):
-    """Runs one call. Only the worker and the job itself may cancel it, not another job that cancels all tasks."""
+    """Runs one call, or a batch. Only the worker and the job itself may cancel it, not a job that cancels all tasks."""
 
     def __init__(
         self,
@@ -72,7 +75,10 @@ class JobRun(asyncio.Task[None]):
         on_cut_short: Callable[[asyncio.Task[None]], None],
     ) -> None:
         """Prepare a run with its own context. `on_cut_short` is called when a cancelled run ends."""
-        self.index, self.slot, self.call = run
+        self.index, self.slot, self.call, self.calls = run
+        #: As in ThreadRun.
+        self.began, self.ended = False, set[int]()
+        self.first: Ending | None = None
         #: Why it is cancelled.
         self.why = ""
         self._on_cut_short = on_cut_short
@@ -105,8 +111,8 @@ class AsyncRunner(Runner):
         # loop.
         self._waiting: deque[StartedCall] = deque()
         self._for_threads: deque[ThreadRun] = deque()
-        # Runs in threads that must not begin, because their messages will be returned.
-        self._withdrawn: list[ThreadRun] = []
+        # Messages that must not begin, and will be returned: queue and slot.
+        self._withdrawn: deque[tuple[int, int]] = deque()
         # A message with a crash on record, which waits until it can run alone.
         self._alone: StartedCall | None = None
         # The last message to run alone.
@@ -116,6 +122,13 @@ class AsyncRunner(Runner):
         self._most = settings.threads
         if any(job.is_async for job in child.executor.registry):
             self._most = max(settings.concurrency, settings.threads)
+        queues = [name for name, _ in settings.queues]
+        # Maximum number of calls in a batch, by queue; 0 for none.
+        self._batches = batch_sizes(child.executor.registry, queues)
+        # Ended calls of running batches, from any thread.
+        self._ended_calls: deque[tuple[JobRun | ThreadRun, int, Ending]] = deque()
+        # Whether the loop knows that calls ended.
+        self._notified = False
         self._pace = EndingPace(max(settings.concurrency, settings.prefetch))
         # Number of jobs ended since the last report.
         self._nended = 0
@@ -143,7 +156,7 @@ class AsyncRunner(Runner):
     @property
     def nuncounted(self) -> int:
         """Return the ended runs of threads that the loop doesn't know about yet."""
-        return self._child.slots.count_ended(list(self._threads.runs))
+        return self._child.slots.count_ended(list(self._threads.runs)) + len(self._ended_calls)
 
     def room(self, index: int, freed: int = 0) -> int:
         """Number of messages to fetch: up to the limits plus a prefetch; 0 while a message runs alone.
@@ -159,6 +172,9 @@ class AsyncRunner(Runner):
         most = self._most + self._pace.nahead
         nused = COUNT - nfree - child.queues.nlate
         nheld = len(self._runs) + self._nwaiting
+        if any(self._batches):
+            # A batch has many slots, so slots don't tell how much runs.
+            return min(nfree + freed, self._batches[index] or most - nheld) if nheld < most else 0
         return min(nfree + freed, most - nused + freed, most - nheld)
 
     def drive(self) -> None:
@@ -223,8 +239,7 @@ class AsyncRunner(Runner):
             await self._changed.wait()
             return
         if self._withdrawn:
-            withdrawn, self._withdrawn = self._withdrawn, []
-            self._give_back([(run.index, run.slot) for run in withdrawn])
+            self._give_back([self._withdrawn.popleft() for _ in range(len(self._withdrawn))])
         if self._nwaiting and child.leaving():
             self._give_back_waiting()
         if self._nended:
@@ -281,20 +296,33 @@ class AsyncRunner(Runner):
             for slot, message in zip(slots, messages, strict=True)
         ]
         child.slots.reading_done()
-        for slot, message, call in zip(slots, messages, calls, strict=True):
+        for slot, call in zip(slots, calls, strict=True):
             if isinstance(call, Ending):
                 if child.slots.start(slot):
                     self._ended(index, slot, call)
                 else:
                     child.queues.give_back(index, (slot,))
-            elif message.ncrashes and (self._runs or self._nwaiting):
-                self._alone = StartedCall(index, slot, call)
-            else:
+            elif call.job.settings.batch is None:
                 self._put_behind(StartedCall(index, slot, call))
+        self._put_batches_behind(index, zip(slots, calls, strict=True))
         self._start_waiting()
 
+    def _put_batches_behind(self, index: int, calls: Iterable[tuple[int, Call | Ending]]) -> None:
+        batched = [
+            (slot, call)
+            for slot, call in calls
+            if isinstance(call, Call) and call.job.settings.batch is not None
+        ]
+        for group in groups(batched):
+            members = {slot: call for slot, call in group if isinstance(call, Call)}
+            slot, call = next(iter(members.items()))
+            self._batches[index] = max(self._batches[index], call.job.settings.batch or 0)
+            self._put_behind(StartedCall(index, slot, call, members))
+
     def _put_behind(self, started_call: StartedCall) -> None:
-        if started_call.call.job.is_async:
+        if started_call.call.message.ncrashes and (self._runs or self._nwaiting):
+            self._alone = started_call
+        elif started_call.call.job.is_async:
             self._waiting.append(started_call)
         else:
             self._for_threads.append(ThreadRun(*started_call))
@@ -304,10 +332,11 @@ class AsyncRunner(Runner):
 
     def _start(self, started: StartedCall) -> None:
         assert self._loop is not None
-        index, slot, call = started
+        index, slot, call, calls = started
+        coroutine = self._run(index, slot, call) if calls is None else self._run_batch(slot)
         # This may be called while another job ends, in that job's context.
         context = self._context.copy()
-        run = JobRun(self._run(index, slot, call), self._loop, started, context, self._on_done)
+        run = JobRun(coroutine, self._loop, started, context, self._on_done)
         self._note(run)
 
     def _note(self, run: JobRun | ThreadRun) -> None:
@@ -349,11 +378,25 @@ class AsyncRunner(Runner):
         self._note(run)
         self._threads.note(run)
         # Only now: waiting messages may have been taken back.
-        if slots.asks(Control.HURRY) or not slots.start(
-            run.slot, kill_after_s(run.call.job), in_thread=True
-        ):
+        if slots.asks(Control.HURRY) or not self._begins(run, in_thread=True):
             run.why = run.why or WITHDRAWN
         return run
+
+    def _begins(self, run: JobRun | ThreadRun, in_thread: bool) -> bool:
+        """Start the messages of a run, in any thread; return False if its message can't start, or a batch's first."""
+        slots, limit_s = self._child.slots, kill_after_s(run.call.job)
+        if not slots.start(run.slot, limit_s, in_thread):
+            return False
+        run.began = True
+        if run.calls is not None:
+            started = {
+                slot: call
+                for slot, call in run.calls.items()
+                if slot == run.slot or slots.start(slot, limit_s, in_thread)
+            }
+            self._withdrawn.extend((run.index, slot) for slot in run.calls if slot not in started)
+            run.calls = started
+        return True
 
     def _on_done(self, run: asyncio.Task[None]) -> None:
         assert isinstance(run, JobRun)
@@ -361,6 +404,9 @@ class AsyncRunner(Runner):
             return
         del self._runs[run.slot]
         child, message = self._child, run.call.message
+        if run.calls is not None:
+            self._on_batch_over(run, None if run.cancelled() else run.exception())
+            return
         if run.cancelled():
             child.queues.release(run.index, [Lease(message.mid, message.token)])
             child.slots.free((run.slot,))
@@ -369,17 +415,115 @@ class AsyncRunner(Runner):
         self._broke(run, run.exception())
 
     def _broke(self, run: JobRun | ThreadRun, error: BaseException | None) -> None:
-        message = run.call.message
-        logger.error(
-            "%s %s raised an error outside the job", run.call.job.name, message.mid, exc_info=error
-        )
-        self._ended(
-            run.index,
-            run.slot,
-            Ending(mid=message.mid, token=message.token, outcome="crashed", reason=repr(error)),
+        for slot, call in ({run.slot: run.call} if run.calls is None else run.calls).items():
+            if slot not in run.ended:
+                message = call.message
+                logger.error(
+                    "%s %s raised an error outside the job",
+                    call.job.name,
+                    message.mid,
+                    exc_info=error,
+                )
+                crashed = Ending(
+                    mid=message.mid, token=message.token, outcome="crashed", reason=repr(error)
+                )
+                self._ended(run.index, slot, crashed)
+
+    # Batches.
+
+    def _take_endings(self, run: JobRun | ThreadRun) -> TakeEnding:
+        """Return a function that takes the endings of a batch's calls, from any thread."""
+        child, places = self._child, list(run.calls or ())
+
+        def take(position: int, ending: Ending) -> None:
+            slot = places[position]
+            if slot == run.slot:
+                run.first = ending
+                child.slots.ended(slot, ending.outcome == "done" and ending.result is None)
+                return
+            # In this order, because a marked call must be in the list.
+            self._ended_calls.append((run, slot, ending))
+            child.queues.mark_ended(slot, ending)
+            if not self._notified and self._loop is not None:
+                self._notified = True
+                with suppress(RuntimeError):  # the loop is closed: this process ends
+                    self._loop.call_soon_threadsafe(self._keep_ended_calls)
+
+        return take
+
+    def _keep_ended_calls(self) -> None:
+        # Before looking, so that later ends notify again.
+        self._notified = False
+        while self._ended_calls:
+            run, slot, ending = self._ended_calls.popleft()
+            run.ended.add(slot)
+            self._ended(run.index, slot, ending)
+
+    def _is_lost(self, run: JobRun | ThreadRun) -> bool:
+        slots = self._child.slots
+        if run.calls is None:
+            return slots.is_lost(run.slot)
+        return slots.are_lost(slot for slot in run.calls if slot not in run.ended)
+
+    async def _run_batch(self, slot: int) -> None:
+        child, run = self._child, self._runs[slot]
+        assert isinstance(run, JobRun)
+        child.executor.home.only(_ELSEWHERE)
+        try:
+            if self._begins(run, in_thread=False):
+                places = list(run.calls or ())
+                try:
+                    await child.executor.arun_calls(
+                        list((run.calls or {}).values()),
+                        self._take_endings(run),
+                        lambda: bool(run.why) or self._failing,
+                        lambda position: child.slots.is_lost(places[position]),
+                    )
+                finally:
+                    if child.context.signals.touched:
+                        child.context.signals.after_job(run.call.job.name)
+        except (asyncio.CancelledError, JobAborted) as stopped:
+            if self._failing:  # its calls stay RUNNING, and are charged with this child's death
+                del self._runs[slot]
+                raise
+            run.why = run.why or child.abort or str(stopped) or "cancelled"
+        except BaseException:
+            run.add_done_callback(self._on_done)
+            raise
+        self._runs.pop(slot, None)
+        self._on_batch_over(run, None)
+
+    def _on_batch_over(self, run: JobRun | ThreadRun, error: BaseException | None) -> None:
+        child = self._child
+        self._keep_ended_calls()
+        self._nended += 1
+        if run.first is not None:
+            run.ended.add(run.slot)
+            self._ended(run.index, run.slot, run.first)
+        calls = run.calls or {}
+        if not run.began:
+            self._withdrawn.extend((run.index, slot) for slot in calls)
+        elif run.why:
+            for slot, call in calls.items():
+                if slot not in run.ended:
+                    child.stopped(run.index, slot, call, run.why)
+        else:
+            self._broke(run, error)
+        self._changed.set()
+
+    def _run_calls_in_thread(self, run: ThreadRun, calls: Mapping[int, Call]) -> None:
+        slots, places = self._child.slots, list(calls)
+        self._child.executor.run_calls(
+            list(calls.values()),
+            self._take_endings(run),
+            run.is_stopped,
+            lambda position: slots.is_lost(places[position]),
         )
 
-    def _run_in_thread(self, run: ThreadRun) -> Ending:
+    def _run_in_thread(self, run: ThreadRun) -> Ending | None:
+        if run.calls is not None:
+            self._run_calls_in_thread(run, run.calls)
+            return None
         ending = self._child.executor.run(run.call, run.is_stopped)
         # In this thread: the run is over even if this child dies before the main thread sees that.
         self._child.queues.mark_ended(run.slot, ending)
@@ -387,11 +531,14 @@ class AsyncRunner(Runner):
 
     def _on_thread_over(self, run: ThreadRun) -> None:
         del self._runs[run.slot]
+        if run.calls is not None:
+            self._on_batch_over(run, run.error)
+            return
         self._nended += 1
         if run.ending is not None:
             self._ended(run.index, run.slot, run.ending)
         elif run.why == WITHDRAWN:
-            self._withdrawn.append(run)
+            self._withdrawn.append((run.index, run.slot))
             self._changed.set()
         elif run.why:
             self._child.stopped(run.index, run.slot, run.call, run.why)
@@ -503,7 +650,7 @@ class AsyncRunner(Runner):
         child.drain_signals()
         hurried = child.slots.asks(Control.HURRY)
         for run in list(self._runs.values()):
-            if child.slots.is_lost(run.slot):
+            if self._is_lost(run):
                 run.stop("lost")
             elif hurried:
                 run.stop("hurry")
@@ -519,11 +666,15 @@ class AsyncRunner(Runner):
         if self._alone:
             waiting.append(self._alone)
             self._alone = None
-        places = [(index, slot) for index, slot, _ in waiting]
+        places = [
+            (started.queue, slot)
+            for started in waiting
+            for slot in started.calls or (started.slot,)
+        ]
         with suppress(IndexError):
             while True:  # one by one, since threads take from it
                 run = self._for_threads.popleft()
-                places.append((run.index, run.slot))
+                places += [(run.index, slot) for slot in run.calls or (run.slot,)]
         self._give_back(places)
 
     def _give_back(self, places: Sequence[tuple[int, int]]) -> None:

@@ -69,7 +69,6 @@ def run_worker(
     connections = OpenConnections()
     if not _loaded(load, registry, settings.allow_threads):
         return exit_codes.BOOT
-    _check_batches(registry, settings)
     if not settings.queues:
         settings = replace(settings, queues=tuple((name, 1) for name in declared(registry)))
     _await_server(client, settings)
@@ -197,22 +196,6 @@ def _loaded(load: Callable[[], Sequence[str]], registry: Registry, allow_threads
         tell(f"{what}; name the modules that hold jobs with --import")
         return False
     return True
-
-
-def _check_batches(registry: Registry, settings: WorkerSettings) -> None:
-    """ConfigError if this worker would run its batch jobs in threads or next to an event loop."""
-    batch = next((job.name for job in registry if job.settings.batch is not None), None)
-    if batch is None:
-        return
-    with_loop = next((job.name for job in registry if job.is_async), None)
-    if settings.threads > 1 or with_loop is not None:
-        what = (
-            f"--threads {settings.threads}" if with_loop is None else f"the async job {with_loop}"
-        )
-        raise ConfigError(
-            f"job {batch} takes batches, which need a worker without threads and async jobs, but there is {what}; put "
-            "batch jobs in a module of their own, and start another worker with --import for that module"
-        )
 
 
 @contextmanager

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from time import monotonic
 
 from jobq.errors import JobAborted
 from jobq.jobs.context import Call
 from jobq.queue.types import Ending, Message
+from jobq.worker.batches import Group, batch_sizes, groups
 from jobq.worker.child import Child, Next, Runner
 from jobq.worker.scheduling import BatchSize
 from jobq.worker.timers import kill_after_s
@@ -17,8 +18,6 @@ from jobq.worker.timers import kill_after_s
 MIN_BATCH, SHORT_S = 4, 0.01
 #: About how long a fetch takes.
 FETCH_S = 0.002
-#: Messages to run together, each with its slot.
-Group = list[tuple[int, Call | Ending]]
 
 
 class SyncRunner(Runner):
@@ -29,13 +28,10 @@ class SyncRunner(Runner):
     def __init__(self, child: Child) -> None:
         self._child = child
         settings = child.settings
-        together = dict.fromkeys([name for name, _ in settings.queues], 0)
-        for job in child.executor.registry:
-            if job.settings.batch is not None and job.queue in together:
-                together[job.queue] = max(together[job.queue], job.settings.batch)
+        queues = [name for name, _ in settings.queues]
         self._sizes = [
             BatchSize(settings.prefetch, settings.prefetch_s, number)
-            for number in together.values()
+            for number in batch_sizes(child.executor.registry, queues)
         ]
 
     @property
@@ -103,30 +99,17 @@ class SyncRunner(Runner):
     def _begin_batches(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
         """Run the messages of a queue with a batch job: its calls together, and other jobs one by one."""
         child, began, nran = self._child, monotonic(), 0
-        for group in self._groups(index, slots, messages):
+        resolved = (
+            (slot, child.resolve(slot, index, message))
+            for slot, message in zip(slots, messages, strict=True)
+        )
+        for group in groups(resolved):
             if child.draining:
                 break
             nran += self._run_group(index, group)
             if child.queues.has_unsafe_endings() and not child.report():
                 break
         self._ran(index, slots, nran, began)
-
-    def _groups(
-        self, index: int, slots: Sequence[int], messages: Sequence[Message]
-    ) -> Iterator[Group]:
-        """Decode the messages, and yield calls to run together: once there are enough, or at the end."""
-        gathered: dict[str, Group] = {}
-        for slot, message in zip(slots, messages, strict=True):
-            call = self._child.resolve(slot, index, message)
-            most = call.job.settings.batch if isinstance(call, Call) else None
-            if most is None or not isinstance(call, Call):
-                yield [(slot, call)]
-                continue
-            group = gathered.setdefault(call.job.name, [])
-            group.append((slot, call))
-            if len(group) == most:
-                yield gathered.pop(call.job.name)
-        yield from gathered.values()
 
     def _run_group(self, index: int, group: Group) -> int:
         """Run calls of a batch job, or any single message; return how many were started."""

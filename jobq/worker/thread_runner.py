@@ -10,7 +10,7 @@ import asyncio
 import ctypes
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from queue import SimpleQueue
 from time import monotonic
@@ -38,10 +38,20 @@ _NOTHING = ctypes.py_object()
 
 
 class ThreadRun:
-    """One call in a thread. Other threads may interrupt it, but not after its end."""
+    """One call in a thread, or the calls of a batch. Other threads may interrupt it, but not after its end."""
 
-    def __init__(self, index: int, slot: int, call: Call) -> None:
+    def __init__(
+        self, index: int, slot: int, call: Call, calls: Mapping[int, Call] | None = None
+    ) -> None:
         self.index, self.slot, self.call = index, slot, call
+        #: The calls of a batch by slot, with its first call; None for a single call.
+        self.calls = calls
+        #: Whether its messages were started.
+        self.began = False
+        #: Slots of ended calls of a batch. Other messages may use them now.
+        self.ended: set[int] = set()
+        #: The ending of a batch's first call, whose slot stands for the run until it is over.
+        self.first: Ending | None = None
         #: Why it is stopped.
         self.why = ""
         #: How it ended, or its exception; neither if it was stopped before it began.
@@ -128,8 +138,8 @@ class ThreadRun:
             self._timed_out = True
 
 
-#: Runs the call to its ending, in its thread.
-RunCall = Callable[[ThreadRun], Ending]
+#: Runs the call to its ending, in its thread. A batch has an ending for each call, so it returns None.
+RunCall = Callable[[ThreadRun], Ending | None]
 
 
 class JobThreads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
@@ -382,3 +383,90 @@ def test_function_is_not_called_when_no_call_is_admitted(registry: Registry, bat
     seen: list[Any] = []
     ended = batches(batch_job(registry, seen.append, limits=[AtMost(0)]), [(1,), (2,)])
     assert (outcomes(ended), seen) == (["snooze", "snooze"], [])
+
+
+# Async functions.
+
+
+def run_async(batches: Batches, calls: list[Call], **how: Any) -> list[Ending]:
+    """The endings by position."""
+    batches.took = []
+    take = lambda *ended: batches.took.append(ended)  # noqa: E731
+    asyncio.run(batches.executor.arun_calls(calls, take, **how))
+    by_position = dict(batches.took)
+    return [by_position[position] for position in range(len(calls))]
+
+
+def test_async_calls_end_one_by_one(registry: Registry, batches: Batches):
+    seen: list[int] = []
+
+    async def double(calls: Calls[int]) -> list[int]:
+        calls.fail(0, Dead("no use"))
+        await asyncio.sleep(0)
+        seen.append(len(batches.took))
+        return [2 * call.args[0] for call in calls]
+
+    calls = batches.calls(batch_job(registry, double, result_ttl=60), [(1,), (2,), (3,)])
+    ended = run_async(batches, calls)
+    assert (outcomes(ended), seen) == (["dead", "done", "done"], [1])
+    assert results(ended[1:]) == [4, 6]
+
+
+def test_async_timeout_fails_open_calls(registry: Registry, batches: Batches):
+    async def wait(calls: Calls[int]) -> None:
+        calls.done(0)
+        await asyncio.sleep(60)
+
+    calls = batches.calls(batch_job(registry, wait, timeout=0.01), [(1,), (2,)])
+    ended = run_async(batches, calls)
+    assert outcomes(ended) == ["done", "retry"]
+    assert "ran past its timeout of 0.01 s" in ended[1].traceback
+
+
+def test_async_stop_passes_on_and_keeps_the_endings_so_far(registry: Registry, batches: Batches):
+    async def wait(calls: Calls[int]) -> None:
+        calls.done(1)
+        await asyncio.sleep(60)
+
+    calls = batches.calls(batch_job(registry, wait), [(1,), (2,)])
+
+    async def main() -> None:
+        take = lambda *ended: batches.took.append(ended)  # noqa: E731
+        task = asyncio.create_task(batches.executor.arun_calls(calls, take, lambda: True))
+        while not batches.took:
+            await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(main())
+    assert [(at, ending.outcome) for at, ending in batches.took] == [(1, "done")]
+
+
+def test_async_middleware_runs_once_and_limits_admit_each_call(
+    registry: Registry, batches: Batches
+):
+    seen: list[Any] = []
+
+    class Noted:
+        run = None
+
+        async def arun(self, context: Any, next: Callable[[], Any]) -> Any:
+            seen.append((context.mid, context.is_of(calls[2])))
+            return await next()
+
+    class Limit(AtMost):
+        async def aadmit(self, call: Call, worker: str) -> Any:
+            return self.admit(call, worker)
+
+        async def aleave(self) -> None:
+            self.leave()
+
+    async def count(calls: Calls[int]) -> None:
+        seen.append(len(calls))
+
+    registry.middleware.add(Noted())
+    limit = Limit(2)
+    calls = batches.calls(batch_job(registry, count, limits=[limit]), [(1,), (2,), (3,)])
+    assert outcomes(run_async(batches, calls)) == ["done", "done", "snooze"]
+    assert (seen, limit.inside) == ([("mid-0 (+1)", True), 2], 0)

@@ -106,8 +106,6 @@ def test_declaration_is_refused_with_the_remedy(
 
 
 def test_function_is_refused_unless_it_takes_calls(registry: Registry):
-    async def later(calls: Calls[int]) -> None: ...
-
     def two(calls: Calls[int], more: int) -> None: ...
 
     def wrong(calls: list[int]) -> None: ...
@@ -117,7 +115,6 @@ def test_function_is_refused_unless_it_takes_calls(registry: Registry):
     def undefined(calls: Calls[Nowhere]) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
     for function, error in (
-        (later, "use a plain def"),
         (two, "takes all calls as one argument"),
         (wrong, "write Calls"),
         (hidden, "not under TYPE_CHECKING"),

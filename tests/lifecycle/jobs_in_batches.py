@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
 
 from jobq import Calls, Dead, JobAborted, job
-from tests.lifecycle.jobs_at_work import HERE, gate, note
+from tests.lifecycle.jobs_at_work import HERE, ajob, gate, note, rest
 
 TOGETHER = {**HERE, "batch": 10}
 
@@ -65,5 +66,38 @@ def overlong_together(calls: Calls[str, str]) -> None:
     """The first time past its timeout."""
     note_all(calls, "start")
     if calls[0].attempt == 1:
-        time.sleep(60)
+        rest()
     note_all(calls, "end")
+
+
+@ajob(name="atogether", result_ttl="1m", **TOGETHER)
+async def atogether(calls: Calls[str, str]) -> list[str]:
+    """Run `together` on the event loop."""
+    await asyncio.sleep(0.001)
+    return together.function(calls)
+
+
+@ajob(name="aone_by_one", **TOGETHER)
+async def aone_by_one(calls: Calls[str, str]) -> None:
+    """Ends good calls on the event loop, then waits for its gate."""
+    note_all(calls, "start")
+    for at, call in enumerate(calls):
+        if call.args[1].startswith("good"):
+            calls.done(at)
+    note(calls[0].args[0], "batch", "ended", open=len(calls.open))
+    try:
+        while not gate(calls[0].args[0], "batch").exists():
+            await asyncio.sleep(0.005)
+            for call in calls:
+                if not call.lease_valid():
+                    note(call.args[0], call.args[1], "lost")
+    except asyncio.CancelledError:
+        note(calls[0].args[0], "batch", "aborted")
+        raise
+
+
+@ajob(name="akills_together", **TOGETHER)
+async def akills_together(calls: Calls[str, str]) -> None:
+    """Run `kills_together` on the event loop."""
+    await asyncio.sleep(0.001)
+    kills_together.function(calls)

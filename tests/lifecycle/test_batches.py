@@ -6,21 +6,31 @@ import signal
 
 import pytest
 
-from jobq.cli.exits import USAGE
 from jobq.worker import exit_codes
 
 from .conftest import until
 from .jobs_in_batches import together
 
 MODULE = "tests.lifecycle.jobs_in_batches"
-pytestmark = [pytest.mark.main_thread, pytest.mark.one_server]
+pytestmark = pytest.mark.one_server
+
+#: Prefix of the job's name, and options of the worker. Tests of `main` and `threads` have no event loop for jobs.
+RUNNERS = [
+    pytest.param("", (), id="main", marks=pytest.mark.main_thread),
+    pytest.param("", ("--threads", "2"), id="threads", marks=pytest.mark.main_thread),
+    pytest.param("a", (), id="loop", marks=pytest.mark.loop),
+]
+IN_EACH = pytest.mark.parametrize(("kind", "options"), RUNNERS)
 
 
-def test_worker_runs_waiting_messages_together_and_stores_each_result(queue, start, send, ledger):
+@IN_EACH
+def test_worker_runs_waiting_messages_together_and_stores_each_result(
+    queue, start, send, ledger, kind, options
+):
     names = [f"n{number}" for number in range(25)]
     for name in names:
-        send("together", name)
-    worker = start("--processes", "1", "--burst", module=MODULE)
+        send(f"{kind}together", name)
+    worker = start("--processes", "1", "--burst", *options, module=MODULE)
     assert worker.wait() == 0
     batches = {tuple(line["batch"]) for line in ledger.lines("start")}
     assert sorted(map(len, batches)) == [5, 10, 10]
@@ -31,11 +41,14 @@ def test_worker_runs_waiting_messages_together_and_stores_each_result(queue, sta
     assert queue.admin.fsck() == []
 
 
-def test_killed_batch_keeps_ended_calls_and_runs_the_others_alone(queue, start, send, ledger):
+@IN_EACH
+def test_killed_batch_keeps_ended_calls_and_runs_the_others_alone(
+    queue, start, send, ledger, kind, options
+):
     names = [*(f"n{number}" for number in range(5)), "poison"]
     for name in names:
-        send("kills_together", name)
-    worker = start("--processes", "1", "--crash-limit", "3", module=MODULE)
+        send(f"{kind}kills_together", name)
+    worker = start("--processes", "1", "--crash-limit", "3", *options, module=MODULE)
     until(lambda: queue.admin.dead() and queue.admin.counts().messages == 0)
     assert worker.stop() == 0
     attempts = {name: [line["attempt"] for line in ledger.lines("start", name)] for name in names}
@@ -47,21 +60,17 @@ def test_killed_batch_keeps_ended_calls_and_runs_the_others_alone(queue, start, 
     assert queue.admin.fsck() == []
 
 
-def test_worker_with_threads_is_refused(start):
-    worker = start("--threads", "2", "--burst", module=MODULE)
-    assert worker.wait() == USAGE
-    assert "takes batches, which need a worker without threads" in worker.log
-
-
 @pytest.mark.long
-def test_ended_calls_are_reported_while_the_function_runs(queue, start, send, ledger):
-    for name in ("good", "bad", "dead", "open"):
+@pytest.mark.main_thread
+@pytest.mark.parametrize("options", [(), ("--threads", "2")], ids=["main", "threads"])
+def test_ended_calls_are_reported_while_the_function_runs(queue, start, send, ledger, options):
+    for name in ("open", "good", "bad", "dead"):
         send("one_by_one", name)
-    worker = start("--processes", "1", module=MODULE)
+    worker = start("--processes", "1", *options, module=MODULE)
     until(lambda: ledger.lines("ended"))
     until(lambda: queue.status("good").word in ("nil", "done-awaiting-gc"))
     until(lambda: [one.mid for one in queue.admin.dead()] == ["dead"])
-    assert queue.status("bad").word.startswith("queued")
+    until(lambda: len(ledger.lines("start", "bad")) == 1 + len(options) // 2)
     assert queue.status("open").word == "locked"
     ledger.gate("batch").touch()
     until(lambda: queue.admin.counts().messages == 0)
@@ -71,10 +80,13 @@ def test_ended_calls_are_reported_while_the_function_runs(queue, start, send, le
 
 
 @pytest.mark.long
-def test_cancelled_call_is_lost_and_the_batch_stops_when_all_are(queue, start, send, ledger):
-    for name in ("a", "b", "good"):
-        send("one_by_one", name)
-    worker = start("--processes", "1", "--lease", "3s", module=MODULE)
+@IN_EACH
+def test_cancelled_call_is_lost_and_the_batch_stops_when_all_are(
+    queue, start, send, ledger, kind, options
+):
+    for name in ("good", "a", "b"):
+        send(f"{kind}one_by_one", name)
+    worker = start("--processes", "1", "--lease", "3s", *options, module=MODULE)
     until(lambda: ledger.lines("ended"))
     queue.cancel("a")
     until(lambda: ledger.lines("lost", "a"))
@@ -87,29 +99,56 @@ def test_cancelled_call_is_lost_and_the_batch_stops_when_all_are(queue, start, s
 
 
 @pytest.mark.long
-def test_hurried_batch_returns_its_open_calls_uncharged(queue, start, send, ledger):
+@IN_EACH
+def test_hurried_batch_returns_its_open_calls_uncharged(queue, start, send, ledger, kind, options):
     for name in ("a", "b", "good"):
-        send("one_by_one", name)
-    worker = start("--processes", "1", module=MODULE)
+        send(f"{kind}one_by_one", name)
+    worker = start("--processes", "1", *options, module=MODULE)
     until(lambda: ledger.lines("ended"))
     worker.send(signal.SIGTERM)
-    until(lambda: "drain" in worker.log or "stop" in worker.log)
+    until(lambda: "draining" in worker.log)
     worker.send(signal.SIGTERM)
     assert worker.wait() == exit_codes.FORCED
     assert ledger.lines("aborted")
     left = {name: queue.status(name) for name in ("a", "b", "good")}
-    assert {name: one.word for name, one in left.items()}["a"] == "queued"
+    assert (left["a"].word, left["b"].word) == ("queued", "queued")
     assert (left["a"].attempts, left["b"].attempts) == (0, 0)
     assert left["good"].word != "queued"
 
 
 @pytest.mark.long
-def test_timeout_of_a_batch_fails_its_calls_and_they_run_again(queue, start, send, ledger):
+@pytest.mark.main_thread
+@pytest.mark.parametrize("options", [(), ("--threads", "2")], ids=["main", "threads"])
+def test_timeout_of_a_batch_fails_its_calls_and_they_run_again(queue, start, send, ledger, options):
     for name in ("a", "b"):
         send("overlong_together", name)
-    worker = start("--processes", "1", module=MODULE)
+    worker = start("--processes", "1", *options, module=MODULE)
     until(lambda: queue.admin.counts().messages == 0)
     assert worker.stop() == 0
     assert sorted(line["name"] for line in ledger.lines("end")) == ["a", "b"]
     assert {line["attempt"] for line in ledger.lines("end")} == {2}
     assert worker.log.count("ran past its timeout of 0.3 s") >= 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "options"), RUNNERS[1:])
+def test_other_jobs_run_next_to_a_batch_and_in_the_places_of_its_ended_calls(
+    queue, start, send, ledger, kind, options
+):
+    batch = ["open", *(f"good{number}" for number in range(8))]
+    for name in batch:
+        send(f"{kind}one_by_one", name)
+    worker = start("--processes", "1", *options, module=MODULE)
+    until(lambda: ledger.lines("ended"))
+    until(lambda: queue.admin.counts().messages == 1)
+    quick = [f"q{number}" for number in range(30)]
+    for name in quick:
+        send("quick", name)
+    until(lambda: ledger.names("end") == set(quick))
+    assert queue.status("open").word == "locked"
+    ledger.gate("batch").touch()
+    until(lambda: queue.admin.counts().messages == 0)
+    assert worker.stop() == 0
+    assert sorted(line["name"] for line in ledger.lines("start")) == sorted(batch)
+    assert len(ledger.lines("end")) == len(quick)
+    assert not queue.admin.dead() and queue.admin.fsck() == []

@@ -64,6 +64,21 @@ def test_drain_in_an_event_loop_runs_calls_together(jobq, registry, sizes):
     assert sizes == [[1, 2]]
 
 
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_drain_runs_calls_of_an_async_job_together(jobq, registry, sizes, in_loop):
+    @package.job(batch=3, name="later", registry=registry, result_ttl=60)
+    async def later(calls: Calls[int]) -> list[int]:
+        await asyncio.sleep(0)
+        sizes.append([call.args[0] for call in calls])
+        return [2 * call.args[0] for call in calls]
+
+    receipts = later.enqueue_many([(1,), (2,), (3,), (4,)])
+    drained = asyncio.run(jobq.adrain()) if in_loop else jobq.drain()
+    assert (drained, sizes) == (DrainResult(done=4), [[1, 2, 3], [4]])
+    assert [receipt.result(timeout=1) for receipt in receipts] == [2, 4, 6, 8]
+    assert jobq.run_job(later, 5).value == 10
+
+
 def test_drain_returns_fetched_calls_after_its_limit(jobq, registry, sizes):
     add = adding(registry, sizes)
     add.enqueue_many([(1,), (2,), (3,), (4,)])

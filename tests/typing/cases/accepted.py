@@ -217,6 +217,12 @@ def measure_all(calls: Calls[str]) -> list[int]:
     return [len(call.args[0]) for call in calls]
 
 
+@job(batch=10, result_ttl=60)
+async def fetch_all(calls: Calls[str]) -> list[bytes]:
+    return [call.args[0].encode() for call in calls]
+
+
+assert_type(fetch_all, BatchJob[[str], bytes])
 assert_type(send_all, BatchJob[[str, int], Any])
 assert_type(measure_all.enqueue("a"), Receipt[int])
 assert_type(measure_all.options(delay=5).enqueue("a").result(), int)
