@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from jobq import Queue, connect
+from jobq.cli import check as commands
+from jobq.queue.load import LoadWatch
 
 from ..client.deployments import HOST, Node, Spread, Watched, wait_for
 from ..conftest import binary
@@ -92,6 +98,37 @@ def test_doctor_warns_when_one_lost_shard_stops_the_others(doctor: Any, spread: 
 
     assert (whole["level"], whole["node"]) == ("ok", "")
     assert bad["node"] == name(spread.nodes[0])
+
+
+def test_doctor_names_the_busy_queue_of_each_node(
+    doctor: Any, spread: Spread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = ",".join(f"{HOST}:{node.port}" for node in spread.nodes)
+    client = connect(f"redis+cluster://{hosts}")
+    queues = {
+        client.topology.locate(queue.wake_key): queue
+        for queue in (Queue(f"q{n}", client) for n in range(20))
+    }
+    assert len(queues) == 3
+
+    def work(_: float) -> None:
+        for queue in queues.values():
+            queue.enqueue_many([b"x"] * 100)
+
+    for queue in queues.values():
+        queue.register()
+    # A nearly constant clock makes any server busy.
+    monkeypatch.setattr(
+        commands, "LoadWatch", partial(LoadWatch, wait=work, now=count(0, 1e-6).__next__)
+    )
+    busy = {record["node"]: record for record in found(doctor("--json"), "cpu")}
+    assert {f"{HOST}:{place[1]}": queue.name for place, queue in queues.items()} == {
+        node: record["value"].split()[1] for node, record in busy.items()
+    }
+    assert all(record["level"] == "warn" for record in busy.values())
+    for queue in queues.values():
+        queue.admin.clear()
+    client.close()
 
 
 def test_doctor_fails_and_judges_the_others_when_a_node_is_away(line: Any, tmp_path: Path) -> None:

@@ -175,4 +175,4 @@ def test_metrics_of_the_application_are_served_with_the_workers(served, send, le
     folder.joinpath("counter_1.db").write_bytes(b"broken")
     assert "jobq_slots" in ask("/metrics")[1]
     assert worker.stop() == 0
-    assert "can't be read" in worker.log
+    assert "can't read the application's metrics" in worker.log
