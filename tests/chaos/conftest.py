@@ -19,7 +19,7 @@ from jobq.chaos.verdict import Verdict
 from tests.conftest import binary, kinds
 
 SEED = 20261121
-#: A fault acts on what is noted so shortly after it, too.
+#: A fault also affects records written shortly after it.
 GRACE_S = 0.5
 #: Of each round; `make chaos` asks for more.
 JOBS = int(os.environ.get("JOBQ_CHAOS_JOBS", "300"))
@@ -55,7 +55,7 @@ def played(own: OwnServer, folder: Path) -> Callable[..., Verdict]:
 
 
 def broken(verdict: Verdict, *but: str) -> dict[str, list[str]]:
-    """The promises that weren't kept, besides those that the fault suspends."""
+    """Return the broken promises, except promises that the fault suspends."""
     return {name: found for name, found in verdict.broken.items() if found and name not in but}
 
 

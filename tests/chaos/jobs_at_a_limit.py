@@ -16,7 +16,7 @@ from jobq.jobs.executor import Call
 from jobq.limits.rate_limit import Grant
 
 MAX_COUNT, SPAN_MS, MARGIN_S = 200, 1_000, 0.25
-#: How long a job goes on after its call.
+#: How long a job continues after its call.
 WORK_S = 0.01
 #: Of the web processes together, by chance; jobs take the rest.
 WEB_PER_S = 30
@@ -28,7 +28,7 @@ class NotedLimit(RateLimit):
     last: Grant
 
     def admit(self, call: Call, worker: str) -> Grant:
-        """Ask for a start, and keep what is answered."""
+        """Ask for a start, and keep the answer."""
         self.last = super().admit(call, worker)
         return self.last
 
@@ -47,7 +47,7 @@ def call(mid: str, granted: int, attempt: int = 0) -> None:
 
 @job(queue="low", limits=[PROVIDER])
 def limited() -> None:
-    """Call the provider once, and work with what it answers."""
+    """Call the provider once, and handle its answer."""
     context = current()
     call(context.mid, PROVIDER.last.started_ms, context.attempt)
     time.sleep(WORK_S)

@@ -1,4 +1,4 @@
-"""A job that does nothing, and now and then says how much memory its child takes."""
+"""A job without work that now and then reports the memory of its child."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def clock(folder: Path, seconds: int) -> str:
 
 
 def skew(files: Iterator[str]) -> None:
-    """Give each worker that is started the next clock."""
+    """Give each started worker the next clock."""
 
     def start(workers: WorkerGroup, children: int = 2) -> None:
         workers.env["CLOCK_FILE"] = next(files)
@@ -49,7 +49,7 @@ def skew(files: Iterator[str]) -> None:
 
 
 def main(url: str, folder: str, jobs: str) -> None:
-    """Play it."""
+    """Play the round."""
     skew(itertools.cycle([clock(Path(folder), 600), clock(Path(folder), -600)]))
     place = TargetServer(url)
     client = place.client("clock")

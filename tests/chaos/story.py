@@ -1,4 +1,4 @@
-"""Ledgers as a test tells them, and what they come to."""
+"""Ledgers as a test describes them, and their verdicts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Story:
             self.say("finished", call=call, replies=[reply], pid=1)
 
     def ran(self, mid: str, fence: int, pid: int = 1, thread: int = 0) -> None:
-        """It ran, and nobody heard of its end."""
+        """Record a run with an unreported end."""
         self.hand(mid, fence, pid)
         for word in ("start", "end"):
             self.run(word, mid, fence, pid, thread=thread)
@@ -79,7 +79,7 @@ def poisoned(story: Story, runs: int) -> None:
 
 
 def interrupted(story: Story, pids: tuple[int, ...], cuts: bool = True) -> Verdict:
-    """A run by process 1 whose end nobody hears of, a fault, and a run by process 2."""
+    """A run by process 1 with an unreported end, a fault, and a run by process 2."""
     story.enqueue("a")
     story.ran("a", 1)
     story.injected(pids, cuts)
@@ -105,7 +105,7 @@ def two_at_once(story: Story, left: float) -> Verdict:
 
 
 def repeated(story: Story, *mids: str) -> None:
-    """Each runs to its end by a process of its own, once more after a fault."""
+    """Each runs to its end in a separate process, and again after a fault."""
     for pid, mid in enumerate(mids, 1):
         story.enqueue(mid)
         story.ran(mid, 1, pid=pid)

@@ -1,4 +1,4 @@
-"""What an audit reads in the server's events is what the ledger outside of it says."""
+"""An audit of the server's events agrees with the ledger outside of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobq.queue.queue import Queue
 from .conftest import JOBS, SEED, broken
 
 AUDITED = ["child-kill", "host-loss", "worker-stop", "lost-reply", "poison", "server-restart"]
-#: Over 5 s of CPU; test_rounds.py plays the fault in make test, too.
+#: Over 5 s of CPU; test_rounds.py also plays the fault in make test.
 LONG = {"poison": pytest.mark.long}
 NUMBERED = [
     pytest.param(number, name, id=name, marks=LONG.get(name, ()))
@@ -39,7 +39,7 @@ def test_audit_agrees_with_the_ledger_on(own, folder, fault):
     )
     assert (seen.live, seen.superseded, seen.earlier) == (0, 0, 0)
     again = verdict.runs - verdict.acknowledged
-    # An audit counts what may have run as well: held by a dead worker and not begun, or not yet noted.
+    # An audit also counts messages that may have run: held by a dead worker and not begun, or not yet noted.
     assert verdict.duplicates <= min(again, seen.duplicates)
     if (
         fault != "poison"

@@ -1,4 +1,4 @@
-"""Clocks that step: the server's under everybody, and those of clients, which mustn't matter.
+"""Clocks that step: the server's clock, and clients' clocks, which mustn't matter.
 
 Debian's Redis hangs before its first line under libfaketime, and Python's `sleep` fails under it. Both get
 a clock of their own by a library of ours.
@@ -49,7 +49,7 @@ class Clocked(OwnServer):
         super().__init__(folder, binary(kind) or "", env=env)
 
     def set(self, seconds: int) -> None:
-        """So far from the real time."""
+        """Set the clock this far from the real time."""
         self.seconds = seconds
         written = self._clock.with_suffix(".new")
         written.write_text(f"{seconds:+d}\n")
@@ -77,7 +77,7 @@ def step(setup: RoundSetup) -> None:
 
 
 def jumps(queue: Queue) -> int:
-    """How many steps back the queue has told of."""
+    """Return how many steps back the queue has recorded."""
     entries = queue.client.command("XRANGE", f"{queue.prefix}events", "-", "+")
     return sum(decode(fields[1]).kind == "clock_jump" for _, fields in entries)
 
@@ -93,7 +93,7 @@ def jumps(queue: Queue) -> int:
 def test_steps_of_the_servers_clock_lose_nothing_and_accept_nothing_stale(clocked, folder):
     fault = Fault("clock-step", "an hour forward or two back", step)
     verdict = run_round(clocked, RoundPlan(fault, JOBS, SEED), folder)
-    # By its clock every lease is over: others get what still runs, until its worker hears of that.
+    # By its clock every lease is over: others get running messages, until their worker notices.
     assert broken(verdict, "concurrent") == {}
     assert handed_over(folder).issuperset(verdict.broken["concurrent"])
     assert verdict.attempts == verdict.acknowledged == JOBS

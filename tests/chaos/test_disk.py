@@ -23,7 +23,7 @@ from .conftest import JOBS, SEED, broken
 
 @pytest.fixture
 def queue(own):
-    """Of a producer that doesn't wait."""
+    """Return the client of a producer that doesn't wait."""
     client = connect(settings=ServerSettings(url=own.url, patience_s=5))
     yield Queue("low", client)
     client.close()
@@ -32,7 +32,7 @@ def queue(own):
 def test_full_disk_refuses_an_enqueue_cleanly(own, queue):
     queue.enqueue(b"v", mid="before")
     own.fill_disk()
-    # The server finds out by the write that it can't make; that one is in its memory, and written later.
+    # The server finds out by the write that it can't make; that write is in its memory, and reaches the disk later.
     queue.enqueue(b"v", mid="tried")
     with pytest.raises(ServerFullError, match="nothing was changed: MISCONF"):
         queue.enqueue(b"v", mid="refused")

@@ -1,4 +1,4 @@
-"""Failovers that take writes away: what replicas confirmed outlives them, and the rest may be enqueued again."""
+"""Failovers that take writes away: confirmed messages outlive them, and others may be enqueued again."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def kill_while_frozen(watched: Watched, setup: RoundSetup) -> None:
 
 
 def freeze_and_thaw(watched: Watched, setup: RoundSetup) -> None:
-    """The master is frozen until another is master, then goes on until it is told: two do the same work."""
+    """The master is frozen until another is master, then continues until it is demoted: two do the same work."""
     with setup.injected("frozen", cuts=True):
         watched.master.process.send_signal(signal.SIGSTOP)
         with watched.impatient():
@@ -89,7 +89,7 @@ def failed_over(watched: Watched, folder: Path, inject: Injection, level: str) -
 )
 def test_nothing_that_a_replica_confirmed_is_lost_in_a_failover(watched, folder, inject):
     verdict = failed_over(watched, folder, inject, "replicas=1")
-    # What one master handed out and heard the end of is unknown to the other, which does the same again.
+    # Messages handed out and ended at one master are unknown to the other, which hands them out again.
     twice = ("concurrent", "stale_accepted", "unexplained")
     assert broken(verdict, *twice) == {}
     assert handed_over(folder).issuperset(mid for name in twice for mid in verdict.broken[name])

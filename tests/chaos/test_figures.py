@@ -1,4 +1,4 @@
-"""Measured times are compared with what was promised of them, by `jobq chaos`, and a miss is told."""
+"""Measured times are compared with their promises, by `jobq chaos`, and a miss is reported."""
 
 from __future__ import annotations
 

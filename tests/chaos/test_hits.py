@@ -1,4 +1,4 @@
-"""Which runs a fault hit, what that explains, and what was measured beside."""
+"""Runs hit by a fault, the failures this explains, and the other measurements."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_what_one_injection_draws_changes_no_later_one():
 
 @pytest.fixture
 def storms(monkeypatch):
-    """storms(seed): the names of what fifty storms chose."""
+    """storms(seed): the names of the faults that fifty storms chose."""
 
     def chosen(seed: int) -> list[str]:
         found: list[str] = []

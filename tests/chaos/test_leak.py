@@ -1,4 +1,4 @@
-"""Many jobs through one child leave it no larger; children that are replaced lose none."""
+"""Many jobs through one child leave it no larger; replaced children don't lose messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["start"]
 #: 100,000 in the long form.
 COUNT = 100_000 if "JOBQ_CHAOS_JOBS" in os.environ else 8_000
 MODULE = "tests.chaos.jobs_that_weigh"
-#: A kilobyte per job would be a leak; what the allocator takes for good at first is none.
+#: A kilobyte per job would be a leak; memory that the allocator first reserves is not a leak.
 LEAK, WARM = 1024, 0.5
 
 pytestmark = [
@@ -77,7 +77,7 @@ def test_children_that_are_replaced_lose_and_repeat_nothing(queue, filled, start
 
 
 def wait_for(holds):
-    """As long as a hundred thousand jobs may take."""
+    """The time limit for a hundred thousand jobs."""
     for _ in range(20):
         try:
             return until(holds)

@@ -1,6 +1,6 @@
 """The test of a sceptic: workers and web processes call a provider with a limit while they and the server are killed.
 
-Two judges look at the calls: one goes by when their starts were granted, the other by when they were made. `make chaos`
+Two judges look at the calls: the first uses the time of the grant, the second the time of the call. `make chaos`
 makes 50,000 calls.
 """
 
@@ -37,7 +37,7 @@ BATCH = 250
 
 
 def over(times: Iterable[float]) -> list[float]:
-    """Those that made too many in a span."""
+    """Return the processes with too many calls in a span."""
     ordered = sorted(times)
     pairs = zip(ordered, ordered[MAX_COUNT:], strict=False)
     return [later for first, later in pairs if later - first < SPAN_MS]
@@ -106,13 +106,13 @@ def test_no_span_has_a_call_too_many_while_processes_and_the_server_are_killed(
 
 
 def judged(queue: Queue, calls: list[dict[str, Any]]) -> None:
-    """Both judges, and what all of it took."""
+    """Run both checks, and measure their duration."""
     jobs = Counter(one["mid"] for one in calls if one["mid"])
     kinds, crashes = counted(queue)
     late = [one for one in calls if one["called"] - one["granted"] > MARGIN_S * 1000]
     in_time = [one["called"] for one in calls if one["called"] - one["granted"] <= MARGIN_S * 1000]
     assert over(one["granted"] for one in calls) == []
-    # A process that was stopped between its start and its call is counted apart: no limit can hold it.
+    # A process suspended between its start and its call is counted separately: no limit can hold it.
     assert over(in_time) == [], f"{len(late)} of {len(calls)} were late"
     assert len(jobs) == CALLS
     assert queue.admin.dead() == []

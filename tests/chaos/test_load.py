@@ -37,7 +37,7 @@ def later(setup: RoundSetup, count: int, delay: float) -> set[str]:
 
 
 def test_nobody_starves_behind_a_ready_list_that_never_empties(played):
-    """What comes due, and what a killed worker held, runs although there is always something else to do."""
+    """Due messages, and messages of a killed worker, run although there is always other work."""
     least: list[int] = []
 
     def crowd(setup: RoundSetup) -> None:

@@ -58,7 +58,7 @@ def test_every_promise_is_kept_while_the_slot_of_the_queue_moves(spread, folder)
 
 
 def give(spread: Spread, slot: int, giver: Node, taker: Node) -> None:
-    """The slot to the taker, key by key, from the one of them that has it."""
+    """Move the slot to the taker, key by key, from its owner."""
     if not giver.redis.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot):
         return
     taker.redis.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", spread.identity(giver))
@@ -89,7 +89,7 @@ def test_every_promise_is_kept_over_a_failover_that_loses_no_write(watched, fold
 
 
 def kill_when_replicated(watched: Watched) -> None:
-    """No write is in the master alone when it dies: calls on the way are those that wait for the pause's end."""
+    """No write is in the master alone when it dies: pending calls wait for the end of the pause."""
     watched.master.redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
 
     def level() -> Any:

@@ -1,4 +1,4 @@
-"""ok, fail or info: what a producer of a round notes of each answer that a server can give."""
+"""ok, fail or info: the records of a round's producer for each possible answer of a server."""
 
 from __future__ import annotations
 

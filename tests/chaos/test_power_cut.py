@@ -1,4 +1,4 @@
-"""A power cut: of what the server wrote, only what it had synced is there when it starts again."""
+"""A power cut: only synced writes survive a restart of the server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Sync(NamedTuple):
 
 
 class Powered(OwnServer):
-    """A server that loses its power instead of being killed. `cuts`: per cut, until when writes were kept."""
+    """A server that loses its power instead of being killed. `cuts`: per cut, the time of the last surviving write."""
 
     def __init__(self, folder: Path, command: str, fsync: str) -> None:
         self._log = folder / "synced"
@@ -60,7 +60,7 @@ class Powered(OwnServer):
             self._rewrite()
 
     def freeze(self) -> None:
-        """Nothing is written or synced until `thaw`."""
+        """Block writes and syncs until `thaw`."""
         self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -71,7 +71,8 @@ class Powered(OwnServer):
         return any(mid.encode() in file.read_bytes()[:size] for file, size in self._synced())
 
     def _rewrite(self) -> None:
-        """As docs/operating/durability.md asks for: else half a transaction stays in the file, and counts next time."""
+        """The settings required by docs/operating/durability.md: else half a transaction stays in the file, and
+        counts next time."""
         client = self.client("rewrite")
         client.command("BGREWRITEAOF", routed_by="")
         over = b"aof_rewrite_in_progress:0", b"aof_rewrite_scheduled:0"
@@ -94,7 +95,7 @@ class Powered(OwnServer):
     def _cut(self) -> None:
         self.cuts.append(max((sync.since for sync in self._syncs().values()), default=0.0))
         for file, size in self._synced():
-            # The disk may have got some of the rest, too, ending anywhere.
+            # The disk may also have got part of the rest, cut anywhere.
             torn = (file.stat().st_size - size) // 2 if self._torn else 0
             os.truncate(file, size + torn)
             self._kept[str(file)] = Sync(time.monotonic(), time.monotonic(), size + torn)
@@ -102,7 +103,7 @@ class Powered(OwnServer):
 
 
 def told(client: Client) -> bytes:
-    """What the server says of its files."""
+    """Return the server's view of its files."""
     return bytes(client.command("INFO", "persistence"))
 
 

@@ -1,4 +1,4 @@
-"""The proxy does what it says, so that faults are the ones meant."""
+"""The proxy injects exactly the intended faults."""
 
 from __future__ import annotations
 

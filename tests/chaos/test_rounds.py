@@ -14,7 +14,7 @@ from .conftest import JOBS, broken
 
 #: tests/lifecycle/test_poison.py holds its promise in make test.
 LONG = {"poison": pytest.mark.long}
-#: Those of the network are in test_network_rounds, those of a Cluster in test_shard_gone.
+#: Network faults are in test_network_rounds, faults of a Cluster in test_shard_gone.
 NUMBERED = [
     pytest.param(number, name, id=name, marks=LONG.get(name, ()))
     for number, name in enumerate(FAULTS)

@@ -27,7 +27,7 @@ LONG = JOBS > 1_000
     indirect=True,
 )
 def test_each_tick_is_enqueued_once_while_the_clock_of_the_server_steps(clocked: Clocked) -> None:
-    # An hour that was ahead once isn't ahead again: ticks after a step back begin anew.
+    # An hour that was ahead once isn't ahead again: ticks start again after a step back.
     ahead = (hour * HOUR for hour in itertools.count(1))
     step = iter(lambda: clocked.set(0 if clocked.seconds else next(ahead)), 1)
     client = clocked.client("clock")

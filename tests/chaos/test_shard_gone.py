@@ -36,7 +36,7 @@ def test_every_promise_is_kept_on_the_shards_that_are_left(cluster, folder):
     assert verdict.attempts >= JOBS // 2
     assert verdict.faults == 1
     assert verdict.duplicates <= verdict.hit
-    # The bound is 0.9; a machine that is busy with other tests holds up some.
+    # The bound is 0.9; a machine busy with other tests delays some.
     assert verdict.share
     assert verdict.share > 0.5
 

@@ -1,4 +1,4 @@
-"""A child whose wake connection was cut sleeps on, on another one."""
+"""A child whose wake connection was cut continues to sleep on another connection."""
 
 from __future__ import annotations
 

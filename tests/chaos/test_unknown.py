@@ -1,4 +1,4 @@
-"""A refusal after a lost reply says nothing of the first try, so it must not pass for the answer."""
+"""A rejection after a lost reply isn't about the first try, so it must not count as the answer."""
 
 from __future__ import annotations
 

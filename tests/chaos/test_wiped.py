@@ -1,4 +1,4 @@
-"""Everything is deleted under running jobs: what they report is stale, nothing is left over, work goes on."""
+"""Everything is deleted under running jobs: their reports are stale, no leftovers remain, work continues."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def step(
 
 
 class Flowing:
-    """One server with flows of which each message that is accepted and that runs is counted."""
+    """One server with flows; each accepted and each started message is counted."""
 
     def __init__(self, client: Client, *queues: str) -> None:
         self.client = client
@@ -91,7 +91,7 @@ class Flowing:
         return found
 
     def left(self) -> list[tuple[str, int]]:
-        """Entries that wait in outboxes."""
+        """Return the number of waiting entries in outboxes."""
         return [
             (name, len(found))
             for name, queue in self.queues.items()

@@ -104,7 +104,7 @@ class History:
         return steps
 
     def _part(self) -> dict[str, StoredStep]:
-        """Put a sub-flow in the place of a step, at times."""
+        """Replace a step by a sub-flow, at times."""
         single = [name for name, one in self.steps.items() if one.kind == "step"]
         if not single or self.rng.random() > 0.4:
             return {}
@@ -119,7 +119,7 @@ class History:
         return [f"~{F}.r1.{step}.{i}" for i in range(self.sizes.get(step, 1))]
 
     def _ends(self, when: str, step: str) -> bool:
-        """Whether a step has come to such an end, by what its messages came to."""
+        """Return whether a step has come to such an end, judged by the ends of its messages."""
         if self.steps[step].kind == "flow":
             x, y = (f"~{PART}.r1.{name}.0" for name in self.part)
             over = x in self.ended and (y in self.ended or x in self.was_dead)
@@ -158,7 +158,7 @@ class History:
                 self.stream(name)
 
     def stream(self, name: str) -> None:
-        """As the producer of a map does it."""
+        """Enqueue members like the producer of a map."""
         mids = self.mids(name)
         if mids:
             found = self.store.reserve(name, 0, len(mids))
@@ -176,7 +176,7 @@ class History:
         self.drainer(self.client, lambda: self.now * 1_000_000).drain(self.rng.choice(QUEUES))
 
     def work(self, name: str = "", bad: float = 0.2) -> int:
-        """Run what waits; messages."""
+        """Run waiting messages; messages."""
         queue: Queue = self.client.queues[name or self.rng.choice(QUEUES)]
         found = queue.dequeue(self.rng.randint(1, 3), crash_limit=1000).messages
         for one in found:
@@ -230,7 +230,7 @@ class History:
         if queue != "low":
             self.redis.xadd(f"jobq:{{{queue}}}:flow-outbox", {"1": f"cancel\x1f{F}"})
 
-    # What must hold.
+    # The invariants.
 
     def accepted(self, mid: str) -> None:
         """F2 and F4, when a message is accepted."""
@@ -260,7 +260,7 @@ class History:
         return next(f"{F}.{RUN}.{name}" for name, one in self.steps.items() if one.kind == "flow")
 
     def check_bits(self) -> None:
-        """F3 and F6: counts are those of the bits, and what is done has ended."""
+        """F3 and F6: counts equal the bits, and done steps have ended."""
         self._check_bits(self.store.prefix, self.steps)
         if self.part:
             self._check_bits(FlowStore(self.client, PART).prefix, self.part)
@@ -309,7 +309,7 @@ class History:
             self._check_results()
 
     def _check_results(self) -> None:
-        """F7: what a member returned is kept, and no queue keeps it any more."""
+        """F7: a member's result is stored, and its queue no longer has it."""
         for flow in (F, PART):
             names = {
                 mid.split(".", 2)[2].replace(".", ":"): mid
@@ -324,7 +324,7 @@ class History:
                     )
 
     def _check_state(self, facts: FlowFacts) -> None:
-        """F5: the state is what follows from the bits."""
+        """F5: the state follows from the bits."""
         steps = {one.name: one for one in facts.steps}
         for one in facts.steps:
             met = all(self._is_met(steps[edge.step], edge.when) for edge in one.after)
@@ -404,7 +404,7 @@ class History:
         self.programs.append((TurnTaker(name, program), self.now))
 
     def _end_well(self) -> None:
-        """Nobody dies any more: the same call again, then everything runs until nothing moves."""
+        """No process dies from here: the same call again, then everything runs until nothing moves."""
         self.start()
         for retry in (False, True):
             self._run_down()

@@ -1,4 +1,4 @@
-"""Programs that take turns: each goes on from one call of a server to the next, waits there, or dies there."""
+"""Programs that take turns: each continues from one call of a server to the next, waits there, or dies there."""
 
 from __future__ import annotations
 

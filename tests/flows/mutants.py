@@ -20,7 +20,7 @@ from jobq.queue.queue import Queue
 
 
 class Fault(NamedTuple):
-    """One fault. lua: file, text, text in its place. also: what else is changed. rare: it takes many histories."""
+    """A fault in one file. lua: file, text, replacement. also: what else is changed. rare: it takes many histories."""
 
     name: str
     lua: tuple[str, str, str] | None = None

@@ -67,7 +67,7 @@ def test_steps_that_are_added_together_run_all_or_none_when_a_process_is_killed(
 
 
 class _Mid:
-    """What a running flow reads of its context."""
+    """Values that a running flow reads from its context."""
 
     def __init__(self, mid: str) -> None:
         self.mid = mid

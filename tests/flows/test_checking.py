@@ -33,7 +33,7 @@ def low(client: Any) -> Queue:
 
 @pytest.fixture
 def store(client: Any, low: Queue) -> FlowStore:
-    """A flow whose map of five runs; behind it is a step."""
+    """A flow whose map of five runs; a step follows it."""
     made = FlowStore(client, FLOW)
     steps = (
         StoredStep("rows", "map", "low", source="stream", call=b"x"),
@@ -142,7 +142,7 @@ def test_end_of_a_sub_flow_that_its_parent_lost_is_found(client, low):
     assert run.status().by_name[inner.name].state == "running"
     assert FlowCheck(client).flow("whole:1")[1:] == ("running", 1, (), 0)
     assert [one.state for one in run.status().steps] == ["done", "running"]
-    # A sub-flow that is gone has no trace, either.
+    # A deleted sub-flow doesn't have a trace either.
     again = Flow("whole", id="2", queue="low")
     other = Flow("part", id="2")
     other.step(part)

@@ -1,4 +1,4 @@
-"""Flows as they are written down: names, edges, results as arguments, options, and what is refused."""
+"""Flows as they are written down: names, edges, results as arguments, options, and rejected arguments."""
 
 from __future__ import annotations
 

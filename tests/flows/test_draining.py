@@ -435,7 +435,7 @@ def test_two_drainers_do_not_drain_the_same_head(flowing: Flowing, redis: Any):
 def test_flows_whose_node_does_not_answer_keep_no_other_waiting(
     flowing: Flowing, monkeypatch: pytest.MonkeyPatch
 ):
-    """On a Cluster. What was said to them stays, and is taken when their node is back."""
+    """On a Cluster. Their entries stay, and are delivered when their node is back."""
     asked, now = [], [0]
     apply = FlowStore.apply
 
@@ -510,7 +510,7 @@ def _said(client: Client, redis: Any) -> list[Any]:
 
 @pytest.fixture
 def full(redis: Any) -> Any:
-    """full(): from here on the server has no room; full(False): it has again."""
+    """full(): afterwards the server is full; full(False): it has again."""
 
     def set_full(yes: bool = True) -> None:
         redis.config_set("maxmemory", int(yes))
@@ -600,7 +600,7 @@ def test_a_retry_of_100_000_members_goes_on_in_bounded_calls_when_drainers_die(
     facts = flowing.facts(F)
     assert (facts.steps[0].retried, facts.steps[0].revived) == (200, 19_000)
     assert "so far up to 19,000 of 100,000" in str(FlowView(facts))
-    # The next one dies before it revives what it noted.
+    # The next drainer dies before it revives the noted members.
     revive_some = sending.ReviveMembers._revive_some
     with monkeypatch.context() as patch:
         patch.setattr(sending.ReviveMembers, "_revive_some", _killed)

@@ -1,4 +1,4 @@
-"""What is said to a flow, and what a drainer deletes, at durability disk and replicas=n."""
+"""Announcements to a flow, and deletions by a drainer, at durability disk and replicas=n."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def at(server: Any) -> Iterator[Callable[..., Client]]:
 
 @pytest.fixture
 def waits(redis: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
-    """How many times WAITAOF was called by now."""
+    """Return how many times WAITAOF was called."""
     for name, value in NEVER_AFTER_FSYNC.items():
         monkeypatch.setattr(durability, name, value)
     redis.config_set("appendfsync", "always")
@@ -74,7 +74,7 @@ def test_entries_are_deleted_at_disk_once_waitaof_confirms_what_their_flow_took_
 def test_start_signal_retry_and_cancel_wait_and_take_effect_when_they_are_called_again(
     client: Client, at: Any
 ):
-    """No replica is there, so none is confirmed. Each was accepted, and is harmless to repeat."""
+    """There is no replica, so confirmations fail. Each was accepted, and is harmless to repeat."""
     alone = at("replicas=1", 0.01)
     run = FlowRun("import", "7", client=alone)
 

@@ -1,4 +1,4 @@
-"""What is left of an earlier run of a flow, or of the runs before a retry, changes nothing."""
+"""Leftovers of an earlier run of a flow, or of runs before a retry, have no effect."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def named(client: Any) -> Flow:
 
 
 class Paused(Drainer):
-    """It has read what a queue says, and stands before it takes that to the flows."""
+    """A drainer that has read a queue's entries, and hasn't delivered them to the flows."""
 
     def __init__(self, client: Any, *queues: str) -> None:
         super().__init__(client)
@@ -129,7 +129,7 @@ class Paused(Drainer):
 
 
 def run_and_remove(flowing: Flowing, outcome: str = "done") -> Paused:
-    """A flow whose last words stand before a drainer when it is removed."""
+    """A flow that is removed while a drainer has its last entries."""
     named(flowing.client).start()
     for name in ("low", "high"):
         flowing.drain()
@@ -177,7 +177,7 @@ def test_a_word_to_an_earlier_flow_changes_nothing_when_the_flow_is_started_agai
 def test_an_end_of_an_earlier_flow_changes_nothing_when_a_running_step_adds_a_step(
     flowing: Flowing,
 ) -> None:
-    """The earlier one had a step in a queue that this one uses only later."""
+    """The earlier flow had a step in a queue that this flow uses only later."""
     paused = run_and_remove(flowing)
     flow = Flow("import", id="7", client=flowing.client)
     flow.step(one, name="a")
@@ -215,7 +215,7 @@ def test_the_end_of_an_added_step_counts_when_others_are_added_to_its_queue_befo
 
 
 def test_nothing_of_an_earlier_run_is_taken_when_its_calls_come_late(flowing: Flowing) -> None:
-    """Its drainer, its producer and its running steps stood still while the flow was removed and started again."""
+    """A flow that was removed and restarted while its drainer, producer and running steps were suspended."""
     old = begin(flowing, step("a"), STREAM)
     flowing.drain()
     [held] = flowing.queues["low"].dequeue().messages

@@ -1,4 +1,4 @@
-"""What a queue's outbox says, read entry by entry, and as so many changes as one call takes."""
+"""Entries of a queue's outbox, read one by one, and divided into changes of one call each."""
 
 from __future__ import annotations
 

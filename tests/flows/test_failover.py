@@ -31,7 +31,7 @@ CLUSTER = ("--save", "", "--cluster-enabled", "yes", "--repl-diskless-sync-delay
 
 
 def named_at(node: int, form: str) -> str:
-    """A name whose hash tag lies on this node."""
+    """Return a name whose hash tag belongs to this node."""
     return next(
         name
         for at in count()
@@ -55,7 +55,7 @@ class OfThree:
         self.accepted = 0
 
     def start(self) -> None:
-        """A map of SIZE members, and a step behind it."""
+        """A map of SIZE members, and a step after it."""
         steps = (
             step("rows", kind="map", source="stream", queue=self.rows.name),
             step("last", "rows", queue=self.last.name),
@@ -170,7 +170,7 @@ def _follows(node: Node, identity: str, master: str) -> bool:
 
 
 def _learns(node: Node, replica: Node, number: int) -> bool:
-    """Whether a node knows the new master. If not, they meet again: what was told once may have been lost."""
+    """Whether a node knows the new master. If not, they meet again: a message sent once may have been lost."""
     if _serves(node, replica.port, number):
         return True
     bus = replica.redis.config_get("cluster-port")["cluster-port"]
@@ -241,7 +241,7 @@ def test_while_the_server_of_a_flow_is_away_its_jobs_run_on(cluster: OfThree):
     with cluster.silent(1):
         for _ in range(4):
             assert cluster.work(SIZE // 4) == SIZE // 4
-            # On a busy machine the queue's node, too, is too slow for this client.
+            # On a busy machine the queue's node is also too slow for this client.
             with suppress(UnavailableError):
                 late.drain(cluster.rows.name)
             now[0] += PASS_OVER_NS + 1
@@ -259,7 +259,7 @@ def test_while_the_server_of_a_flow_is_away_its_jobs_run_on(cluster: OfThree):
 def test_ends_that_only_the_master_of_a_flow_had_stay_at_their_queue_at_replicas(
     cluster: OfThree,
 ):
-    """As in the one hole, but the drainer waits for a replica before it deletes the entries."""
+    """Lose the master, but the drainer waits for a replica before it deletes the entries."""
     cluster.start()
     surely = cluster.surely("replicas=1")
     late = Drainer(surely)

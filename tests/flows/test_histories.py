@@ -17,7 +17,7 @@ from tests.flows.mutants import FAULTS, Fault, sown
 
 SOAK = os.environ.get("JOBQ_FLOWS") == "soak"
 NHISTORIES = 2_000 if SOAK else 40
-#: Those that a few histories notice; all of them in a soak.
+#: Faults that a few histories notice; all of them in a soak.
 SOWN = [fault for fault in FAULTS if SOAK or not fault.rare]
 #: Two thousand histories take longer than any other test may.
 pytestmark = [pytest.mark.one_server, *([pytest.mark.timeout(7_200)] if SOAK else [])]
@@ -54,7 +54,7 @@ def test_no_history_hangs_or_sends_a_step_twice(lives: Any):
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
 def test_each_fault_changes_its_script(fault: Fault, tmp_path: Path):
-    """Also those that a soak alone sows."""
+    """All faults, including the faults that only a soak sows."""
     with sown(fault, tmp_path):
         pass
 

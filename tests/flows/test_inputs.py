@@ -29,7 +29,7 @@ def made(number: int) -> int:
 
 @job(registry=registry, queue="high")
 def used(numbers: Any, failures: Any = None) -> None:
-    """Take what steps returned."""
+    """Take the results of steps."""
 
 
 @pytest.fixture

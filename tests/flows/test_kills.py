@@ -57,7 +57,7 @@ class MortalClient(Client):
 
 
 class Plan(NamedTuple):
-    """A flow, and what people do. bad: members that fail the first time. words: said once the flow is quiet."""
+    """A flow, and the actions of people. bad: members that fail the first time. words: said once the flow is quiet."""
 
     steps: tuple[StoredStep, ...]
     bad: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ PLANS = {
 
 
 class World:
-    """Processes that say, run and drain, one after another; each takes over from the one that was killed."""
+    """Processes that say, run and drain, one after another; each takes over from the killed process."""
 
     def __init__(self, living: Client, plan: Plan, kill_at: int) -> None:
         self.living, self.plan = living, plan
@@ -114,7 +114,7 @@ class World:
         self.lives: dict[str, list[str]] = defaultdict(list)
 
     def run(self) -> None:
-        """All of it."""
+        """Run the whole story."""
         self.survive(self.start)
         self.work()
         for word, detail in self.plan.words:
@@ -161,7 +161,7 @@ class World:
         announce(self.client, "low", word, F, detail)
 
     def work(self) -> None:
-        """Drain and run until nothing moves any more."""
+        """Drain and run until the state no longer changes."""
         for _ in range(MAX_ROUNDS):
             moved = sum(self.survive(partial(self.drain, name)) for name in QUEUES)
             moved += sum(self.survive(partial(self.run_one, name)) for name in QUEUES)

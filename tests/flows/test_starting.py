@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("run_ids")
 def test_a_started_flow_waits_longer_for_a_worker_than_an_hour(
     client: Any, redis: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    """Also where the starter can't take the begin to it: much may lie before it in the outbox."""
+    """Even if the starter can't deliver the begin to it: much may lie before it in the outbox."""
     monkeypatch.setattr(starting, "drain_soon", lambda *_: None)
     flow = Flow("import", "7", client=client)
     flow.step(load, 1)
@@ -183,7 +183,7 @@ def test_start_refuses_a_sub_flow_when_another_start_has_stored_it_meanwhile(
     monkeypatch.setattr(starting.Planned, "check_subs", lambda *_: None)
     with pytest.raises(FlowConflictError, match=r"other:7 can't have inner:7.*outer:7.*running"):
         nested(client, "other")
-    # What it has stored is never begun.
+    # Its stored flow is never begun.
     assert FlowRun("other", "7", client=client).status().state == "open"
     assert redis.pttl("jobq:flow:{other:7}:meta") <= 3_600_000
     assert FlowRun("inner", "7", client=client).status().facts.parent.startswith("outer:7.")

@@ -1,4 +1,4 @@
-"""States of steps and flows, what they wait for, layers and critical paths: all follow from facts."""
+"""States of steps and flows, their waits, layers and critical paths: all follow from facts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_step_is_skipped_once_its_edge_can_not_be_met(when, after_done, after_fa
     assert states(flow(done("a"), step("b", edge), step("c", "b")))["b"] == after_done
     view = flow(failed("a"), step("b", edge), step("c", Edge("b", "ended")))
     assert states(view)["b"] == after_failed
-    # A skipped step has not ended: what is behind it is skipped as well.
+    # A skipped step has not ended: the following steps are also skipped.
     assert states(view)["c"] == after_failed
 
 
@@ -87,7 +87,7 @@ def test_map_is_over_only_when_it_is_sealed():
     assert states(flow(done("rows", size=250, sealed=False)))["rows"] == "running"
     assert states(flow(done("rows", size=250)))["rows"] == "done"
     assert states(flow(step("rows", size=0, sealed=False)))["rows"] == "waiting"
-    # An empty map is done at once; one behind an edge is empty only once its edge was met.
+    # An empty map is done immediately; one behind an edge is empty only once its edge was met.
     assert states(flow(step("rows", size=0)))["rows"] == "done"
     assert states(flow(step("a", sent=True), step("rows", "a", size=0)))["rows"] == "waiting"
 

@@ -45,7 +45,7 @@ class Told:
         return self.names(self.tell("begin").todo)
 
     def send(self) -> list[str]:
-        """Take off all that is to be sent; what it was."""
+        """Take off all that is to be sent; its former value."""
         found = self.tell("look").todo
         self.store.sent(found)
         return self.names(found)
@@ -367,7 +367,7 @@ def test_a_wait_that_timed_out_has_failed_and_takes_no_signal_until_it_is_retrie
 
 
 def test_a_signal_is_refused_when_it_comes_to_a_flow_that_is_over(client: Any):
-    """A retry then waits for it anew: who signalled was told that the flow is over."""
+    """A retry then waits for it again: who signalled was told that the flow is over."""
     flow = Told(client, step("a"), step("gate", "a", kind="wait"), step("b", "gate"))
     flow.begin()
     flow.send()

@@ -1,4 +1,4 @@
-"""What the tests of jobs share: a registry of their own, and messages without a server."""
+"""Shared parts of the tests of jobs: a registry of their own, and messages without a server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobq.queue.types import Ending, Message
 
 @pytest.fixture
 def registry() -> Registry:
-    """No job is in it yet."""
+    """A registry without jobs."""
     return Registry()
 
 

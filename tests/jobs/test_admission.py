@@ -1,4 +1,4 @@
-"""What a job asks before it starts."""
+"""Checks before a job starts."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from jobq.queue.types import Message
 
 
 class Answer:
-    """Remembers what becomes of it."""
+    """An admission that records its end."""
 
     def __init__(self, limit, granted):
         self.limit, self.granted, self.retry_after = limit, granted, 7.0
 
     def undo(self):
-        """As Admitted.undo."""
+        """Record `undo`; see Admitted.undo."""
         self.limit.seen.append(f"{self.limit.name} undone")
 
     def leave(self):
-        """As Admitted.leave."""
+        """Record `leave`; see Admitted.leave."""
         self.limit.seen.append(f"{self.limit.name} left")
 
     async def aundo(self):
-        """As undo."""
+        """Record `aundo`; see `undo`."""
         self.undo()
 
     async def aleave(self):
-        """As leave."""
+        """Record `aleave`; see `leave`."""
         self.leave()
 
 
@@ -43,14 +43,14 @@ class Fake:
         self.name, self.seen, self.rank, self.answer = name, seen, rank, answer
 
     def admit(self, call, worker):
-        """As JobLimit.admit."""
+        """Admit or reject; see JobLimit.admit."""
         self.seen.append(f"{self.name} asked")
         if isinstance(self.answer, Exception):
             raise self.answer
         return Answer(self, self.answer)
 
     async def aadmit(self, call, worker):
-        """As admit."""
+        """Admit or reject; see `admit`."""
         return self.admit(call, worker)
 
 

@@ -1,4 +1,4 @@
-"""`keep_logs`: what an attempt logs is kept, and only that."""
+"""`keep_logs`: the log records of an attempt are stored, and no others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = logging.getLogger()
 
 
 class Stored:
-    """What was stored, by mid and attempt; how often."""
+    """The stored logs, by mid and attempt; how often."""
 
     def __init__(self) -> None:
         self.logs: dict[tuple[str, str, int], bytes] = {}

@@ -1,4 +1,4 @@
-"""`current().checkpoint`: what one attempt keeps for the next."""
+"""`current().checkpoint`: values that one attempt keeps for the next."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jobq.queue.types import Ending, Message
 
 @pytest.fixture
 def inside(registry: Registry, message: Callable[..., Message]) -> Callable[..., Any]:
-    """inside(look, keep): what look(context) returns while a job runs; keep: where checkpoints go."""
+    """inside(look, keep): the return value of look(context) while a job runs; keep: where checkpoints go."""
 
     def look_inside(look: Callable[[Any], Any], keep: Checkpoint | None = None) -> Any:
         seen: list[Any] = []

@@ -1,4 +1,4 @@
-"""What a running job may know and say."""
+"""Facts and reports of a running job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Run = Callable[..., Ending]
 
 @pytest.fixture
 def inside(registry: Registry, run: Run) -> Callable[..., Any]:
-    """inside(look, executor={…}): what look() returns while a job runs."""
+    """inside(look, executor={…}): the return value of look() while a job runs."""
 
     def look_inside(look: Callable[[], Any], **more: Any) -> Any:
         seen: list[Any] = []
@@ -123,7 +123,7 @@ def test_logger_adds_the_job_to_each_record(
                 "hello %s", "you", extra={"queue": "mine", "more": 1}
             )
         )
-    # A thread that an earlier test left may log beside it.
+    # A leftover thread of an earlier test may also log.
     records: list[Any] = [record for record in caplog.records if record.name == "mail.send"]
     [record] = records
     assert (record.name, record.message, record.job, record.mid, record.attempt) == (
@@ -140,7 +140,7 @@ tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
 
 
 def _seen() -> tuple[str, int]:
-    """What the job before left, and marks for the next one to see."""
+    """Leftovers of the previous job, and marks for the next job."""
     seen = tenant.get(), decimal.getcontext().prec
     tenant.set("acme")
     decimal.getcontext().prec = 5

@@ -31,7 +31,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 def event_of(ending: Ending) -> Event:
-    """The event that the script makes of what a child writes."""
+    """Return the event that the script makes from a child's record."""
     return decode(f"{ending.outcome}\x1f{ending.mid}\x1f1\x1f{ending.record}".encode())
 
 
@@ -261,7 +261,7 @@ def test_wrong_arguments_end_by_the_rules_like_any_error(
 
 
 class Unreadable(ValueError):
-    """Nothing can be asked of it."""
+    """An object whose attributes can't be read."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")

@@ -1,4 +1,4 @@
-"""`expires_in` and `retry_within`: attempts that come too late don't start."""
+"""`expires_in` and `retry_within`: late attempts don't start."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_expires_travels_as_a_moment_after_the_enqueue_or_the_delay(registry: Re
     cases: tuple[tuple[Any, int], ...] = (({}, 600), ({"delay": "1h"}, 4_200), ({"at": at}, 9_600))
     options: Any
     for options, least_s in cases:
-        for _ in range(2):  # nothing is encoded once for all calls
+        for _ in range(2):  # encoding isn't shared by all calls
             before = now_ms()
             target: Any = send.options(**options)
             expires_at = target.per_message_options(now_ms()).expires_at

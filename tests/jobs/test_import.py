@@ -1,4 +1,4 @@
-"""`import jobq` stays light: what it loads is listed here."""
+"""`import jobq` stays light: its loaded modules are listed here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOADED = [
     "jobq", "jobq.cgroup", "jobq.client", "jobq.client.runtime", "jobq.config", "jobq.durations", "jobq.errors",
     "jobq.extras", "jobq.jobs", "jobq.jobs.middleware", "jobq.variables",
 ]  # fmt: skip
-#: What must wait for its first use, whichever way the job is declared.
+#: Modules that must wait for their first use, for each way to declare a job.
 LATER = (
     "redis",
     "click",

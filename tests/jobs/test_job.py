@@ -38,7 +38,7 @@ def add(registry, client):
 
 @pytest.fixture
 def work(registry, queue):
-    """work(): run what is ready, as a worker's child would."""
+    """work(): run ready messages, like a worker's child."""
 
     def once(limit=100):
         executor = Executor(registry)

@@ -1,4 +1,4 @@
-"""Options: what can be said, and how nonsense is refused."""
+"""Options: valid options, and errors for invalid ones."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def double(registry: Registry, client: Client) -> Any:
 
 @pytest.fixture
 def work(registry: Registry, queue: Queue) -> Callable[[], None]:
-    """work(): run what is ready, as a worker's child would."""
+    """work(): run ready messages, like a worker's child."""
 
     def once() -> None:
         executor = Executor(registry)
@@ -59,7 +59,7 @@ class RefusingPool(ThreadPoolExecutor):
 
 
 def run(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run a coroutine on a loop whose default pool runs nothing."""
+    """Run a coroutine on a loop whose default pool rejects work."""
 
     async def guarded() -> Any:
         asyncio.get_running_loop().set_default_executor(RefusingPool())
@@ -160,7 +160,7 @@ def test_no_public_call_uses_the_default_pool_of_asyncio(double, client, work):
 
     async def receipts() -> None:
         await call(double.aenqueue_many, [(1,)])
-        # What waits for a disk does so in a thread.
+        # Waits for a disk happen in a thread.
         with pytest.raises(UnconfirmableError):
             await call(double.options(durability="disk").aenqueue, 1)
         receipt = await call(double.aenqueue, 1)

@@ -1,4 +1,4 @@
-"""Names and the jobs behind them."""
+"""Names and their jobs."""
 
 from __future__ import annotations
 
@@ -238,14 +238,14 @@ def test_limits_of_one_name_are_refused_when_they_differ(registry: Registry):
     ):
         with pytest.raises(ConfigError, match=r"job c declares .*stripe.* job a declares .*100/m"):
             job(name="c", registry=registry, limits=[other])(lambda: 3)
-    # A job that is declared again may have changed its own.
+    # A redeclared job may have changed its own.
     changed = Registry()
     for rate in ("100/m", "5/s"):
         job(name="a", registry=changed, limits=[RateLimit("stripe", rate)])(_nothing)
 
 
 def _nothing() -> None:
-    """Do nothing."""
+    """A job without work."""
 
 
 def test_same_function_again_replaces_what_it_was(registry: Registry, tmp_path: Path):

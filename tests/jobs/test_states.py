@@ -34,7 +34,7 @@ Work = Callable[[], None]
 
 @pytest.fixture
 def declared(registry: Registry, client: Client) -> Callable[..., Any]:
-    """declared(**options): a job of one argument: what it does."""
+    """declared(**options): a job of one argument: its effects."""
 
     def declare(name: str = "act", **options: Any) -> Any:
         @job(queue="low", registry=registry, client=client, name=name, **options)
@@ -57,7 +57,7 @@ def act(declared: Callable[..., Any]) -> Any:
 
 @pytest.fixture
 def work(registry: Registry, queue: Queue) -> Work:
-    """work(): run what is ready, as a worker's child would."""
+    """work(): run ready messages, like a worker's child."""
 
     def once() -> None:
         executor = Executor(registry)

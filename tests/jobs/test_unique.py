@@ -67,7 +67,7 @@ def test_call_is_refused_while_one_like_it_lives_and_added_again_once_it_is_done
     _, end = take()
     assert send.enqueue(7).existing_status == "locked"
     end()
-    # Not collected yet: the mid is free all the same.
+    # Not collected yet: the mid is still free.
     assert actions(send.enqueue(7), send.enqueue(7)) == ["added", "exists"]
 
 
@@ -80,7 +80,7 @@ def test_dead_and_cancelled_calls_leave_nothing_behind(declare, take, queue):
     assert send.enqueue(7).action == "added"
     _, end = take()
     assert send.enqueue(7).cancel()
-    # Its worker may run it until its lease ends: the next one waits for that.
+    # Its worker may run it until its lease ends: the next call waits for that.
     held_back = send.enqueue(7)
     assert held_back.action == "requeued" and held_back.status().word == "done-with-requeue"
     assert end() == "stale"

@@ -39,11 +39,11 @@ class Worker:
 
     @property
     def log(self) -> str:
-        """What it wrote so far."""
+        """Return its output so far."""
         return self._log.read_text()
 
     def children(self) -> list[int]:
-        """Its living children."""
+        """Return the process ids of its living children."""
         try:
             found = psutil.Process(self.pid).children()
         except psutil.NoSuchProcess:
@@ -55,7 +55,7 @@ class Worker:
         self.process.send_signal(number)
 
     def wait(self) -> int:
-        """Its exit code."""
+        """Wait for its end; return its exit code."""
         return self.process.wait(DEADLINE_S)
 
     def stop(self) -> int:
@@ -109,7 +109,7 @@ def start(
 
 
 class Ledger:
-    """What runs wrote: one line per happening."""
+    """The lines that runs wrote: one line per happening."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "ledger"

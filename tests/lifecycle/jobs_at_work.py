@@ -18,7 +18,7 @@ from jobq.jobs import retry
 from jobq.worker.shared_state import SharedSlots
 
 HERE = {"queue": "low", "retry": retry.fixed(0.05)}
-#: A worker that knows no async job runs its jobs without an event loop.
+#: A worker without async jobs runs its jobs without an event loop.
 LOOP = os.environ.get("LIFECYCLE_LOOP") != "no"
 
 
@@ -44,13 +44,13 @@ def rest() -> None:
 
 
 def gate(ledger: str, name: str) -> Path:
-    """What a gated job waits for."""
+    """Return the file that a gated job waits for."""
     return Path(ledger).with_name(f"{name}.gate")
 
 
 @job(name="quick", **HERE)
 def quick(ledger: str, name: str) -> None:
-    """Done at once."""
+    """A job that is done immediately."""
     note(ledger, name, "end", attempt=current().attempt)
 
 
@@ -67,7 +67,7 @@ def unpaid(ledger: str, name: str) -> None:
 
 @ajob(name="aunpaid", queue="low", retry=retry.fixed(600))
 async def aunpaid(ledger: str, name: str) -> None:
-    """The same on the loop."""
+    """A quick job on the event loop."""
     charge()
 
 
@@ -101,7 +101,7 @@ def logged(ledger: str, name: str) -> None:
 
 @ajob(name="agated", **HERE)
 async def agated(ledger: str, name: str) -> None:
-    """The same on the event loop."""
+    """This job on the event loop."""
     note(ledger, name, "start")
     try:
         while not gate(ledger, name).exists():
@@ -132,7 +132,7 @@ def kills(ledger: str, name: str) -> None:
 
 @ajob(name="akills", **HERE)
 async def akills(ledger: str, name: str) -> None:
-    """A poison message among jobs that run at the same time."""
+    """A poison message among concurrent jobs."""
     note(ledger, name, "start", attempt=current().attempt)
     await asyncio.sleep(0.05)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -193,7 +193,7 @@ def dies_fetching(ledger: str, name: str) -> None:
 
 @ajob(name="adies_fetching", **HERE)
 async def adies_fetching(ledger: str, name: str) -> None:
-    """The same on the event loop."""
+    """This job on the event loop."""
     await asyncio.sleep(0.001)
     dies_fetching.function(ledger, name)
 
@@ -209,7 +209,7 @@ def hangs_fetching(ledger: str, name: str) -> None:
 
 @job(name="grows", **HERE)
 def grows(ledger: str, name: str, megabytes: int) -> None:
-    """Keeps memory."""
+    """Allocate memory and keep it."""
     KEPT.append(b"x" * (megabytes << 20))
     note(ledger, name, "end")
 
@@ -233,7 +233,7 @@ def dies(ledger: str, name: str) -> None:
 
 @job(name="resumes", **HERE)
 def resumes(ledger: str, name: str) -> None:
-    """Three steps. Its process is killed in the second one, once."""
+    """Run three steps. Its process is killed in the second one, once."""
     context = current()
     for step in range(context.checkpoint_value or 1, 4):
         note(ledger, name, "step", step=step)
@@ -324,7 +324,7 @@ def forks_in_vain(ledger: str, name: str) -> None:
 
 @ajob(name="refuses_cancel", **HERE)
 async def refuses_cancel(ledger: str, name: str) -> None:
-    """Swallows its cancellation, and goes on until its gate is there."""
+    """Swallow its cancellation, and continue until its gate is there."""
     note(ledger, name, "start")
     while not gate(ledger, name).exists():
         try:
@@ -336,7 +336,7 @@ async def refuses_cancel(ledger: str, name: str) -> None:
 
 @job(name="refuses_abort", **HERE)
 def refuses_abort(ledger: str, name: str) -> None:
-    """The same in a thread."""
+    """This job in a thread."""
     note(ledger, name, "start")
     while not gate(ledger, name).exists():
         try:
@@ -348,7 +348,7 @@ def refuses_abort(ledger: str, name: str) -> None:
 
 @ajob(name="closes", retries=0, **HERE)
 async def closes(ledger: str, name: str) -> None:
-    """Raises what an event loop raises in what it closes."""
+    """Raise the error that an event loop raises in closed tasks."""
     note(ledger, name, "start")
     raise GeneratorExit
 

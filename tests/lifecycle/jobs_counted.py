@@ -1,4 +1,4 @@
-"""Jobs of known outcome. A job that ends its process does so itself, so nothing else is under way there."""
+"""Jobs of known outcome. A job that ends its process does so itself, so no other job is running there."""
 
 from __future__ import annotations
 

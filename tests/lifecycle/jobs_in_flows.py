@@ -56,7 +56,7 @@ def alert(failures: list[Failure]) -> None:
 
 @job(queue="low")
 def grow(many: int) -> None:
-    """Add a map and its sum; die once behind that."""
+    """Add a map and its sum; die once after that."""
     flow = current().flow
     more = flow.map(load, range(100, 100 + many), name="more", results=True)
     flow.step(total.args(more.results, title="more "), name="sum")

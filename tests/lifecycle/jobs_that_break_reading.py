@@ -1,4 +1,4 @@
-"""A worker whose children die as they read certain messages: what a fault in a decoder or too little memory does."""
+"""A worker whose children die as they read certain messages: like a fault in a decoder, or too little memory."""
 
 from __future__ import annotations
 

@@ -20,14 +20,14 @@ __all__ = ["agated", "quick"]
 
 
 def by_os() -> int:
-    """As most do."""
+    """Fork in the way of most programs."""
     return os.fork()
 
 
 def by_library() -> int:
-    """As a C library does, without Python's hooks.
+    """Fork like a C library, without Python's hooks.
 
-    With the GIL held: a process that is forked while another thread has the GIL waits for it for ever. It does, too, if
+    With the GIL held: a process that is forked while another thread has the GIL waits for it forever. It does, too, if
     another thread has just asked for the GIL: it hands it to a thread that it doesn't have. With a long switch interval
     no thread asks, and those that already wait are served during the short sleep.
     """
@@ -88,20 +88,20 @@ def forks_and(ledger: str, name: str, how: str, leaves: str) -> None:
 
 @job(name="forks_limited_and", retries=0, timeout=100, **HERE)
 def forks_limited_and(ledger: str, name: str, how: str, leaves: str) -> None:
-    """The same within a timeout, and so within middleware."""
+    """Fork within a timeout, and so within middleware."""
     forks_and.function(ledger, name, how, leaves)
 
 
 @ajob(name="aforks_and", retries=0, **HERE)
 async def aforks_and(ledger: str, name: str, how: str, leaves: str) -> None:
-    """The same on the event loop, at the second step."""
+    """Fork on the event loop, at the second step."""
     await asyncio.sleep(0)
     forks_and.function(ledger, name, how, leaves)
 
 
 @ajob(name="aforks_and_awaits", retries=0, **HERE)
 async def aforks_and_awaits(ledger: str, name: str, how: str) -> None:
-    """The forked process goes on with the event loop."""
+    """The forked process continues the event loop."""
     pid = FORKING[how]()
     if pid:
         _wait(ledger, name, pid)
@@ -111,7 +111,7 @@ async def aforks_and_awaits(ledger: str, name: str, how: str) -> None:
 
 @ajob(name="task_forks", retries=0, **HERE)
 async def task_forks(ledger: str, name: str, how: str) -> None:
-    """A task of the job forks, and goes on with the event loop in both."""
+    """A task of the job forks, and continues the event loop in both."""
 
     async def forks() -> int:
         pid = FORKING[how]()
@@ -133,7 +133,7 @@ async def steps(ledger: str, name: str, count: int) -> None:
 
 @job(name="forks_process", **HERE)
 def forks_process(ledger: str, name: str) -> None:
-    """As multiprocessing does it; one of the processes raises."""
+    """Fork like multiprocessing; one of the processes raises."""
     context = get_context("fork")
     made = [context.Process(target=LEAVING[how]) for how in ("return", "exit", "raise")]
     for process in made:
@@ -145,7 +145,7 @@ def forks_process(ledger: str, name: str) -> None:
 
 @job(name="forks_in_thread", **HERE)
 def forks_in_thread(ledger: str, name: str) -> None:
-    """In a thread; only that one goes on in the forked process."""
+    """In a thread; only that thread continues in the forked process."""
     pids: list[int] = []
     thread = threading.Thread(target=lambda: pids.append(os.fork()))
     thread.start()
@@ -162,7 +162,7 @@ def _forking_policy(failures: int, error: BaseException) -> float:
 
 @job(name="policy_forks", queue="low", retries=1, retry=_forking_policy)
 def policy_forks(ledger: str, name: str) -> None:
-    """Its retry policy forks, and returns twice."""
+    """A job whose retry policy forks, and returns twice."""
     note(ledger, name, "start")
     if current().attempt == 1:
         raise ValueError
@@ -187,7 +187,7 @@ class Forks:
 
 @job(name="forked_around", **HERE)
 def forked_around(ledger: str, name: str) -> None:
-    """Its middleware forks."""
+    """A job whose middleware forks."""
     note(ledger, name, "end")
 
 

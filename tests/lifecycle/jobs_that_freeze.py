@@ -37,7 +37,7 @@ def freeze() -> None:
 
 @job(name="freezes_after", **HERE)
 def freezes_after(ledger: str, name: str) -> None:
-    """Has its effect; then its worker is stopped before anybody is told. Later runs wait for their gate.
+    """Has its effect; then its worker is stopped before it can report. Later runs wait for their gate.
 
     Deaf, so that what comes on waking is the report of its end, and not its abortion.
     """
@@ -61,7 +61,7 @@ def hears(ledger: str, name: str) -> None:
 
 @job(name="freezes_amid", **HERE)
 def freezes_amid(ledger: str, name: str) -> None:
-    """Its worker is stopped in the middle of it; the next run ends at once."""
+    """A job whose worker is stopped in the middle of it; the next run ends immediately."""
     note(ledger, name, "start", fence=current().fence)
     if first_time(ledger, name):
         try:
@@ -75,7 +75,7 @@ def freezes_amid(ledger: str, name: str) -> None:
 
 @job(name="cleans_up", **HERE)
 def cleans_up(ledger: str, name: str) -> None:
-    """As freezes_amid, but it cleans up until its gate is there."""
+    """Freeze like freezes_amid, but clean up until its gate is there."""
     note(ledger, name, "start", fence=current().fence)
     if first_time(ledger, name):
         try:
@@ -91,10 +91,10 @@ def cleans_up(ledger: str, name: str) -> None:
 
 @job(name="stops", hard_timeout=16.0, **HERE)
 def stops(ledger: str, name: str) -> None:
-    """Only this process is stopped, for good."""
+    """Stop only this process, permanently."""
     note(ledger, name, "start")
     os.kill(os.getpid(), signal.SIGSTOP)
-    rest()  # a thread goes on until the signal has reached it
+    rest()  # a thread continues until the signal has reached it
     note(ledger, name, "end")
 
 
@@ -121,7 +121,7 @@ def stubborn_in_silence(ledger: str, name: str, server: int) -> None:
 
 
 def segv() -> None:
-    # Not os.kill: of a child with threads another one may take that signal, after this job is done.
+    # Not os.kill: of a child with threads, another thread may get that signal, after this job is done.
     signal.raise_signal(signal.SIGSEGV)
 
 
@@ -138,7 +138,7 @@ def abort() -> None:
 
 
 def hog() -> None:
-    """What a library in C does that doesn't look at what malloc returns."""
+    """Crash like a C library that doesn't check the result of malloc."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))
     libc = ctypes.CDLL(None)
@@ -157,14 +157,14 @@ KINDS = {one.__name__: one for one in (segv, null, leave, abort, hog, spin)}
 
 @job(name="takes_along", **HERE)
 def takes_along(ledger: str, name: str) -> None:
-    """Its child dies of it, in the way of that name."""
+    """Kill the child, in the way of that name."""
     note(ledger, name, "start", attempt=current().attempt)
     KINDS[name]()
 
 
 @job(name="spins", hard_timeout=2.0, **HERE)
 def spins(ledger: str, name: str) -> None:
-    """Its child has to be killed for it."""
+    """A job whose child has to be killed for it."""
     takes_along.function(ledger, name)
 
 

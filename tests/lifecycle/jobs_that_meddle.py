@@ -1,4 +1,4 @@
-"""Jobs that meddle with what their child lives by: its event loop's tasks, its signals."""
+"""Jobs that meddle with the vital parts of their child: its event loop's tasks, its signals."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def cancels_and_returns(ledger: str, name: str, how: str) -> None:
 
 @ajob(name="cancels_and_goes_on", queue="low", retries=0)
 async def cancels_and_goes_on(ledger: str, name: str, how: str) -> None:
-    """Takes no notice."""
+    """Ignore the signal."""
     for _ in range(3):
         CANCELLING[how]()
         try:
@@ -99,7 +99,7 @@ async def exits_in_task(ledger: str, name: str) -> None:
 
 @ajob(name="fails_and_exits", queue="low", retries=0)
 async def fails_and_exits(ledger: str, name: str) -> None:
-    """Fails, and leaves in a callback before anybody hears of the failure."""
+    """Fail, and exit in a callback before the failure is reported."""
     note(ledger, name, "start")
     asyncio.get_running_loop().call_soon(sys.exit, 3)
     raise ValueError("failed first")
@@ -121,7 +121,7 @@ def aborts(ledger: str, name: str) -> None:
 
 @ajob(name="aaborts", queue="low", retries=0)
 async def aaborts(ledger: str, name: str) -> None:
-    """The same on the event loop."""
+    """This job on the event loop."""
     raise JobAborted("by itself")
 
 

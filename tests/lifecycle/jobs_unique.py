@@ -1,4 +1,4 @@
-"""Unique jobs of which one run of each burst kills its process; each whole run appends a line to the ledger."""
+"""Unique jobs: in each burst, one run kills its process; each whole run appends a line to the ledger."""
 
 from __future__ import annotations
 

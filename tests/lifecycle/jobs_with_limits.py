@@ -45,7 +45,7 @@ if os.environ.get("LIFECYCLE_LOOP") == "yes":
 
     @job(queue="low", limits=[TWO, EVERY])
     async def waits() -> None:
-        """Run beside another."""
+        """Run concurrently with another job."""
         note(f"begins {current().attempt}")
         await asyncio.sleep(0.02)
         note("ends")

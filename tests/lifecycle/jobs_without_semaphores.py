@@ -1,4 +1,4 @@
-"""The jobs of jobs_at_work, in a worker that can make no semaphore in /dev/shm since that is read-only."""
+"""The jobs of jobs_at_work, in a worker that can make no semaphore in /dev/shm, because it is read-only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker shows of itself while it works, and that nothing is left when it has gone."""
+"""A worker shows its state while it works, and its entries are deleted when it has left."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_worker_shows_what_it_runs_and_leaves_no_trace(
     # On Valkey the worker knows async jobs, of which a child runs ten at the same time.
     assert (entry.slots, entry.quiet) == (20 if server.kind == "valkey" else 2, False)
     assert entry.started_at - 60_000 < job.started_at <= client.clock_ms() + 60_000
-    # The names are written beside the first presence, not before it.
+    # The names are written with the first presence, not before it.
     [names] = until(lambda: [*filter(None, presence.job_names(client, [entry.jobs]).values())])
     assert {"gated", "quick"} <= names
     until(lambda: all(child.rss for child in children()))

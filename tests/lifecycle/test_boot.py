@@ -1,4 +1,4 @@
-"""What keeps a worker from starting has an exit code and a sentence of its own."""
+"""Each obstacle to a worker's start has its exit code and its sentence."""
 
 from __future__ import annotations
 

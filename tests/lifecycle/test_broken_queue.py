@@ -11,7 +11,7 @@ from jobq.queue import keys
 from jobq.queue.queue import Queue
 from tests.lifecycle.conftest import until
 
-#: What any producer that may write to one queue can do to it: key or command.
+#: Damage that any producer with the right to write to one queue can do to it: key or command.
 WRONG_TYPES = (
     "ready",
     "meta",
@@ -26,7 +26,7 @@ WRONG_TYPES = (
 
 
 def damaged(redis, queue, key):
-    """Put a key of another type in its place."""
+    """Replace it by a key of another type."""
     name = keys.key(queue.prefix, key)
     redis.delete(name)
     if key in ("ndry_runs", "eoq_backoff"):
@@ -101,7 +101,7 @@ def test_queue_that_breaks_while_its_jobs_run_is_told_of_them_once_it_is_mended(
 
 
 def quarantined(worker):
-    """What the lines of the log about the queue add up to: two collections may each find one."""
+    """Return the sum of the log lines about the queue: two collections may each find one."""
     words = re.findall(
         r"queue bad: quarantined (\d+) (?:entry|entries) that can't be message ids", worker.log
     )

@@ -1,4 +1,4 @@
-"""A child dies: what it held runs again at once, elsewhere nothing happens."""
+"""A child dies: its messages run again immediately, and other children are unaffected."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_on_dead_is_called_after_a_failure_and_after_a_crash(queue, start, send,
     send("dies", "fails")
     start("--processes", "1", "--crash-limit", "1")
     failed = until(lambda: ledger.lines("died", "fails"), "no on_dead after a failure")[0]
-    # Only now: a process that dies while it reads one message, and runs another, charges both.
+    # Only now: if a process dies while reading a message and running another, both are charged.
     send("dies", "killed")
     killed = until(lambda: ledger.lines("died", "killed"), "no on_dead after a crash")[0]
     until(lambda: queue.admin.counts().messages == 0, "something is left")
@@ -198,7 +198,7 @@ def test_only_the_poison_dies_when_jobs_run_concurrently(
         send(job, name)
     until(lambda: len(ledger.lines("start")) == 3)
     send(deadly, "poison")
-    # Its crash takes all four along; from then on each of them runs alone.
+    # Its crash takes all four along; afterwards each of them runs alone.
     first = ledger.lines("start")[0]["pid"]
     until(lambda: ledger.lines("start", "poison") and first not in worker.children())
     for name in ("a", "b", "c"):

@@ -43,7 +43,7 @@ def queues(cluster):
 
 
 def named(queues):
-    """As options and logs name them."""
+    """Return their names in options and logs."""
     return ",".join(queue.name for queue in queues)
 
 
@@ -60,13 +60,13 @@ def test_idle_worker_is_woken_for_queues_on_every_node(spread, start, send, ledg
 
 
 def lines(worker, words):
-    """What the worker's log says with these words."""
+    """Return the lines of the worker's log with these words."""
     return [line for line in worker.log.splitlines() if words in line]
 
 
 @pytest.fixture
 def away(spread):
-    """away(): the third node answers nobody; away.end(): it does again."""
+    """away(): the third node doesn't answer; away.end(): it does again."""
     last = spread.nodes[2].process
 
     def freeze():

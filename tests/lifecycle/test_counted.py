@@ -1,4 +1,4 @@
-"""What a worker counts equals what its events say and what its jobs were made to do, also if children die (B1)."""
+"""A worker's counts equal its events and the planned ends of its jobs, even if children die (B1)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def attempts_of(text):
 
 
 def counted_in_events(redis):
-    """The same from the stream of the queue."""
+    """Return these counts from the queue's event stream."""
     kinds = ("done", "retry", "dead", "crashed", "snoozed")
     events = [
         columns_of(value)

@@ -1,4 +1,4 @@
-"""Markers that one queue's producers push tell nothing of the other queues, and don't keep theirs back."""
+"""Markers pushed by one queue's producers don't affect other queues, and don't delay their markers."""
 
 from __future__ import annotations
 

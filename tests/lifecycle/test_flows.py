@@ -1,4 +1,4 @@
-"""Flows with real workers: what their authors write, and what comes of it."""
+"""Flows with real workers: their code, and its effects."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MODULE = "tests.lifecycle.jobs_in_flows"
 
 
 class Notes:
-    """What the jobs noted."""
+    """Return the notes of the jobs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -47,7 +47,7 @@ class Notes:
 
 @pytest.fixture
 def notes(tmp_path: Path) -> Notes:
-    """None yet."""
+    """A note that no job has written yet."""
     return Notes(tmp_path)
 
 
@@ -268,7 +268,7 @@ def test_worker_without_the_module_of_a_flow_moves_it_on_and_leaves_its_jobs_to_
     until(lambda: Queue("high", client).status(mid).unknowns > 0)
     assert states(run.status()) == {"first": "running", "second": "waiting"}
     assert other.stop() == 0
-    # At once, in place of the pause after which another worker is asked.
+    # Immediately, instead of after the pause before another worker tries.
     Queue("high", client).admin.reschedule([(mid, ANY, None)])
     work("--lease", "1h")
     assert states(ended(run)) == {"first": "done", "second": "done"}

@@ -11,7 +11,7 @@ MODULE = "tests.lifecycle.jobs_that_fork"
 
 
 def ran_once(queue, ledger, worker, names):
-    """All of them ended once, in one child, and the queue is in order."""
+    """Check that each ended once, in one child, and the queue is in order."""
     until(lambda: queue.admin.counts().messages == 0)
     ended = [line["name"] for line in ledger.lines("end")]
     assert sorted(ended) == sorted(names)

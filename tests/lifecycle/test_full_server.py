@@ -1,4 +1,4 @@
-"""A server whose memory is full: workers stay visible, run what waits, and say that it is memory."""
+"""A server whose memory is full: workers stay visible, run waiting messages, and name memory as the cause."""
 
 from __future__ import annotations
 

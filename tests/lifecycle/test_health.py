@@ -1,4 +1,4 @@
-"""Probes: what a worker's monitor process answers while the worker starts, works, drains, hangs or loses its server."""
+"""Probes: answers of a worker's monitor process while the worker starts, works, drains, hangs or loses its server."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_metrics_of_the_application_are_served_with_the_workers(served, send, le
     until(lambda: not psutil.pid_exists(child))
     send("counts", "b")
     until(lambda: ledger.lines("end", "b"))
-    # A counter goes on, the gauge of the child that is gone doesn't count.
+    # A counter continues, and the gauge of the lost child doesn't count.
     assert set(values()) == {"shop_mails_total 2.0", "shop_open 1.0"}
     folder.joinpath("counter_1.db").write_bytes(b"broken")
     assert "jobq_slots" in ask("/metrics")[1]

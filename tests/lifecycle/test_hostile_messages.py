@@ -11,7 +11,7 @@ import pytest
 from .conftest import until
 
 BREAKS = "tests.lifecycle.jobs_that_break_reading"
-#: What messages may say of the jobs of this worker, whose timeouts are 1 and 3 s for `stubborn`.
+#: Possible contents for the jobs of this worker, whose timeouts are 1 and 3 s for `stubborn`.
 CONTRADICTIONS = [
     {"hard_timeout": 30}, {"timeout": 60}, {"timeout": 60, "hard_timeout": 30}, {"timeout": 1e-9}, {"retries": 10_001},
     {"hard_timeout": 1e-9}, {"result_ttl": 1e-9}, {"result_ttl": 3_153_600_000}, {"timeout": 3_153_600_000},
@@ -40,7 +40,7 @@ def test_message_that_kills_whoever_reads_it_is_charged_and_no_other(
     assert "as it was read" in dead.reason
     ended = Counter(line["name"] for line in ledger.lines("end"))
     assert set(ended) == {f"q{number}" for number in range(20)}
-    # What a thread runs while the loop reads is cut off, perhaps just after it wrote that it ended.
+    # A job in a thread is cut off while the loop reads, perhaps just after it wrote its end.
     beside = (
         r" quick (\S+) attempt 1 of queue low crashed" if loop["LIFECYCLE_LOOP"] == "yes" else "$^"
     )
@@ -102,5 +102,5 @@ def test_options_that_contradict_the_job_end_no_child_but_by_their_hard_timeout(
     assert set(dead) <= {"m3", "m5"}
     assert ledger.lines("end", "after")
     assert worker.stop() == 0
-    # One was killed for `s`; a hard timeout of a nanosecond may have met a second one.
+    # One was killed for `s`; a hard timeout of a nanosecond may have met a second message.
     assert worker.log.count(" started") <= 3

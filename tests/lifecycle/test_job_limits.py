@@ -16,7 +16,7 @@ HOLDERS = "jobq:limit:{%s}:holders"
 
 @pytest.fixture
 def limited(start, tmp_path, queue):
-    """The worker's start, and what the jobs noted; limited(job, …) enqueues one."""
+    """The worker's start, and the notes of the jobs; limited(job, …) enqueues one."""
 
     class Limited:
         notes_file = tmp_path / "notes"

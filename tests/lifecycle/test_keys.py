@@ -1,4 +1,4 @@
-"""Keys with a real worker: the limit holds through a kill, a held key starts nothing, ordered keys keep their order."""
+"""Keys with a real worker: the limit holds through a kill, a held key blocks starts, ordered keys keep their order."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_failure_before_a_slow_job_is_reported_while_that_runs(queue, start, sen
     assert worker.stop() == 0
 
 
-#: Both ways to run several jobs at once, and what they run.
+#: Both ways to run several jobs concurrently, and their jobs.
 AT_ONCE = pytest.mark.parametrize(
     ("option", "job"), [("--concurrency", "agated"), ("--threads", "gated")]
 )
@@ -138,7 +138,7 @@ def test_jobs_run_at_once_up_to_the_number_given(queue, start, send, ledger, opt
     others = () if option == "--concurrency" else ("--concurrency", "2")
     worker = start("--processes", "1", option, "4", *others)
     until(lambda: len(ledger.lines("start")) == 4)
-    # Those that were fetched and not begun are given back.
+    # Fetched jobs that did not start are returned.
     until(lambda: queue.admin.counts().ready == 2)
     for name in "abcdef":
         ledger.gate(name).touch()
@@ -217,7 +217,7 @@ def test_sync_jobs_hold_no_event_loop_up_and_wait_for_a_thread(queue, start, sen
     worker = start("--processes", "1", "--concurrency", "5")
     for name in "ab":
         send("gated", name)
-    # One of them runs. The other waits for the thread, and is given back behind it.
+    # One of them runs. The other job waits for the thread, and is returned after it.
     [first] = until(lambda: ledger.lines("start"))
     other = "b" if first["name"] == "a" else "a"
     until(lambda: queue.status(other).word == "queued")

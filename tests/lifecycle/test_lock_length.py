@@ -1,4 +1,4 @@
-"""A message's own lock length beside the worker's lease."""
+"""The lock length of a message, if it differs from the worker's lease."""
 
 from __future__ import annotations
 

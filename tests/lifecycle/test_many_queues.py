@@ -1,4 +1,4 @@
-"""A queue that owes nothing costs an idle worker nothing; what it owes comes all the same."""
+"""A queue that owes nothing costs an idle worker nothing; its due messages are still delivered."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def idle(redis, start):
 def test_idle_worker_asks_no_queue_that_owes_nothing(idle, redis):
     def asks_none():
         before = {name: calls(redis, name) for name in ("evalsha", "exists", "blpop")}
-        # Scripts look whether keys exist, too. Without them, all queues have been looked at once more by then.
+        # Scripts also check whether keys exist. Without these checks, each queue was checked once again.
         until(lambda: calls(redis, "exists") > before["exists"] + 1)
         asked = calls(redis, "evalsha") - before["evalsha"]
         return not asked and calls(redis, "blpop") <= before["blpop"] + 2
@@ -65,7 +65,7 @@ def test_delayed_message_runs_when_it_is_due_though_nobody_asks_meanwhile(
 
 
 def test_message_is_found_when_its_marker_was_lost(idle, redis, client, ledger):
-    """As when a host dies that had just been woken."""
+    """Take a marker, like a host that dies just after it was woken."""
     queue = Queue(NAMES[211], client)
     content = json.dumps({"job": "quick", "args": [str(ledger.path), "a"]})
     with redis.pipeline() as together:
@@ -77,7 +77,7 @@ def test_message_is_found_when_its_marker_was_lost(idle, redis, client, ledger):
 
 @pytest.fixture(params=["+lmpop", "-lmpop"])
 def url(request, server, redis):
-    """Of a user who may look for markers, and of one who may not."""
+    """Return the calls of a user with the right to look for markers, and of a user without it."""
     redis.acl_setuser("w", enabled=True, nopass=True, keys=["*"], commands=["+@all", request.param])
     yield server.url.replace("unix://", "unix://w:any@")
     redis.acl_deluser("w")

@@ -1,4 +1,4 @@
-"""What feeds a worker from elsewhere: replaced when it dies, quiet when told, the last to leave."""
+"""A message source for a worker: replaced when it dies, quiet when told, the last to leave."""
 
 from __future__ import annotations
 

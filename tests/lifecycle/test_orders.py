@@ -1,4 +1,4 @@
-"""Orders to a running worker: it obeys, answers, and shows what became of it."""
+"""Orders to a running worker: it carries them out, answers, and shows the outcome."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobq.queue import orders, presence
 
 from .conftest import DEADLINE_S, until
 
-#: What lies in the list is read on both servers by tests/queue/test_orders.py.
+#: tests/queue/test_orders.py reads the contents of the list on both servers.
 pytestmark = pytest.mark.one_server
 
 
@@ -56,7 +56,7 @@ def test_worker_obeys_each_order(start, send, ledger, queue, client, redis, orde
     until(lambda: worker.children() not in ([], [before]))
     assert ledger.lines("end", "a")
 
-    # What a later version may send.
+    # An order that a later version may send.
     monkeypatch.setitem(orders.VERBS, "dance", "")
     refused = ordered("dance")
     assert (refused.outcome, "unknown order 'dance'" in refused.text) == ("refused", True)
@@ -64,7 +64,7 @@ def test_worker_obeys_each_order(start, send, ledger, queue, client, redis, orde
     until(lambda: ledger.lines("start", "b"))
     assert ordered("drain").outcome == "done"
     shows(client, quiet=True, leaving=True)
-    # A second one doesn't hurry the first one on.
+    # A second order doesn't speed up the first.
     assert ordered("drain").outcome == "done"
     assert ordered("resume").outcome == "refused"
     ledger.gate("b").touch()
@@ -87,7 +87,7 @@ def test_dump_has_the_stack_of_a_job_that_holds_the_gil(start, send, ledger, que
     until(lambda: "in holds_gil" in dumped())
     other = ordered("dump", child=1)
     assert (other.outcome, other.text) == ("refused", "no child 1 runs here")
-    # Nobody runs the message again.
+    # The message doesn't run again.
     queue.admin.pause()
     os.kill(pid, signal.SIGSTOP)
     everyone = ordered("dump")

@@ -1,4 +1,4 @@
-"""What jobs leave behind: programs end with a job that is killed, threads and tasks are named when they are cut off."""
+"""Leftovers of jobs: programs end with a killed job, and threads and tasks are named when they are cut off."""
 
 from __future__ import annotations
 

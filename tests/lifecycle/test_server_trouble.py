@@ -1,4 +1,4 @@
-"""The server loses its scripts, restarts, or doesn't answer: callers see nothing of it."""
+"""The server loses its scripts, restarts, or doesn't answer: callers don't notice."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OwnServer:
 
 @pytest.fixture
 def own(server):
-    """It is of the same kind as the session's."""
+    """Start a server of the same kind as the session's."""
     made = OwnServer(server.kind)
     yield made
     made.end()
@@ -66,7 +66,7 @@ def test_job_is_stopped_before_its_lease_ends_when_the_server_is_silent(
     until(lambda: ledger.lines("start"))
     own.process.send_signal(signal.SIGSTOP)
     [aborted] = until(lambda: ledger.lines("aborted"))
-    # The deadline that the child keeps lies before the end of the lease.
+    # The child's deadline is before the end of the lease.
     assert "lease" in aborted["why"]
     own.process.send_signal(signal.SIGCONT)
     until(lambda: len(ledger.lines("start")) >= 2)
@@ -127,7 +127,7 @@ def own_clients(own):
 
 
 def test_writes_refused_for_a_while_crash_nobody(redis, queue, start, send, ledger):
-    """As a full disk or a failover does: children wait with what they have to report."""
+    """Reject writes, like a full disk or a failover: children keep their reports until then."""
     worker = start("--processes", "2")
     send("gated", "a")
     until(lambda: ledger.lines("start"))

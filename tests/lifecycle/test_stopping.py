@@ -80,7 +80,7 @@ def test_tstp_takes_nothing_new_until_cont(queue, start, send, ledger):
     ledger.gate("a").touch()
     until(lambda: queue.status("a").word != "locked")
     send("quick", "b")
-    # A child that still took messages would be woken by this one at once.
+    # A child that still fetched messages would be woken by this message immediately.
     collected = [queue.admin.collect() for _ in range(100)]
     assert len(collected) == 100
     assert queue.status("b").word == "queued"
@@ -90,7 +90,7 @@ def test_tstp_takes_nothing_new_until_cont(queue, start, send, ledger):
 
 
 def stacks_of_all(worker, children):
-    """What the log says after a TTIN that each child answered in time."""
+    """Return the log after a TTIN that each child answered in time."""
 
     def answered():
         before = len(worker.log)
@@ -123,7 +123,7 @@ def test_stacks_of_several_children_stand_apart_when_ttin_comes(start, send, led
     parts = re.split(r"child (\d+): \d running.*\n", stacks_of_all(worker, 3))[1:]
     for pid, stacks in zip(parts[::2], parts[1::2], strict=True):
         assert int(pid) in worker.children()
-        # Every one is whole: it ends in what each child's main thread began with.
+        # Every one is whole: it ends in the outermost frames of each child's main thread.
         assert stacks.count("Current thread") + stacks.count("Thread 0x") >= 1
         assert stacks.count("in gated") == 1
     for number in range(3):
@@ -145,7 +145,7 @@ def test_child_says_that_it_does_not_answer_when_it_is_stopped(start, send, ledg
 
 
 def test_worker_starts_when_ttin_comes_before_it_has_begun(start, send, ledger, tmp_path):
-    """Its jobs' module waits amid its import until TTIN has been sent."""
+    """Start a worker whose module waits amid its import until TTIN has been sent."""
     reached, gate = tmp_path / "reached", tmp_path / "go"
     (tmp_path / "slow_module.py").write_text(
         f"import pathlib, time\npathlib.Path({str(reached)!r}).touch()\n"
@@ -225,7 +225,7 @@ def test_burst_waits_for_retries_that_are_due_soon(queue, start, send, ledger, b
 def test_burst_waits_for_retries_when_the_child_that_ran_them_is_replaced(
     queue, start, send, ledger, end
 ):
-    """By --max-jobs, or because the next job kills it."""
+    """Replace a child by --max-jobs, or because the next job kills it."""
     send("later", "soon", 1.2)
     send("kills" if "--crash-limit" in end else "quick", "next")
     assert start("--burst", "--processes", "1", "--prefetch", "1", *end).wait() == 0

@@ -28,7 +28,7 @@ TRACE = "0123456789abcdef0123456789abcdef"
 
 @pytest.fixture
 def website(client):
-    """A program with a TracerProvider whose requests enqueue, and what it exports."""
+    """A program with a TracerProvider whose requests enqueue, and its exported spans."""
     kept = InMemorySpanExporter()
     provider = TracerProvider(resource=Resource({"service.name": "shop"}))
     provider.add_span_processor(SimpleSpanProcessor(kept))

@@ -1,4 +1,4 @@
-"""Bursts of equal calls while the process that runs them is killed. `make soak` sends 1,000 bursts of 1,000 calls."""
+"""Bursts of equal calls while their process is killed. `make soak` sends 1,000 bursts of 1,000 calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_each_burst_runs_once_a_window_and_its_last_content_last_although_a_chil
     )
 
     def send(number: int) -> tuple[str, str, Counter[str], int]:
-        """One burst, half of it in bulk: its name, what became of its calls, and the last number accepted."""
+        """One burst, half of it in bulk: its name, the outcome of its calls, and the last accepted number."""
         job, burst = jobs[number % len(jobs)], f"burst{number}"
         calls = [(str(ledger.path), burst, call) for call in range(CALLS)]
         half = CALLS // 2
@@ -55,7 +55,7 @@ def test_each_burst_runs_once_a_window_and_its_last_content_last_although_a_chil
         ends.setdefault(line["name"], []).append(line["number"])
     for kind, burst, actions, last in bursts:
         runs, begun = ends.get(burst, []), actions["added"] + actions["requeued"]
-        # A child that dies between its work and its finish repeats a run; here it dies in the middle of it.
+        # If a child dies between its work and its finish, the run is repeated; here it dies in the middle of it.
         assert 1 <= len(runs) <= begun, (kind, burst, runs, actions)
         assert runs[-1] == last, (kind, burst, runs, last)
         if kind == "throttled":

@@ -1,4 +1,4 @@
-"""Nobody reads the pipe to which a worker logs, as where a log collector hangs."""
+"""The pipe to which a worker logs is not read, for example because a log collector hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that are stopped and woken when the world has moved on: their word counts no more."""
+"""Workers that are suspended and woken after the state has changed: their word counts no more."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from .conftest import until
 
 MODULE = "tests.lifecycle.jobs_that_freeze"
-#: Of the worker whose lease shall end, and of the one that takes over.
+#: Options of the worker whose lease will end, and of the worker that takes over.
 SHORT, LONG = ("--processes", "1", "--lease", "1500ms"), ("--processes", "1")
 
 
@@ -42,7 +42,7 @@ def frozen(start, send, ledger):
 
 @pytest.fixture
 def leave(send, ledger):
-    """leave(worker): the one worker that is left, which was deaf, hears again and leaves; its exit code."""
+    """leave(worker): the last worker, which ignored signals, handles them again and leaves; its exit code."""
 
     def end(worker):
         send("hears", "h")

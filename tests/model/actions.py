@@ -1,4 +1,4 @@
-"""What may happen next."""
+"""Possible next steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.model.machine import Machine
 from tests.model.world import World
 
 Action = tuple[str, ...]
-#: Mids differ by their names alone, so that the first one is enqueued first; for a night both orders are tried.
+#: Mids differ by their names alone, so that the first message is enqueued first; for a night both orders are tried.
 FIRST_FIRST = os.environ.get("JOBQ_MODEL") != "large"
 
 ACTIONS: dict[str, Callable[..., None]] = {

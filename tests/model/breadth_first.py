@@ -12,7 +12,7 @@ from tests.model.machine import Violation
 
 
 class Copied(Protocol):
-    """What the model knows beside the server. left: budgets that are left."""
+    """The model's knowledge besides the server's keys. left: budgets that are left."""
 
     @property
     def left(self) -> dict[str, int]: ...
@@ -30,7 +30,7 @@ class Host(Protocol):
         """Return a snapshot of the server as it is."""
 
     def open(self, snapshot: Any) -> None:
-        """Choose the snapshot that `put` restores; no other is needed from then on."""
+        """Choose the snapshot that `put` restores; no other is needed afterwards."""
 
     def put(self) -> None:
         """Restore the chosen snapshot."""
@@ -52,7 +52,7 @@ class BreadthFirst(Generic[W]):
         self._came_from: list[tuple[int, Step]] = [(0, ())]
 
     def moves(self, world: W) -> Iterable[Step]:
-        """What may happen next."""
+        """Return the possible next steps."""
         raise NotImplementedError
 
     def act(self, world: W, step: Step) -> W:
@@ -60,7 +60,7 @@ class BreadthFirst(Generic[W]):
         raise NotImplementedError
 
     def state(self, world: W) -> bytes | str:
-        """What tells this state from others."""
+        """Return the facts that distinguish this state from others."""
         raise NotImplementedError
 
     def judge(self, world: W) -> None:

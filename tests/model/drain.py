@@ -23,7 +23,7 @@ class Drain:
     def check(self, world: World, invariants: Callable[[World], None]) -> None:
         """Walk on from here, in place, until all is done; Violation when it never is.
 
-        Budgets and what stale workers hold play no part in that, nor in the invariants: these are checked
+        Budgets and the messages of stale workers don't matter there, nor in the invariants: these are checked
         here too, once for all states that differ in nothing else.
         """
         m, w = self._machine, world.copy()

@@ -1,4 +1,4 @@
-"""What every call must keep, whoever makes it: events, crashes, hand-outs."""
+"""Conditions that every call must keep: events, crashes, hand-outs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def need(holds: object, text: str) -> None:
 
 
 def call(m: Machine, w: World, script: str, caller: str, *args: str | int) -> tuple[object, ...]:
-    """The next numbered call of `caller`; what was recovered on the way is noted."""
+    """The next numbered call of `caller`; messages recovered on the way are noted."""
     number = w.numbers[caller] = w.numbers.get(caller, 0) + 1
     reply = m.run(script, caller, w.clock, caller, number, "", *args)
     if w.scope.calls:
@@ -31,7 +31,7 @@ def events(m: Machine) -> list[tuple[str, str]]:
 
 
 def told_flows(m: Machine, w: World) -> None:
-    """M1: what ended a member wrote that for its flow in the same call, once; nothing else did."""
+    """M1: the call that ended a member wrote its end for the flow, once; nothing else did."""
     text = m.for_flows()
     told = [tuple(one.split("\x1f")) for one in text.split("\x1e")] if text else []
     ended = [
@@ -68,7 +68,7 @@ def crashed(w: World, mid: str, dead: bool) -> None:
 def buried(record: Record, mid: str) -> None:
     """The run that just ended is dead; newer content lives on."""
     record.died += 1
-    # The content of a run that newer content waits behind is not the world's business any more.
+    # The content of a run with newer content waiting no longer concerns the world.
     content = "" if record.fresh else record.content
     record.dead += ((f"{mid}#{record.generation}", content, record.key),)
     if not record.fresh:
@@ -127,12 +127,12 @@ def taken_in_turn(w: World, mid: str) -> None:
     record.turn, record.lined = 0, False
 
 
-#: How often another key may go while one waits for its turn: once in each lap, and once more where that one is new.
+#: How often another key may go while one waits for its turn: once in each lap, and one more time if that key is new.
 LAPS = 2
 
 
 def no_longer_than_a_lap(w: World, went: str) -> None:
-    """K8: what waits in a key that may go comes within a lap of the keys, also what has crashed."""
+    """K8: a waiting message of a key that may start comes within a lap of the keys, even after a crash."""
     if (w.scope.rule and w.scope.rule[1]) or not any(f.key for f in w.scope.flavours.values()):
         return
     w.passed.pop(went, None)
@@ -150,7 +150,7 @@ def forget_blocked(w: World) -> None:
 
 
 def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None:
-    """Take what was handed out; every promise of a hand-out is checked here."""
+    """Take the dequeued messages; every promise of a hand-out is checked here."""
     poll_after_ms, paused, _fence, *rows = reply
     need(
         not (rows and w.is_paused) and bool(int(str(paused)) % 2) == w.is_paused,

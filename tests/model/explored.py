@@ -1,4 +1,4 @@
-"""What an explorer found, whatever it explored."""
+"""Results of an explorer, for each kind of world."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ S = TypeVar("S", bound=Step)
 
 
 class Named(Protocol):
-    """What was explored; as text its bounds."""
+    """The explored part; as text its bounds."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Return its name."""
         ...
 
 

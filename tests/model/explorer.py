@@ -94,7 +94,7 @@ class Explorer(BreadthFirst[World]):
                 record.dead = ()
 
     def state(self, world: World) -> bytes:
-        # What the producer was answered: a script that keeps no record of a call leaves the same keys as before it.
+        # The answer to the producer: a script that keeps no record of a call leaves the same keys as before it.
         told = world.calls["P"].reply if "P" in world.calls else ()
         return digest(self.machine.canonical(f"{world.text()} {told}", self.scope.calls))
 

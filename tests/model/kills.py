@@ -18,7 +18,7 @@ from tests.protocols.reliable import test_every_interleaving as reliable
 
 
 def results() -> Iterator[tuple[str, str, Explored]]:
-    """Yield the test, the fault and what the explorer found, one by one."""
+    """Yield the test, the fault and the explorer's result, one by one."""
     for tests in (queue, partition, topic, flow, reliable):
         file = f"{tests.__name__.replace('.', '/')}.py"
         for name in tests.NAMES:

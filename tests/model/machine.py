@@ -207,7 +207,7 @@ class Machine:
         return reply if isinstance(reply, tuple) else () if reply is None else (reply,)
 
     def describe(self, script: str, lines: Sequence[str]) -> list[str]:
-        """What a script that only reads ARGV and talks to Redis returns."""
+        """Return the reply of a script that only reads ARGV and calls Redis."""
         self.add_script("described", script, "")
         self._undeclared(True)
         return list(self.run_script("described", "", 1_000_000, *lines))

@@ -1,4 +1,4 @@
-"""What producers and people do."""
+"""Actions of producers and people."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def accepted_before(w: World, batch: list[str], flavour: Flavour) -> list[str]:
 
 
 def note_accepted(w: World, batch: list[str], flavour: Flavour, reply: tuple[object, ...]) -> None:
-    """All of these members were."""
+    """Record the end of all these members."""
     if flavour.again == "next" and "added" in reply[::2]:
         w.up_to = number_of(batch[-1])
 
@@ -111,7 +111,7 @@ def accepted(
         # Under an expired lock it waits until somebody recovers that run.
         if not record.fresh and options == ("", ""):
             options = (record.lock, record.dedupe)
-        # What only waits keeps its key.
+        # A message that only waits keeps its key.
         record.newer_key = flavour.key if record.fresh else record.key or flavour.key
         record.accept(content, not_before)
         record.newer_options = options
@@ -136,7 +136,7 @@ def accepted(
 def updated(
     record: Record, content: str, options: tuple[int | str, int | str], not_before: int
 ) -> None:
-    """What waits is replaced."""
+    """Replace the waiting content."""
     if options != ("", ""):
         record.newer_options = options
         if not record.fresh:
@@ -153,7 +153,7 @@ def dedupe_of(w: World, action: str, flavour: Flavour) -> int | str:
 
 
 def latest_of(w: World, record: Record, action: str, word: str, at_most: int) -> int:
-    """U3: the first content of a burst says until when it may be moved; a retry or a run begins a new one."""
+    """U3: the first content of a burst sets the time until which it may be moved; a retry or a run begins a new one."""
     begins = not record.latest or action == "added"
     if word.startswith("queued") and not record.token:
         begins |= record.not_before > max(record.latest, w.now)
@@ -235,7 +235,7 @@ def revive(m: Machine, w: World, mid: str) -> None:
 
 
 def revived(m: Machine, w: World, record: Record, mid: str, not_before: int) -> str:
-    """Its newest dead one lives again; the content of that."""
+    """Revive its latest dead message; the content of that."""
     *others, (_, content, key) = record.dead
     record.dead = tuple(others)
     content = content or str(m.command(w.clock, "HGET", "messages", mid))

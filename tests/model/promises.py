@@ -2,7 +2,7 @@
 
 I1-I20 and L1-L6 are those of the reliability specification, section 3.4; I2 and I7 as DESIGN section 3 has them;
 K1-K10 are promises of keys, M1 and M2 of messages of flows, P1-P4 of partitions.
-A row names the file under tests/ and words of the check there, which is what a violation says; a test reads the rows.
+A row names the file under tests/ and words of the check there, which a violation prints; a test reads the rows.
 
 I1   one status per mid, that of the model         model/explorer.py: I1 status of
 I1   a requeue only behind a run or a dedupe       model/lua/invariants.lua: I1 requeue on a message that waits
@@ -72,7 +72,7 @@ from typing import NamedTuple
 
 
 class Check(NamedTuple):
-    """One row."""
+    """One row of the table."""
 
     promise: str
     meaning: str

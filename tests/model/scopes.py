@@ -36,7 +36,7 @@ ORDERED = Flavour(key="A", ordered=True)
 #: NEXT: of those that are enqueued in the order of their numbers.
 MEMBER, NEXT = Flavour(again="member"), Flavour(again="next")
 
-SCOPES = (  # those that take long first
+SCOPES = (  # the longest first
     Scope(
         "several in one call",
         {"both": BOTH, "move later": MOVE_LATER},
@@ -504,7 +504,7 @@ def smaller(scope: Scope) -> Scope:
 
 
 def resized(scope: Scope, more: int) -> Scope:
-    """So many enqueues more, or fewer."""
+    """Return the scope with this many enqueues more, or fewer."""
     if scope.ticks:
         return replace(scope, budget={**scope.budget, "fail": max(0, scope.budget["fail"] + more)})
     return replace(

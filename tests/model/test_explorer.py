@@ -6,13 +6,13 @@ without delays, dedupe backoffs and lock lengths of their own, one mid or severa
 release, and finish as done, retry, dead, crashed or snooze, with and without asking for more; they crash, as do their
 supervisors' calls, which come late, twice, or after the close. People cancel, revive, pause and clear. The clock moves
 to every moment at which a lock or backoff ends and to the one before, and in one scope steps back; whoever looks
-collects. These happen in any order. Only what starts something new (enqueues, failures, crashes, cancels …) has a
+collects. These happen in any order. Only steps that start new work (enqueues, failures, crashes, cancels …) have a
 budget; there is no other end to a path. Who has no more left of any budget than another who stood in the same state can
 do nothing that the other couldn't, and is not followed. Each state is visited once, checked against `promises.py`, and
 drained by one fair worker, which must bring whatever was accepted and not superseded to done or dead.
 
 `make test` follows each path for `scope.depth` steps, and makes at least ENOUGH transitions: the mutants of a scope are
-found one step before. `make test-all` goes on until no state is new. The run ends with the scopes in words, their
+found one step before. `make test-all` continues until no state is new. The run ends with the scopes in words, their
 states and transitions. Two scopes have smaller budgets here, in which their mutants are found. JOBQ_MODEL=large takes
 the full budgets and one enqueue more, for a night.
 """

@@ -1,6 +1,6 @@
 """The explorer notices each fault of mutants.txt in the short form of its scope, and even one step before its end.
 
-One whose text has left the Lua, or stands there twice, is an error and no pass.
+One whose text has left the Lua, or stands there twice, is an error, not a pass.
 """
 
 from __future__ import annotations

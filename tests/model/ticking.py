@@ -1,4 +1,4 @@
-"""What schedulers do: any number of them, each of which may ask for any tick at any moment.
+"""Actions of schedulers: any number of them, each of which may ask for any tick at any moment.
 
 C1  a tick is enqueued at most once
 C2  the last tick only grows
@@ -23,7 +23,7 @@ from tests.model.world import Flavour, World
 
 
 def schedule(m: Machine, w: World, which: str) -> None:
-    """One call for one tick, by somebody who knows of the last one, and one by somebody who doesn't."""
+    """One call for one tick, by a scheduler that knows the last tick, and one by a scheduler that doesn't."""
     index = int(which)
     times = w.tick_times()
     tick_ms, before = times[index], last_tick(m, w)
@@ -90,7 +90,7 @@ def define(m: Machine, w: World, times: str) -> None:
 
 
 def took(w: World, outcome: str, mid: str, words: dict[str, str], content: str, index: int) -> None:
-    """Note what became of the tick in the records."""
+    """Record the outcome of the tick."""
     live = w.last_run and is_live(words[w.last_run])
     expected = {"skip": "skipped", "queue": "waits", "cancel": "replaced", "allow": "enqueued"}
     need(
@@ -133,7 +133,7 @@ def ask(
 
 
 def last_tick(m: Machine, w: World) -> int:
-    """By what is stored; -1 for none."""
+    """Judge by the stored message; -1 for none."""
     text = m.command(w.clock, "HGET", "ticks", "s")
     return int(str(text).partition(",")[0]) if text else -1
 

@@ -1,4 +1,4 @@
-"""What operators do and undo: take messages out and put them back, let them run at another time."""
+"""Actions of operators, and their undo: take messages out and put them back, let them run at another time."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def take_dead(m: Machine, w: World, mid: str) -> None:
 
 
 def revive_undoably(m: Machine, w: World, mid: str) -> None:
-    """Not at once."""
+    """Move the message to a later time."""
     w.left["take"] -= 1
     record = w.records[mid]
     dead_id, _, key = record.dead[-1]
@@ -157,7 +157,7 @@ def edit_back(m: Machine, w: World, mid: str) -> None:
 
 
 def reschedule(m: Machine, w: World, mid: str, when: str) -> None:
-    """At once, or later."""
+    """Undo immediately, or later."""
     w.left["move"] -= 1
     record, word = w.records[mid], word_of(m, w, mid)
     waiting_for = max(0, record.not_before) if word == "queued-with-backoff" else 0

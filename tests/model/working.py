@@ -1,4 +1,4 @@
-"""What workers, their supervisors and the clock do."""
+"""Actions of workers, their supervisors and the clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def ndue(m: Machine, w: World) -> int:
 
 
 def promoted(m: Machine, w: World, before: int, most: int) -> None:
-    """I18: no call does more than its share for what waits."""
+    """I18: no call does more than its share of waiting work."""
     gone = before - ndue(m, w)
     need(gone <= most, f"I18 {gone} promoted at once, at most {most} are to be")
 
@@ -30,7 +30,7 @@ def dequeue(m: Machine, w: World, worker: str, woken: str = "") -> None:
     held = w.holds[worker]
     for _ in range(TRIES):
         dequeue_once(m, w, worker)
-        # While callers rest, and where a lap looks at few mids, what may go is left to a later call.
+        # While callers rest, or if a lap looks at few mids, a later call takes the remaining messages.
         if w.holds[worker] != held or w.is_paused or w.scope.idle or w.scope.lap:
             return
         may_go = w.keys_that_may_go()
@@ -187,7 +187,7 @@ def forget(m: Machine, w: World, worker: str) -> None:
 
 
 def close(m: Machine, w: World, worker: str) -> None:
-    """A supervisor buries a child: its calls are refused from now on, its last hand-out is told."""
+    """A supervisor buries a child: its later calls are rejected, and its last hand-out is reported."""
     w.left["close"] -= 1
     told = m.run("close", worker, w.clock, worker)
     held = dict(zip(told[::2], told[1::2], strict=True))
@@ -231,14 +231,14 @@ def next_moment(m: Machine, w: World) -> int:
 
 
 def step_back(m: Machine, w: World) -> None:
-    """The server's clock is set back a little: scripts go by the last moment that one wrote at."""
+    """The server's clock is set back a little: scripts use the last moment at which a script wrote."""
     w.left["step_back"] -= 1
     floor = m.command(w.clock, "HGET", "meta", "floor")
     w.now, w.behind = (int(floor), 2) if floor else (w.now, 0)
 
 
 def again(m: Machine, w: World, caller: str) -> None:
-    """A call is delivered once more, and its predecessor later than late: nothing changes."""
+    """A call is delivered a second time, and its predecessor even later: nothing changes."""
     last = w.calls[caller]
     reply = m.run(last.script, caller, w.clock, caller, last.number, "", *last.args)
     need(
@@ -252,7 +252,7 @@ def again(m: Machine, w: World, caller: str) -> None:
 
 
 def replayed_reply(w: World, caller: str, last: Call) -> tuple[object, ...]:
-    """What was answered, less the messages that are not held under those tokens any more."""
+    """The recorded answer, without messages that are no longer held under those tokens."""
     if last.script not in ("dequeue", "finish"):
         return last.reply
     # before the rows: a word, or one per ending, then poll_after_ms, paused, fence

@@ -1,4 +1,4 @@
-"""What happened so far, kept outside Redis: who holds what, and what each mid is owed."""
+"""History kept outside Redis: held messages, and the dues of each mid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Flavour:
 
 @dataclass(frozen=True)
 class Scope:
-    """What may happen, and how often. Kinds without a budget are unlimited."""
+    """Possible events, and how often they may happen. Kinds without a budget are unlimited."""
 
     name: str
     flavours: dict[str, Flavour]
@@ -83,7 +83,7 @@ class Scope:
 
 
 class Hold:
-    """What a worker believes it may run."""
+    """The message that a worker believes it may run."""
 
     __slots__ = ("content", "mid", "token")
 
@@ -92,7 +92,7 @@ class Hold:
 
 
 class Record:
-    """What the world knows of one mid."""
+    """The world's knowledge about one mid."""
 
     def __init__(self) -> None:
         self.content = ""  # accepted, not superseded, neither done nor dead nor cancelled
@@ -102,8 +102,8 @@ class Record:
         self.until = self.attempts = self.crashes = self.unknowns = 0
         self.lock: int | str = ""  # of the run at hand, as dedupe
         self.dedupe: int | str = ""  # '@' and a moment: until then, whenever the run ends
-        self.latest = 0  # of a burst: newer content moves what waits no further than this
-        self.cancelled = False  # what keeps the mid taken is a run that was cancelled, not a dedupe
+        self.latest = 0  # of a burst: newer content can't move the waiting message beyond this
+        self.cancelled = False  # a cancelled run keeps the mid taken, not a dedupe
         self.newer_options: tuple[int | str, int | str] = ("", "")  # of what is fresh
         self.died = 0  # times, of which no message tells yet
         self.checkpoint = ""  # for the next attempt at this content
@@ -125,7 +125,7 @@ class Record:
         self.content, self.fresh, self.not_before = content, True, not_before
 
     def settle(self, ended: str = "") -> None:
-        """Nothing is owed any more."""
+        """Settle all dues."""
         self.ended = ended
         self.content, self.fresh, self.not_before = "", False, 0
         self.attempts = self.crashes = self.unknowns = 0
@@ -275,7 +275,7 @@ class World:
         return [START + tick for tick in self.scope.ticks]
 
     def situation(self, worker: str) -> str:
-        """What sets a worker apart: workers are alike, as long as nobody asks for their calls again."""
+        """The facts that distinguish a worker: workers are alike, as long as nobody asks for their calls again."""
         held = self.holds[worker]
         return worker[: self.scope.calls] + " ".join(
             sorted(h.mid + "-*"[self.records[h.mid].token == h.token] for h in held)

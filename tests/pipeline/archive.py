@@ -1,4 +1,4 @@
-"""Java's classes of Spark in an archive, which each JVM of the tests maps instead of loading and checking them anew.
+"""Java's classes of Spark in an archive, which each JVM of the tests maps instead of loading and checking them again.
 
 `make test` makes it once for each venv, beside its Python. A JVM without the archive starts as ever, only slower.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from jobq.pipeline.sessions import FAST, session
 
-#: A JVM says nothing when it can't use the archive, as executors can't whose class path is another one.
+#: A JVM ignores an unusable archive silently, as executors with another class path do.
 USED = "-XX:SharedArchiveFile={} -Xshare:auto -Xlog:disable"
 END_S = 900
 
@@ -31,7 +31,7 @@ def archive() -> Path:
 
 
 def java_options() -> str:
-    """What makes a JVM of a few seconds quick: little is compiled, and classes come from the archive."""
+    """Options that make a short-lived JVM quick: little is compiled, and classes come from the archive."""
     return f"{FAST} {USED.format(archive())}"
 
 

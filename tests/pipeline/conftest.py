@@ -57,7 +57,7 @@ def imports_spark(path: Path) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_jvms() -> Iterator[None]:
-    """What a JVM of a few seconds compiles well, or loads anew, isn't worth its while: most of its processor time."""
+    """Optimized compilation and fresh loading don't pay off in a short-lived JVM: most of its processor time."""
     options = java_options()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_LAUNCHER_OPTS", FAST)

@@ -50,7 +50,7 @@ def moment(ms: int | None, less_us: int = 0) -> datetime | None:
 
 
 def row(queue: str, entry: bytes, found: dict[str, Any]) -> dict[str, Any]:
-    """What the view shows of one record, worked out by hand."""
+    """The hand-computed row of one record in the view."""
     at, sequence = map(int, entry.split(b"-"))
     finished, enqueued, run_us = found["finished_at"], found.get("enqueued_at"), found.get("run_us")
     if enqueued is not None and enqueued < ABSOLUTE:

@@ -1,4 +1,4 @@
-"""`jobq demo --pipeline`: the whole with small numbers, and what it says before it begins."""
+"""`jobq demo --pipeline`: all of it with small numbers, and its output before it begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor of Spark: what it finds, and what it says about it."""
+"""The doctor of Spark: its findings, and their texts."""
 
 from __future__ import annotations
 

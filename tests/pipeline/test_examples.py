@@ -1,4 +1,4 @@
-"""`examples/spark`: what its README says is done here."""
+"""`examples/spark`: the steps of its README are done here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "examples" / "spark"
 
 
-#: The notebook, what it enqueued run, and the notebook again.
+#: The notebook, its enqueued jobs, and the notebook again.
 TWICE = """
 import runpy, subprocess, sys
 from jobq.pipeline import session

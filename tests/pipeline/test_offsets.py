@@ -1,4 +1,4 @@
-"""Places in streams: arithmetic, and what a real server says of a stream that is trimmed while it is read."""
+"""Places in streams: arithmetic, and the answers of a real server about a stream that is trimmed while it is read."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.pipeline.archive import java_options
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "examples" / "spark" / "pipelines" / "README.md"
-#: What a test has otherwise: packages that are installed, and a server of its own.
+#: Replacements for a test: packages that are installed, and a server of its own.
 ELSEWHERE = ("pip install", "export JOBQ_URL")
 
 
@@ -65,7 +65,7 @@ def home(valkey_client, tmp_path) -> dict[str, str]:
 
 
 def done(script: str, folder: Path, environment: dict[str, str]) -> str:
-    """As a shell that stops at the first command that fails; what it printed."""
+    """Run commands like a shell that stops at the first failed command; its output."""
     ran = subprocess.run(
         ["bash", "-euc", script], cwd=folder, env=environment,
         capture_output=True, text=True, check=False,

@@ -178,7 +178,7 @@ def killed_under_way(command, env, progress, redis, seed):
         process.kill()
         assert process.wait() == -signal.SIGKILL
         places.append(progress())
-        # The right to be the only writer ends by itself after a while; here it is taken away at once.
+        # The right to be the only writer ends by itself after a while; here it is removed immediately.
         for key in redis.scan_iter("*.lock"):
             redis.delete(key)
     assert places[-1] < 2_000, "none was killed under way"

@@ -1,4 +1,4 @@
-"""The session: what it is set to, and what is said when it can't be had."""
+"""The session: its settings, and the errors if it can't start."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ except JobqError as error:
 
 
 def started(**variables: str) -> str:
-    """What a process of its own says of a session it can't have."""
+    """Return the output of a separate process whose session can't start."""
     done = subprocess.run(
         [sys.executable, "-c", START], env={**os.environ, **variables},
         capture_output=True, text=True, timeout=600, check=True,

@@ -32,7 +32,7 @@ def test_data_source_is_found_and_its_rows_stay_the_same(read, events):  # noqa:
     assert df.rdd.getNumPartitions() == 2
     assert df.count() == 320
     events("low", 5, start=300)
-    # Spark 4.3 applies a filter that it handed to a source to the other reads of it, too.
+    # Spark 4.3 also applies a filter handed to a source to its other reads.
     assert df.where("queue = 'high'").count() == 20
     assert df.count() == len(df.collect()) == 320
     first = df.where("queue = 'low'").orderBy("mid").limit(1).select("mid", "attempt", "entry_at")
@@ -85,7 +85,7 @@ def test_stream_goes_on_where_it_stopped(spark, valkey_client, events, tmp_path)
             .trigger(availableNow=True).start(str(tmp_path / "out"))
         )  # fmt: skip
         query.awaitTermination()
-        # On a busy machine, Spark also tells of a look that found nothing.
+        # On a busy machine, Spark also reports empty polls.
         found = [progress["numInputRows"] for progress in query.recentProgress]
         return [rows for rows in found if rows]
 
@@ -99,7 +99,7 @@ def test_stream_goes_on_where_it_stopped(spark, valkey_client, events, tmp_path)
 
 @pytest.mark.real_process
 def test_source_is_looked_up_without_jobq_being_loaded():
-    """What breaks one such module breaks the look-up of all."""
+    """A fault in one such module breaks the look-up of all."""
     ask = (
         "import sys, pyspark_jobq; print(any(name.split('.')[0] == 'jobq' for name in sys.modules))"
     )

@@ -1,4 +1,4 @@
-"""What the engine's tests share: a beginning of time, ending an attempt, looking at facts."""
+"""Shared parts of the engine's tests: a beginning of time, ending an attempt, looking at facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine in plain Python: what the scripts must answer, without lists, notes or fences.
+"""The engine in plain Python: the required answers of the scripts, without lists, notes or fences.
 
 Messages are objects, places are computed, and upkeep (promote, recover, collect) is complete whenever asked.
 """
@@ -47,7 +47,7 @@ class Live:
 
 @dataclass
 class Reference:
-    """One queue."""
+    """The reference of one queue."""
 
     now: int
     live: dict[str, Live] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Reference:
         return "queued-with-backoff" if later else "queued"
 
     def counts(self) -> Counts:
-        """As the server counts: by place, so that what is over but not looked at yet still counts."""
+        """Count like the server: by place, so that what is over but not looked at yet still counts."""
         held = [one for one in self.live.values() if one.token and not one.done]
         waiting = [one for one in self.live.values() if not one.token and not one.done]
         delayed = [one for one in waiting if one.not_before]
@@ -142,14 +142,14 @@ class Reference:
             one.not_before = self._later(newer.not_before)
 
     def eligible(self) -> dict[str, Live]:
-        """What a dequeue may hand out, upkeep done."""
+        """Messages that a dequeue may hand out, after upkeep."""
         return {} if self.paused else {
             mid: one for mid, one in self.live.items()
             if not one.done and not one.token and not one.not_before
         }  # fmt: skip
 
     def hand_out(self, mid: str, token: str, lease_ms: int = LEASE_MS) -> Live:
-        """Lock one."""
+        """Lock one message."""
         one = self.live[mid]
         one.token, one.lock_expires_at = token, self.now + lease_ms
         one.attempts += 1
@@ -225,7 +225,7 @@ class Reference:
                 self._crash(mid)
             elif one.not_before and over and not one.done:
                 one.not_before = 0
-        # What was restarted with a moment that is over by now is ready.
+        # A message restarted with a past due time is ready.
         for one in self.live.values():
             if not one.done and one.not_before <= self.now:
                 one.not_before = 0

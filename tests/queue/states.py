@@ -1,4 +1,5 @@
-"""What each verb does to a message in each status: the table behind a test and behind docs/reference/states.md.
+"""The effect of each verb on a message in each status: the table behind a test and behind The table of
+docs/reference/states.md.
 
 A row is `verb: reply > status after`, grouped by the status before. Columns that a reply doesn't name are
 left alone. "expired" is a message whose lock ran out and which nobody recovered yet; its status reads queued.
@@ -181,7 +182,7 @@ VERBS: dict[str, Callable[[Held], str]] = {
 
 
 def observed(queue: Any, status: str, verb: str) -> tuple[str, str]:
-    """The reply, and the status after; 'and dead' where a dead one of that mid is kept besides."""
+    """The reply, and the status after; 'and dead' if a dead message of that mid is also kept."""
     held = STATUSES[status](queue)
     reply = VERBS[verb](held)
     now = NOW + (2 * HOUR_MS + 10 if verb.startswith("two hours") else 0)
@@ -210,7 +211,7 @@ IDLE = ("stale", "nothing", "nil", "nil, nil", "0", "-")
 
 
 def page() -> str:
-    """docs/reference/states.md."""
+    """The table of docs/reference/states.md."""
     idle: dict[str, list[str]] = {}
     parts = []
     for status in STATUSES:

@@ -22,7 +22,7 @@ from jobq.queue.types import Ending, Lease, Message
 
 @pytest.fixture
 def recorded(queue):
-    """The queue, at level all from now on."""
+    """The queue, at level all."""
     queue.admin.events_level("all")
     time.sleep(0.003)
     return queue

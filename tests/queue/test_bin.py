@@ -1,4 +1,4 @@
-"""What an operation takes out comes back byte for byte, and messages run at another time and back."""
+"""Messages taken out by an operation are restored byte for byte, and moved to another time and back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def bin_(queue) -> Bin:
 
 
 def stored(redis, queue):
-    """Every key of live and dead messages, as its members; what merely says that something changed is left out."""
+    """Every key of live and dead messages, as its members; mere markers of a change are left out."""
     left_out = (b"call:", b"bin:", b"events", b"wake", b"meta", b"eoq-backoff?", b"ndry-runs")
     found = {}
     for key in sorted(redis.keys(f"{queue.prefix}*")):
@@ -122,7 +122,7 @@ def test_mid_that_lives_again_is_counted_and_not_forced(queue, bin_, at):
 
 
 def died(queue, at, *mids):
-    """Their dead ids, the newest first."""
+    """Return their dead ids, latest first."""
     for index, mid in enumerate(mids):
         queue.enqueue(b"content of " + mid.encode(), mid=mid, lease=20, key="acme", now=at(0))
         [held] = queue.dequeue(1, now=at(0)).messages

@@ -16,7 +16,7 @@ LEASE = 1_000
 
 @pytest.mark.parametrize("state", ["nil", "locked", "done-awaiting-gc", "done-with-backoff"])
 def test_b08_delay_is_honoured_whatever_the_mid_was(queue, at, end, state):
-    """ "In 1 h" ran at once when the mid was done and awaited collection, or was requeued."""
+    """ "In 1 h" ran immediately when the mid was done and awaited collection, or was requeued."""
     later = {"mid": "m", "on_conflict": "requeue", "delay": HOUR_S}
     if state != "nil":
         queue.enqueue(b"v1", mid="m", now=at(0))
@@ -80,7 +80,7 @@ def test_b12_lock_of_no_length_is_refused(queue, facts, length):
 
 @pytest.mark.parametrize("delay", [0, 5])
 def test_b17_shortened_delay_moves_the_message_and_wakes(queue, redis, at, delay):
-    """Shortening a delay neither promoted the message nor woke anybody."""
+    """Shortening a delay neither promoted the message nor woke a worker."""
     queue.enqueue(b"v", mid="m", delay=HOUR_S, now=at(0))
     redis.delete(queue.wake_key)
     dry = queue.dequeue(now=at(1))
@@ -176,7 +176,7 @@ def test_b13_requeued_message_starts_without_the_old_lock(queue, at, end):
 @pytest.mark.parametrize("crash_limit", [1, 3, 5])
 @pytest.mark.parametrize("how", ["crashed", "lock expired"])
 def test_b20_message_that_crashes_its_worker_is_dead_at_the_limit(queue, at, crash_limit, how):
-    """No attempt limit in the engine: a crashing job was redelivered every lock-ms for ever."""
+    """No attempt limit in the engine: a crashing job was redelivered every lock-ms without end."""
     queue.enqueue(b"poison", mid="m", now=at(0))
     now = at(0)
     for crash in range(1, crash_limit + 1):

@@ -1,4 +1,4 @@
-"""Whether the server that answers is the one that handed a message out."""
+"""Check that the answering server is the server that handed a message out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many keys, workers that die, and a key with a flood: limits and turns hold, and nothing is left behind.
+"""Many keys, dying workers, and a key with a flood: limits and turns hold, and nothing is left behind.
 
 JOBQ_KEYS=soak takes 10,000 keys and a flood of a million, one of 50,000 where two of a key run
 at most. `jobq chaos --fault keys-under-kills --jobs 30000` has as many keys, and real processes.
@@ -21,7 +21,7 @@ SOAK = os.environ.get("JOBQ_KEYS") == "soak"
 KEYS, HANDED, WORKERS, LEASE_MS = (10_000, 1_000_000, 16, 400) if SOAK else (60, 1_500, 16, 400)
 #: How many messages the flood has, by the limit of a key: under one only two of them run at a time.
 FLOOD = {None: 1_000_000, 2: 50_000} if SOAK else {None: 1_500, 2: 250}
-#: Of a key that comes, with a limit: more than may run.
+#: A key that arrives, with a limit: more than may run.
 EACH = {None: 1, 2: 4}
 BATCH = 250
 pytestmark = [pytest.mark.one_server, pytest.mark.timeout(43_200 if SOAK else 600)]
@@ -39,7 +39,7 @@ class Crowd:
         self.running: dict[str, dict[str, int]] = {}
         #: How many messages of a key are not over.
         self.left: Counter[str] = Counter()
-        #: The keys of what was handed out, in that order; how many these were when a key came, by its first message.
+        #: The keys of the dequeued messages, in that order; how many these were when a key came, by its first message.
         self.order: list[str] = []
         self.since: dict[str, int] = {}
         #: Of each such message: the most turns that another key had while it waited.
@@ -70,7 +70,7 @@ class Crowd:
             self.order.append(key)
 
     def idle(self, keys: set[str]) -> list[str]:
-        """Those of which nothing waits or runs, also not after a worker died."""
+        """Return the keys without waiting or running messages, even after a worker died."""
         return [one for one in keys if not self.left[one]]
 
     def step(self) -> None:
@@ -102,7 +102,7 @@ class Crowd:
 def test_others_wait_two_laps_at_most_behind_a_flood_while_workers_die(
     queue: Queue, at: Callable[[int], int], redis: Any, most: int | None
 ):
-    """A lap is one turn of each key: those that come while a message waits have a turn in its lap, too."""
+    """A lap is one turn of each key: keys that arrive while a message waits also have a turn in its lap."""
     queue.rules(key_max=most)
     crowd = Crowd(queue, at, most)
     for _ in range(FLOOD[most] // BATCH):

@@ -1,4 +1,4 @@
-"""What somebody else's hand does to a queue's keys: seen, set aside, repaired; and no message beside it is lost."""
+"""Changes by others to a queue's keys: seen, set aside, repaired; and no other message is lost."""
 
 from __future__ import annotations
 

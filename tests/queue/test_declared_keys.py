@@ -102,7 +102,7 @@ def plain(queue: Queue, now: int) -> None:
 
 
 def members(queue: Queue, now: int) -> None:
-    """Messages of flows that end in each way, and what is said to flows."""
+    """Messages of flows that end in each way, and announcements to flows."""
     mids = [f"~f.map.{i}" for i in range(8)]
     queue.enqueue_members([(mid, b"v") for mid in mids], until=1, now=now)
     held = queue.dequeue(5, now=now).messages
@@ -122,7 +122,7 @@ def members(queue: Queue, now: int) -> None:
 
 
 def undone(queue: Queue, dead_ids: list[str], now: int) -> None:
-    """What operators do, and take back."""
+    """Call the verbs of operators, and undo them."""
     queue.enqueue_many([("x1", b"v"), ("x2", b"v")], delay=5, now=now)
     queue.enqueue(b"v", mid="x3", key="C", ordered=True, now=now)
     queue.admin.run_now("x1", now=now)

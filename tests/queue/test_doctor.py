@@ -14,7 +14,7 @@ SOUND = {
 
 
 def found(check: str, **changed: object) -> Finding:
-    """What is found of one subject when some facts differ from those of a sound server."""
+    """Return the findings about a subject if some facts differ from a sound server."""
     info = {
         **SOUND,
         **{k: str(v) for k, v in changed.items() if k not in Facts.__dataclass_fields__},

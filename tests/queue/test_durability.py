@@ -146,7 +146,7 @@ def test_more_replicas_than_there_are_is_not_durable(pair):
 
 
 def test_replayed_reply_on_a_new_connection_is_no_confirmation(pair):
-    """WAIT speaks of its connection's last write; a script that replays its reply makes none."""
+    """WAIT speaks of its connection's last write; a replayed reply doesn't cause one."""
     first, second = made(pair), made(pair)
     caller = Caller()
     pair.replica.process.send_signal(signal.SIGSTOP)
@@ -297,7 +297,7 @@ def test_unbelievable_server_is_probed_once_a_run(monkeypatch, on_disk):
     client = on_disk("yes", "everysec")
     queue = Queue("low", client)
     for _ in range(2):
-        with contextlib.suppress(NotDurableError):  # Redis 7.0 knows no WAITAOF
+        with contextlib.suppress(NotDurableError):  # Redis 7.0 doesn't have WAITAOF
             queue.enqueue(b"v")
         client.close()
     assert probed == [1]

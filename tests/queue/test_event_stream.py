@@ -1,4 +1,4 @@
-"""The event stream: which verb writes what, at which level."""
+"""The event stream: events written by each verb, at each level."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever calls come, in any order: a member that has ended is in the outbox once for each of its lives."""
+"""Whatever calls come, in any order: an ended member is in the outbox once for each of its lives."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ OUTCOMES: tuple[OutcomeWord, ...] = (
     "expired",
 )
 SEEDS, CALLS = 40, 60
-#: What a mid is called that no longer lives, or never did.
+#: Name of the state of a mid that no longer lives, or never did.
 OVER = ("nil", "dead", "done-with-backoff", "done-awaiting-gc")
 
 
 class CallSequence:
-    """Random calls to one queue, and what its outbox got from each."""
+    """Random calls to one queue, and the outbox entries of each."""
 
     def __init__(self, queue: Queue, seed: int) -> None:
         self.queue, self.random, self.now = queue, random.Random(seed), 1_700_000_000_000

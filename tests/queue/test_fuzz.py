@@ -25,7 +25,7 @@ CALLER = "fuzzfuzzfuzzfuzz"
 
 
 class Call(NamedTuple):
-    """A call that the script takes, on the queue as `alive` leaves it; extra_keys follow those that it binds."""
+    """A call that the script takes, on the queue as `alive` leaves it; extra_keys follow its bound keys."""
 
     args: tuple[Any, ...]
     extra_keys: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
 
 @pytest.fixture
 def alive(queue: Queue, at: Callable[[int], int], end: Any) -> tuple[Lease, str]:
-    """A queue with something in every place: the message that is held, and a dead one's id."""
+    """A queue with something in every place: the held message, and the id of a dead message."""
     queue.admin.events_level("all")
     queue.enqueue_many(
         [(name, b"v") for name in ("dead1", "crashed", "again", "over", "held")], now=at(0)
@@ -125,7 +125,7 @@ def alive(queue: Queue, at: Callable[[int], int], end: Any) -> tuple[Lease, str]
 
 
 def keyed_ones(queue: Queue, at: Callable[[int], int]) -> None:
-    """Keys with messages that wait, run, and are held."""
+    """Keys with waiting messages, running messages, and holds."""
     queue.rules(max=1_000, key_max=1, key_rate="1000/m")
     queue.enqueue_many([(f"key{i}", b"v", "ab"[i % 2]) for i in range(6)], now=at(3))
     queue.enqueue(b"v", mid="ordered", key="acme", ordered=True, now=at(3))

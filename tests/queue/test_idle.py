@@ -22,7 +22,7 @@ def run_dry(queue, redis, at_ms):
     dry = queue.dequeue(now=at_ms)
     assert dry.messages == []
     redis.delete(queue.wake_key)
-    # The flag lives by the server's clock, a few ms; the test's own stands still.
+    # The flag lives by the server's clock, a few ms; the test's clock is frozen.
     redis.set(f"{queue.prefix}eoq-backoff?", at_ms + dry.poll_after_ms)
     return dry.poll_after_ms
 
@@ -37,7 +37,7 @@ def test_dry_dequeues_rest_longer_and_longer_up_to_half_a_minute(queue, redis, a
     assert all(b >= a for a, b in pairwise(sleeps))
     assert all(b <= 2 * a for a, b in pairwise(sleeps))
     assert sleeps[-1] == 30_000
-    # Others rest until then, too.
+    # Others also rest until then.
     assert int(redis.get(f"{queue.prefix}eoq-backoff?")) == at(31_000 * 13 + 30_000)
 
 
@@ -89,7 +89,7 @@ def test_hand_out_forgets_the_dry_runs(queue, redis, at):
     assert queue.dequeue(now=at(300_001)).poll_after_ms <= 20
 
 
-# what makes a message ready, or brings the earliest due time forward; each gets a queue with one
+# calls that make a message ready, or bring the earliest due time forward; each gets a queue with one
 # message held, one due in an hour, one done under a dedupe backoff and one dead
 WAKING: dict[str, Any] = {
     "enqueue": lambda q, held, now: q.enqueue(b"", now=now),
@@ -138,7 +138,7 @@ WAKING: dict[str, Any] = {
 
 @pytest.fixture
 def asleep(queue, redis, at):
-    """See WAKING; every child sleeps."""
+    """Return whether the call wakes; see WAKING; every child sleeps."""
     queue.enqueue_many([("dead", b""), ("deduped", b""), ("held", b"")], now=at(0))
     dead, deduped, held = queue.dequeue(3, lease=60, now=at(0)).messages
     endings = [

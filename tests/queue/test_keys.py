@@ -36,7 +36,7 @@ def endings(messages: list[Message], **how: Any) -> list[Ending]:
 
 
 def sound(queue: Queue, redis: Any) -> None:
-    """K1, K2: what each key says of itself is what stands there; and nothing else is wrong."""
+    """K1, K2: the facts of each key match its contents; and nothing else is wrong."""
     options = redis.hgetall(f"{queue.prefix}options")
     running = Counter(key_in(options.get(mid)) for mid in redis.hkeys(f"{queue.prefix}locks"))
     waiting = Counter(
@@ -83,7 +83,7 @@ def test_weights_hold_for_any_batch_with_and_without_limits(queue, key_of, at):
 
 
 def test_every_key_comes_within_a_lap_a_crashed_message_too(queue, key_of, at):
-    """K8: also while others, and messages without a key, come all the time."""
+    """K8: even while others, and messages without a key, arrive all the time."""
     names = [f"k{i}" for i in range(12)]
     queue.enqueue_many([(f"first {name}", b"x", name) for name in names], now=at(0))
     for one in queue.dequeue(20, now=at(0)).messages[::3]:
@@ -246,7 +246,7 @@ def test_virtual_time_begins_anew_before_it_ends(queue, redis, key_of, at):
 def some_act(
     queue: Queue, dice: random.Random, held: list[Message], mids: list[str], now: int
 ) -> None:
-    """One of what producers, workers and people do."""
+    """Make one call of a producer, a worker or a person."""
     act = dice.random()
     if act < 0.3:
         rows = [(None, b"c", dice.choice("ABCD")) for _ in range(dice.randint(1, 5))]

@@ -1,4 +1,4 @@
-"""Enqueues of which many are under way at once, while replies are lost: nothing is lost, nothing is doubled."""
+"""Many concurrent enqueues, while replies are lost: nothing is lost, nothing is doubled."""
 
 from __future__ import annotations
 

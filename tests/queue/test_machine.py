@@ -1,4 +1,4 @@
-"""Random sequences of calls: after each, replies, statuses and counts are those of the reference."""
+"""Random sequences of calls: after each, replies, statuses and counts equal the reference."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ flags = st.booleans()
 
 
 class Machine(RuleBasedStateMachine):
-    """One queue on a real server, and the reference beside it."""
+    """One queue on a real server, and its reference."""
 
     redis: Any
     client: Any
@@ -64,7 +64,7 @@ class Machine(RuleBasedStateMachine):
         assert (done.action, done.existing_status) == expected
 
     def upkeep(self) -> None:
-        """Until nothing is left to do: what one call does is bounded."""
+        """Run calls until no work is left: the work of one call is bounded."""
         for _ in range(3):
             self.queue.admin.collect(1_000, crash_limit=CRASH_LIMIT, now=self.now)
         self.reference.upkeep()
@@ -76,7 +76,7 @@ class Machine(RuleBasedStateMachine):
         self.upkeep()
 
     def handed(self, limit: int) -> list[Any]:
-        """What a worker gets: one call looks past so many stale copies, and says when to ask again."""
+        """Return a worker's messages: one call looks past so many stale copies, and says when to ask again."""
         for _ in range(20):
             messages, poll_after_ms, paused, *_ = self.queue.dequeue(
                 limit, lease=LEASE_MS / 1000, crash_limit=CRASH_LIMIT, now=self.now

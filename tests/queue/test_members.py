@@ -20,7 +20,7 @@ MIDS = [mid for mid, _ in ROOT]
 
 
 def records(queue: Queue) -> list[tuple[str, str]]:
-    """What the outbox holds: kinds and subjects."""
+    """Return the contents of the outbox: kinds and subjects."""
     return [
         (record.kind, record.subject) for entry in queue.flow_outbox() for record in entry.records
     ]
@@ -128,7 +128,7 @@ def test_member_of_a_map_is_refused_when_it_was_accepted_for_the_same_flow(
 def test_members_of_a_map_are_enqueued_again_when_their_caller_does_not_ask_what_was_accepted(
     queue: Queue, redis: Any, at: Any, end: Any
 ):
-    """A drainer does so for those that left no trace."""
+    """A drainer does so for members without a trace."""
     queue.enqueue_members(ROOT[:2], in_order=True, now=at(0))
     for held in queue.dequeue(2, now=at(1)).messages:
         end(queue, held, now=at(1))
@@ -232,7 +232,7 @@ def test_what_others_wrote_into_the_outbox_is_read_as_text_or_not_at_all(queue: 
 
 
 def test_no_message_is_handed_out_while_too_much_waits_for_flows(queue: Queue, redis: Any):
-    """As if three entries were too many."""
+    """Act as if three entries were too many."""
 
     def run(name: str, *args: Any) -> Any:
         script = queue.scripts[name]

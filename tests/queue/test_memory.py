@@ -1,4 +1,4 @@
-"""A server at its memory limit: enqueue and revive refuse whole, everything that drains goes on."""
+"""A server at its memory limit: enqueue and revive are rejected as one, and all draining verbs continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a mid may be, for producers that don't go through Queue: UTF-8 without control characters."""
+"""Valid mids, for producers that don't use Queue: UTF-8 without control characters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BAD = [
 
 
 def enqueue(queue, mid):
-    """As a producer in another language would: bytes."""
+    """Enqueue like a producer in another language: bytes."""
     return queue.scripts["enqueue"].call(Caller(), enqueue_values(), [mid, b"v"])
 
 

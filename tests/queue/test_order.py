@@ -1,4 +1,4 @@
-"""Order: first in, first out among ready messages; what came back has its own place."""
+"""Order: first in, first out among ready messages; returned messages have a separate place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies in the list of orders: read by the worker that is meant, once, while it is fresh; else ignored."""
+"""The contents of the list of orders: read by the worker that is meant, once, while it is fresh; else ignored."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_hostile_orders_and_answers_are_nothing(client: Any, redis: Any) -> None
     ]
     for raw in (*HOSTILE, *(json.dumps(one).encode() for one in forged)):
         redis.rpush("jobq:orders:w", raw)
-        # What names this run and another thing to do is answered: the worker knows no such order.
+        # An order for this run with an unknown verb is answered: the worker doesn't support it.
         assert all(verb.isprintable() for verb in read(client))
         redis.delete("jobq:orders:w")
         redis.set(f"jobq:order:{order_id}", raw)

@@ -146,7 +146,7 @@ def test_size_is_bounded_too(stoppable, make, monkeypatch):
 
 
 def test_call_that_arrived_before_its_reply_was_lost_is_not_sent_twice(stoppable, make):
-    """The frozen server has the call in its socket and runs it on thawing; the repeat follows."""
+    """The frozen server has the call in its socket and runs it when it resumes; the repeat follows."""
     client = make(socket_timeout_s=0.05)
     queue = Queue("low", client)
     queue.enqueue(b"v", mid="first")
@@ -217,7 +217,7 @@ def test_call_to_a_full_line_lets_other_keys_and_queues_pass(stoppable, make, ca
     aside(client, 5)
     assert high.admin.counts().ready == 4
     assert {low.status(f"b{number}").word for number in range(1, 5)} == {"queued"}
-    # What follows passes, too, unless it is for that line.
+    # Later calls also pass, unless they are for that line.
     assert low.enqueue(b"v", mid="direct", key="new").action == "added"
     assert low.enqueue(b"v", mid="a6", key="acme").action == "buffered"
     seen = []
@@ -291,7 +291,7 @@ def test_unconfirmed_call_holds_back_nobody(stoppable, make):
     client = make()
     low = Queue("low", client)
     stoppable.kill()
-    # Nobody replicates this server.
+    # This server has no replicas.
     low.enqueue(b"v", mid="first", durability="replicas=1")
     low.enqueue(b"v", mid="second")
     stoppable.start()

@@ -49,7 +49,7 @@ def prepare(queue: Queue, *, plain: bool) -> None:
 
 
 class Twins:
-    """A queue, another without the scripts for plain calls, and what the calls answer."""
+    """A queue, another without the scripts for plain calls, and the answers of the calls."""
 
     def __init__(self, client: Client, redis: Any, seed: int) -> None:
         self.redis, self.random, self.now = redis, random.Random(seed), T0
@@ -72,7 +72,7 @@ class Twins:
         return replies[0]
 
     def facts(self, queue: Queue) -> dict[str, Any]:
-        """Every key of a queue by what it holds; of events, without the ids that the server chose."""
+        """Return every key of a queue with its contents; of events, without the ids that the server chose."""
         found: dict[str, Any] = {}
         for key in sorted(self.redis.keys(f"{queue.prefix}*")):
             kind, name = self.redis.type(key), key.decode().removeprefix(queue.prefix)
@@ -156,7 +156,8 @@ class Twins:
             self.held += done.dequeued.messages
 
     def rare(self, which: int) -> None:
-        """What makes the next calls unusual: a pause, a level, a repeated call, keys that another program wrote."""
+        """A reason why the next calls are unusual: a pause, a level, a repeated call, keys that another program
+        wrote."""
         value, now = self.random.choice(["nan", "-1", "1e3", "0x10", "x", "7.5"]), self.now
 
         def write(command: str, key: str, *words: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What workers write about themselves, and what readers make of it."""
+"""The entries that workers write about themselves, and how they are read."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ STORED = re.compile(r"'SET', (?:last_call|call\.key|pushed), .*'PX', (?:life_ms 
 
 @pytest.fixture
 def later(monkeypatch):
-    """later(): from now on two hours have passed, each time."""
+    """later(): afterwards two hours have passed, each time."""
     ahead, now_ns = [0], clock.boot_ns
     monkeypatch.setattr(clock, "boot_ns", lambda: now_ns() + ahead[0])
 
@@ -163,7 +163,7 @@ def test_buffered_call_is_not_sent_again_when_its_record_may_be_gone(
 def test_buffered_call_that_was_accepted_is_not_called_unknown(far, proxy, queue, later, caplog):
     buffered = far(outage_buffer=100)
     proxy.hold()
-    # Nobody replicates this server.
+    # This server has no replicas.
     assert buffered.enqueue(b"v", mid="m", durability="replicas=1").action == "buffered"
     [call] = buffered.client.outage._waiting
     proxy.release()

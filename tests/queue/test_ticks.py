@@ -38,7 +38,7 @@ def test_tick_is_enqueued_once_when_many_ask(begun: Queue, at: Any):
     assert tick(begun, at, 1, 0) == ("enqueued", "s@1")
     for _ in range(3):
         assert tick(begun, at, 1, 0) == ("exists", str(at(MINUTE)))
-    # Also after the message is done and collected, when its mid is free again.
+    # Even after the message is done and collected, when its mid is free again.
     [message] = begun.dequeue(1, now=at(MINUTE)).messages
     begun.finish([Ending(mid=message.mid, token=message.token)], now=at(MINUTE))
     begun.admin.collect(now=at(MINUTE))
@@ -116,7 +116,7 @@ def test_overlap_is_judged_by_the_run_before(
 
     assert tick(begun, at, 2, 1, overlap=overlap) == (outcome, mid)
 
-    # What was accepted runs, once: after the run before, unless that is allowed to go on.
+    # An accepted tick runs, once: after the run before, unless that is allowed to go on.
     handed = begun.dequeue(5, now=at(2 * MINUTE)).messages
     live_beside = state == "running" and overlap in ("skip", "queue", "cancel")
     expected = {"allow": 2 if state == "ready" else 1}.get(overlap, 0 if live_beside else 1)

@@ -39,7 +39,7 @@ def test_status_has_the_traceback_of_the_latest_retried_attempt(queue: Queue):
     assert (queue.status("m").failed_attempt, queue.status("m").traceback) == (1, TRACE)
     fail(queue, taken(queue), "second")
     assert (queue.status("m").failed_attempt, queue.status("m").traceback) == (2, "second")
-    # An attempt without one changes nothing: the number says which attempt it belongs to.
+    # An attempt without a traceback doesn't change it: the number says which attempt it belongs to.
     fail(queue, taken(queue), "")
     assert (queue.status("m").failed_attempt, queue.status("m").traceback) == (2, "second")
 
@@ -125,6 +125,6 @@ def test_queue_keeps_tracebacks_of_a_bounded_number_of_messages(queue: Queue, re
     redis.hset("jobq:{low}:progress", mapping=others)
     assert fail(queue, second) == "ok"
     assert queue.status("n").traceback == ""
-    # The message that has one already gets the next one.
+    # The message that already has a traceback gets the next traceback.
     fail(queue, taken(queue), "next")
     assert queue.status("m").traceback == "next"

@@ -10,7 +10,7 @@ from jobq.queue.types import Ending
 
 
 def busy(queue, at, start_ms, steps, limit=1):
-    """As many new ones as are handed out, so ready is never empty. -> mids in order"""
+    """Enqueue one message for each dequeued message, so ready is never empty. -> mids in order"""
     seen, endings = [], []
     for step in range(steps):
         now = at(start_ms + step)

@@ -31,7 +31,7 @@ def children():
 
 
 def take_one(queue, redis, timeout_s=DEADLINE_S):
-    """As a child does: ask, and when there is nothing wait on the marker; longer than any rest."""
+    """Wait like a child: ask, and when there is nothing wait on the marker; longer than any rest."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         got = queue.dequeue(lease=60)

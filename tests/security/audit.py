@@ -2,7 +2,7 @@
 pyproject.toml admits, by pip-audit, for `make check`.
 
 Exit code 1: one is known, unless JOBQ_AUDIT=report. A network without advisories is not a fault of the code:
-it says "not run". Exit code 2: pip-audit isn't installed, whatever JOBQ_AUDIT says.
+it prints "not run". Exit code 2: pip-audit isn't installed, whatever JOBQ_AUDIT says.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOWEST = re.compile(r"([A-Za-z0-9_-]+)(?:\[[^]]*\])?>=([0-9.]+)")
 
 
 def judged(out: str, err: str) -> tuple[int, str]:
-    """Exit code and what to say of pip-audit's output."""
+    """Return the exit code and the report about pip-audit's output."""
     try:
         found: list[dict[str, Any]] = json.loads(out)["dependencies"]
     except (ValueError, KeyError, TypeError):
@@ -69,7 +69,7 @@ def lowest() -> dict[str, str]:
 
 
 def said(what: str, *options: str) -> int:
-    """Ask pip-audit, and print what it says; the exit code."""
+    """Run pip-audit, and print its output; the exit code."""
     try:
         ran = subprocess.run(
             [*COMMAND, *options], capture_output=True, text=True, timeout=LIMIT_S, check=False

@@ -1,4 +1,4 @@
-"""What the tests of threats share: key rings, sealed clients, and a call's way through the executor."""
+"""Shared parts of the tests of threats: key rings, sealed clients, and a call's way through the executor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ring() -> Callable[..., CodecSettings]:
 
 @pytest.fixture
 def registry() -> Registry:
-    """No job is in it yet."""
+    """A registry without jobs."""
     return Registry()
 
 

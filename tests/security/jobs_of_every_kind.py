@@ -33,7 +33,7 @@ def works(number: int, secret: str = "") -> int:
 
 @job(queue="low", key="customer")
 def keyed(customer: str) -> None:
-    """Run one after another, and come again once."""
+    """Run in order, and be retried once."""
     if current().attempt == 1 and customer == "late":
         raise Snooze(0.01)
 
@@ -46,7 +46,7 @@ def once(number: int) -> None:
 
 @job(queue="low", retries=0, on_dead=buried)
 def dies() -> None:
-    """Die."""
+    """Fail permanently."""
     raise ValueError("no")
 
 
@@ -72,7 +72,7 @@ def beats() -> None:
 
 @job(queue="low", result_ttl=60)
 def listed(many: int) -> list[int]:
-    """Return numbers."""
+    """Return some numbers."""
     return list(range(many))
 
 
@@ -94,4 +94,4 @@ def grows() -> None:
 
 @job(queue="low")
 def alert(failures: list[Failure]) -> None:
-    """Take what failed."""
+    """Handle the failure."""

@@ -1,5 +1,5 @@
 """`python -m tests.security.look_up_names COUNT SEED`: that many names of jobs that nobody has, with all that Python
-could import, compile or start told by an audit hook. Prints how many were looked up, and what was told.
+could import, compile or start told by an audit hook. Prints the number of look-ups, and the answers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SEPARATORS = (".", ":", "/", "::", "..", "\0")
 
 
 def names(count: int, seed: int) -> list[str]:
-    """What an attacker would try, real modules and their functions among it, and noise."""
+    """Yield the names that an attacker would try: real modules and their functions, and noise."""
     luck = random.Random(seed)
     modules = sorted(sys.stdlib_module_names | set(sys.modules))
     found = [
@@ -79,7 +79,7 @@ def main() -> None:
     assert len(ran) == 1
     told: list[str] = []
     looking = True
-    # A hook can't be taken away again: hence a process of its own.
+    # A hook can't be taken away again: so it needs its own process.
     sys.addaudithook(
         lambda event, _: told.append(event) if looking and event.startswith(TELLING) else None
     )

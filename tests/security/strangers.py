@@ -18,7 +18,7 @@ needs_root = pytest.mark.skipif(
 
 
 def given_away(path: Path, uid: int = STRANGER) -> Path:
-    """The same path with all below it, owned by the stranger."""
+    """Give the path and everything below it to the stranger."""
     for each in (path, *path.rglob("*")):
         os.chown(each, uid, uid, follow_symlinks=False)
     return path

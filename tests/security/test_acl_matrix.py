@@ -65,7 +65,7 @@ def test_role_may_send_all_that_a_script_of_its_part_sends(redis, allowed, role,
     keys = [f"jobq:{{low}}:{key}" for key in script.keys]
     assert allowed(role, verb, function, len(keys), *keys)
     for command in rights.commands(script):
-        # What only looks never reaches a command that writes, though a fragment of its text has one.
+        # A reading script never reaches a write command, though a fragment of its text has one.
         may = not (rights.ROLES[role].reads and writes(redis, command))
         assert allowed(role, *call(redis, command)) == may, command
 

@@ -1,4 +1,4 @@
-"""The gate itself: what pip-audit says becomes a verdict, and a silent network is none."""
+"""The gate itself: pip-audit's output becomes a verdict, but a silent network doesn't."""
 
 from __future__ import annotations
 

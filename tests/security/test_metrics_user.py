@@ -1,4 +1,4 @@
-"""The user of an exporter reads what metrics need, and writes nothing."""
+"""The user of an exporter can read what it needs for metrics, and can't write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""T11: huge, deep and endless: what enters is bounded, and what is read is read in pages."""
+"""T11: huge, deep and endless: inputs are bounded, and reads are paged."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ SHAPES = (
 
 
 def pieces(password: str) -> set[str]:
-    """What of a password says something of it."""
+    """Return the parts of a password that reveal it."""
     return {piece for piece in re.split(r"[/:@#?&=\[\] \"'\\]|%41", password) if len(piece) > 2} - {
         "password"
     }
@@ -208,7 +208,7 @@ def test_reason_of_a_dead_message_has_no_password():
 
 
 def urls_in_texts(path: Path) -> list[str]:
-    """Expressions with `url` in their last name that are put into a text, a log line or a print."""
+    """Expressions with `url` in their last name in a text, a log line or a print."""
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         values: list[ast.expr] = []

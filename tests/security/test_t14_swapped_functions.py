@@ -23,7 +23,7 @@ from tests.client.deployments import Spread
 from tests.conftest import binary
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What the scripts themselves may do here; who may call which of them is the ACL's business elsewhere.
+#: The rights of the scripts themselves; who may call which of them is the ACL's business elsewhere.
 FCALL_ONLY = ("~jobq:*", "+@all", "-@dangerous", "-@admin", "-@scripting", "+fcall", "+fcall_ro")
 
 

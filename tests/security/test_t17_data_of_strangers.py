@@ -41,7 +41,7 @@ def data(runtime: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def settings(data: Path) -> Iterator[ServerSettings]:
-    """Of a server that ends with the test."""
+    """Return the files of a server that ends with the test."""
     made = ServerSettings(embedded=True, data_dir=str(data), embedded_idle_s=60)
     data.parent.mkdir()
     yield made
@@ -52,7 +52,7 @@ def settings(data: Path) -> Iterator[ServerSettings]:
 
 
 def assert_refused(settings: ServerSettings, words: str) -> None:
-    """By everything that reads the folder."""
+    """Read the folder in every way."""
     for call in (embedded.start_or_join, embedded.status, embedded.stop):
         with pytest.raises(EmbeddedError, match=words) as refused:
             call(settings)
@@ -112,7 +112,7 @@ def test_link_among_the_data_is_refused_and_what_it_leads_to_is_left_alone(
     ours.write_text("kept")
     (data / name).symlink_to(ours)
     assert_refused_at_start(settings, f"{name} is not a plain file")
-    # And one that leads nowhere yet.
+    # And a link without a target.
     ours.unlink()
     assert_refused_at_start(settings, f"{name} is not a plain file")
     assert not ours.exists()
@@ -141,7 +141,7 @@ def test_folder_that_others_can_write_to_is_refused(
 def test_folder_with_files_is_refused_when_others_can_read_it(
     settings: ServerSettings, data: Path, mode: int
 ) -> None:
-    # As a checkout has it: then its messages are those of whoever committed them.
+    # As a checkout has it: then its messages come from the author of the commit.
     (data / "appendonlydir").mkdir(parents=True)
     data.chmod(mode)
     assert_refused(settings, f"others can read it; .* chmod 700 {data}")

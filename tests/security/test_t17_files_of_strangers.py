@@ -43,7 +43,7 @@ def trap(tmp_path: Path, home: Path) -> Path:
 
 
 def trapped(where: Path) -> Path:
-    """See `trap`."""
+    """A trap in a file; see `trap`."""
     folder = where / "open"
     (folder / "mine").mkdir(parents=True)
     (folder / "pyproject.toml").write_text(EVIL)
@@ -53,7 +53,7 @@ def trapped(where: Path) -> Path:
 
 @pytest.fixture
 def reachable(home: Path) -> Iterator[Path]:
-    """A folder that every user of the machine can pass through, unlike those that pytest makes."""
+    """A folder that every user of the machine can pass through, unlike pytest's folders."""
     folder = Path(tempfile.mkdtemp(prefix="jobq-", dir="/tmp"))
     folder.chmod(0o755)
     yield folder

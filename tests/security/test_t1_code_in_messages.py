@@ -90,7 +90,7 @@ def test_package_makes_no_code_out_of_text():
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS
     ]
-    # It compares a job's function with the file that it was imported from, and runs nothing.
+    # It compares a job's function with its source file, and doesn't run code.
     assert found == [("jobs/functions.py", "compile")]
 
 

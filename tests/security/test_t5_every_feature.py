@@ -29,7 +29,7 @@ from tests.web.shop import Shop
 
 pytestmark = pytest.mark.one_server
 ROOT = Path(__file__).resolve().parents[2]
-#: Commands that take no part in it, and why.
+#: Excluded commands, and why.
 ELSEWHERE = {
     "acl": "sends nothing", "migrate check": "sends nothing", "completion": "sends nothing",
     "schedule next": "sends nothing",
@@ -52,7 +52,7 @@ ELSEWHERE = {
     "ruby push": "its queues are Ruby's", "ruby claims": "its queues are Ruby's",
     "rsmq bridge": "its queues are of two systems", "check audit": "tests/pipeline/test_rights.py",
 }  # fmt: skip
-#: Command lines by the user that runs them, in this order.
+#: Command lines by their user, in this order.
 LINES = {
     "deployer": ("functions load", "functions check"),
     "producer": ("enqueue shop.mail.send_receipt 7 --queue mails --mid by-hand",
@@ -103,9 +103,9 @@ LINES = {
 }  # fmt: skip
 
 
-#: Who writes the audit log. Commands of other users say that they couldn't.
+#: Who writes the audit log. Commands of other users report their lack of rights.
 WRITE_AUDIT = ("operator",)
-#: `jobq status` shows a producer where a message is alone: events and what runs are of others too.
+#: `jobq status` shows a producer where a message is alone: events and running jobs also belong to others.
 SHOWS_LESS = {
     "status by-hand --queues mails": {
         "jobq_producer command xrevrange", "jobq_producer key jobq:running",
@@ -114,7 +114,7 @@ SHOWS_LESS = {
 
 
 def leaves(verb: click.Command, words: tuple[str, ...] = ()) -> Iterator[str]:
-    """Every command below this one."""
+    """Yield every command below a group."""
     if not isinstance(verb, click.Group):
         yield " ".join(words)
         return
@@ -148,7 +148,7 @@ def users(server: Any, redis: Any, client: Client, capsys: Any) -> Iterator[Call
 
 
 def refusals(redis: Any) -> list[str]:
-    """What users tried and might not."""
+    """Record the rejected commands of users."""
     found = [dict(zip(row[::2], row[1::2], strict=True)) if isinstance(row, list) else row
              for row in redis.execute_command("ACL", "LOG")]  # fmt: skip
     redis.execute_command("ACL", "LOG", "RESET")
@@ -256,7 +256,7 @@ def test_everything_that_jobs_use_runs_under_the_users_of_producer_and_worker(
         worker.kill()
         worker.wait()
     producer.close()
-    # Once for each process of a producer: whether it may take to the flow what it said, which is a worker's part.
+    # Once for each process of a producer: whether it may deliver its entries to the flow, which is a worker's part.
     assert refusals(redis) == ["jobq_producer command xrange"], (tmp_path / "log").read_text()[
         -5000:
     ]

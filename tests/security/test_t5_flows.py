@@ -1,4 +1,4 @@
-"""What a tenant with rights to one queue can do to flows of another: what it writes into its own outbox is dropped."""
+"""Attacks of a tenant with rights to one queue on flows of another: forged outbox entries are dropped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ F = "import:7"
 
 @job(registry=Registry())
 def nothing() -> None:
-    """Do nothing."""
+    """A step without work."""
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_own_outbox_moves_only_own_members(role: str, flowing: Flowing, login: A
 
 
 def test_worker_of_one_queue_takes_its_ends_to_the_flow(flowing: Flowing, login: Any):
-    """The rights are enough for what is a worker's own."""
+    """The rights suffice for a worker's own calls."""
     tenant: Client = login("worker", "--queues", "high,low")
     flowing = Flowing(tenant)
     flowing.drainer = Drainer(tenant)
@@ -106,7 +106,7 @@ def level(request: pytest.FixtureRequest, redis: Any) -> Iterator[str]:
 def test_worker_takes_flows_to_their_end_with_its_rights_at_each_durability(
     level: str, words: tuple[str, ...], login: Any, redis: Any, client: Client
 ):  # fmt: skip
-    """Whatever a drainer does: maps, waits, flows in flows, retries, and what stands in the way of a flow's steps."""
+    """Whatever a drainer does: maps, waits, flows in flows, retries, and obstacles for a flow's steps."""
     tenant: Client = login("worker", *words)
     tenant.durability = level
     flowing = Flowing(tenant)
@@ -162,9 +162,9 @@ ROLES = ("producer", "worker")
 
 
 def forged(tenant: Client, kind: str) -> FlowStore:
-    """What a tenant of queue shop stores by itself: a flow whose second step is in queue bank.
+    """A flow stored by a tenant of queue shop itself: a flow whose second step is in queue bank.
 
-    It copies proofs from where it may read them, and makes its own with the secret of its own queue.
+    It copies readable proofs, and forges proofs with the secret of its own queue.
     """
     flow = f"forged:{kind}"
     bank = {

@@ -28,7 +28,7 @@ from jobq.queue.types import Ending
 
 ROOT = Path(__file__).resolve().parents[2]
 USERS = (*rights.ROLES, rights.DEPLOYER)
-#: What nobody may: every way to run Lua, to read or change everything, to reach other users or the host.
+#: Rights that no user has: every way to run Lua, to read or change everything, to reach other users or the host.
 DENIED = [
     "FLUSHALL", "FLUSHDB", "KEYS *", "CONFIG SET maxmemory 1", "CONFIG GET *", "EVAL 'return 1' 0", "EVALSHA 00 0",
     "EVAL_RO 'return 1' 0", "SCRIPT LOAD 'return 1'", "SCRIPT FLUSH", "FUNCTION FLUSH", "FUNCTION RESTORE x",
@@ -255,7 +255,7 @@ def test_bad_roles_are_refused(capsys):
 
 
 def test_scripts_answer_errors_in_words_of_their_own_and_search_by_no_pattern():
-    """CVE-2025-67733: what somebody else wrote must not come back inside an error reply."""
+    """CVE-2025-67733: values written by others must not be returned inside an error reply."""
     arguments = (folder() / "shared" / "_arguments.lua").read_text()
     for script in functions.scripts():
         text = script.text.replace(arguments, "")
@@ -269,7 +269,7 @@ def test_scripts_answer_errors_in_words_of_their_own_and_search_by_no_pattern():
         )
         assert all(re.fullmatch(r"'[^']*'", name) for name in named), script.name
         assert not re.search(r"refuse\([^\n]*ARGV", text)
-        # What a guarded command answers is never passed on: it becomes a number, or counts only as a string.
+        # The reply of a guarded command is never passed on: it becomes a number, or counts only as a string.
         text = re.sub(r"redis\.pcall\('(?:XADD|HINCRBY)'", "", text)
         text = re.sub(r"not tonumber\(redis\.pcall\('RPUSH'", "", text)
         text = re.sub(r"tonumber\([^\n]*redis\.pcall\('HGET'", "", text)

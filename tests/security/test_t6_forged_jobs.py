@@ -443,11 +443,11 @@ def test_result_is_refused_when_somebody_without_a_key_wrote_it(sealed, redis, m
     assert second.result(timeout=60) == "the TREASURE"
 
 
-# -- calls that are put back
+# -- replayed calls
 
 
 def put_back(redis, mid, content):
-    """As somebody does who may write to the queue's keys."""
+    """Put a call back, like a user with the right to write to the queue's keys."""
     redis.hset("jobq:{low}:messages", mid, content)
     redis.rpush("jobq:{low}:ready", mid)
 
@@ -465,7 +465,7 @@ def test_done_call_does_not_run_again_when_it_is_put_back(sealed, redis, mode):
     assert {one.reason for one in place.queue.admin.dead()} == {
         "this sealed call had already run and was enqueued again by someone else"
     }
-    # The same call once more is another one.
+    # Enqueueing the same call again makes another call.
     place.work.options(mid=receipt.mid).enqueue("once")
     assert place.drain() == ["once", "once"]
 

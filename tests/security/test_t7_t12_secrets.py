@@ -78,7 +78,7 @@ def test_arguments_are_in_no_log_line_event_or_reason_of_a_worker(client, redis,
 
 
 def lines_of(formatter: logging.Formatter, text: str) -> list[str]:
-    """What one record becomes."""
+    """Return the output of one record."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)

@@ -1,6 +1,6 @@
 """Breadth first over every interleaving of a small flow: the real scripts of its slot, drainers between any two calls.
 
-The queues are modelled: what their scripts promise is explored beside. Their mids are refused while they live or are
+The queues are modelled: their scripts' promises are explored elsewhere. Their mids are refused while they live or are
 dead, and those of steps for a while when they are done; members up to the last one of their step that was accepted for
 this flow, for a while too. That while may end at any moment. A step may be a whole other flow, with another queue as
 its home.
@@ -103,7 +103,7 @@ class Explorer(BreadthFirst[World]):
     def _tell(w: World, slot: str, word: str, detail: str = "") -> None:
         w.say(HOMES[slot], (word, detail, slot))
 
-    # What may happen next.
+    # Possible next steps.
 
     def moves(self, w: World) -> Iterator[Action]:
         for mid, state in w.messages.items():
@@ -181,7 +181,7 @@ class Explorer(BreadthFirst[World]):
         w.messages[mid] = "ready"
 
     def _do_forget(self, w: World) -> None:
-        """An hour has gone by. A drainer that was in between does nothing any more."""
+        """An hour has gone by. A drainer that was in between no longer acts."""
         w.taken, w.up_to = frozenset(), {}
         w.drains = (None,) * len(w.drains)
 
@@ -189,9 +189,10 @@ class Explorer(BreadthFirst[World]):
         return bool(int(self._get("", "HGET", "meta", "over") or 0))
 
     def _do_restart(self, w: World) -> None:
-        """The flow is removed, and started again. What stood before a flow still comes to it, and drainers go on.
+        """The flow is removed, and started again. Entries for the flow are still delivered to it, and drainers
+        continue.
 
-        A person has revived what the earlier one left, which dies once more and then is done.
+        A person has revived messages of the earlier flow, which die once more and then are done.
         """
         for slot in self.scope.slots:
             self.machine.run(f"{slot}remove", "", NOW)
@@ -219,7 +220,7 @@ class Explorer(BreadthFirst[World]):
                 self._tell(w, "", "signal", one.name)
 
     def _do_forge(self, w: World) -> None:
-        """Each queue says of the members of others that they are done, and cancels the flow."""
+        """Each queue reports members of other queues as done, and cancels the flow."""
         for queue in ("L", "H"):
             records = [
                 ("done", f"{one.name}.{number}", slot)
@@ -320,7 +321,7 @@ class Explorer(BreadthFirst[World]):
         return None
 
     def _send_one(self, w: World, s: Sender) -> tuple[Sender, ...]:
-        """One call; who goes on behind it."""
+        """One call; the drainers that continue after it."""
         if s.is_found:
             for queue, records in s.sub:
                 some = [one for one in records if one[1] in ENDINGS]
@@ -352,7 +353,7 @@ class Explorer(BreadthFirst[World]):
                 return (after,)
             return (after, Sender("", int(item[6].split(".")[1][1:]), todo))
         if s.run != w.run:
-            # What it does at queues and sub-flows is of an earlier run, of which nothing is checked.
+            # Its effects at queues and sub-flows belong to an earlier run, which isn't checked.
             return (after,)
         kind = "_of_flow" if item[4] == "flow" and item[1] != "flow" else ""
         sub = getattr(self, f"_item_{item[1]}{kind}")(w, item, s.sub)
@@ -378,7 +379,7 @@ class Explorer(BreadthFirst[World]):
             for at in range(0, len(flat), 9)
         )
 
-    # What is to be sent. Each call takes one step; what it returns is where it goes on, () at the end.
+    # What is to be sent. Each call takes one step; it returns the place where it continues, () at the end.
 
     def _item_send(self, w: World, item: Todo, sub: tuple[Any, ...]) -> tuple[Any, ...]:
         step, queue, slot = item[0], item[5], w.slot_of(item[0])
@@ -534,7 +535,7 @@ class Explorer(BreadthFirst[World]):
         return ()
 
     def _tell_parent(self, item: Todo) -> tuple[Todo, ...]:
-        """How the sub-flow ended; what its parent has to send then."""
+        """How the sub-flow ended; the items that its parent has to send then."""
         told = self._counts("", self._place)[2] and self.fault == "a sub-flow is told once"
         if item[7] not in OVER or told:
             return ()
@@ -564,7 +565,7 @@ class Explorer(BreadthFirst[World]):
     def _do_stop(self, w: World) -> None:
         w.producer = ()
 
-    # What must hold.
+    # The invariants.
 
     def _get(self, slot: str, name: str, key: str, *rest: Any) -> Any:
         return self.machine.command(NOW, name, slot + key, *map(str, rest))
@@ -630,7 +631,8 @@ class Explorer(BreadthFirst[World]):
             need(not counts[1] or w.is_met(one.name, "done"), f"F8 {one.name} isn't done")
 
     def _calm(self, w: World) -> None:
-        """F1: from here on nobody dies, and all that can go on does; stops where it was before. Then all is retried."""
+        """F1: afterwards no process dies, and all possible work continues; stops where it was before. Then all is
+        retried."""
         names, retried = list[bytes](), False
         for _ in range(200):
             name = self.state(w)

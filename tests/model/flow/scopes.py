@@ -1,4 +1,4 @@
-"""Small flows, each with what is rare in it. JOBQ_MODEL=large explores the larger ones too."""
+"""Small flows, each with a rare event. JOBQ_MODEL=large explores the larger ones too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAITS = (StepOf("w", kind="wait", timed=True), StepOf("b", "H", edges="w:done"))
 BEHIND = (StepOf("a"), StepOf("w", kind="wait", edges="a:done"))
 KEPT = (StepOf("a", kept=True), StepOf("b", "H", edges="a:done"))
 LISTS = (StepOf("a", kept=True), StepOf("m", "H", kind="map", source="=a", edges="a:done", size=2))
-#: A step that is a flow, and one behind it.
+#: A step that is a flow, and a step after it.
 NESTED = (StepOf("s", kind="flow"), StepOf("b", edges="s:done"))
 BETWEEN = (StepOf("a"), StepOf("s", kind="flow", edges="a:done"), StepOf("b", "H", edges="s:ended"))
 SIGNALLED = (*BEHIND, StepOf("s", kind="flow", edges="w:done"))

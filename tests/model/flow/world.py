@@ -35,7 +35,7 @@ class StepOf(NamedTuple):
 
 @dataclass(frozen=True)
 class Scope:
-    """What may happen, and how often."""
+    """Possible events, and how often they may happen."""
 
     name: str
     steps: tuple[StepOf, ...]
@@ -59,7 +59,7 @@ class Scope:
 
 
 class Sender(NamedTuple):
-    """What a drainer sends for a run of one flow. sub: where it is within an item, or what it read."""
+    """Items that a drainer sends for a run of one flow. sub: where it is within an item, or what it read."""
 
     slot: str
     run: int = 0
@@ -177,7 +177,7 @@ class World:
         return [f"{name}.{number}" for number in range(self.step(name).size)]
 
     def is_met(self, name: str, when: str) -> bool:
-        """Whether a step has come to such an end, by what became of its messages."""
+        """Return whether a step has come to such an end, judged by the ends of its messages."""
         mids = set(self.mids(name))
         if when == "done":
             return mids <= self.done
@@ -208,7 +208,8 @@ class World:
     def entries(
         self, entries: tuple[Entry, ...], target: Target, results: dict[str, str] | None = None
     ) -> list[Numbered]:
-        """What these entries say to a flow, in order. results: those that were read before, else those of now."""
+        """The announcements of these entries to a flow, in order. results: those that were read before, else those of
+        now."""
         known = self.results if results is None else results
         return [
             (number, kind, what, known.get(what, "") if kind == "done+" else "")

@@ -1,4 +1,4 @@
--- invariants: what must hold in every state (specs/reliability.md 3.4, as DESIGN section 3 amends it).
+-- invariants: the invariants of every state (specs/reliability.md 3.4, as DESIGN section 3 amends it).
 local R, S, struct = ...
 local I = {}
 local SIDES = {'locks', 'tokens', 'backoffs', 'nattempts', 'ncrashes', 'nunknowns', 'generations', 'requeue', 'options', 'progress'}
@@ -57,7 +57,7 @@ local function check_mid(mid, owed)
   rule(newest == owed, 'I8/I9 stored ' .. newest .. ', accepted ' .. owed .. ': ' .. mid)
 end
 
--- I12: whatever stands in a place is a mid that was enqueued; there is no sentinel to be taken for one.
+-- I12: each entry of a place is an enqueued mid; there is no sentinel to be taken for one.
 local function check_strangers(mids)
   for _, key in ipairs(PLACES) do
     local value = R.look(key)
@@ -133,8 +133,10 @@ local function check_state(key, text, running, waiting)
   rule(waits == 0 or turned or resting or (most and runs >= most), 'K3 ' .. key .. ' waits in vain')
 end
 
--- K1: what a key runs are its messages that hold a lock. K2: a place in a line is the one that its message names.
--- K3: what waits has its turn, rests, or all run that may. K5: nothing is kept of a key that nothing is owed.
+-- K1: the running messages of a key are its messages that hold a lock. K2: a place in a line is the place that its
+-- message names.
+-- K3: a key with waiting messages has its turn, rests, or runs as many as allowed. K5: nothing is kept of a key that
+-- nothing is owed.
 local function check_keys()
   local running, waiting = {}, check_lines()
   for mid in pairs(fields('locks')) do
@@ -210,7 +212,7 @@ local function check_floor()
   for _, key in ipairs(TIMED) do rule(R.db[key] == S.base[key], 'I16 written without keeping the time: ' .. key) end
 end
 
--- P1: what meta says of a plain queue, for which the scripts for plain calls look at nothing else.
+-- P1: meta of a plain queue, which is all that the scripts for plain calls check.
 local NOT_PLAIN = {'ncrashes', 'nunknowns', 'generations', 'requeue', 'options', 'progress', 'left_ready', 'left_circle'}
 local function check_plain()
   local meta = fields('meta')
@@ -221,7 +223,7 @@ local function check_plain()
   for mid, at in pairs(fields('due')) do rule(at >= till, 'P1 plain beyond the backoff of ' .. mid) end
 end
 
--- After every transition: what it leaves besides the state that gets a name, and then that is taken away.
+-- After every transition: its other effects besides the named state, which is removed afterwards.
 -- idle: rests and wake-ups are part of the state; revivable: the dead are. -> the broken rules, '' when all hold
 function I.settled(now, idle, revivable)
   R.now, bad = now, {}
@@ -259,7 +261,7 @@ function I.broken(...)
   return table.concat(bad, '; ')
 end
 
--- What the script counts must tell, counted by looking at each mid: I14.
+-- The required answer of the script counts, counted by looking at each mid: I14.
 function I.recount()
   local sums = {0, 0, 0, 0, 0, 0, 0, 0, 0}
   for _, facts in ipairs(tally) do

@@ -54,7 +54,7 @@ function M.load(name, text, keys)
   scripts[name] = {chunk = chunk, keys = keys, bound = {}}
 end
 
--- more: a key behind those that the script binds
+-- more: a key after the keys that the script binds
 local function bound_keys(script, caller, more)
   local found = script.bound[caller .. more]
   if not found then
@@ -128,7 +128,7 @@ function M.next_time(now, margin)
   return best or 0
 end
 
--- What must be left when all work is done: keys with a TTL, the events, the dead, a few totals.
+-- Required state when all work is done: keys with a TTL, the events, the dead, a few totals.
 function M.leftovers()
   local left = {}
   for _, key in ipairs(S.keys()) do

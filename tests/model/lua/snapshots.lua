@@ -22,7 +22,7 @@ function S.take()
   return id
 end
 
--- Make `id` the one that put goes back to; it is kept no longer.
+-- Make `id` the snapshot that put goes back to; it is kept no longer.
 function S.open(id)
   S.base = buffer and buffer:set(S.kept[id]):decode() or S.kept[id]
   S.kept[id] = false
@@ -64,11 +64,11 @@ local function waiting(value)
   return table.concat(parts, ' ')
 end
 
--- Only what steers later replies: the fence just counts, and the floor matters when the clock steps back.
+-- Only the facts that affect later replies: the fence just counts, and the floor matters when the clock steps back.
 local function settings(value)
   local floor = tonumber(value.m.floor) or 0
   local ahead = floor > R.now and '+' .. left_ms(floor) or ''
-  -- What says when the circle is walked, where it isn't in each call.
+  -- Decides when the circle is walked, if that isn't in each call.
   if S.dequeued and S.dequeued > 1 then
     local since = R.now - (tonumber(value.m.walked) or 0)
     ahead = ahead .. ' ' .. (tonumber(value.m.fence) or 0) % S.dequeued .. ' ' .. math.min(since, S.walk_ms)
@@ -86,7 +86,7 @@ local function call_record(value)
   return string.gsub(head, '^(x?)%d+', '%1') .. mids
 end
 
--- What is behind the queue's virtual time counts as much as what is at it.
+-- A time before the queue's virtual time counts as equal to it.
 local function since_turn(pass) return R.text_of(math.max(-1, pass - (tonumber(R.db.meta and R.db.meta.m.turn) or 0))) end
 
 -- Places count from the head of a line, turns from the queue's, moments from now.
@@ -117,7 +117,7 @@ local function line_places(value)
   return table.concat(parts, ' ')
 end
 
--- Of a message that stands in no line the slot means nothing.
+-- The slot of a message without a line is meaningless.
 local function options_of(value)
   local parts, lined = {}, {}
   for _, mid in pairs(R.db.lines and R.db.lines.m or {}) do lined[mid] = true end
@@ -174,7 +174,7 @@ local function keys()
 end
 S.keys = keys
 
--- Every key that was seen so far, in order, with what comes before its value.
+-- Every key seen so far, in order, with the prefix of its value.
 local known, order, heads, render = {}, {}, {}, {}
 local function in_order()
   for key in pairs(R.db) do

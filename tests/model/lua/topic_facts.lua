@@ -18,7 +18,7 @@ end
 -- 'index=m,content,k,key' per entry of a stream.
 function T.entries(key) return unpack(listed(key)) end
 
--- 'token first last deliveries lease_at' per stretch, by first; what belongs to no whole one as 'broken'.
+-- 'token first last deliveries lease_at' per stretch, by first; remaining parts as 'broken'.
 function T.stretches()
   local held, leases, batches = R.db.held, R.db.leases, R.db.batches
   local rows, count = {}, 0
@@ -49,8 +49,9 @@ function T.next_lease(now)
   return best
 end
 
--- What steers later replies: no times but those of leases, and of these only what is left; no tokens, which the
--- explorer tells by who holds them, and no deliveries, which would grow for ever.
+-- The facts that affect later replies: no times but those of leases, and of these only what is left; no tokens, which
+-- the
+-- explorer identifies by their holder; deliveries would grow without end.
 function T.text(now, more)
   local parts = {more}
   for _, key in ipairs({'log', 'base', 'clean'}) do parts[#parts + 1] = key .. table.concat(listed(key), ' ') end

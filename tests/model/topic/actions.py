@@ -1,4 +1,4 @@
-"""What may happen next to a topic, and what each call must answer."""
+"""Possible next steps of a topic, and the required answer of each call."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ ACTIONS = {
 
 
 def stretches(m: Machine) -> list[Row]:
-    """What readers hold, by first index."""
+    """Batches held by readers, by first index."""
     told = m.topic.stretches()
     rows = [] if told is None else [told] if isinstance(told, str) else list(told)
     need(not any(row.startswith("broken") for row in rows), f"T7 {rows}")
@@ -224,7 +224,7 @@ def _entry(row: Any) -> tuple[int, str]:
 
 
 def visible(m: Machine) -> dict[int, str]:
-    """What anybody can read: index -> content."""
+    """Readable messages: index -> content."""
     _, _, _, entries = m.run("read", "", 0, 1, 1_000, 1_000)
     rows = [_entry(row) for row in entries.values()]
     need([i for i, _ in rows] == sorted({i for i, _ in rows}), f"T9 read gave {rows}")
@@ -232,6 +232,6 @@ def visible(m: Machine) -> dict[int, str]:
 
 
 def available(m: Machine, w: World, before: list[Row]) -> list[int]:
-    """What may be handed out: readable, not settled, not under a live lease."""
+    """Messages that may be handed out: readable, not settled, not under a live lease."""
     leased = {i for row in before if row[4] > w.now for i in range(row[1], row[2] + 1)}
     return [i for i in visible(m) if i not in w.settled and i not in leased]

@@ -97,7 +97,7 @@ class Explorer(BreadthFirst[World]):
 
     def _repeat(self, w: World) -> None:
         for caller, call in w.calls.items():
-            # What changed nothing isn't on record, and may find something now.
+            # A call without effect isn't recorded, and may find messages now.
             words = call.reply[:1] if call.script == "commit" else call.reply[1:2]
             if words[0] in ("stale", "") and not (call.script == "poll" and call.reply[2]):
                 continue

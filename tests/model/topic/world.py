@@ -1,4 +1,4 @@
-"""What happened to a topic so far, kept outside Redis: what was accepted, who holds what, what is settled."""
+"""History of a topic, kept outside Redis: accepted messages, held batches, settled messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class Scope:
-    """What may happen, and how often. Kinds without a budget are unlimited."""
+    """Possible events, and how often they may happen. Kinds without a budget are unlimited."""
 
     name: str
     budget: dict[str, int]
@@ -29,7 +29,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Hold:
-    """What a reader believes it holds."""
+    """The batch that a reader believes it holds."""
 
     token: str
     indexes: tuple[int, ...]
@@ -74,7 +74,7 @@ class World:
         self.left[kind] -= 1
 
     def text(self) -> str:
-        """For the canonical state; readers are alike, and deliveries would grow for ever."""
+        """For the canonical state; readers are alike, and deliveries would grow without end."""
         holds = sorted(f"{h.indexes}{h.token in self.tokens}" for h in self.holds.values())
         open_to = sorted(set(range(1, len(self.accepted) + 1)) - self.settled)
         return f"{self.accepted} {open_to} {holds} {self.first} {self.paused}"

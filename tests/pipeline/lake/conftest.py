@@ -1,4 +1,4 @@
-"""Lakes in a folder, events in streams, and what of them has arrived."""
+"""Lakes in a folder, events in streams, and the ingested part of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ingest(lake: Lake, valkey_client: Client) -> Ingest:
 
 @pytest.fixture
 def write(valkey_client: Client) -> Callable[..., None]:
-    """write("low", 3): so many events of finished attempts, a ms apart, from the day's begin on."""
+    """write("low", 3): so many events of finished attempts, a ms apart, starting at the day's begin."""
 
     def events(queue: str, count: int, first: int = 1, at: int = DAY) -> None:
         directory.register_queues(valkey_client, [queue])

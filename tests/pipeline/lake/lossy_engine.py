@@ -12,7 +12,7 @@ from jobq.pipeline.engine import Engine
 
 
 class DriverKilledError(BaseException):
-    """What nothing in jobq catches, as nothing catches SIGKILL."""
+    """An exception that jobq never catches, like SIGKILL."""
 
 
 class LossyEngine(Engine):
@@ -29,7 +29,7 @@ class LossyEngine(Engine):
         self.ntasks = self.nlost = self.ntwins = self.ndeaths = 0
 
     def step(self) -> None:
-        """Die, perhaps."""
+        """Die with some probability."""
         self._steps_to_live -= 1
         if self._steps_to_live == 0 or self.dice.random() < self.chance:
             self.ndeaths += 1

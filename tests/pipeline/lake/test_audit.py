@@ -58,7 +58,7 @@ def tallied(rows, until_ms):
 
 
 def any_history(queue, seed):
-    """What the scripts could write, and what they never would, by a seed."""
+    """Records that the scripts could write, and impossible records, by a seed."""
     chance = random.Random(seed)
     rows, at, seq = [], START, 0
     for _ in range(120):
@@ -73,7 +73,7 @@ def any_history(queue, seed):
     return rows
 
 
-#: By queue. One lake holds them all, so that one session answers for all in few runs.
+#: By queue. One lake has them all, so that one session covers all in few runs.
 HISTORIES = {
     **{f"q{seed:02}": any_history(f"q{seed:02}", seed) for seed in range(60)},
     **{
@@ -150,7 +150,7 @@ def test_range_is_counted_by_the_clock_and_says_so_when_that_was_set_back(audit)
 
 
 def test_what_the_figures_leave_out_is_said(audit):
-    """Enqueues before the level told of them, and those on no record within the range."""
+    """Enqueues before the level recorded them, and unrecorded enqueues within the range."""
     gaps, late = audit.audit(START, None, ["late", "gaps"])
     assert "only since 2025-11-21T04:40:02.000Z" in late.notes[0]
     assert (gaps.earlier, gaps.unrecorded) == (2, 1)

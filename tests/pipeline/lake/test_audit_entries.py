@@ -29,7 +29,7 @@ def test_entries_are_kept_once_and_stay_when_the_server_has_dropped_them(lake, v
     for entry_id, _ in kept[:2]:
         valkey_client.command("XDEL", KEY, entry_id)
     assert keep_audit(lake, valkey_client) == 0
-    # The stream is made anew from a backup, and goes on.
+    # The stream is restored from a backup, and continues.
     valkey_client.command("DEL", KEY)
     for entry_id, fields in kept[1:]:
         valkey_client.command("XADD", KEY, entry_id, *fields)
@@ -63,7 +63,7 @@ def test_an_erased_mid_is_named_in_no_entry_of_the_audit_log(lake, valkey_client
     for queue, what, _ in told:
         log.append(Act("anna", "cli", "revive", queue, what, 1, note=f"at {what}"), "done")
     assert keep_audit(lake, valkey_client) == 5
-    # The source's queue `low` is another one.
+    # The source's queue `low` is a different queue.
     assert keep_audit(lake, valkey_client, source="eu") == 5
     chosen = [erase.Erasable("mid", "low", "order-1"), erase.Erasable("mid", None, "order 2")]
     assert erase.counted(lake, Engine("local"), chosen)["audit"] == 5

@@ -1,4 +1,4 @@
-"""`jobq lake …` as people call it: what it prints, how it ends, and what a full disk or a signal leaves."""
+"""`jobq lake …` as people call it: its output, its exit code, and the state after a full disk or a signal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from jobq.topics import Topic
 from tests.pipeline.lake.conftest import DAY, FOLDER, mids, rows
 
 ROOT = Path(__file__).resolve().parents[3]
-#: What the output says of the engine that is the default.
+#: Mention of the default engine in the output.
 RULE = " (auto: Spark from 1,000,000 rows, once started from 50,000)"
 
 

@@ -1,4 +1,4 @@
-"""What commits say of offsets: each batch has a file of them, which is kept while another program may read it."""
+"""Offsets in commits: each batch has a file of them, which is kept while another program may read it."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_dead_messages_are_units_of_work_when_there_are_many(lake, valkey_client
 
 
 class Divided(Engine):
-    """Takes what is large for the work of executors."""
+    """Treats large work as the work of executors."""
 
     def chosen(self, rows):
         return "spark" if rows > 20 else "local"

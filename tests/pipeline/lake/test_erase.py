@@ -83,7 +83,7 @@ def take_in(lake: Lake, client) -> None:
 
 @pytest.fixture
 def customers(lake, valkey_client, valkey_queue):
-    """Customers 0 to 3: each has a message that died, a message of a topic and an entry that is no record."""
+    """Customers 0 to 3: each has a dead message, a message of a topic and an entry that isn't a record."""
     valkey_queue.admin.events_level("all")
     orders = Topic("orders", valkey_client)
     for number in range(4):
@@ -139,7 +139,7 @@ def test_nothing_of_a_customer_is_left_in_any_file(asked, customers, valkey_clie
     assert faults(customers) == []
     assert [row["kind"] for row in rows(customers, "erased")].count("done") == 1
 
-    # Nor does it come back: what the server still has, and what it gets now.
+    # Nor does it come back: the remaining and the new contents of the server.
     bury(Queue("low", valkey_client), 2)
     bury(Queue("low", valkey_client), 4)
     take_in(customers, valkey_client)
@@ -185,7 +185,7 @@ def test_an_erasure_that_is_killed_at_any_step_is_finished_by_the_next(
             patch.setattr(erase, name, dying(getattr(erase, name)))
         with pytest.raises(Killed):
             erase.finish(customers, LOCAL)
-    # Nothing was half done: a row is there or erased, and the counts agree.
+    # No step was half done: a row is there or erased, and the counts agree.
     assert all("--resume" in fault for fault in faults(customers)) and faults(customers)
     finished(customers)
     assert traces(folder(customers), *of_customer(1)) == []

@@ -30,7 +30,7 @@ def once(first: int, last: int) -> Counter[str]:
 
 
 def trim(client, queue: str, first: int) -> None:
-    """Keep entries from that number on."""
+    """Keep entries starting at that number."""
     client.command("XTRIM", offsets.events_key("jobq", queue), "MINID", f"{DAY + first}-0")
 
 
@@ -411,7 +411,7 @@ def test_number_two_ingests_changes_nothing_when_they_overlap(
 def test_delta_refuses_a_batch_when_both_saw_the_same_version(
     lake, valkey_client, write, monkeypatch
 ):
-    """Both have looked, and write their commits at the same moment."""
+    """Both have read the state, and write their commits at the same moment."""
     from jobq.pipeline.lake import commit as module
 
     write("low", 20)

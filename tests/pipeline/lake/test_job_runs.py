@@ -1,4 +1,4 @@
-"""job_runs and rollup_hourly after random histories equal what all events say, however they were refreshed."""
+"""job_runs and rollup_hourly after random histories equal the sums of all events, however they were refreshed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class History:
         self._numbers = count()
 
     def more(self, number: int) -> list[Event]:
-        """The next events: some late, some of messages that ended, some after a long pause."""
+        """The next events: some late, some of ended messages, some after a long pause."""
         made = [self._next() for _ in range(number)]
         self.events += made
         return made
@@ -169,7 +169,7 @@ def hours_in(spark, lake) -> dict[Any, tuple[int, ...]]:
 
 
 def equal(spark, lake, history: History) -> None:
-    """Both tables are what all events say, also of events that have expired."""
+    """Check that both tables equal the sums of all events, including expired events."""
     assert runs_in(spark, lake) == runs_of(history.events)
     assert hours_in(spark, lake) == hours_of(history.events)
     assert not rollup.stale(lake)

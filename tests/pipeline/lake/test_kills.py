@@ -35,7 +35,7 @@ PROGRAM, UPKEEP, ERASE = (
 )
 ROOT = Path(__file__).resolve().parents[3]
 SOAK = os.environ.get("JOBQ_PIPELINE") == "soak"
-#: Who reads, and how often it is killed; after how many rounds the upkeep beside is killed.
+#: Who reads, and how often it is killed; after how many rounds the concurrent upkeep is killed.
 SHORT = [pytest.param((("local", 4), ("spark", 1)), 10, id="short")]
 LONG = [
     pytest.param((("local", 40),), 3, id="local"),
@@ -83,13 +83,13 @@ def _produce(over: threading.Event, client: Client) -> None:
 
 
 def _unread(client: Client, queue: str) -> int:
-    """Events in the queue's stream, which the ingest trims, and those that its messages will add."""
+    """Events in the queue's stream, which the ingest trims, and later events of its messages."""
     ready = Queue(queue, client).admin.counts().ready
     return ready + int(client.command("XLEN", offsets.events_key(client.namespace, queue)))
 
 
 def killed(url: str, lake: str, when: str, log: Path) -> int:
-    """Start an ingest, let it commit, kill it and all that it started at any moment; rows it told of."""
+    """Start an ingest, let it commit, kill it and all that it started at any moment; reported rows."""
     with log.open("a") as errors:
         process = subprocess.Popen(
             [sys.executable, str(PROGRAM), url, lake, when],
@@ -106,7 +106,7 @@ def killed(url: str, lake: str, when: str, log: Path) -> int:
 
 @contextmanager
 def upkeep_beside(path: str, rounds: int, log: Path) -> Iterator[None]:
-    """Compact, expire and erase until the context ends, by processes that are killed after so many rounds."""
+    """Compact, expire and erase until the context ends, in processes killed after so many rounds."""
     over = threading.Event()
 
     def run() -> None:
@@ -211,7 +211,7 @@ def test_each_row_is_there_or_erased_when_the_erasure_is_killed_again_and_again(
 
 
 def _killed_erasure(lake: Lake, when: str, log: Path, step: int) -> None:
-    """Kill an erasure and its executors at any moment of this step or the next ones; it may be over before."""
+    """Kill an erasure and its executors at any moment of this step or later steps; it may be over before."""
     with log.open("a") as errors:
         process = subprocess.Popen(
             [sys.executable, str(ERASE), lake.store.uri, when],

@@ -1,4 +1,4 @@
-"""What is a lake, and what isn't."""
+"""Valid and invalid lakes."""
 
 from __future__ import annotations
 

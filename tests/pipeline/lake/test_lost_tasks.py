@@ -70,7 +70,7 @@ def test_each_event_is_committed_once_whatever_tasks_and_drivers_do(
     read = 0
     more = True
     while more:
-        # Each time a new process, which knows nothing but the lake.
+        # Each time a new process, which knows only the lake.
         more = repeated(engine, lambda: Ingest(lake, valkey_client, engine, options).events().more)
         repeated(engine, lambda: upkeep.compact(lake, ["events"], engine=engine))
         repeated(engine, lambda: upkeep.expire(lake, 12 * 3600, now=NOW))

@@ -1,4 +1,4 @@
-"""Two at work on a lake at once, as in a bucket, which has no lock."""
+"""Two processes work on a lake concurrently, as in a bucket, which doesn't have locks."""
 
 from __future__ import annotations
 

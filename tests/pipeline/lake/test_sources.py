@@ -36,7 +36,7 @@ def test_equal_entries_of_two_servers_are_rows_of_two_queues(
     lake, valkey_client, valkey_redis, write
 ):
     for source in ("eu", ""):
-        # Emptied and filled again, the server is another one with the same ids.
+        # Emptied and filled again, the server counts as a new server with the same ids.
         valkey_redis.flushall()
         runtime.listed.clear()
         write("low", 3)
@@ -66,7 +66,7 @@ def test_offsets_of_other_sources_are_counted_by_their_next_ingest(lake, valkey_
     write("low", 2, first=6)
     delta = lake.made(EVENTS.name)
     known = state_of(lake, EVENTS)
-    # As if another program had written the log anew: the batch's number is there, its offsets aren't.
+    # As if another program had rewritten the log: the batch's number is there, its offsets aren't.
     properties = CommitProperties(app_transactions=[Transaction(EVENTS.app, 7)])
     delta.create_write_transaction(
         [], "append", delta.schema(), ["dt"], commit_properties=properties

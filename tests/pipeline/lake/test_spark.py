@@ -181,7 +181,7 @@ def test_job_runs_have_a_row_per_message_with_its_attempts(spark, lake, ingest, 
     tell("done", "a", DAY + 5_000, "app.a", enqueued_at=before, run_us=200_000, attempt=3)
     tell("dead", "b", DAY + 6_000, "app.b", enqueued_at=DAY, run_us=1_000)
     tell("cancelled", "c", DAY + 7_000)
-    # The same mid once more: another message.
+    # The same mid again: another message.
     tell("done", "a", DAY + 9_000, "app.a", enqueued_at=DAY + 8_000, run_us=1_000)
     ingest.events()
     rollup.refresh(lake, spark)

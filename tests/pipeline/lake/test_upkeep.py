@@ -108,7 +108,7 @@ class Meanwhile(Engine):
 
 
 def test_rows_stay_single_when_two_compact_the_same_day_at_once(three_days):
-    """As in a bucket, which has no lock."""
+    """Replace the lock by nothing, as in a bucket."""
     before = mids(three_days)
     engine = Meanwhile(lambda: upkeep.compact(three_days, ["events"]))
     assert upkeep.compact(three_days, ["events"], engine=engine) == []

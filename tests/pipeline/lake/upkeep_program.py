@@ -1,4 +1,4 @@
-"""Upkeep without end beside an ingest, to be killed: LAKE. A line per round tells that it is at work."""
+"""Endless upkeep during an ingest, to be killed: LAKE. A line per round tells that it is at work."""
 
 import sys
 from contextlib import suppress

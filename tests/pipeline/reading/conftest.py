@@ -66,7 +66,7 @@ def load(source: Callable[..., JobqDataSource]) -> Callable[..., Read]:
 
 @pytest.fixture
 def events(valkey_redis: Any) -> Callable[..., None]:
-    """events(queue, n, start=0): n events of one ms each, `m<i>` from start on."""
+    """events(queue, n, start=0): n events of one ms each, `m<i>` starting at `start`."""
 
     def write(queue: str, n: int, start: int = 0) -> None:
         valkey_redis.sadd("jobq:queues", queue)

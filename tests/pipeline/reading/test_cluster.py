@@ -120,7 +120,7 @@ def test_stream_goes_on_over_all_nodes_and_trims_each(source, client):
 
 
 def test_two_servers_and_a_cluster_share_a_lake(client, valkey_client, tmp_path):
-    # The last one: its events stay in the streams.
+    # The last topic: its events stay in the streams.
     program = binary()
     assert program is not None
     node = Node(program, tmp_path)

@@ -1,4 +1,4 @@
-"""The views of what queues hold now: messages, counts, the dead."""
+"""The views of the current contents of queues: messages, counts, the dead."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ KEY = "jobq:{low}:events"
 
 
 class Query:
-    """What Spark does with a streaming reader, batch by batch; `restarted()` is after its death."""
+    """Drive a streaming reader like Spark, batch by batch; `restarted()` is after its death."""
 
     def __init__(self, one: Any, checkpoint: list[str] | None = None) -> None:
         self.one = one

@@ -1,4 +1,4 @@
-"""The view `topic`: messages by index, holes of compaction apart from what retention dropped."""
+"""The view `topic`: messages by index, holes of compaction apart from dropped messages."""
 
 from __future__ import annotations
 

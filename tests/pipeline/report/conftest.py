@@ -1,4 +1,4 @@
-"""What computes the statements of reports: this process, and in the long run Spark as well."""
+"""Engines for the statements of reports: this process, and in the long run Spark as well."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def quantile(values: Iterable[float], share: float) -> Any:
 
 
 def between(values: Sequence[float], share: float) -> float:
-    """The same, on the line between two neighbours."""
+    """Interpolate on the line between two neighbours."""
     return float(pd.Series(values).quantile(share))
 
 
@@ -39,7 +39,7 @@ def _total(rows: Rows, name: str) -> int:
 
 
 def wait(rows: Rows, query: ReportQuery) -> Answer:
-    """By queue and job."""
+    """Compute rows by queue and job."""
     first = [one for one in rows if one["first"] is not None]
     return {
         key: (
@@ -50,7 +50,7 @@ def wait(rows: Rows, query: ReportQuery) -> Answer:
 
 
 def run(rows: Rows, query: ReportQuery) -> Answer:
-    """By queue and job."""
+    """Compute rows by queue and job."""
     return {
         key: (
             len(some), *(quantile([one["run_us"] for one in some], q) for q in (0.5, 0.95, 0.99, 1)),
@@ -77,7 +77,7 @@ def _bucket(at: datetime, of: list[datetime]) -> datetime:
 
 
 def throughput(rows: Rows, query: ReportQuery) -> Answer:
-    """By bucket and queue."""
+    """Compute rows by bucket and queue."""
     starts = begins(query)
     ends = dict(zip(starts, [*starts[1:], query.until], strict=True))
     ended = [one for one in rows if one["kind"] in ENDED]
@@ -92,7 +92,7 @@ def throughput(rows: Rows, query: ReportQuery) -> Answer:
 
 
 def heatmap(rows: Rows, query: ReportQuery) -> Answer:
-    """By weekday and hour of the zone."""
+    """Compute rows by weekday and hour of the zone."""
     minutes = pd.date_range(query.since, query.until, freq="min", inclusive="left")
     hours: Counter[Any] = Counter()
     for one in minutes.tz_convert(query.zone):
@@ -109,7 +109,7 @@ def heatmap(rows: Rows, query: ReportQuery) -> Answer:
 
 
 def errors(rows: Rows, query: ReportQuery) -> Answer:
-    """By fingerprint, or by error without one."""
+    """Compute rows by fingerprint, or by error without a fingerprint."""
     failed = [one for one in rows if one["kind"] in ("retry", "dead", "crashed", "recovered")]
     found = {}
     for one in failed:
@@ -125,7 +125,7 @@ def errors(rows: Rows, query: ReportQuery) -> Answer:
 
 
 def retries(rows: Rows, query: ReportQuery) -> Answer:
-    """By queue and job."""
+    """Compute rows by queue and job."""
     found = {}
     for key, some in grouped([one for one in rows if one["kind"] in ENDED], "queue", "job").items():
         kinds = Counter(one["kind"] for one in some)
@@ -141,7 +141,7 @@ def retries(rows: Rows, query: ReportQuery) -> Answer:
 
 
 def schedules(rows: Rows, query: ReportQuery) -> Answer:
-    """By queue and schedule."""
+    """Compute rows by queue and schedule."""
     starts: dict[Any, list[datetime]] = defaultdict(list)
     for one in rows:
         if one["started_at"] is not None:
@@ -165,7 +165,7 @@ def schedules(rows: Rows, query: ReportQuery) -> Answer:
 
 
 def flows(rows: Rows, query: ReportQuery) -> Answer:
-    """Steps of one message each, one after the other: by flow and step."""
+    """Steps of one message each, in sequence: by flow and step."""
     ends = [one for one in rows if one["flow"] and one["kind"] in ("done", "dead", "cancelled", "expired")]  # fmt: skip
     steps: dict[Any, dict[str, tuple[int, bool]]] = defaultdict(dict)
     for (flow, step), some in grouped(ends, "flow", "step").items():
@@ -198,7 +198,7 @@ def flows(rows: Rows, query: ReportQuery) -> Answer:
 
 
 def slo(rows: Rows, query: ReportQuery) -> Answer:
-    """By queue."""
+    """Compute rows by queue."""
     found: Answer = {}
     may = 1 - query.objective
     for (queue,), some in grouped(
@@ -225,7 +225,7 @@ def slo(rows: Rows, query: ReportQuery) -> Answer:
 
 
 def backlog(rows: Rows, query: ReportQuery) -> Answer:
-    """By bucket and queue. Queues with enqueues on record have those of all messages."""
+    """Compute rows by bucket and queue. Queues with recorded enqueues have all enqueues recorded."""
     changes: dict[str, list[tuple[datetime, int]]] = defaultdict(list)
     told = {one["queue"] for one in rows if one["kind"] == "enqueued"}
     for one in rows:
@@ -254,7 +254,8 @@ def backlog(rows: Rows, query: ReportQuery) -> Answer:
 
 
 def trace(rows: Rows, query: ReportQuery) -> list[tuple[Any, ...]]:
-    """What capacity simulates: queue, arrival, run, whether it counts, and how long of the hour was observed, µs."""
+    """The simulation of the capacity report: queue, arrival, run, whether it counts, and how long of the hour was
+    observed, µs."""
     made = []
     for one in _ran(rows):
         at = one["started_at"] if one["first"] is None else min(one["arrived"], one["started_at"])  # fmt: skip
@@ -283,7 +284,7 @@ def trace(rows: Rows, query: ReportQuery) -> list[tuple[Any, ...]]:
 
 
 def regressions(rows: Rows, query: ReportQuery) -> Answer:
-    """By job: sizes, medians and their bounds."""
+    """Compute rows by job: sizes, medians and their bounds."""
     done = [one for one in _ran(rows) if one["kind"] == "done" and one["job"] is not None]
     sides: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for one in done:
@@ -300,7 +301,7 @@ def regressions(rows: Rows, query: ReportQuery) -> Answer:
 
 
 def anomalies(rows: Rows, query: ReportQuery) -> Answer:
-    """By hour and job."""
+    """Compute rows by hour and job."""
     hours: dict[str, dict[Any, list[int]]] = defaultdict(lambda: defaultdict(list))
     for one in _ran(rows):
         if one["job"] is not None:
@@ -326,7 +327,7 @@ def anomalies(rows: Rows, query: ReportQuery) -> Answer:
 
 
 def dead(rows: Rows, query: ReportQuery) -> Answer:
-    """By queue, job, error and fingerprint."""
+    """Compute rows by queue, job, error and fingerprint."""
     deaths = [one for one in rows if one["kind"] == "dead"]
     found = {}
     for key, some in grouped(deaths, "queue", "job", "error", "fingerprint").items():
@@ -347,7 +348,7 @@ def _costs(some: Rows, among: Rows) -> tuple[Any, ...]:
 
 
 def cost(rows: Rows, query: ReportQuery) -> Answer:
-    """By job."""
+    """Compute rows by job."""
     ran, found = _ran(rows), {}
     for key, some in grouped(ran, "job").items():
         cpu, cpu_share, us, share = _costs(some, ran)
@@ -358,7 +359,7 @@ def cost(rows: Rows, query: ReportQuery) -> Answer:
 
 
 def keys(rows: Rows, query: ReportQuery) -> Answer:
-    """By queue and key, of queues with keys."""
+    """Compute rows by queue and key, for queues with keys."""
     found = {}
     for (queue,), ran in grouped(_ran(rows), "queue").items():
         for (key,), some in grouped(ran, "key").items():

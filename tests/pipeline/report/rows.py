@@ -1,4 +1,4 @@
-"""Events by hand: a row of the view `events` from what matters of it."""
+"""Events by hand: a row of the view `events` from its relevant values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ASKED = ReportQuery(since=NOON, until=NOON + timedelta(hours=1))
 
 
 def at(seconds: float) -> datetime:
-    """So long after noon."""
+    """Return the time this long after noon."""
     return NOON + timedelta(seconds=seconds)
 
 
@@ -59,7 +59,7 @@ def arrow(events: Iterable[tuple[Any, ...]]) -> pa.Table:
 
 
 def source(engine: SqlEngine, events: Iterable[tuple[Any, ...]]) -> DataFrame | pa.Table:
-    """Them as what the lake gives the engine."""
+    """Return them as the lake gives them to the engine."""
     # Spark reads an Arrow table without a Python worker.
     made = arrow(events)
     if isinstance(engine, SparkEngine):

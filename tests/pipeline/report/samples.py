@@ -25,6 +25,6 @@ def rank(n: int, z: float) -> int:
 
 
 def side(sample: Sequence[float], z: float) -> MedianSample:
-    """What the interval needs of a sample."""
+    """The values of a sample that the interval needs."""
     ordered, c = sorted(sample), rank(len(sample), z)
     return MedianSample(median(ordered), ordered[c - 1], ordered[-c])

@@ -1,4 +1,4 @@
-"""Which counts of workers are tried, by a pool that holds from a known count on."""
+"""The tried counts of workers, for a pool that meets the target above a known count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ EQUAL = {"equal": (1, 1)}
 
 
 class Pool:
-    """Starts nothing in time with fewer than `enough` workers, and all with as many; counts how it was asked."""
+    """Starts nothing in time with fewer than `enough` workers, and all with at least as many; counts how it was
+    asked."""
 
     def __init__(self, enough: int) -> None:
         self.enough, self.rounds = enough, 0

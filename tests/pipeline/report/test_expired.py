@@ -89,7 +89,7 @@ class History:
             elif kind == "recovered":
                 own = {"error": "lock expired"}
             self.add(kind, now, queue=queue, mid=mid, attempt=attempt, **own)
-            # job_runs has one first run of a message that was revived, so all revivals are later than what expires.
+            # job_runs has one first run per revived message, so all revivals are later than the expired events.
             revived = kind == "dead" and now >= BORDER and pick.random() < 0.7
             if kind == "done" or (kind == "dead" and not revived):
                 return
@@ -172,7 +172,7 @@ def ingested(lake: Lake, rows: Rows) -> None:
 
 @pytest.fixture(scope="module")
 def expired(lake: Lake, spark: Any) -> Lake:
-    """The same lake later: only the rollups have what was before BORDER."""
+    """The lake at a later time: only the rollups have what was before BORDER."""
     before = BORDER.date().isoformat()
     with pytest.raises(PipelineError, match="never counted"):
         upkeep.expire(lake, 0, now=BORDER + timedelta(hours=9), first=refused)
@@ -185,7 +185,7 @@ def expired(lake: Lake, spark: Any) -> Lake:
 
 
 def cached(spark: Any, lake: Lake) -> EventSource:
-    """Its events, read once for all reports, as from a bucket."""
+    """The lake's events, read once for all reports, as from a bucket."""
     return from_lake(spark, lake)._replace(dear=True)
 
 
@@ -208,7 +208,7 @@ def found(engine: SqlEngine, report: Report, query: ReportQuery) -> Any:
 
 
 def differences(report: Report, answer: Any, rows: Rows, query: ReportQuery) -> list[Any]:
-    """What of the answer isn't that of the reference on these rows."""
+    """Return the differences of the answer from the reference on these rows."""
     rows = in_range(rows, query)
     if report.name == "capacity":
         return [] if answer == trace(rows, query) else [("capacity", answer, trace(rows, query))]

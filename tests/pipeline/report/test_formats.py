@@ -1,4 +1,4 @@
-"""What people, JSON readers and spreadsheets get of an answer."""
+"""Output for people, JSON readers and spreadsheets."""
 
 from __future__ import annotations
 

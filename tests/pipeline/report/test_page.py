@@ -68,7 +68,7 @@ def full() -> list[ReportResult]:
 
 
 def beside() -> list[ReportResult]:
-    """Every report with rows, those that can be compared beside an earlier range in which some rows are missing."""
+    """Every report with rows, comparable reports with an earlier range that lacks some rows."""
     found = []
     for one in full():
         if one.report.name in KEYS:

@@ -1,4 +1,4 @@
-"""What people write for a range, a mark, weights; and how values are shown to them."""
+"""Input of people for a range, a mark, weights; and how values are shown to them."""
 
 from __future__ import annotations
 

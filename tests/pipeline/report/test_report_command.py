@@ -1,4 +1,4 @@
-"""`jobq report` on a lake: every format, and what it says when it can't."""
+"""`jobq report` on a lake: every format, and its errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ JOBS = "=cmd|'/C calc'!A0<script>"
 
 
 class Ended(NamedTuple):
-    """What a command line came to."""
+    """The result of a command line."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""The simulated pool: traces worked out by hand, and the formulas where they are exact."""
+"""The simulated pool: hand-computed traces, and the formulas where they are exact."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_weights_only_share_out_the_waiting():
     made = random_trace(3000, 1.8, queues=3)
     totals = {sum(waits(made, 2, weights)) for weights in ([1, 1, 1],)}
     one = Trace(array("q", [0] * 3000), made.arrived, made.run, made.counted)
-    # Whose turn it is does not depend on the length of runs, so the mean wait is that of one queue, near enough.
+    # Whose turn it is does not depend on the length of runs, so the mean wait nearly equals the wait of one queue.
     assert totals.pop() == pytest.approx(sum(waits(one, 2)), rel=0.1)
     heavy = simulate(made, 2, [20, 1, 1], 10**6).by_queue
     assert heavy[0] is not None and heavy[1] is not None and heavy[0] > heavy[1]

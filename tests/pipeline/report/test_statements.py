@@ -220,7 +220,7 @@ def test_flows_take_as_long_as_their_critical_path(engine):
         )  # fmt: skip
 
     events = [
-        # rows > slow > mail decides; quick runs beside slow, and its first try failed.
+        # rows > slow > mail decides; quick runs next to slow runs, and its first try failed.
         *(member("import:1", "rows", 10, 10 + end, index=end) for end in (5, 20)),
         member("import:1", "quick", 30, 40), member("import:1", "slow", 30.001, 90),
         event("retry", mid="~import:1.r1.quick.0", flow="import:1", step="quick", end=35),
@@ -480,7 +480,7 @@ def test_regressions_are_told_by_order_statistics_of_both_sides(engine):
     asked = replace(ASKED, at=at(1800))
     events = [event(end=n + 10, run=n) for n in range(1, 10)]
     events += [event(end=2000 + n, run=10 * n) for n in range(1, 5)]
-    # It began before the moment, so it ran on what was there then.
+    # It began before the moment, so it ran with the earlier state.
     events += [event(end=1900, run=200), event("retry", run=99), event(job="new", end=3000)]
     check(engine, "regressions", events, [
         # z = 1.96: c of 10 is floor(5.5 - 3.1) = 2, of 4 floor(2.5 - 1.96) = 0, so 1.

@@ -1,4 +1,4 @@
-"""A row's call: the codec's bytes, plain values by type, and what is refused."""
+"""A row's call: the codec's bytes, plain values by type, and rejected rows."""
 
 from __future__ import annotations
 

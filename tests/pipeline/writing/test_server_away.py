@@ -1,4 +1,4 @@
-"""The server goes away amid a write: the attempt waits for it, or fails and the next one adds the rest."""
+"""The server goes away amid a write: the attempt waits for it, or fails and the next attempt adds the rest."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_attempt_goes_on_when_the_server_is_back(stoppable, at):  # noqa: F811
 
     write = Write(at, SCHEMA, job="app.send", queue="low", batch="100")
     done = write.attempt([], 0, server_dies())
-    # It answers already; the thread that started it waits for that, too.
+    # It answers already; the thread that started it also waits for that.
     restart.join()
     write.writer.commit([done])
     assert counts(at).ready == 2_000

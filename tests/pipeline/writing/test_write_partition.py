@@ -24,7 +24,7 @@ ROWS = [(f"name{n}", n) for n in range(1_000)]
 
 
 def names(queue):
-    """What waits in a queue, by its kwargs."""
+    """Return the waiting messages of a queue, by kwargs."""
     found = []
     while taken := queue.dequeue(500).messages:
         found += [decode(message.content).kwargs["name"] for message in taken]

@@ -1,4 +1,4 @@
-"""deliver: a call whose reply was lost is made again and changes nothing."""
+"""deliver: a repeated call after a lost reply has no effect."""
 
 from __future__ import annotations
 
