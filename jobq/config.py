@@ -97,7 +97,7 @@ def parse_queues(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def parse_durability(text: str) -> tuple[str, int]:
-    """The word and how many replicas: `"memory"`, `"disk"` or `"replicas=2"`."""
+    """Return the word and how many replicas: `"memory"`, `"disk"` or `"replicas=2"`."""
     word, equals, number = text.strip().partition("=")
     if word in ("memory", "disk") and not equals:
         return word, 0

@@ -103,7 +103,7 @@ def plural(noun: str) -> str:
 
 
 def listed(names: Sequence[str], most: int = MAX_NAMES) -> str:
-    """The first names, and how many more there are: `a, b, c and 4 more`."""
+    """Return the first names, and how many more there are: `a, b, c and 4 more`."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 

@@ -88,7 +88,7 @@ def masked(url: str) -> str:
 
 
 def shortened(text: str, *, end: bool = False) -> str:
-    """The beginning of a text of megabytes, or its `end`, before it is masked and cut further.
+    """Return the beginning of a text of megabytes, or its `end`, before it is masked and cut further.
 
     A URL that the cut goes through is left out, since half of it might show its password.
     """
@@ -103,7 +103,7 @@ def shortened(text: str, *, end: bool = False) -> str:
 
 
 def masked_text(text: str) -> str:
-    """The text with every URL in it masked."""
+    """Return the text with every URL in it masked."""
     return _IN_TEXT.sub(lambda found: masked(found[0]), text) if "://" in text else text
 
 

@@ -125,7 +125,7 @@ def attempt_record(  # noqa: PLR0913 - a parameter per column
 
 
 def trace_id(headers: Mapping[str, str]) -> str:
-    """The id in a call's W3C `traceparent`, else in its `sentry-trace`; '' without a good one."""
+    """Return the id in a call's W3C `traceparent`, else in its `sentry-trace`; '' without a good one."""
     found = _TRACEPARENT.fullmatch(headers.get("traceparent", ""))
     if found is None:
         found = _SENTRY_TRACE.fullmatch(headers.get("sentry-trace", ""))
@@ -133,7 +133,7 @@ def trace_id(headers: Mapping[str, str]) -> str:
 
 
 def columns_of(value: bytes, version: bytes = SCHEMA.encode()) -> dict[str, str | int]:
-    """The columns that aren't empty, as they are written, numbers as such. BadRecordError: what is wrong."""
+    """Return the columns that aren't empty, as they are written, numbers as such. BadRecordError: what is wrong."""
     if version != SCHEMA.encode():
         raise BadRecordError(
             f"version {version[:40]!r} of event records is unknown; this jobq reads {SCHEMA}; upgrade it"

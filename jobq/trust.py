@@ -42,7 +42,7 @@ class UntrustedFileError(JobqError):
 
 
 def project(working: Path) -> Search:
-    """The nearest pyproject.toml at or above `working` that is trusted, up to your home or the mount.
+    """Return the nearest pyproject.toml at or above `working` that is trusted, up to your home or the mount.
 
     The file that JOBQ_PYPROJECT names is read without these checks. Raises OSError if a trusted file can't be read.
     """
@@ -195,7 +195,7 @@ def _own_group(gid: int) -> bool:
 
 
 def user_name(uid: int) -> str:
-    """The user's name and number."""
+    """Return the user's name and number."""
     try:
         return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
     except KeyError:

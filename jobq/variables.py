@@ -46,7 +46,7 @@ def warn(environ: Mapping[str, str]) -> None:
 
 
 def unknown(names: Iterable[str], known: Collection[str]) -> list[str]:
-    """A sentence for each unknown JOBQ_…, unless this process has reported it."""
+    """Return a sentence for each unknown JOBQ_…, unless this process has reported it."""
     found = {
         name for name in names if name.startswith(PREFIX) and name not in {*known, *INNER, *_said}
     }

@@ -58,7 +58,7 @@ def member(number: int) -> None:
 
 @job(name="jobq.chaos.callback", result_ttl=KEEP)
 def callback(*before: int) -> int:
-    """The last step of a flow."""
+    """Return the last step of a flow."""
     _note("start")
     _note("end")
     return sum(before)

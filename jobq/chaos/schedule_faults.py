@@ -147,7 +147,7 @@ def _settled(queue: Queue) -> tuple[list[Event], int]:
 
 
 def _events(queue: Queue) -> list[Event]:
-    """The ticks in the queue's events."""
+    """Return the ticks in the queue's events."""
     entries = queue.client.command("XRANGE", f"{queue.prefix}events", "-", "+")
     found = (decode(fields[1], fields[0]) for _, fields in entries)
     return [event for event in found if event.kind == "tick"]

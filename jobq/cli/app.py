@@ -181,7 +181,7 @@ def _invoked(args: Sequence[str] | None) -> object:
 
 
 def _as_utf8(word: str) -> str:
-    """A word that the locale can't decode, such as C: names are UTF-8. Paths of files stay as they are."""
+    """Return a word that the locale can't decode, such as C: names are UTF-8. Paths of files stay as they are."""
     if word.isascii() or os.path.lexists(word):
         return word
     try:

@@ -39,7 +39,7 @@ def value_of(word: str) -> Any:
 
 
 def from_words(words: Iterable[str]) -> Given:
-    """A call from the words of a command line."""
+    """Return a call from the words of a command line."""
     given = Given()
     for word in words:
         keyword = _KEYWORD.fullmatch(word)
@@ -109,5 +109,5 @@ def pairs_of(flag: str, words: Iterable[str]) -> dict[str, str]:
 
 
 def names_of(queues: str | None) -> list[str]:
-    """The names of --queues, without weights; none if it wasn't given."""
+    """Return the names of --queues, without weights; none if it wasn't given."""
     return [name for name, _ in parse_queues(queues)] if queues else []

@@ -240,7 +240,7 @@ def mermaid(view: FlowView) -> Iterator[str]:
 
 
 def _quoted(name: str) -> str:
-    """A name without what would end a quoted text; others than jobq may have written it."""
+    """Return a name without what would end a quoted text; others than jobq may have written it."""
     return name.translate(_IN_QUOTES)
 
 
@@ -394,7 +394,7 @@ def _say_checked(session: Session, done: CheckedFlow, *, named: bool) -> None:
 
 
 def _run(session: Session, flow: str) -> FlowRun:
-    """A flow that is there; ConfigError names the nearest one."""
+    """Return a flow that is there; ConfigError names the nearest one."""
     facts = known_flow(session.client, flow).facts
     return FlowRun(facts.name, facts.id, client=session.client)
 

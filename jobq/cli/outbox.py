@@ -177,7 +177,7 @@ def serve(work: Relay, address: str) -> None:
 
 
 def pages_of(work: Relay) -> dict[str, Page]:
-    """The pages of a relay."""
+    """Return the pages of a relay."""
     return {
         "/healthz": probe(lambda: why_dead(work)),
         "/readyz": probe(lambda: why_dead(work) or work.trouble or _why_new(work)),

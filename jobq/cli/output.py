@@ -149,7 +149,7 @@ def table(
 def _fitting(
     headings: Sequence[str], widths: Sequence[int], drops: Sequence[str], width: int
 ) -> list[int]:
-    """The columns that are left when enough of `drops` are left out."""
+    """Return the columns that are left when enough of `drops` are left out."""
     kept = list(range(len(headings)))
     for heading in drops:
         if _length(kept, widths) <= width:
@@ -191,7 +191,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def moment(at_ms: int) -> str:
-    """A time in the user's zone; '' for 0, and the number itself if it is out of the calendar's range."""
+    """Return a time in the user's zone; '' for 0, and the number itself if it is out of the calendar's range."""
     if not at_ms:
         return ""
     if not EARLIEST_MS <= at_ms <= LATEST_MS:
@@ -238,7 +238,7 @@ def pause(seconds: float) -> None:
 
 
 def progress(length: int | None, label: str, *, quiet: bool) -> AbstractContextManager[Any]:
-    """A progress bar on stderr, shown only on a terminal."""
+    """Return a progress bar on stderr, shown only on a terminal."""
     hidden = quiet or not sys.stderr.isatty()
     return click.progressbar(length=length or 0, label=label, file=sys.stderr, hidden=hidden)
 

@@ -148,7 +148,7 @@ def _oldest_ms(queue: Queue, head: WaitingHead | None) -> int | None:
 
 
 def lines(session: Session, found: list[dict[str, Any]]) -> Iterable[str]:
-    """The table, or JSON lines."""
+    """Return the table, or JSON lines."""
     if session.as_json:
         return session.lines(found, QUEUES)
     shown = [record | _for_people(record) for record in found]

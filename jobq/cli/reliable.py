@@ -86,7 +86,7 @@ def _operation(
 
 
 def _plain(reply: Any) -> Any:
-    """A reply for JSON; messages by the names of their columns."""
+    """Return a reply for JSON; messages by the names of their columns."""
     if isinstance(reply, list):
         return [_plain(item) for item in reply]
     if not hasattr(reply, "_asdict"):
@@ -340,7 +340,7 @@ _ESCAPES = {
 
 
 def shown(reply: Reply, margin: str = "") -> str:
-    """The lines of a reply, without the last line's end; all but the first begin with `margin`."""
+    """Return the lines of a reply, without the last line's end; all but the first begin with `margin`."""
     if reply is None:
         return "(nil)"
     if isinstance(reply, int):

@@ -248,7 +248,7 @@ def _steering(verb: str, done: str) -> Any:
 
 
 def _home(session: Session, name: str, queues: str | None) -> tuple[Queue, Schedules]:
-    """The one queue that has this schedule."""
+    """Return the one queue that has this schedule."""
     homes = []
     for queue in session.queues(queues):
         found = queue.admin.schedules()

@@ -69,7 +69,7 @@ on_any_topic = opens("topic", _laid_out, name_argument, layout_option)
 
 
 def group_names(session: Session, topic: Topic) -> list[str]:
-    """The groups; what is listed and can't be one is a problem."""
+    """Return the groups; what is listed and can't be one is a problem."""
     for strange in topic.strange_groups():
         remedy = "can't be a group's name; jobq topic unsubscribe removes it"
         session.problem(f"{strange!r} among the groups of {topic.name}", JobqError(remedy))

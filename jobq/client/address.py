@@ -187,7 +187,7 @@ def connection_options(plain: str) -> tuple[Any, dict[str, Any]]:
 
 @cache
 def _known(make: type[AbstractConnection]) -> frozenset[str]:
-    """The options of a class of connections that have an effect here."""
+    """Return the options of a class of connections that have an effect here."""
     names = {name for part in make.__mro__[:-1] for name in inspect.signature(part).parameters}
     return frozenset(names - _OTHERWISE.keys())
 

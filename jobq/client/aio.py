@@ -230,7 +230,7 @@ class AsyncClient:
         return known if known and known.is_open else await self._connect(node, left_s)
 
     async def _connect(self, node: Hashable, left_s: float | None) -> SharedConnection:
-        """The connection to `node`, which one of the waiting coroutines opens for all."""
+        """Return the connection to `node`, which one of the waiting coroutines opens for all."""
         opening = self._opening.get(node)
         if opening is None or opening.done():
             opening = self._opening[node] = asyncio.ensure_future(self._open(node))
@@ -530,7 +530,7 @@ class SharedConnection:
 
 
 def async_client(client: Client) -> AsyncClient:
-    """The asyncio client of `client` for the running event loop."""
+    """Return the asyncio client of `client` for the running event loop."""
     loop = asyncio.get_running_loop()
     found: AsyncClient | None = client.of_loops.get(loop)
     if found is None:
@@ -562,7 +562,7 @@ def _retrieve(opening: asyncio.Future[Any]) -> None:
 
 
 def _running() -> asyncio.AbstractEventLoop | None:
-    """The event loop of this thread."""
+    """Return the event loop of this thread."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

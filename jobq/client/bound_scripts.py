@@ -29,7 +29,7 @@ def bound(
 
 
 def ordered(script: Script, values: Values, rest: Sequence[Argument] = ()) -> tuple[Argument, ...]:
-    """The arguments in the order of the script."""
+    """Return the arguments in the order of the script."""
     if len(values) != script.nargs:
         raise script.misnamed(values)
     return (*script.order(values), *rest)

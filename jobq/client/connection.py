@@ -185,7 +185,7 @@ class Client:
         return isinstance(error, UnavailableError) and not self.is_cluster
 
     def clock_ms(self, near: str = "") -> int:
-        """The server's clock, epoch ms; in a Cluster that of the node which serves the key `near`."""
+        """Return the server's clock, epoch ms; in a Cluster that of the node which serves the key `near`."""
         if self.clock is not None:
             return self.clock()
         seconds, microseconds = self.command("TIME", routed_by=near or None)
@@ -228,7 +228,7 @@ class Client:
                 return reply
 
     def borrow(self, key: str) -> tuple[Hashable, Connection]:
-        """The node that serves `key` and an open connection to it, for one user until `give_back`."""
+        """Return the node that serves `key` and an open connection to it, for one user until `give_back`."""
         node = self.nodes.node or self.topology.locate(key)
         try:
             connection = self._idle[node].pop()
@@ -245,7 +245,7 @@ class Client:
         self._idle[node].append(connection)
 
     def lend(self, key: str) -> tuple[Hashable, Connection]:
-        """An idle or a new connection to the node that serves `key`, for one user until `give_back`.
+        """Return an idle or a new connection to the node that serves `key`, for one user until `give_back`.
 
         Unlike `borrow`, it waits for the server as `open_connection` does.
         """
@@ -260,7 +260,7 @@ class Client:
         return node, connection
 
     def open_connection(self, key: str) -> Connection:
-        """A separate connection to the node that serves `key`, for blocking commands. The caller disconnects it.
+        """Return a separate connection to the node that serves `key`, for blocking commands. The caller disconnects it.
 
         Reads on it time out as usual: wait until it is readable first.
         """
@@ -297,7 +297,7 @@ class Client:
         self.topology.forget()
 
     def fileno(self, connection: Connection) -> int:
-        """The file descriptor of an open connection, for `select`."""
+        """Return the file descriptor of an open connection, for `select`."""
         sock = connection._sock
         if sock is None:
             raise UnavailableError("the connection was closed")
@@ -334,7 +334,7 @@ class Client:
         self.close()  # redis-py doesn't shut down a socket that another process opened
 
     def _open(self, node: Hashable, left_s: float | None) -> Connection:
-        """A new connection, which waits no longer than the call may take."""
+        """Return a new connection, which waits no longer than the call may take."""
         connection = self.topology.open(node)
         usual_s = connection.socket_timeout or self.socket_timeout_s
         setattr(connection, _TIMEOUT_S, usual_s)
@@ -408,7 +408,7 @@ def exchange(connection: Connection, command: Command, asking: bool = False) -> 
 
 
 def exchange_once(connection: Connection, command: Command, asking: bool = False) -> Any:
-    """An exchange that is not repeated after its command was sent whole and no reply came."""
+    """Return an exchange that is not repeated after its command was sent whole and no reply came."""
     try:
         ensure_open(connection)
         if asking:

@@ -116,7 +116,7 @@ class Wrapping(Generic[P, A]):
 def stepwise(
     method: Callable[Concatenate[Any, P], ScriptCall[T] | Generator[Any, Any, T]],
 ) -> Stepwise[P, T]:
-    """A method of a BlockingFacade that returns a request, or steps: it does them."""
+    """Return a method of a BlockingFacade that returns a request, or steps: it does them."""
 
     @wraps(method)
     def blocking(self: Any, *args: P.args, **kwargs: P.kwargs) -> Any:

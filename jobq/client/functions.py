@@ -53,14 +53,14 @@ def scripts() -> tuple[Script, ...]:
 
 
 def flags(script: Script) -> list[str]:
-    """The flags in the script's first line: `no-writes`, `allow-oom`."""
+    """Return the flags in the script's first line: `no-writes`, `allow-oom`."""
     found = _HEADER.match(script.text)
     return (found[1] or "").split(",") if found and found[1] else []
 
 
 @cache
 def library() -> Library:
-    """The library of this version."""
+    """Return the library of this version."""
     every = "".join(script.sha for script in scripts())
     name = PREFIX + hashlib.sha256(every.encode()).hexdigest()[:16]
     return made(name, {_named(name, script): script for script in scripts()})
@@ -68,7 +68,7 @@ def library() -> Library:
 
 @cache
 def area_library(area: str) -> Library:
-    """The scripts of one protocol as functions under fixed names, `reliable_push`, for clients in any language.
+    """Return the scripts of one protocol as functions under fixed names, `reliable_push`, for clients in any language.
 
     Each takes the keys and arguments that its file in lua/ names, in that order. Loading another version of jobq's
     library replaces it.
@@ -95,12 +95,12 @@ def _named(library: str, script: Script) -> str:
 
 
 def called(script: Script) -> tuple[str, str]:
-    """The first two words of a call by function."""
+    """Return the first two words of a call by function."""
     return library().commands[script.sha]
 
 
 def called_by_sha(script: Script) -> tuple[str, str]:
-    """The first two words of a call by hash."""
+    """Return the first two words of a call by hash."""
     return "EVALSHA", script.sha
 
 

@@ -100,7 +100,7 @@ def is_full_for_now(error: BaseException) -> bool:
 
 
 def moment(now: int | None) -> Argument:
-    """The `now` argument of a script: '' means the server's clock."""
+    """Return the `now` argument of a script: '' means the server's clock."""
     return "" if now is None else now
 
 
@@ -146,17 +146,17 @@ class Caller:
         self.heads: dict[BoundScript, bytes] = {}
 
     def next(self) -> int:
-        """The number of the call about to be made."""
+        """Return the number of the call about to be made."""
         self.number += 1
         return self.number
 
     def token(self, index: int) -> str:
-        """The token of the `index`-th message that the last call handed out."""
+        """Return the token of the `index`-th message that the last call handed out."""
         return f"{self.id}.{self.number}.{index}"
 
 
 def new_id() -> str:
-    """An id that no other caller has."""
+    """Return an id that no other caller has."""
     return secrets.token_urlsafe(12)
 
 
@@ -171,7 +171,7 @@ class Callers:
         self.give_back: Callable[[Caller], None] = self._spare.append
 
     def take(self) -> Caller:
-        """A caller that nobody else uses until it is given back."""
+        """Return a caller that nobody else uses until it is given back."""
         if self._pid != os.getpid():
             # A forked child must not number calls that its parent numbers too.
             self._pid = os.getpid()
@@ -440,7 +440,7 @@ def is_missing_function(error: BaseException | None) -> bool:
 
 
 def reply_lost(error: BaseException) -> UnavailableError:
-    """The error of a call that may not be repeated and whose reply was lost."""
+    """Return the error of a call that may not be repeated and whose reply was lost."""
     return UnavailableError(
         f"the reply was lost ({error}), so it is unknown whether the call took effect; check, or repeat it if that is "
         f"harmless"
@@ -643,7 +643,7 @@ class BoundScript:
     def state(
         self, values: Values, rest: Sequence[Argument] = (), extra_keys: Sequence[str] = ()
     ) -> CallState:
-        """A call that is harmless to repeat."""
+        """Return a call that is harmless to repeat."""
         if len(values) != self.script.nargs:
             raise self.script.misnamed(values)
         head = self._head
@@ -664,7 +664,7 @@ class BoundScript:
         tries: Tries | None = None,
         fenced: bool = False,
     ) -> CallState:
-        """The next numbered call of `caller`."""
+        """Return the next numbered call of `caller`."""
         script = self.script
         # Only the parts that differ between calls are packed again.
         head = None if extra_keys else caller.heads.get(self)
@@ -712,13 +712,13 @@ class BoundScript:
         return self.numbered(caller, values, rest, extra_keys).command
 
     def served(self, caller: Caller, reply: Any) -> Any:
-        """The reply to a numbered call. Raises LeaseLostError when the script refused the caller."""
+        """Return the reply to a numbered call. Raises LeaseLostError when the script refused the caller."""
         if reply and reply[0] == b"closed":
             raise self.closed_error(caller)
         return reply
 
     def closed_error(self, caller: Caller) -> LeaseLostError:
-        """The error of a call that the script refused."""
+        """Return the error of a call that the script refused."""
         return LeaseLostError(
             f"{self._what} refused caller {caller.id}: it was closed, or its call is older"
         )
@@ -770,7 +770,7 @@ class TimedScript(BoundScript):
     def state(
         self, values: Values, rest: Sequence[Argument] = (), extra_keys: Sequence[str] = ()
     ) -> CallState:
-        """A call that is harmless to repeat."""
+        """Return a call that is harmless to repeat."""
         return super().state(self._timed(values), rest, extra_keys)
 
     def numbered(
@@ -782,7 +782,7 @@ class TimedScript(BoundScript):
         tries: Tries | None = None,
         fenced: bool = False,
     ) -> CallState:
-        """The next numbered call of `caller`."""
+        """Return the next numbered call of `caller`."""
         return super().numbered(caller, self._timed(values), rest, extra_keys, tries, fenced)
 
     def under(

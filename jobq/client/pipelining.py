@@ -40,7 +40,7 @@ _OPEN = object()
 def commands(
     client: Client, key: str, many: Sequence[Sequence[Argument]], *, keep_errors: bool = False
 ) -> list[Any]:
-    """The replies to plain commands that are harmless to repeat, sent together to the node that serves `key`.
+    """Return the replies to plain commands that are harmless to repeat, sent together to the node that serves `key`.
 
     An error of one is raised after the others took effect; with keep_errors, it stands among the replies instead.
     """
@@ -66,7 +66,7 @@ def commands(
 
 
 def _reply(connection: Connection) -> Any:
-    """A reply, or the error that it is."""
+    """Return a reply, or the error that it is."""
     try:
         return receive(connection)
     except redis_errors.ResponseError as error:
@@ -330,7 +330,7 @@ class _Pipeline:
             self.replies[number] = reply
 
     def _refused(self, number: int, error: Exception) -> Exception | None:
-        """The error, if the server may accept the same call later; None once it is the call's result."""
+        """Return the error, if the server may accept the same call later; None once it is the call's result."""
         if is_full_for_now(error):
             return error
         final = refusal(error, (), self._calls[number].script)

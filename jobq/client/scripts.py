@@ -98,5 +98,5 @@ def folder() -> Path:
 
 @cache
 def load(area: str, name: str) -> Script:
-    """The script `lua/<area>/<name>.lua`, read once per process."""
+    """Return the script `lua/<area>/<name>.lua`, read once per process."""
     return Script(folder() / area / f"{name}.lua")

@@ -65,7 +65,7 @@ async def _adone(
 
 
 async def asked(step: Ask[T], settling: set[asyncio.Future[Any]]) -> T:
-    """The result of a call that is made in a thread."""
+    """Return the result of a call that is made in a thread."""
     lock, results, cancelled = threading.Lock(), list[T](), threading.Event()
 
     def call() -> T:

@@ -89,7 +89,7 @@ class Topology(Protocol):
         ...
 
     def open(self, node: Hashable) -> Connection:
-        """A connection to `node`, not yet connected."""
+        """Return a connection to `node`, not yet connected."""
         ...
 
     def forget(self, silent: Hashable | None = None) -> None:
@@ -101,7 +101,7 @@ class Topology(Protocol):
 
 
 def topology(settings: ServerSettings) -> Topology:
-    """The topology of the settings; without a URL, the embedded server."""
+    """Return the topology of the settings; without a URL, the embedded server."""
     if settings.url is None:
         return Single(settings, lambda: _embedded(settings))
     address = parse(settings.url)
@@ -131,7 +131,7 @@ class _Opening:
             self.nodes_known = runtime.deployments.setdefault(url, KnownNodes())
 
     def open(self, node: Hashable) -> Connection:
-        """A connection to `node`, not yet connected."""
+        """Return a connection to `node`, not yet connected."""
         url = self._url(node)
         refuse_outside_tests(url)
         make, options = connection_options(url)
@@ -224,7 +224,7 @@ class Sentinel(_OneNode):
         raise ConnectionError(f"no Sentinel knows the master of {self._address.service}: {told}")
 
     def _asked(self, host: Host) -> dict[bytes, bytes]:
-        """The facts that the Sentinel at `host` has about the master."""
+        """Return the facts that the Sentinel at `host` has about the master."""
         _, options = connection_options("redis://sentinel")
         connection = Connection(
             **self._options({**options, **self._login}, host), retry=Retry(NoBackoff(), 0)

@@ -163,7 +163,7 @@ class Attempt:
 
 
 def _backend_of(task: Any) -> tuple[type, float]:
-    """The sender of signals, and how long records live, 0 for no records."""
+    """Return the sender of signals, and how long records live, 0 for no records."""
     try:
         backend = task_backends[task.backend]
     except InvalidBackend:

@@ -120,7 +120,7 @@ class JobqBackend(BaseTaskBackend):
         return result
 
     def get_result(self, result_id: str) -> Any:
-        """The state of a task by its id. Raises TaskResultDoesNotExist."""
+        """Return the state of a task by its id. Raises TaskResultDoesNotExist."""
         if not self.supports_get_result:
             return super().get_result(result_id)
         name, _, mid = result_id.rpartition("/")
@@ -164,7 +164,7 @@ class JobqBackend(BaseTaskBackend):
             raise InvalidTask(str(error)) from error
 
     def _queue_of(self, task: Any) -> str:
-        """The queue of a task: that of its priority, else its own."""
+        """Return the queue of a task: that of its priority, else its own."""
         for least, queue in self.priority_queues:
             if least > 0 and task.priority >= least:
                 return queue
@@ -306,7 +306,7 @@ def _dead(queue: QueueLike, mid: str) -> DeadMessage | None:
 
 
 def _called(queue: QueueLike, mid: str, dead: DeadMessage | None) -> Called | None:
-    """The call of a message that no worker has started; None if there is none, or it is not a readable call."""
+    """Return the call of a message that no worker has started; None if there is none, or it is not a readable call."""
     content = dead.content if dead else queue.content(mid)
     if content is None:
         return None

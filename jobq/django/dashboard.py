@@ -67,7 +67,7 @@ def application() -> Any:
 
 
 def _way_back() -> dict[str, str]:
-    """A link to the admin, if the project has one."""
+    """Return a link to the admin, if the project has one."""
     try:
         return {"home_url": str(reverse("admin:index")), "home_label": "Admin"}
     except NoReverseMatch:

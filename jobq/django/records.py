@@ -139,5 +139,5 @@ def read_sent(header: str) -> Sent:
 
 
 def header_of(sent: Sent) -> dict[str, str]:
-    """The header of a message."""
+    """Return the header of a message."""
     return {"django": msgspec.json.encode(sent).decode()}

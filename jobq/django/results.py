@@ -43,7 +43,7 @@ class StoredError(TaskError):
 
 
 def moment(epoch_ms: int) -> datetime | None:
-    """A time as Django's settings want it: aware if USE_TZ is set; None for 0, which is unknown."""
+    """Return a time as Django's settings want it: aware if USE_TZ is set; None for 0, which is unknown."""
     if not epoch_ms:
         return None
     aware = datetime.fromtimestamp(epoch_ms / 1000, UTC)
@@ -81,7 +81,7 @@ def task_as_sent(task: Any, sent: Sent) -> Any:
 
 
 def new_result(task: Any, result_id: str, called: Called, status: Any) -> Any:
-    """A result without attempts."""
+    """Return a result without attempts."""
     return TaskResult(
         task=task,
         id=result_id,
@@ -127,7 +127,7 @@ def put(result: Any, **values: Any) -> None:
 
 
 def stored_error(path: str, traceback: str) -> Any:
-    """An entry of TaskResult.errors."""
+    """Return an entry of TaskResult.errors."""
     return StoredError(exception_class_path=path, traceback=traceback)
 
 

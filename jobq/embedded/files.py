@@ -184,7 +184,7 @@ def opened(path: Path, flags: int) -> int:
 
 
 def noted(path: Path) -> str | None:
-    """A path that an earlier process wrote to a file of the embedded server; None if there is none."""
+    """Return a path that an earlier process wrote to a file of the embedded server; None if there is none."""
     try:
         with open(opened(path, os.O_RDONLY), "rb") as file:
             return os.fsdecode(file.read())
@@ -228,7 +228,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def _entries(data: Path) -> list[tuple[Path, os.stat_result]]:
-    """The files among the data that the server and jobq write to. A server that ends may remove some first."""
+    """Return the files among the data that the server and jobq write to. A server that ends may remove some first."""
     paths = [
         path for path in data.iterdir() if path.name in _NAMES or path.name.startswith("temp-")
     ]

@@ -69,7 +69,7 @@ def held(path: Path) -> bool:
 
 
 def client_of(socket: Path) -> Redis:
-    """A client that repeats no call; paths come back as they were given."""
+    """Return a client that repeats no call; paths come back as they were given."""
     return Redis(
         unix_socket_path=str(socket), socket_timeout=5, retry=Retry(NoBackoff(), 0), protocol=2,
         decode_responses=True, encoding_errors="surrogateescape",
@@ -77,7 +77,7 @@ def client_of(socket: Path) -> Redis:
 
 
 def folder_of(socket: Path) -> str | None:
-    """The data folder of the server at `socket`: '' when it was removed, None when no server answers."""
+    """Return the data folder of the server at `socket`: '' when it was removed, None when no server answers."""
     deadline = time.monotonic() + START_S
     while True:
         try:
@@ -130,7 +130,7 @@ def launch(files: ServerFiles) -> None:
 
 
 def _program(files: ServerFiles) -> str:
-    """The program that started last on these data, if it is still there: another may be too old to read them.
+    """Return the program that started last on these data, if it is still there: another may be too old to read them.
 
     A path that is noted there, and isn't one that would be used anyway, is never run: the folder may come from anyone.
     """

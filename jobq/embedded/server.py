@@ -131,7 +131,7 @@ def status(settings: ServerSettings) -> EmbeddedStatus:
 
 
 def stop(settings: ServerSettings) -> bool:
-    """Stop it and wait until it is gone; whether it ran. Its data stay."""
+    """Stop it and wait until it is gone; return whether it ran. Its data stay."""
     files = _where(settings)
     check(files)
     if not files.data.is_dir():
@@ -144,7 +144,7 @@ def stop(settings: ServerSettings) -> bool:
 
 
 def running(files: ServerFiles) -> Path | None:
-    """The socket of a server that works on these data, wherever it listens."""
+    """Return the socket of a server that works on these data, wherever it listens."""
     for socket in dict.fromkeys([Path(noted(files.known_socket) or files.socket), files.socket]):
         # Another user's server could claim to work on these data.
         if is_own_socket(socket) and answers(socket, files.data):

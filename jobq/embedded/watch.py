@@ -72,7 +72,7 @@ def watch(files: ServerFiles, mine: int, limit_s: float) -> None:
 
 
 def _poll(files: ServerFiles) -> Use | None:
-    """The server's use; None when none answers, or one on other data."""
+    """Return the server's use; None when none answers, or one on other data."""
     try:
         with client_of(files.socket) as client:
             folder = client.config_get("dir")["dir"]
@@ -86,7 +86,7 @@ def _poll(files: ServerFiles) -> Use | None:
 
 
 def _gone(files: ServerFiles, mine: int) -> Path | None:
-    """The socket of a server that was started again; None when there is none, and the watch is over."""
+    """Return the socket of a server that was started again; None when there is none, and the watch is over."""
     try:
         with locked(files.lock):
             socket = running(files)

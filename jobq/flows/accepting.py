@@ -72,7 +72,7 @@ def _still_live(
     mids: Iterable[str],
     unapplied: Callable[[str, str], Sequence[FlowChange]],
 ) -> dict[str, str]:
-    """The status of those members of a step whose messages don't live, while the flow waits for their ends."""
+    """Return the status of those members of a step whose messages don't live, while the flow waits for their ends."""
     # Before the outbox is read: how a message ended is there before it is gone here, and at the flow before it is gone
     # there.
     words = {mid: word for mid, word in statuses(queue, list(mids)).items() if word not in LIVE}
@@ -95,7 +95,7 @@ def _end(store: FlowStore, queue: Queue, ends: Mapping[str, str]) -> None:
 
 
 def ending(member: Member, kind: str, result: bytes | None = None, entry: str = "") -> FlowChange:
-    """The end of a member. One whose result is too long for its flow is dead."""
+    """Return the end of a member. One whose result is too long for its flow is dead."""
     if result is not None and len(result) > MAX_RESULT_BYTES:
         kind, result = "dead", None
     return FlowChange(kind, member.step, member.number, result, entry)
@@ -108,7 +108,7 @@ def apply_all(store: FlowStore, queue: str, changes: Sequence[FlowChange]) -> No
 
 
 def statuses(queue: Queue, mids: Sequence[str]) -> dict[str, str]:
-    """The status of each of these messages."""
+    """Return the status of each of these messages."""
     replies = run_all(queue.client, [queue.status_call(mid) for mid in mids])
     return {mid: status.word for mid, status in zip(mids, replies, strict=True)}
 

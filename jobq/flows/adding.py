@@ -145,6 +145,6 @@ def _nbytes(records: Sequence[StoredStep]) -> int:
 
 
 def flow_of(client: Client, context: Context) -> MemberFlow:
-    """The flow of a running member, for jobs."""
+    """Return the flow of a running member, for jobs."""
     flow: Any = RunningFlow(client, context)
     return flow  # type: ignore[no-any-return]

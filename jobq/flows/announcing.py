@@ -69,7 +69,7 @@ def is_for_others(client: ClientLike, detail: bytes) -> bool:
 
 
 def queue_at(client: Client, name: str) -> Queue:
-    """The queue object that all senders of this process share."""
+    """Return the queue object that all senders of this process share."""
     queue: Queue = client.queues.get(name) or client.queues.setdefault(name, Queue(name, client))
     return queue
 

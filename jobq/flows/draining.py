@@ -132,7 +132,7 @@ class Drainer:
         return [entry for entry in read if self._away.keys().isdisjoint(runs_in([entry]))]
 
     def look(self, flow: str) -> bool:
-        """Send what one flow has to send; whether all was."""
+        """Send what one flow has to send; return whether all was."""
         sender = StepSender(self._sending(self._clock()), flow)
         return sender.send_all(sender.store.apply("q", []))
 

@@ -66,7 +66,7 @@ def heard(entries: Sequence[OutboxEntry]) -> Heard:
 
 
 def runs_in(entries: Sequence[OutboxEntry]) -> set[str]:
-    """The flows, with their run ids, that entries are for."""
+    """Return the flows, with their run ids, that entries are for."""
     return set(heard(entries))
 
 
@@ -80,7 +80,7 @@ def _add_done(found: Heard, entry_id: str, member: Member, numbers: Sequence[int
 
 
 def _members_of_a_map(text: bytes) -> tuple[Member, list[int]] | None:
-    """The first member and the numbers of all, of an entry that only says that members of one step are done."""
+    """Return the first member and the numbers of all, of an entry that only says that members of one step are done."""
     if not text.startswith(b"done\x1f~"):
         return None
     first = text.partition(b"\x1e")[0]

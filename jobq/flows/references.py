@@ -70,7 +70,7 @@ class ResultOf:
 def taken_out(
     args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any], list[tuple[Path, ResultOf]]]:
-    """The arguments with None for each ResultOf in them, and where these stood."""
+    """Return the arguments with None for each ResultOf in them, and where these stood."""
     found: list[tuple[Path, ResultOf]] = []
     plain = [_without(value, (at,), found) for at, value in enumerate(args)]
     named = {name: _without(value, (name,), found) for name, value in kwargs.items()}
@@ -108,7 +108,7 @@ _decoder = msgspec.json.Decoder(Annotated[list[_Stored], Meta(max_length=MAX_INP
 
 
 def header_of(inputs: Sequence[FlowInput]) -> str:
-    """The text of the header."""
+    """Return the text of the header."""
     return msgspec.json.encode([list(input_) for input_ in inputs]).decode()
 
 

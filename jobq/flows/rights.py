@@ -33,7 +33,7 @@ def refresh(client: Client, queues: Iterable[str]) -> None:
 
 
 def proven(client: Client, flow: str, steps: Sequence[StoredStep]) -> list[StoredStep]:
-    """The steps with their proofs in their options."""
+    """Return the steps with their proofs in their options."""
     known = _secrets(client, {step.queue for step in steps if step.queue})
     return [
         _with_proof(step, known[step.queue], flow) if step.queue in known else step
@@ -44,7 +44,7 @@ def proven(client: Client, flow: str, steps: Sequence[StoredStep]) -> list[Store
 def proof_of_items(
     client: Client, flow: str, step: str, queue: str, chunk: int, contents: Sequence[bytes]
 ) -> bytes:
-    """The proof of stored items, which precedes them."""
+    """Return the proof of stored items, which precedes them."""
     secret = _secrets(client, [queue])[queue]
     return _made(secret, "items", flow, step, str(chunk), *contents)
 
@@ -60,7 +60,7 @@ def check_step(client: Client, flow: str, item: TodoItem) -> None:
 def check_items(
     client: Client, flow: str, step: str, queue: str, chunk: int, stored: Sequence[bytes]
 ) -> Sequence[bytes]:
-    """The items of a stored chunk, without their proof. Raises ConfigError if that is wrong."""
+    """Return the items of a stored chunk, without their proof. Raises ConfigError if that is wrong."""
     if not stored:
         return stored
     given, *contents = stored

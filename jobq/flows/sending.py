@@ -423,7 +423,7 @@ class SubFlowSender(ItemSender):
     """Sends to the flow that a step is."""
 
     def child(self) -> FlowFacts | None:
-        """The flow that a step is; None if it is gone, or of another flow."""
+        """Return the flow that a step is; None if it is gone, or of another flow."""
         child = FlowStore(self.client, self.item.source).facts()
         return child if child and child.parent == f"{self.store.run}.{self.item.step}" else None
 

@@ -265,12 +265,12 @@ def source_of(step: MapStep[Any], is_sub: bool = False) -> str:
 
 
 def options_of(job: Job[..., Any], options: dict[str, Any]) -> bytes:
-    """The options of a step as they are stored."""
+    """Return the options of a step as they are stored."""
     return msgspec.json.encode({"job": job.name, **options}, order="sorted")
 
 
 def keeping(job: Job[..., Any], keeps_results: bool) -> Job[..., Any]:
-    """The job, with messages whose results are stored, or aren't."""
+    """Return the job, with messages whose results are stored, or aren't."""
     if job.settings.stores_result == keeps_results:
         return job
     return job.options(result_ttl=RESULT_S if keeps_results else None)
@@ -412,7 +412,7 @@ class MemberRows:
         self.options = {name: value for name, value in named if name != "key"}
 
     def of(self, chunk: int, items: Sequence[Any]) -> list[Any]:
-        """The messages of one chunk of items."""
+        """Return the messages of one chunk of items."""
         first = chunk * PER_CHUNK
         calls = self._step.calls(items, first)
         return [

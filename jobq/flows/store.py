@@ -46,7 +46,7 @@ MAX_SECONDS = 1e12
 
 
 def _kind_and_step(change: FlowChange) -> tuple[str, str]:
-    """The common fields of a group's entries; `result` means done with a result."""
+    """Return the common fields of a group's entries; `result` means done with a result."""
     has_result = change.kind == "done" and change.detail is not None
     return "result" if has_result else change.kind, change.step
 
@@ -249,7 +249,7 @@ class FlowStore:
         return facts if facts and self.run_id in ("", facts.run_id) else None
 
     def member(self, step: str, number: int = 0) -> Member:
-        """A message of a step."""
+        """Return a message of a step."""
         return Member(self.flow, step, number, self.run_id)
 
     def set_life(self, parent: str, stamp: int, life_ms: int) -> str:

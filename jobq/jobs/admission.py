@@ -87,7 +87,7 @@ FillInputs = Callable[[Call], Call]
 
 
 def filled(call: Call, worker: str, fill: FillInputs | None) -> Call | Ending:
-    """The call with results of steps as its arguments; an Ending if it must wait for the flow's server.
+    """Return the call with results of steps as its arguments; an Ending if it must wait for the flow's server.
 
     Raises what `fill` raises if they can't be had.
     """

@@ -165,7 +165,7 @@ class ArgumentTypes:
         return f"argument {name!r} of {self._job}"
 
     def encoded_result(self, value: Any) -> Any:
-        """The result as JSON can carry it; as it is if its annotation would not bring it back.
+        """Return the result as JSON can carry it; as it is if its annotation would not bring it back.
 
         The job has run, so a wrong annotation must not make it dead.
         """
@@ -176,7 +176,7 @@ class ArgumentTypes:
             return value
 
     def decoded_result(self, plain: Any) -> Any:
-        """The result as annotated, or as it is if that doesn't fit."""
+        """Return the result as annotated, or as it is if that doesn't fit."""
         kind = self._read().result
         try:
             return plain if kind is None else kind.decoded(plain, "the result")
@@ -327,7 +327,7 @@ def _is_model(kind: Any) -> bool:
 
 
 def to_json(value: Any) -> Any:
-    """A value of any type that annotations may name, as plain JSON; raise TypeError for other types."""
+    """Return a value of any type that annotations may name, as plain JSON; raise TypeError for other types."""
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_model_to_json)
 
 
@@ -383,7 +383,7 @@ def _first_difference(pairs: Any, back: Any, same_size: bool, path: str) -> str 
 
 
 def _fields(value: Any) -> dict[str, Any] | None:
-    """The fields of a record; None if it isn't one."""
+    """Return the fields of a record; None if it isn't one."""
     if isinstance(value, msgspec.Struct):
         return {name: getattr(value, name) for name in value.__struct_fields__}
     if hasattr(value, "__dataclass_fields__"):

@@ -71,7 +71,7 @@ class AttemptLog:
                 self._inside = False
 
     def text(self) -> bytes:
-        """The lines, behind a remark if there were more."""
+        """Return the lines, behind a remark if there were more."""
         dropped = b"(%d earlier lines were dropped)\n" % self._ndropped if self._ndropped else b""
         return dropped + b"".join(self._lines)
 

@@ -54,7 +54,7 @@ class BatchJob(Job[P, R]):
         return self.function(calls)
 
     def options(self, **changes: Unpack[Options]) -> Self:
-        """A copy that enqueues with different options; the job itself doesn't change."""
+        """Return a copy that enqueues with different options; the job itself doesn't change."""
         for name in _OF_THE_FUNCTION:
             if changes.get(name) is not None:
                 raise ConfigError(
@@ -64,7 +64,7 @@ class BatchJob(Job[P, R]):
         return super().options(**changes)
 
     def with_overrides(self, overrides: Overrides) -> Self:
-        """A copy with the options that travelled with one message, without timeouts, which bind all calls."""
+        """Return a copy with the options that travelled with one message, without timeouts, which bind all calls."""
         return super().with_overrides(
             structs.replace(overrides, **dict.fromkeys(_OF_THE_FUNCTION, UNSET))
         )

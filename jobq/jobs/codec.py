@@ -127,7 +127,7 @@ def encode(
     options: Overrides | None = None,
     limit: int = LIMIT,
 ) -> bytes:
-    """The bytes of one call; CodecError names the argument that JSON can't carry, and the remedy."""
+    """Return the bytes of one call; CodecError names the argument that JSON can't carry, and the remedy."""
     kwargs = dict(kwargs) if kwargs else {}
     _check_arguments(job, args, kwargs, ())
     return _content(
@@ -260,7 +260,7 @@ def decode_any(content: bytes) -> Any:
 
 
 def encode_plain(value: Any, what: str) -> bytes:
-    """A value as JSON, by the rules for arguments; `what` names it in a CodecError."""
+    """Return a value as JSON, by the rules for arguments; `what` names it in a CodecError."""
     check(value, what)
     try:
         return _write(value)
@@ -294,7 +294,7 @@ def refusal(why: str, raw: bytes, headers: Mapping[str, str]) -> bytes:
 
 
 def read_refusal(content: bytes) -> Refusal | None:
-    """The refusal in `content`; None if it is something else."""
+    """Return the refusal in `content`; None if it is something else."""
     try:
         found = _read_refused(content)
     except (ValueError, RecursionError, OverflowError, MemoryError):
@@ -350,7 +350,7 @@ def check(value: Any, where: str) -> None:
 
 
 def depth(value: Any, limit: int = MAX_DEPTH + 1) -> int:
-    """The nesting depth of decoded JSON; stops counting beyond `limit`."""
+    """Return the nesting depth of decoded JSON; stops counting beyond `limit`."""
     deepest, level = 0, [value]
     while level and deepest <= limit:
         containers = [item for item in level if type(item) is list or type(item) is dict]

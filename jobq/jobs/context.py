@@ -378,7 +378,7 @@ class Context:
 
 
 def job_logger(context: Context, logger: logging.Logger | None = None) -> JobLogger:
-    """A logger under the job's name, or the one given."""
+    """Return a logger under the job's name, or the one given."""
     extra = {
         "job": context.job,
         "mid": context.mid,

@@ -47,12 +47,12 @@ class DeadCall(msgspec.Struct, frozen=True):
 
 
 def dead_id_in(content: bytes) -> str:
-    """The id in the content of such a message; raise CodecError if it has none."""
+    """Return the id in the content of such a message; raise CodecError if it has none."""
     return str(decode(content).args[0])
 
 
 def dead_call(seal: Seal | None, queue: str, dead: DeadMessage) -> DeadCall:
-    """The call of a dead message; raise CodecError if it can't be read or isn't trusted."""
+    """Return the call of a dead message; raise CodecError if it can't be read or isn't trusted."""
     envelope = decode(opened(seal, queue, dead.mid, dead.content))
     reason = shown_text(seal, "reason", queue, dead.mid, dead.reason)
     return DeadCall(

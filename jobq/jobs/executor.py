@@ -216,7 +216,7 @@ class Executor:
             return self._unresolved(queue, message, error)
 
     def _on_dead(self, queue: str, message: Message) -> Call | Ending:
-        """The call of a dead message's on_dead. The message is done if there is nothing to call."""
+        """Return the call of a dead message's on_dead. The message is done if there is nothing to call."""
         lease = Lease(message.mid, message.token)
         find = self.hooks.find_dead
         dead = find and find(queue, dead_id_in(message.content), lease)
@@ -393,7 +393,7 @@ class Executor:
             decimal.setcontext(decimal.getcontext().copy())
 
     def _filled(self, call: Call) -> Call | Ending:
-        """The call with results of steps among its arguments, or its ending if these can't be had."""
+        """Return the call with results of steps among its arguments, or its ending if these can't be had."""
         try:
             whole = (
                 filled(call, self.worker, self.hooks.fill_inputs) if _takes_results(call) else call
@@ -512,7 +512,7 @@ class Executor:
         return ending
 
     def sealed(self, call: Call, ending: Ending) -> Ending:
-        """The ending, its result, reason and traceback sealed if the call was."""
+        """Return the ending, its result, reason and traceback sealed if the call was."""
         if self._seal is None or not call.sealed:
             return ending
         where = (call.queue, ending.mid)

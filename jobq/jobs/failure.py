@@ -71,7 +71,7 @@ def reason(error: BaseException, why: str = "", trace: str = "") -> str:
 
 
 def traceback_text(error: BaseException) -> str:
-    """The traceback without jobq's own frames: at most MAX_TEXT bytes of its end."""
+    """Return the traceback without jobq's own frames: at most MAX_TEXT bytes of its end."""
     try:
         described = TracebackException.from_exception(error, limit=-MAX_FRAMES, compact=True)
         _leave_out_ours(described)
@@ -93,7 +93,7 @@ def _leave_out_ours(described: TracebackException) -> None:
 
 
 def _end_of(text: str, room: int) -> str:
-    """The last lines of a text, in at most `room` bytes."""
+    """Return the last lines of a text, in at most `room` bytes."""
     if len(text.encode()) <= room:
         return text
     tail = text.encode()[3 - room :].decode("utf-8", "ignore")
@@ -109,7 +109,7 @@ def clean(text: str) -> str:
 
 
 def one_column(name: str) -> str:
-    """Return an external name for a column of an event, without separators, which would shift later columns."""
+    """Return an external name for a column of an event, without separators: these would shift later columns."""
     return clean(name).replace("\n", " ").replace("\t", " ")[:200]
 
 

@@ -56,7 +56,7 @@ def flush() -> None:
 
 
 def _exit_status(code: object) -> int:
-    """The exit status for sys.exit(code)."""
+    """Return the exit status for sys.exit(code)."""
     if code is None:
         return 0
     if isinstance(code, int):

@@ -204,7 +204,7 @@ def _code(function: Any) -> types.CodeType | None:
 
 
 def _file(thing: Any) -> str:
-    """The file of a function or a class; the name of its module if that has no file."""
+    """Return the file of a function or a class; the name of its module if that has no file."""
     code = _code(thing)
     if code is not None:
         return code.co_filename

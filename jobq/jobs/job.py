@@ -86,7 +86,7 @@ class Outgoing:
         self.size = 0
 
     def prepared(self, queue: QueueLike) -> list[Prepared]:
-        """The calls as messages of the queue."""
+        """Return the calls as messages of the queue."""
         return [self.job.prepared(queue, args, kwargs, self) for args, kwargs in self.calls]
 
     def deliver(self) -> list[Receipt[Any]]:
@@ -193,7 +193,7 @@ class Job(Generic[P, R]):
         return receipt
 
     def args(self, *args: P.args, **kwargs: P.kwargs) -> Args[P, R]:
-        """The arguments of one call, for enqueue_many and for steps of flows.
+        """Return the arguments of one call, for enqueue_many and for steps of flows.
 
         Raises TypeError for arguments that don't fit the function.
         """
@@ -259,14 +259,14 @@ class Job(Generic[P, R]):
             refuse(call, receipt, queue)
 
     def unique_mid(self, *args: P.args, **kwargs: P.kwargs) -> str:
-        """The mid that stands for this call of a unique job, for `receipt` and `jobq status`."""
+        """Return the mid that stands for this call of a unique job, for `receipt` and `jobq status`."""
         self.check_arguments(args, kwargs)
         if self.unique is None:
             raise ConfigError(f"{self.name} is not unique; declare it with @job(unique=True)")
         return self.unique.mid(args, kwargs)
 
     def _enqueue_layers(self) -> tuple[Any, ...]:
-        """The middlewares that have a part in enqueueing."""
+        """Return the middlewares that have a part in enqueueing."""
         return tuple([layer for layer in self.middleware.all_layers() if hasattr(layer, "enqueue")])
 
     def _many(self, arguments: Iterable[Sequence[Any] | Args[..., Any]]) -> Iterator[Arguments]:
@@ -372,7 +372,7 @@ class Job(Generic[P, R]):
         return structs.replace(self.overrides or Overrides(), expires_at=expires_at)
 
     def key_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-        """The key of a call with these arguments; None if it has none."""
+        """Return the key of a call with these arguments; None if it has none."""
         key = self.settings.key
         return key_of_call(self.name, key, args, kwargs) if callable(key) else key
 
@@ -416,7 +416,7 @@ class Job(Generic[P, R]):
                 )
 
     def options(self, **changes: Unpack[Options]) -> Self:
-        """A copy that enqueues with different options; the job itself doesn't change."""
+        """Return a copy that enqueues with different options; the job itself doesn't change."""
         checked = checked_options(changes, declaring=False)
         if "headers" in checked:
             checked["headers"] = {**self.settings.headers, **checked["headers"]}
@@ -432,7 +432,7 @@ class Job(Generic[P, R]):
         return changed
 
     def receipt(self, mid: str) -> Receipt[R]:
-        """A receipt for a message enqueued earlier or elsewhere."""
+        """Return a receipt for a message enqueued earlier or elsewhere."""
         queue = queue_of(self.settings.queue, self.settings.client)
         return Receipt(mid, "exists", "", self.name, queue, self.settings, self.types)
 
@@ -546,7 +546,7 @@ class AsyncJob(Job[P, R]):
 
 @cache
 def _asyncio_calls() -> Any:
-    """The enqueue calls of an event loop; a program without one never loads them."""
+    """Return the enqueue calls of an event loop; a program without one never loads them."""
     import jobq.queue.aio
 
     return jobq.queue.aio
@@ -559,7 +559,7 @@ async def _in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T
 
 
 def _positional(signature: inspect.Signature) -> tuple[int, int]:
-    """The least and most positional arguments that surely fit. None fit if the least is more than the most."""
+    """Return the least and most positional arguments that surely fit. None fit if the least is more than the most."""
     parameters = list(signature.parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in parameters if p.default is p.empty]

@@ -1,4 +1,4 @@
-"""The part of flows that jobs use, whose code is in a higher layer: actions of a running member."""
+"""Actions of a running flow member, for jobs. A higher layer implements them."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Middlewares:
             self.add(provider.middleware)
 
     def all_layers(self) -> Layers:
-        """The layers of `outer`, then these."""
+        """Return the layers of `outer`, then these."""
         outer = self.outer
         if outer is None:
             return self.layers

@@ -204,7 +204,7 @@ _ONLY_DECLARED = frozenset(
 
 
 def checked_options(given: Mapping[str, Any], *, declaring: bool) -> dict[str, Any]:
-    """The options in their one form (durations in seconds), or ConfigError."""
+    """Return the options in their one form (durations in seconds), or ConfigError."""
     checked = {}
     for name, value in given.items():
         if name in _ONLY_DECLARED and not declaring:

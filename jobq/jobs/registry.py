@@ -108,7 +108,7 @@ class Registry:
         return function
 
     def get(self, name: str) -> Job[..., Any]:
-        """The job of this name, or JobNotFoundError."""
+        """Return the job of this name, or JobNotFoundError."""
         job = self._by_name.get(name)
         if job is None:
             raise JobNotFoundError(f"no job {name!r:.200} here; is its module in --import?")

@@ -275,7 +275,7 @@ class Receipts(Sequence[Receipt[R]], Generic[R]):
 
 @cache
 def _calls() -> Any:
-    """The calls of receipts; a program that only enqueues never loads them."""
+    """Return the calls of receipts; a program that only enqueues never loads them."""
     import jobq.jobs.receipt_calls
 
     return jobq.jobs.receipt_calls

@@ -66,7 +66,7 @@ class Exponential:
     random: Callable[[], float] = field(default=_random.random, repr=False, compare=False)
 
     def ceiling(self, failures: int) -> float:
-        """The longest wait after so many failures."""
+        """Return the longest wait after so many failures."""
         try:
             return min(self.longest, self.base * self.factor ** (failures - 1))
         except OverflowError:
@@ -105,7 +105,7 @@ def exponential(
     *,
     random: Callable[[], float] = _random.random,
 ) -> Exponential:
-    """The default policy: up to 5, 15, 45 … seconds, never over an hour.
+    """Return the default policy: up to 5, 15, 45 … seconds, never over an hour.
 
     Full jitter spreads retries evenly over that span, so that simultaneous failures aren't retried simultaneously.
     `random` returns 0 ≤ x < 1.
@@ -143,7 +143,7 @@ def wait_s(policy: Policy, failures: int, error: BaseException) -> float | None:
 
 
 def bounded_s(seconds: float) -> float:
-    """A wait from 0 to ten years."""
+    """Return a wait from 0 to ten years."""
     return min(max(0.0, seconds), MAX_S)
 
 
@@ -193,7 +193,7 @@ class Rules:
         return decision if age_s + decision.after_s <= self.retry_within else self.over()
 
     def over(self) -> Decision:
-        """The decision about a message that is older than `retry_within`."""
+        """Return the decision about a message that is older than `retry_within`."""
         return Decision("dead", why=f"retry_within={self.retry_within:g} s is over")
 
     def _decision(self, failures: int, error: BaseException) -> Decision:

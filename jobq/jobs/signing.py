@@ -55,7 +55,7 @@ class Seal:
         return f"Seal({self._first.decode()}, {'encrypt' if self._encrypts else 'sign'})"
 
     def of(self, purpose: Purpose) -> Seal:
-        """The seal of the same keys for another purpose."""
+        """Return the seal of the same keys for another purpose."""
         return _seal(self.settings, purpose)
 
     def close_call(self, queue: str, mid: str, call: bytes, due_ms: float = 0) -> bytes:
@@ -98,7 +98,7 @@ class Seal:
         return f"{header.decode()}\n{b64encode(body).decode()}"
 
     def open_text(self, queue: str, mid: str, text: str) -> str:
-        """The text that close_text sealed; raises as `open` does."""
+        """Return the text that close_text sealed; raises as `open` does."""
         content = text.encode("utf-8", "replace")
         if content.startswith(ENCRYPTED):
             header, _, body = content.partition(b"\n")
@@ -109,7 +109,7 @@ class Seal:
         return self.open(queue, mid, content).decode()
 
     def open(self, queue: str, mid: str, content: bytes) -> bytes:
-        """The bytes that were sealed; CodecError says why `content` isn't trusted, without quoting it."""
+        """Return the bytes that were sealed; CodecError says why `content` isn't trusted, without quoting it."""
         if len(content) > HARD_LIMIT + ROOM:
             raise CodecError(
                 f"content of {len(content):,} bytes is over the limit of {HARD_LIMIT:,}"
@@ -172,7 +172,7 @@ def seal_for(settings: CodecSettings | None) -> Seal | None:
 
 
 def seal_of(client: ClientLike) -> Seal | None:
-    """The seal for calls to this client's server."""
+    """Return the seal for calls to this client's server."""
     return seal_for(client.settings.codec)
 
 
@@ -182,7 +182,7 @@ def is_sealed(content: bytes) -> bool:
 
 
 def opened(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
-    """The content without its seal, once that was checked; CodecError otherwise."""
+    """Return the content without its seal, once that was checked; CodecError otherwise."""
     if seal is not None:
         return seal.open(queue, mid, content)
     if is_sealed(content):
@@ -191,7 +191,7 @@ def opened(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
 
 
 def shown_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: str) -> str:
-    """A progress or reason for people: opened, or why it can't be.
+    """Return a progress or reason for people: opened, or why it can't be.
 
     jobq writes some without a seal, for example after a worker died; so does anyone without a key. The data of a
     progress report is left out.
@@ -213,7 +213,7 @@ def opened_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text:
 
 
 def unverified(content: bytes) -> bytes:
-    """The call below a signature, for display only: nothing was checked."""
+    """Return the call below a signature, for display only: nothing was checked."""
     return content.partition(b"\n")[2] if content.startswith(SIGNED) else content
 
 

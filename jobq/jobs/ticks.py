@@ -30,12 +30,12 @@ class Tick(NamedTuple):
         return moment(self.at_ms, self.zone)
 
     def header(self) -> str:
-        """The tick as a header. Names and zones have no spaces."""
+        """Return the tick as a header. Names and zones have no spaces."""
         return f"{self.at_ms} {self.missed} {self.zone} {self.schedule} {self.rule}"
 
 
 def tick_of(headers: Mapping[str, str]) -> Tick | None:
-    """The tick that a call's headers name; None without a good one."""
+    """Return the tick that a call's headers name; None without a good one."""
     parts = headers.get(HEADER, "").split(" ", 4)
     numbers = [part for part in parts[:2] if part.isascii() and part.isdigit() and len(part) < 16]
     if len(parts) < 5 or len(numbers) < 2:
@@ -44,7 +44,7 @@ def tick_of(headers: Mapping[str, str]) -> Tick | None:
 
 
 def moment(at_ms: int, zone: str) -> datetime:
-    """An epoch ms in a zone; in UTC if that zone isn't known here."""
+    """Return an epoch ms in a zone; in UTC if that zone isn't known here."""
     from zoneinfo import ZoneInfo
 
     at = _EPOCH + timedelta(milliseconds=at_ms)

@@ -55,7 +55,7 @@ class Unique:
         self._pick = self._checked_pick(unique)
 
     def mid(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """The mid of a call whose arguments were checked; raise ConfigError if they can't be compared."""
+        """Return the mid of a call whose arguments were checked; raise ConfigError if they can't be compared."""
         try:
             value = self._value(args, kwargs)
             check(value, f"unique of {self._job}")
@@ -72,14 +72,14 @@ class Unique:
         return f"={name}:{digest[:DIGEST_CHARACTERS].decode()}"
 
     def shown(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """The call as errors name it: `send=7`."""
+        """Return the call as errors name it: `send=7`."""
         value = self._value(args, kwargs)
         values = value.values() if isinstance(value, dict) else [value]
         text = ",".join([_encode(value).decode() for value in values])
         return f"{self._job}={text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}"
 
     def _value(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The values by which calls are compared."""
+        """Return the values by which calls are compared."""
         named = self._named(args, kwargs)
         pick = self._pick
         if callable(pick):
@@ -141,7 +141,7 @@ def conflict_options(job: str, settings: JobSettings, unique: Unique | None) -> 
 
 
 def _options_of_mid(job: str, settings: JobSettings) -> dict[str, Any]:
-    """The options for a call that is not unique, but may have a mid of its own."""
+    """Return the options for a call that is not unique, but may have a mid of its own."""
     if settings.unique is False and not settings.mid:
         return {}  # unique options that the job declares
     if settings.debounce_max is not None and settings.unique is not False:

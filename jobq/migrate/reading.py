@@ -166,13 +166,13 @@ def check(path: Path) -> list[MigrationFinding]:
 
 
 def system_of(name: str) -> str:
-    """The system that a dotted name belongs to, '' for none."""
+    """Return the system that a dotted name belongs to, '' for none."""
     top = name.split(".")[0].removesuffix("()")
     return _SYSTEMS.get(top, "celery" if top.startswith("celery_") else "")
 
 
 def decorated_by(origin: str) -> str:
-    """The system whose tasks this decorator makes."""
+    """Return the system whose tasks this decorator makes."""
     name = origin.removesuffix("()")
     return next((system for system, names in _DECORATORS.items() if name in names), "")
 
@@ -287,7 +287,7 @@ class _CodeReader:
             yield from self._keywords(system, method, node.keywords)
 
     def _sender(self, func: ast.Attribute) -> str:
-        """The system of a method that sends a call of a task."""
+        """Return the system of a method that sends a call of a task."""
         receiver = func.value
         name = receiver.attr if isinstance(receiver, ast.Attribute) else getattr(receiver, "id", "")
         system = self._project.tasks.get(name, "") or system_of(self._names.origin(receiver))
@@ -360,7 +360,7 @@ class _CodeReader:
 
 
 def _parts(value: ast.expr) -> list[ast.expr]:
-    """The arguments in `args=(…)` and `kwargs={…}`."""
+    """Return the arguments in `args=(…)` and `kwargs={…}`."""
     if isinstance(value, ast.Tuple | ast.List):
         return value.elts
     return value.values if isinstance(value, ast.Dict) else []

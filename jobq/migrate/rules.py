@@ -22,7 +22,7 @@ class MigrationRule(NamedTuple):
 
 @cache
 def rules() -> dict[str, list[MigrationRule]]:
-    """The rules of each system, in their order."""
+    """Return the rules of each system, in their order."""
     found: dict[str, list[MigrationRule]] = {}
     system: list[MigrationRule] = []
     for line in Path(__file__).with_name("rules.txt").read_text(encoding="utf-8").splitlines():

@@ -376,7 +376,7 @@ def job_name(content: bytes) -> str:
 
 
 def _of_mid(events: Iterable[WrittenEvent], mid: str) -> list[Event]:
-    """The events of a mid, oldest first, among some that come newest first."""
+    """Return the events of a mid, oldest first, among some that come newest first."""
     wanted = f"{SEPARATOR}{mid}{SEPARATOR}".encode()
     found = [event_of(event) for event in events if wanted in event.record]
     return [event for event in found[::-1] if event is not None and event.mid == mid]

@@ -44,12 +44,12 @@ class OtelMiddleware:
     def enqueue(
         self, outgoing: Outgoing, next: Callable[[Outgoing], list[Receipt[Any]]]
     ) -> list[Receipt[Any]]:
-        """A `send` span, whose context goes with the messages."""
+        """Return a `send` span, whose context goes with the messages."""
         spans = self._spans()
         return next(outgoing) if spans is None else spans.send(outgoing, next)
 
     def run(self, context: Context, next: Callable[[], Any]) -> Any:
-        """A `process` span around one attempt of a sync job."""
+        """Return a `process` span around one attempt of a sync job."""
         spans = self._spans()
         return next() if spans is None else spans.run(context, next)
 

@@ -339,7 +339,7 @@ def _carry(headers: dict[str, str]) -> None:
 
 
 def _cut(baggage: str) -> str:
-    """The first members that fit."""
+    """Return the first members that fit."""
     if len(baggage) <= MAX_BAGGAGE:
         return baggage
     return baggage[: MAX_BAGGAGE + 1].rpartition(",")[0]

@@ -55,7 +55,7 @@ class SentryMiddleware:
     def enqueue(
         self, outgoing: Outgoing, next: Callable[[Outgoing], list[Receipt[Any]]]
     ) -> list[Receipt[Any]]:
-        """A queue.publish span, and the headers of the trace on the messages."""
+        """Return a queue.publish span, and the headers of the trace on the messages."""
         if not is_active():
             return next(outgoing)
         from jobq.observe import sentry_spans
@@ -171,7 +171,7 @@ def is_wanted() -> bool:
 
 
 def start(environ: Mapping[str, str] | None = None) -> bool:
-    """In a child, before its first job: initialise the SDK if SENTRY_DSN says so; whether it is active.
+    """In a child, before its first job: initialise the SDK if SENTRY_DSN says so; return whether it is active.
 
     The SDK reads SENTRY_DSN and its other variables.
     """

@@ -51,13 +51,13 @@ def close(headers: Mapping[str, str], queue: str, mid: str) -> None:
 
 
 def _names(tick: Tick, queue: str, mid: str) -> tuple[str, str]:
-    """The slug of the monitor, and the id of the check-in: a supervisor knows as much of a dead child."""
+    """Return the slug of the monitor, and the id of the check-in: a supervisor knows as much of a dead child."""
     slug = _NO_SLUG.sub("-", tick.schedule.lower()).strip("-")[:50]
     return slug, hashlib.sha256(f"{queue}/{mid}/{tick.at_ms}".encode()).hexdigest()[:32]
 
 
 def config_of(tick: Tick, limit_s: float | None) -> Any:
-    """A monitor's configuration; None for intervals that Sentry has no monitors for.
+    """Return a monitor's configuration; None for intervals that Sentry has no monitors for.
 
     Args:
         limit_s: Maximum duration of a run.

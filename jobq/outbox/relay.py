@@ -145,7 +145,7 @@ class Relay:
             self._table.close()
 
     def round(self) -> bool:
-        """Relay one batch; whether there may be more. Raises what stopped it; rows that weren't sent stay."""
+        """Relay one batch; return whether there may be more. Raises what stopped it; rows that weren't sent stay."""
         self.turned_at = time.monotonic()
         rows = self._table.batch(self._after, self.options.limit)
         sent: list[int] = []
@@ -307,5 +307,5 @@ def _send(queue: QueueLike, rows: Sequence[StoredRow], options: dict[str, Any]) 
 
 
 def _line(row: StoredRow) -> tuple[str, str]:
-    """The line that a row's message waits in."""
+    """Return the line that a row's message waits in."""
     return row.queue, row.options.key or ""

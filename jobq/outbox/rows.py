@@ -105,7 +105,7 @@ class StoredRow:
         return {**options, "key": self.options.key}
 
     def sending(self, now: int, dedupe_s: float) -> dict[str, Any]:
-        """The options of `Queue.enqueue_many`, but for the key.
+        """Return the options of `Queue.enqueue_many`, but for the key.
 
         Delays count from the enqueue, so what has passed of them is taken off.
 
@@ -160,7 +160,7 @@ class _QueueOfRelay:
 def rows_of(
     job: Job[..., Any], calls: Sequence[Arguments]
 ) -> tuple[list[OutboxRow], list[Receipt[Any]]]:
-    """The rows of these calls, made within the middleware, and a receipt for each."""
+    """Return the rows of these calls, made within the middleware, and a receipt for each."""
     if job.settings.client is not None:
         raise ConfigError(
             f"client={job.settings.client!r} of {job.name} can't be stored, because the relay's --url sets the "

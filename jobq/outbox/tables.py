@@ -90,7 +90,7 @@ class OutboxTable(ABC):
 
     @abstractmethod
     def _errors(self) -> type[Exception]:
-        """The error that all of the driver's derive from; raise ConfigError if it isn't installed."""
+        """Return the error that all of the driver's derive from; raise ConfigError if it isn't installed."""
 
     def begin(self) -> None:
         """Begin a transaction."""
@@ -122,7 +122,7 @@ class OutboxTable(ABC):
         self._calling(lambda: [self._execute(one) for one in schema(self.dialect, notify=notify)])
 
     def wait(self, seconds: float) -> bool:
-        """Wait for `seconds` at most; whether rows were committed."""
+        """Wait for `seconds` at most; return whether rows were committed."""
         time.sleep(seconds)
         return False
 
@@ -370,7 +370,7 @@ class SqliteTable(OutboxTable):
 
 
 def sqlite_path(parts: SplitResult) -> Path:
-    """The file of `sqlite:///relative.db` or `sqlite:////absolute.db`, as SQLAlchemy writes them."""
+    """Return the file of `sqlite:///relative.db` or `sqlite:////absolute.db`, as SQLAlchemy writes them."""
     path = unquote(parts.path)[1:]
     if parts.netloc or not path or path == ":memory:":
         raise ConfigError(
@@ -387,7 +387,7 @@ _TABLES: dict[str, type[OutboxTable]] = {
 
 
 def table_of(dsn: str) -> OutboxTable:
-    """The outbox of the database that `dsn` names; a driver, as in postgresql+asyncpg://, is left out."""
+    """Return the outbox of the database that `dsn` names; a driver, as in postgresql+asyncpg://, is left out."""
     scheme, colon, rest = dsn.partition("://")
     name = scheme.partition("+")[0]
     if not colon or name not in _TABLES:

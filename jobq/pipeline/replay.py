@@ -424,7 +424,7 @@ class TopicReplay:
         return int(number[0]) if number else 0
 
     def begun(self, index: int) -> int:
-        """The first index that this replay was ever asked for."""
+        """Return the first index that this replay was ever asked for."""
         self._command("SET", self._first, index, "NX", "PX", self._remember_ms)
         self._command("PEXPIRE", self._first, self._remember_ms)
         return int(self._command("GET", self._first) or index)

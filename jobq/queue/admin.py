@@ -66,7 +66,7 @@ class Admin:
         self.prefix = keys.prefix(client.namespace, name)
 
     def counts(self) -> Counts:
-        """The number of messages in each state, in O(1)."""
+        """Return the number of messages in each state, in O(1)."""
         return self.sample().counts
 
     def sample(self) -> Sample:
@@ -292,7 +292,7 @@ class Admin:
         return found or None
 
     def log_words(self, mid: str, attempt: int) -> tuple[Argument, ...]:
-        """The command of `log`, to be sent together with others; the reply is empty if nothing is kept."""
+        """Return the command of `log`, to be sent together with others; the reply is empty if nothing is kept."""
         where = keys.attempt_log(self.prefix, checked_mid(mid), attempt)
         return "GETRANGE", where, 0, MAX_LOG_LENGTH - 1
 
@@ -458,7 +458,7 @@ def _dead_message(row: Sequence[bytes]) -> DeadMessage:
 
 
 def _number(word: bytes) -> int | None:
-    """A number as the scripts write it; None for anything else."""
+    """Return a number as the scripts write it; None for anything else."""
     try:
         found = float(word)
     except ValueError:

@@ -223,7 +223,7 @@ def _all_since(queue: Queue) -> int:
 
 
 def server_ms(queue: Queue) -> int:
-    """The server's clock."""
+    """Return the server's clock."""
     return queue.client.clock_ms()
 
 
@@ -280,7 +280,7 @@ class Tally:
         self.accepted = self.finished = self.duplicates = self.superseded = self.earlier = 0
 
     def take(self, at_ms: int, event: Event) -> None:
-        """One event, written at `at_ms`."""
+        """Count an event that was written at `at_ms`."""
         if event.kind in ("enqueued", "revived"):
             counted = self._until_ms is None or at_ms <= self._until_ms
             self._accept(event.mid, event.error or "added", int(counted))
@@ -295,7 +295,7 @@ class Tally:
             self._open.clear()
 
     def open(self) -> list[str]:
-        """The mids of counted lives that haven't ended."""
+        """Return the mids of counted lives that haven't ended."""
         return [mid for mid, life in self._open.items() if life.weight]
 
     def figures(self, gone: list[str]) -> Figures:

@@ -94,7 +94,7 @@ class Performed:
 
 
 def new_op() -> str:
-    """An id for an operation."""
+    """Return an id for an operation."""
     return secrets.token_hex(8)
 
 

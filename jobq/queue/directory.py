@@ -66,7 +66,7 @@ def register_queue(client: Client, name: str) -> float:
 
 
 def queue_names(client: Client) -> list[str]:
-    """The names of all queues that were ever used, sorted; entries that can't be names are left out."""
+    """Return the names of all queues that were ever used, sorted; entries that can't be names are left out."""
     return sorted(name.decode() for name in _listed(client) if _is_name(name))
 
 
@@ -122,7 +122,7 @@ def strange_queue_names(client: Client) -> list[bytes]:
 
 
 def queue_names_by_keys(client: Client) -> list[str]:
-    """The names of queues found in the keys of all nodes that answer, sorted: for when the list is out of reach.
+    """Return the names of queues found in the keys of all nodes that answer, sorted: for when the list is out of reach.
 
     Scans all keys, a bounded number at a time.
     """

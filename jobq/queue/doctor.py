@@ -90,7 +90,7 @@ class Facts:
     unknown: dict[str, str] = field(default_factory=dict)
 
     def number(self, name: str) -> int:
-        """A number of INFO, 0 when it isn't there."""
+        """Return a number of INFO, 0 when it isn't there."""
         return int(self.info.get(name) or 0)
 
 
@@ -174,7 +174,7 @@ def findings(client: Client) -> list[Finding]:
 
 
 def _facts_of(node: Node) -> Facts:
-    """The facts of one node, or that it doesn't answer."""
+    """Return the facts of one node, or that it doesn't answer."""
     try:
         return facts(node, node.name, is_replica=node.is_replica)
     except UnavailableError as error:
@@ -195,7 +195,7 @@ def _replicas(found: Facts) -> Iterator[tuple[str, int]]:
 
 
 def facts(client: Answerer, node: str = "", *, is_replica: bool = False) -> Facts:
-    """The facts of a server. A part that it refuses to show is noted as unknown."""
+    """Return the facts of a server. A part that it refuses to show is noted as unknown."""
     found = Facts(
         durability=client.durability,
         node=node,

@@ -162,7 +162,7 @@ def orders(namespace: str, worker: str) -> str:
 
 
 def order(namespace: str, order_id: str) -> str:
-    """A worker's answer to an order, JSON; PX 5 min."""
+    """Return a worker's answer to an order, JSON; PX 5 min."""
     return f"{namespace}:order:{order_id}"
 
 

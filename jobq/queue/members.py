@@ -61,7 +61,7 @@ class OutboxBacklog(NamedTuple):
 
 
 def read_entries(reply: Sequence[Any]) -> list[OutboxEntry]:
-    """The entries in a reply of `flow_read`; none when another drainer has them."""
+    """Return the entries in a reply of `flow_read`; none when another drainer has them."""
     return [
         OutboxEntry(entry_id.decode(), text)
         for entry_id, text in zip(reply[1::2], reply[2::2], strict=True)

@@ -188,7 +188,7 @@ class OutageBuffer:
         self._client.close()
 
     def _impatient(self, queue: Sender) -> Sender:
-        """The queue on the client of this buffer."""
+        """Return the queue on the client of this buffer."""
         known = self._queues.get(queue.name)
         return known or self._queues.setdefault(queue.name, queue.on(self._client))
 
@@ -298,7 +298,7 @@ class OutageBuffer:
         return "over"
 
     def _refused(self, call: _Call, error: Exception) -> Outcome:
-        """The server's answer to this call alone."""
+        """Return the server's answer to this call alone."""
         now = time.monotonic()
         call.refused_at = call.refused_at or now
         if call.may_pass(error) and now - call.refused_at < REFUSED_S:
@@ -405,7 +405,7 @@ class _Call:
         return done
 
     def buffered(self) -> Sequence[Enqueued]:
-        """The producer's result until the call is sent."""
+        """Return the producer's result until the call is sent."""
         return [Enqueued(mid, "buffered") for mid in self.mids]
 
 

@@ -364,7 +364,7 @@ def _read(client: Client) -> Iterator[tuple[bytes, WorkerEntry]]:
 
 
 def _pairs(reply: Any) -> Iterable[tuple[bytes, bytes]]:
-    """The fields and values of a reply to HGETALL."""
+    """Return the fields and values of a reply to HGETALL."""
     return reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
 
 

@@ -367,7 +367,7 @@ class Queue:
         return NumberedCall(self.client, self.wake_key, state, read)
 
     def _dequeue(self, caller: Caller, values: Values) -> CallState:
-        """The next call of `caller`, with all arguments of dequeue."""
+        """Return the next call of `caller`, with all arguments of dequeue."""
         plainly, scripts = self.dequeues, self.scripts
         if plainly.skip:
             plainly.skip -= 1
@@ -448,7 +448,7 @@ class Queue:
         crash_limit: int,
         now: int | None,
     ) -> CallState:
-        """The next call of `caller`."""
+        """Return the next call of `caller`."""
         if not (0 <= dequeue <= MAX_COUNT and len(endings) <= MAX_COUNT):
             raise _out_of_range(dequeue if len(endings) <= MAX_COUNT else len(endings), 0)
         values: Values = {
@@ -740,7 +740,7 @@ class Queue:
         mids: Sequence[str],
         tries: Tries | None = None,
     ) -> CallState:
-        """The next call of `caller`."""
+        """Return the next call of `caller`."""
         plainly, scripts = self.enqueues, self.scripts
         if values is not NO_OPTIONS or len(mids) > 1 or plainly.skip:
             plainly.skip = max(0, plainly.skip - 1)
@@ -849,13 +849,13 @@ def _rule_kept(reply: Sequence[bytes]) -> Rule:
 
 
 def queue_scripts(client: Client, area: str, name: str) -> BoundScripts:
-    """The scripts of lua/<area>, bound to the keys of the queue `name`."""
+    """Return the scripts of lua/<area>, bound to the keys of the queue `name`."""
     prefix = keys.prefix(client.namespace, name)
     return BoundScripts(client, area, prefix, partial(keys.key, prefix), f"queue {name!r}")
 
 
 def enqueue_values(**options: Unpack[EnqueueOptions]) -> Values:
-    """The options of an enqueue as the arguments of its script."""
+    """Return the options of an enqueue as the arguments of its script."""
     unknown = options.keys() - EnqueueOptions.__annotations__.keys()
     if unknown:
         raise TypeError(f"enqueue has no option {min(unknown)!r}")
@@ -940,7 +940,7 @@ def _keyed(options: EnqueueOptions) -> str:
 
 
 def line_full(reply: Sequence[bytes]) -> KeyFullError:
-    """The error for the reply of an enqueue to a line that is full."""
+    """Return the error for the reply of an enqueue to a line that is full."""
     key, most = text_of(reply[1]), int(reply[2])
     return KeyFullError(
         f"the line of {key} is full, with {counted(most, 'message')}; nothing was accepted: enqueue later, or raise "
@@ -1049,7 +1049,7 @@ def _finished(
 
 
 def _unreadable(error: Exception) -> ScriptError:
-    """A script repeats the values in its caller's record, which may contain anything."""
+    """Return a script repeats the values in its caller's record, which may contain anything."""
     return ScriptError(
         f"a reply can't be read: another version of jobq is in use here, or the record of a call was forged: {error!r}"
     )
@@ -1122,7 +1122,7 @@ def _lease_ms(lease: Duration) -> int:
 
 
 def _ttl_ms(seconds: float) -> int:
-    """The server can't keep a value for less than a millisecond."""
+    """Return the server can't keep a value for less than a millisecond."""
     return max(1, round(seconds * 1000)) if seconds else 0
 
 

@@ -121,7 +121,7 @@ class KeyFacts(NamedTuple):
 
 
 def number_given(name: str, value: Number, most: int = MAX_COUNT) -> Argument:
-    """A setting as the script `set_limits` takes it."""
+    """Return a setting as the script `set_limits` takes it."""
     if isinstance(value, Unchanged):
         return "-"
     if value is None:
@@ -134,7 +134,7 @@ def number_given(name: str, value: Number, most: int = MAX_COUNT) -> Argument:
 
 
 def rate_given(name: str, value: str | Rate | Unchanged | None) -> tuple[Argument, Argument]:
-    """A rate as the script `set_limits` takes it: starts, and in how many ms."""
+    """Return a rate as the script `set_limits` takes it: starts, and in how many ms."""
     if isinstance(value, Unchanged):
         return "-", "-"
     if value is None:
@@ -147,12 +147,12 @@ def rate_given(name: str, value: str | Rate | Unchanged | None) -> tuple[Argumen
 
 
 def number_kept(text: bytes) -> int | None:
-    """A setting as the script `set_limits` answers it."""
+    """Return a setting as the script `set_limits` answers it."""
     return int(text) if text else None
 
 
 def rate_kept(most: bytes | int, span_ms: bytes | int) -> Rate | None:
-    """A rate as scripts answer it."""
+    """Return a rate as scripts answer it."""
     return Rate(int(most), int(span_ms)) if most and span_ms else None
 
 
@@ -164,7 +164,7 @@ def hold_ms(wait: Duration, seconds: float) -> int:
 
 
 def key_rows(items: Sequence[Any]) -> list[KeyRow]:
-    """The rows of a page of keys."""
+    """Return the rows of a page of keys."""
     rows = zip(*(iter(items),) * 9, strict=True)
     return [
         KeyRow(

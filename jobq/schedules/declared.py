@@ -56,7 +56,7 @@ class Declared(NamedTuple):
     options: dict[str, Any]
 
     def of(self, job: str) -> Schedule:
-        """The schedule of this job."""
+        """Return the schedule of this job."""
         options = dict(self.options)
         name, args, kwargs = (options.pop(key, None) for key in ("name", "args", "kwargs"))
         return checked_schedule(

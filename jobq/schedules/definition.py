@@ -85,7 +85,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return zlib.crc32(f"{queue}/{self.name}".encode()) % self.spread_ms if self.spread_ms else 0
 
     def tick(self, at_ms: int, missed: int) -> Tick:
-        """The value of `current().tick`."""
+        """Return the value of `current().tick`."""
         return Tick(self.name, at_ms, missed, self.zone, self.rule)
 
     def mid(self, tick_ms: int) -> str:
@@ -155,7 +155,7 @@ def checked_schedule(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> Schedule:
-    """A schedule of options as people write them, or ConfigError.
+    """Return a schedule of options as people write them, or ConfigError.
 
     given: every, tz, missed, overlap, spread, start, end, times.
     """
@@ -190,7 +190,7 @@ def checked_schedule(
 
 
 def checked_name(name: Any) -> str:
-    """A name for a schedule, or ConfigError."""
+    """Return a name for a schedule, or ConfigError."""
     good = isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable()
     if not good or " " in name:
         raise ConfigError(

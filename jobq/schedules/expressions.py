@@ -148,7 +148,7 @@ class Cron:
                 yield field, name, int(step[1])
 
     def gaps_on(self, day: date) -> list[datetime]:
-        """The times of a day that it names and that the clocks leave out."""
+        """Return the times of a day that it names and that the clocks leave out."""
         if not self._matches(day):
             return []
         local = (datetime.combine(day, at) for at in self._times)
@@ -170,7 +170,7 @@ class Cron:
             day += step * _DAY
 
     def _ticks_on(self, day: date) -> list[int]:
-        """The ticks of a local day, sorted."""
+        """Return the ticks of a local day, sorted."""
         found: set[int] = set()
         first = datetime.combine(day, time(), self._zone)
         if first.utcoffset() == (first + _DAY).utcoffset() == (first + _DAY / 2).utcoffset():
@@ -197,7 +197,7 @@ class Cron:
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """A time zone by its name, or ConfigError."""
+    """Return a time zone by its name, or ConfigError."""
     try:
         return ZoneInfo(name)
     except Exception as error:

@@ -39,7 +39,7 @@ class TopicCalls(BlockingFacade):
         return keys.key(self.prefix, name, group)
 
     def scripts(self, group: str = "") -> BoundScripts:
-        """The topic's scripts, with the keys of one of its groups."""
+        """Return the topic's scripts, with the keys of one of its groups."""
         bound = self._of_group.get(group)
         if bound is None:
             key, what = partial(self.key, group=group), f"topic {self.name!r}"

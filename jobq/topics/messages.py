@@ -111,7 +111,7 @@ class Description(NamedTuple):
 
 
 def encoded(record: Record | bytes) -> list[str | bytes]:
-    """A message as append.lua takes it: the fields it has, then a value for each."""
+    """Return a message as append.lua takes it: the fields it has, then a value for each."""
     if isinstance(record, bytes):
         record = Record(record)
     _check(record)
@@ -142,7 +142,7 @@ def _check(record: object) -> None:
 
 
 def decoded(entry: Sequence[Any]) -> TopicMessage:
-    """A message from an entry as XRANGE gives it."""
+    """Return a message from an entry as XRANGE gives it."""
     ident, fields = entry
     index, _, at = ident.partition(b"-")
     if len(fields) == 2 and fields[0] == b"m":

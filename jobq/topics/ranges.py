@@ -37,7 +37,7 @@ class RangeReader:
         self._count, self._longest = FIRST_PAGE, 0
 
     def next(self) -> Steps[list[Any]]:
-        """The next entries as XRANGE gives them; none at the end."""
+        """Return the next entries as XRANGE gives them; none at the end."""
         if not self._longest:
             self._longest = yield from self._longest_message()
         while self._following <= self._upto:
@@ -105,7 +105,7 @@ def _end(binding: TopicCalls, end: Position | None, last: int) -> Steps[int]:
 
 
 def messages_of(reading: RangeReader, count: int) -> Steps[list[TopicMessage]]:
-    """The first messages of a range, up to `count`."""
+    """Return the first messages of a range, up to `count`."""
     found: list[TopicMessage] = []
     while len(found) < count and (page := (yield from reading.next())):
         found += map(decoded, page[: count - len(found)])

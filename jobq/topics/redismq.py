@@ -133,7 +133,7 @@ class RedismqTopic:
         return f"{self.name}:messages:{index}"
 
     def scripts(self, position_key: str) -> BoundScripts:
-        """The topic's scripts, with the key of a group's position."""
+        """Return the topic's scripts, with the key of a group's position."""
         keys = {"next_index": self.counter_key, "position": position_key}
         what = f"topic {self.name!r}"
         return BoundScripts(self.client, "topic", f"{self.name}:", keys.__getitem__, what)

@@ -122,7 +122,7 @@ async def _away(request: Request, error: Exception) -> Response:
 
 
 async def _wrong(request: Request, error: Exception) -> Response:
-    """A name or a value in the address that nothing can have."""
+    """Return a name or a value in the address that nothing can have."""
     return await run_in_threadpool(error_page, request, 400, "Not done", str(error), live=0)
 
 
@@ -131,7 +131,7 @@ async def _missing(request: Request, error: Exception) -> Response:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    """The client disconnected before its request was complete. The reply isn't read."""
+    """Return the client disconnected before its request was complete. The reply isn't read."""
     return Response(status_code=400)
 
 

@@ -123,7 +123,7 @@ def groups(
 def _newest(
     queue: Queue, contents: Contents, most: int, now_ms: int, until: float
 ) -> list[ListedRow]:
-    """The newest dead of one queue as rows: at least one page of them."""
+    """Return the newest dead of one queue as rows: at least one page of them."""
     found: list[ListedRow] = []
     while not found or (len(found) < most and time.monotonic() < until):
         page = queue.admin.dead(len(found), min(PER_CALL, most - len(found)))

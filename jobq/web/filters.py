@@ -155,7 +155,7 @@ class Filter:
         return all(term(row) for term in self.terms)
 
     def only(self, key: str) -> frozenset[str] | None:
-        """The texts of which `key` must be one; None if they can't be listed."""
+        """Return the texts of which `key` must be one; None if they can't be listed."""
         found: frozenset[str] | None = None
         for term in self.terms:
             texts = [test.exact for test in term.tests if isinstance(test, TextPattern)]
@@ -212,13 +212,13 @@ class _Reader:
         self.text, self.at = text, 0
 
     def more(self) -> bool:
-        """Skip blanks; whether anything is left."""
+        """Skip blanks; return whether anything is left."""
         while self.peek().isspace():
             self.at += 1
         return self.at < len(self.text)
 
     def peek(self) -> str:
-        """The next character, '' at the end."""
+        """Return the next character, '' at the end."""
         return self.text[self.at : self.at + 1]
 
     def take(self, *words: str) -> str:
@@ -230,7 +230,7 @@ class _Reader:
         return ""
 
     def name(self) -> list[str]:
-        """The parts of a key up to its colon, split at dots outside of quotes."""
+        """Return the parts of a key up to its colon, split at dots outside of quotes."""
         start, parts = self.at + 1, [""]
         while self.peek() != ":":
             if not self.peek() or self.peek().isspace():

@@ -202,7 +202,7 @@ class LakeHistory:
         ]
 
     def _rolled(self, span: Span) -> list[str]:
-        """The whole UTC days of a range whose hourly sums count as many events as there are, or were."""
+        """Return the whole UTC days of a range whose hourly sums count as many events as there are, or were."""
         first, last = -(-span.since // DAY_MS), span.until // DAY_MS - 1
         if last < first:
             return []

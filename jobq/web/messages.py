@@ -182,7 +182,7 @@ def _with_traceback(
 
 
 def _seen(facts: MessageFacts, contents: Contents) -> MessageFacts:
-    """The facts with the errors as this user may see them; the sentences of reasons quote errors."""
+    """Return the facts with the errors as this user may see them; the sentences of reasons quote errors."""
     dead = facts.dead
     if dead is not None:
         dead = dead._replace(

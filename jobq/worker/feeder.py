@@ -47,7 +47,7 @@ class SourceControl:
         return self._quiet
 
     def running(self) -> list[tuple[int, str, str, int]]:
-        """Per running job: the child's index in the pool, queue, mid, ms since that child last started a job."""
+        """Return each running job's child (its index), queue, mid, and ms since the child last started a job."""
         return [job for member in self._members for job in self._running(member)]
 
     def _running(self, member: PoolMember) -> list[tuple[int, str, str, int]]:

@@ -169,17 +169,17 @@ class LakeTable(NamedTuple):
         return f"jobq-{self.name}"
 
     def schema(self) -> pa.Schema:
-        """The schema of its files: the columns without `dt`."""
+        """Return the schema of its files: the columns without `dt`."""
         return arrow_schema(self.columns)
 
     def delta_schema(self) -> pa.Schema:
-        """The schema of the table: the columns and `dt`."""
+        """Return the schema of the table: the columns and `dt`."""
         import pyarrow as pa
 
         return self.schema().append(pa.field("dt", pa.date32()))
 
     def encodings(self) -> dict[str, Any]:
-        """The encodings for Parquet."""
+        """Return the encodings for Parquet."""
         types = {column.name: column.type for column in self.columns}
         packed = {"int64", "int32", "timestamp"}
         encoding = {

@@ -130,7 +130,7 @@ def stream_writer(
 
 
 def _connected(settings: WriteSettings) -> WriteSettings:
-    """The settings with the address of the server, which has answered."""
+    """Return the settings with the address of the server, which has answered."""
     client = connect(settings=settings.server)
     try:
         if settings.queue_column:

@@ -34,17 +34,17 @@ class ReliableCalls(BlockingFacade):
         self._callers = Callers()
 
     def places(self, names: Sequence[str]) -> list[str]:
-        """The keys of these queues; raise ConfigError where a Cluster can't serve them together."""
+        """Return the keys of these queues; raise ConfigError where a Cluster can't serve them together."""
         if self.client.is_cluster and len(names) > 1:
             keys.of_one_slot(names)
         return [place for name in names for place in keys.places(self.ns, name)]
 
     def tickets(self, names: Sequence[str]) -> list[str]:
-        """The keys that a blocking pop waits on."""
+        """Return the keys that a blocking pop waits on."""
         return [f"{keys.prefix(self.ns, name)}tickets" for name in names]
 
     def name_of(self, tickets: bytes) -> str:
-        """The queue that such a key belongs to."""
+        """Return the queue that such a key belongs to."""
         name = tickets.decode().removeprefix(f"{self.ns}:").removesuffix(":tickets")
         bare = name[1:-1]
         return bare if name == f"{{{bare}}}" else name

@@ -62,7 +62,7 @@ def tag_of(name: str) -> str:
 
 
 def checked_space(ns: str) -> str:
-    """A first part of all keys, or ConfigError."""
+    """Return a first part of all keys, or ConfigError."""
     if ":" in checked_name("ns", ns):
         raise ConfigError(f"ns {ns!r} can't be used; leave out the colon")
     return ns
@@ -76,7 +76,7 @@ def prefix(ns: str, name: str) -> str:
 
 @lru_cache(1024)
 def places(ns: str, name: str) -> tuple[str, ...]:
-    """The eight keys of a queue, in the order that every script takes them."""
+    """Return the eight keys of a queue, in the order that every script takes them."""
     base = prefix(ns, name)
     return tuple(base + place for place in PLACES)
 

@@ -94,7 +94,7 @@ class BlockingPop:
         return []
 
     def _came(self) -> Steps[bool]:
-        """Wait a while; whether there is a reply."""
+        """Wait a while; return whether there is a reply."""
         pause = TICK_S
         if self._recover_ms is not None:
             due = yield from self._calls.ask_steps("rest", self._names, "RECOVER", self._recover_ms)

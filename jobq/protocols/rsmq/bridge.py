@@ -87,7 +87,7 @@ class Bridge:
             yield _encoded({"n": n, key: value}) + b"\n"
 
     def _understood(self, line: bytes) -> tuple[Any, Any]:
-        """The call's number, and its request, or an answer that is known without a request."""
+        """Return the call's number, and its request, or an answer that is known without a request."""
         try:
             call = _decoded(line)
         except ValueError as error:

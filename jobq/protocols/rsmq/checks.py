@@ -37,7 +37,7 @@ _RANDOM, _AHEAD = 22, 100
 
 
 def queue_name(value: Any) -> str:
-    """A name that RSMQ accepts."""
+    """Return a name that RSMQ accepts."""
     if not value:
         raise MissingParameterError("qname")
     if not is_regular_name(value) or value == RESERVED:
@@ -46,7 +46,7 @@ def queue_name(value: Any) -> str:
 
 
 def existing_name(value: Any) -> str:
-    """A name that a queue may have; PyRSMQ gives queues names that Node refuses."""
+    """Return a name that a queue may have; PyRSMQ gives queues names that Node refuses."""
     if isinstance(value, str) and can_name(value):
         return value
     return queue_name(value)
@@ -72,7 +72,7 @@ def message_id(value: Any) -> str:
 
 
 def text_of(written: bytes) -> str:
-    """A name or an id as text, from which `bytes_of` makes the same bytes again, whatever they are."""
+    """Return a name or an id as text, from which `bytes_of` makes the same bytes again, whatever they are."""
     return written.decode("utf-8", "surrogateescape")
 
 
@@ -99,7 +99,7 @@ def whole(value: Any) -> int | None:
 
 
 def seconds(item: str, value: Any) -> int:
-    """A visibility timeout or a delay."""
+    """Return a visibility timeout or a delay."""
     number = whole(value)
     if number is None or not 0 <= number <= MAX_S:
         raise InvalidValueError(item, 0, MAX_S)
@@ -115,7 +115,7 @@ def maxsize(value: Any) -> int:
 
 
 def body(message: Any) -> bytes:
-    """A message's bytes; text is UTF-8."""
+    """Return a message's bytes; text is UTF-8."""
     if isinstance(message, bytes):
         return message
     if not isinstance(message, str):
@@ -139,7 +139,7 @@ def random_parts(count: int) -> list[bytes]:
 
 
 def random_part() -> bytes:
-    """The random end of one id."""
+    """Return the random end of one id."""
     try:
         return _drawn.pop()
     except IndexError:

@@ -230,7 +230,7 @@ class Rsmq(BlockingFacade):
         return Consumer(self, qname, handler, **options).run()
 
     def channel(self, qname: str) -> Channel:
-        """The channel that sends to this queue publish to."""
+        """Return the channel that sends to this queue publish to."""
         return Channel(self.client, self.requests.keys.channel(qname))
 
     def close(self) -> None:

@@ -104,7 +104,7 @@ class Consuming:
         return self.dead_letter or f"{self.qname}-dead"
 
     def hidden_s(self, attributes: Attributes) -> int:
-        """The visibility timeout, which a heartbeat must be able to renew in time."""
+        """Return the visibility timeout, which a heartbeat must be able to renew in time."""
         vt = self.vt or attributes.vt
         if vt < 1:
             raise ConfigError(
@@ -187,7 +187,7 @@ class Queues(Protocol):
         ...
 
     def channel(self, qname: str) -> Channel:
-        """The channel that sends to a queue publish to."""
+        """Return the channel that sends to a queue publish to."""
         ...
 
 
@@ -273,7 +273,7 @@ class BaseConsumer:
             self._counted.append("lost")
 
     def _settled(self, message: RsmqMessage, settlement: Settlement, again: bool) -> Steps[str]:
-        """The word that it is counted under."""
+        """Return the word that it is counted under."""
         receipt, calls = (message.id, message.receipt), self._requests
         if settlement.verb == "delete":
             ours = yield from self._once_more(calls.delete(self._qname, [receipt]), again)

@@ -52,7 +52,7 @@ class Keys:
         return self.messages(owner) if name.endswith("messages") else self.attributes(owner)
 
     def channel(self, queue: str) -> str:
-        """The channel that sends are published on."""
+        """Return the channel that sends are published on."""
         return f"{self.ns}:rt:{queue}"
 
 

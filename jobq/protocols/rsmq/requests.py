@@ -165,7 +165,7 @@ class Requests:
         return ScriptCall(script, keys, (written, receipt), read, False)
 
     def _usual_call(self, script_name: str, qname: str) -> ScriptCall[Any]:
-        """The call for one message of this queue, with the arguments that are the same each time."""
+        """Return the call for one message of this queue, with the arguments that are the same each time."""
         name = checks.existing_name(qname)
         if script_name == "receive":
             values: Values = {"now": "", "vt": "", "limit": 1}

@@ -187,7 +187,7 @@ class Claims:
         stopped: set[str],
         message: ClaimedMessage,
     ) -> bool:
-        """Enqueue one message, unless earlier ones of its key wait; whether it was accepted."""
+        """Enqueue one message, unless earlier ones of its key wait; return whether it was accepted."""
         if message.key in stopped:
             return False
         caller = Caller(caller_id=f"{claim.claim_id}.{message.place}.alone")

@@ -159,7 +159,7 @@ def _shows_wrapped(wrapped: object, args: list[Any]) -> bool:
 
 
 def _sidekiq_job(fields: dict[str, Any], kind: str, text: str, died: DeadMessage) -> bytes:
-    """The job as Sidekiq would have noted its failures, in the unit of time that it came with."""
+    """Return the job as Sidekiq would have noted its failures, in the unit of time that it came with."""
     in_ms = isinstance(fields.get("created_at"), int) and epoch_ms(fields["created_at"])
     died_at: float = died.died_at if in_ms else died.died_at / 1000
     used = fields.get("retry_count")

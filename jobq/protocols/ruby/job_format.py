@@ -84,12 +84,12 @@ def read_job(
 
 
 def refused(ruby_queue: RubyQueueName, raw: bytes, mid: str, fault: str) -> Arrival:
-    """The message of a job that can't be run: a refusal."""
+    """Return the message of a job that can't be run: a refusal."""
     return Arrival(mid, refusal(fault, raw, {ORIGIN: _named(ruby_queue)}), fault)
 
 
 def read_fields(raw: bytes) -> dict[str, Any]:
-    """The fields of a job, or CodecError."""
+    """Return the fields of a job, or CodecError."""
     if len(raw) > MAX_BYTES:
         raise CodecError(f"it takes {len(raw):,} bytes; a job of over {MAX_BYTES:,} isn't read")
     fields = decode_any(raw)
@@ -147,7 +147,7 @@ def _message(ruby_queue: RubyQueueName, fields: dict[str, Any], names: Mapping[s
 
 
 def epoch_ms(value: object) -> int:
-    """A moment as Sidekiq notes it: seconds with a fraction up to 7, whole ms since 8. 0: none."""
+    """Return a moment as Sidekiq notes it: seconds with a fraction up to 7, whole ms since 8. 0: none."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 2**53:
         return 0
     return int(value) if value >= _MS else round(value * 1000)
@@ -179,7 +179,7 @@ def _caution(fields: Mapping[str, Any]) -> str:
 
 
 def origin(headers: Mapping[str, str]) -> tuple[RubyQueueName, dict[str, Any]] | None:
-    """The origin of a message, and Ruby's fields of it; None for jobq's messages."""
+    """Return the origin of a message, and Ruby's fields of it; None for jobq's messages."""
     try:
         fields = decode_any(headers[FIELDS].encode())
         return _queue_of(headers), fields if isinstance(fields, dict) else {}

@@ -127,7 +127,7 @@ class RubyRetries:
         origin: tuple[RubyQueueName, dict[str, Any]],
         after_s: float,
     ) -> bool:
-        """Put a job whose retries go to another queue into Sidekiq's retry set; whether that was done."""
+        """Put a job whose retries go to another queue into Sidekiq's retry set; return whether that was done."""
         ruby_queue, fields = origin
         queue, count = retry_queue(fields), _retry_count(context, fields)
         if not queue or queue == ruby_queue.queue or ruby_queue.system != "sidekiq":

@@ -32,7 +32,7 @@ class RequestRate:
         self._left: dict[str, tuple[float, float]] = {}
 
     def take(self, user: str) -> bool:
-        """Count a request; whether the user may make it."""
+        """Count a request, and return whether it is allowed."""
         now = self._clock()
         with self._lock:
             left, at = self._left.pop(user, (self._burst, now))

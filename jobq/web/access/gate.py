@@ -132,7 +132,7 @@ class Gate:
         )
 
     def _behind_proxies(self, scope: Scope, headers: Headers) -> Scope:
-        """The address and the scheme of the browser, as trusted proxies give them."""
+        """Return the address and the scheme of the browser, as trusted proxies give them."""
         client = scope.get("client")
         peer = client[0] if client else ""
         trusted = self.trusts(peer)
@@ -170,7 +170,7 @@ class Gate:
 
 
 def _without_port(text: str) -> str:
-    """The address of an entry of X-Forwarded-For, which some proxies write with a port, or in brackets."""
+    """Return the address of an entry of X-Forwarded-For, which some proxies write with a port, or in brackets."""
     bracketed = _HOST.fullmatch(text)
     return text if bracketed is None else bracketed[1] or bracketed[2]
 
@@ -180,13 +180,13 @@ def _has_token(headers: Headers) -> bool:
 
 
 def host_name(header: str) -> str:
-    """The name in a Host header, in lower case and without the port; empty if it can't be read."""
+    """Return the name in a Host header, in lower case and without the port; empty if it can't be read."""
     found = _HOST.fullmatch(header)
     return (found[1] or found[2]).lower() if found else ""
 
 
 def _known_hosts(settings: AccessSettings) -> frozenset[str] | None:
-    """The names by which browsers reach the dashboard; None where the program that mounts it checks them."""
+    """Return the names by which browsers reach the dashboard; None where the program that mounts it checks them."""
     if settings.bind is None and not settings.hosts:
         return None
     bound = [settings.bind.host] if settings.bind is not None and settings.bind.host else []
@@ -265,7 +265,7 @@ def _address(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def _path_within(scope: Scope) -> str:
-    """The path without the prefix under which the dashboard is mounted."""
+    """Return the path without the prefix under which the dashboard is mounted."""
     path, prefix = str(scope["path"]), str(scope.get("root_path", ""))
     return path[len(prefix) :] if prefix and path.startswith(f"{prefix}/") else path
 

@@ -230,7 +230,7 @@ class Cookie(NamedTuple):
 
 
 def cookie_of(request: Request) -> Cookie:
-    """The session's cookie for this request. Prefixes have browsers refuse one that another site or path set.
+    """Return the session's cookie for this request. Prefixes have browsers refuse one that another site or path set.
 
     On loopback HTTP browsers accept no Secure cookie, and all ports share cookies: the port is in the name.
     """
@@ -241,7 +241,7 @@ def cookie_of(request: Request) -> Cookie:
 
 
 def address_of(request: Request) -> str:
-    """The address of the browser, which trusted proxies may give; `unix` for a socket."""
+    """Return the address of the browser, which trusted proxies may give; `unix` for a socket."""
     return (request.client.host if request.client else "") or "unix"
 
 

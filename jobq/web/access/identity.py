@@ -34,7 +34,7 @@ ROLE_WORDS = tuple(role.word for role in UserRole if role)
 
 
 def role_of(word: str) -> UserRole:
-    """The role of a word: `role_of("operate")`. Raises ConfigError for another word."""
+    """Return the role of a word: `role_of("operate")`. Raises ConfigError for another word."""
     if word not in ROLE_WORDS:
         raise ConfigError(f"unknown role {word!r}; use one of {', '.join(ROLE_WORDS)}")
     return UserRole[word.upper()]

@@ -50,7 +50,7 @@ def is_hash(stored: str) -> bool:
 
 
 def new_token() -> str:
-    """A token of 256 random bits."""
+    """Return a token of 256 random bits."""
     return TOKEN_PREFIX + secrets.token_urlsafe(32)
 
 

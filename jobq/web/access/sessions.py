@@ -70,7 +70,7 @@ class Sessions:
         return session_id
 
     def find(self, session_id: str) -> WebSession | None:
-        """The session of an id, None where there is none or it has ended. Raises UnavailableError."""
+        """Return the session of an id, None where there is none or it has ended. Raises UnavailableError."""
         if len(session_id) != ID_LENGTH:
             return None
         key = self._key(session_id)

@@ -90,7 +90,7 @@ class UsersFile:
             return self._entries
 
     def user(self, name: str, via: str = "password") -> Known | None:
-        """The user of this name, None where there is none."""
+        """Return the user of this name, None where there is none."""
         user = self.entries().users.get(name)
         if user is None:
             return None
@@ -98,7 +98,7 @@ class UsersFile:
         return Known(Identity(name, role_of(user.role), user.arguments, via), mark)
 
     def check_password(self, name: str, password: str) -> Known | None:
-        """The user with this password. It takes as long whether the name is known or not."""
+        """Return the user with this password. It takes as long whether the name is known or not."""
         user = self.entries().users.get(name)
         if not password_matches(password, user.password if user else None):
             return None
@@ -132,7 +132,7 @@ def add_user(path: Path, name: str, user: User, *, replace: bool = False) -> Non
 
 
 def remove_user(path: Path, name: str) -> bool:
-    """Remove a user, which ends the user's sessions; whether there was one."""
+    """Remove a user, which ends the user's sessions; return whether there was one."""
     with _changing(path) as entries:
         return entries.users.pop(name, None) is not None
 
@@ -152,13 +152,13 @@ def add_token(path: Path, name: str, role: str, arguments: bool, expires: int | 
 
 
 def remove_token(path: Path, name: str) -> bool:
-    """Remove a token; whether there was one."""
+    """Remove a token; return whether there was one."""
     with _changing(path) as entries:
         return entries.tokens.pop(name, None) is not None
 
 
 def new_user(role: str, arguments: bool, password: str | None) -> User:
-    """A user with the hash of this password. Raises ConfigError for a bad role or password."""
+    """Return a user with the hash of this password. Raises ConfigError for a bad role or password."""
     role_of(role)
     hashed = None if password is None else hash_password(password)
     return User(role=role, arguments=arguments, password=hashed)

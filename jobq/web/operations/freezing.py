@@ -147,7 +147,7 @@ class Freezer:
         return True
 
     def _kept(self, queue: str, rows: Sequence[ListedRow]) -> list[tuple[ListedRow, str, str]]:
-        """The rows that are still there, with their generations and digests of their contents."""
+        """Return the rows that are still there, with their generations and digests of their contents."""
         if self.verb.is_dead:
             return [(row, "", "") for row in rows]
         mids = [row.row.mid for row in rows]

@@ -36,7 +36,7 @@ _BUSY = ("freezing", "applying", "undoing")
 
 
 def operations_of(site: Site) -> Operations:
-    """The operations of a dashboard."""
+    """Return the operations of a dashboard."""
     return site.part(Operations, lambda one: Operations(one.client, one.operate))
 
 
@@ -159,7 +159,7 @@ class Operations:
         return OperationView(state, self.shown.is_locked(op), self.shown.left_ms(op))
 
     def listed(self) -> list[OperationState]:
-        """The newest operations."""
+        """Return the newest operations."""
         return self.shown.listed()
 
     def newest_of(self, who: Identity) -> OperationView | None:
@@ -230,7 +230,7 @@ class Operations:
             self.operate.command("HSET", self.store.key(op), "stop", who.name)
 
     def allowed(self, who: Identity, verb: str, what: str) -> BulkVerb:
-        """The verb, if this user may use it. NotAllowedError, which is in the audit log, if not."""
+        """Return the verb, if this user may use it. NotAllowedError, which is in the audit log, if not."""
         chosen = verb_of(verb)
         if not who.may(chosen.role):
             why = (
@@ -351,7 +351,7 @@ class Operations:
 
 
 def digest_of(ids: Sequence[tuple[str, str]] | None) -> str:
-    """A digest of chosen messages, to know the same choice again; '' where none were chosen."""
+    """Return a digest of chosen messages, to know the same choice again; '' where none were chosen."""
     if ids is None:
         return ""
     text = repr(sorted(set(ids))).encode("utf-8", "backslashreplace")

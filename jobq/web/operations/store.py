@@ -154,7 +154,7 @@ class OperationStore:
         return _state(self.client.command("HGET", self.key(op), "state"))
 
     def listed(self) -> list[OperationState]:
-        """The newest operations, newest first."""
+        """Return the newest operations, newest first."""
         ids = self._newest(50)
         replies = read_together(self.client, [self._read(op, "HGET", "state") for op in ids])
         return [state for reply in replies if (state := _state_of(reply)) is not None]
@@ -243,7 +243,7 @@ class OperationStore:
 
 
 def _state_of(reply: Any) -> OperationState | None:
-    """The state in a reply; None for an error, as of a key that has another type."""
+    """Return the state in a reply; None for an error, as of a key that has another type."""
     return _state(reply) if isinstance(reply, bytes) else None
 
 

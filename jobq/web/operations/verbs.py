@@ -67,7 +67,7 @@ VERBS = {
 
 
 def verb_of(name: str) -> BulkVerb:
-    """The verb of this name. Raises ConfigError for another."""
+    """Return the verb of this name. Raises ConfigError for another."""
     if name not in VERBS:
         raise ConfigError(f"{name!r:.50} is not an operation; use one of {', '.join(VERBS)}")
     return VERBS[name]

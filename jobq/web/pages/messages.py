@@ -212,7 +212,7 @@ def refused() -> Iterator[None]:
 
 
 def more_of(request: Request, found: FoundRows | None) -> str:
-    """The address of the next page, '' at the end."""
+    """Return the address of the next page, '' at the end."""
     if found is None or not found.cursor:
         return ""
     query = urlencode({**request.query_params, "cursor": found.cursor})
@@ -247,7 +247,7 @@ def _see(request: Request, route: str, **parts: str) -> Response:
 
 
 def _linked(request: Request, shown: MessageShown, reason: Reason) -> ReasonShown:
-    """A reason with the page where something can be done about it, if that is there."""
+    """Return a reason with the page where something can be done about it, if that is there."""
     facts = shown.facts
     queue = facts.queue
     pages: dict[str, tuple[str, str, dict[str, str]]] = {
