@@ -101,6 +101,20 @@ def test_quiet_server_is_ok_without_looking_at_queues(client: Any, watch: Any) -
     assert len(glances) == 1
 
 
+def test_shares_of_queues_are_told_when_no_queue_takes_half_of_a_core(
+    client: Any, watch: Any
+) -> None:
+    low, high = of(client)
+
+    def work() -> None:
+        run(low, 150, 50)
+        run(high, 100, 50)
+
+    [finding] = load_findings(watch(work, busy=0.4))
+    assert finding.level == "ok" and not finding.remedy
+    assert "% busy: low about 2" in finding.value and "high about 1" in finding.value
+
+
 def test_load_is_unknown_when_the_user_may_not_ask(client: Any, redis: Any) -> None:
     redis.execute_command("ACL", "SETUSER", "poor", "reset", "on", ">x", "~*", "+@all", "-info")
     try:
