@@ -14,7 +14,8 @@ from jobq.errors import CodecError
 from jobq.events import CRASH, SEPARATOR, ago_ms, attempt_record, trace_id
 from jobq.jobs.codec import decode
 from jobq.jobs.failure import one_column
-from jobq.jobs.signing import opened, seal_of
+from jobq.jobs.results import encode_failure, ended
+from jobq.jobs.signing import is_sealed, opened, seal_of
 from jobq.queue import keys
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
@@ -206,7 +207,7 @@ def _ending(
 ) -> tuple[Ending, Mapping[str, str]]:
     """Return how the attempt ended, and the headers of its call if it is to be reported."""
     if held.state == SlotState.ENDED:
-        record, headers = _record(queue, child, held, worker)
+        record, headers, _ = _record(queue, child, held, worker)
         return Ending(mid=held.mid, token=held.token, record=record), headers
     if not _is_charged(child, held):
         return Ending(mid=held.mid, token=held.token, outcome="release"), {}
@@ -215,11 +216,30 @@ def _ending(
         reason = f"before its job began, as it was read; {reason}"
     if held.slot in child.hard_slots:
         reason = f"ran past its hard timeout; {reason}"
-    record, headers = _record(queue, child, held, worker, CRASH)
+    record, headers, content = _record(queue, child, held, worker, CRASH)
+    end, end_ttl = _remembered(queue, held.mid, content, reason, record)
     ending = Ending(
-        mid=held.mid, token=held.token, outcome="crashed", reason=reason, record=record
+        mid=held.mid, token=held.token, outcome="crashed", reason=reason, record=record, result=end,
+        result_ttl=end_ttl,
     )  # fmt: skip
     return ending, headers
+
+
+def _remembered(
+    queue: Queue, mid: str, content: bytes, reason: str, record: str
+) -> tuple[bytes | None, float]:
+    """Return the end to store if this crash makes the message dead, and for how long."""
+    seal = seal_of(queue.client)
+    try:
+        for_ms = decode(opened(seal, queue.name, mid, content)).remember_ms
+    except CodecError:
+        return None, 0
+    if not for_ms:
+        return None, 0
+    end = ended(encode_failure(reason, CRASH), int(record.split(SEPARATOR, 2)[1]))
+    if seal is not None and is_sealed(content):
+        end = seal.of("result").close(queue.name, mid, end, content)
+    return end, for_ms / 1000
 
 
 def _is_charged(child: ChildExit, held: HeldMessage) -> bool:
@@ -237,7 +257,7 @@ def _is_charged(child: ChildExit, held: HeldMessage) -> bool:
 
 def _record(
     queue: Queue, child: ChildExit, held: HeldMessage, worker: str, error: str = ""
-) -> tuple[str, Mapping[str, str]]:
+) -> tuple[str, Mapping[str, str], bytes]:
     content, headers = b"", dict[str, str]()
     # A message that killed the child while it was read must not kill the supervisor too.
     if held.state in (SlotState.RUNNING, SlotState.ENDED):
@@ -253,7 +273,7 @@ def _record(
         name, attempt, ago_ms(enqueued_at), ran_us, 0, child.rss_kib, worker, error,
         nbytes=len(content), trace_id=trace_id(headers),
     )  # fmt: skip
-    return record, headers
+    return record, headers, content
 
 
 def _signal_name(number: int) -> str:

@@ -4,11 +4,11 @@ local CALL, SIGNED, ENCRYPTED = '^{"remember_ms":(%d+)[,}]', '^jobq%-s1 %S+ %x+\
 
 -- given: the caller's time in ms, or nil. -> the longer time; nil for none. Flows keep the ends of their members.
 local function remember_ms_of(mid, content, given)
-  local is_sealed = string.byte(content) == 106
-  -- Most calls don't begin with an r.
-  if not is_sealed and string.byte(content, 3) ~= 114 or string.byte(mid) == TILDE then return given end
+  -- {"r or job: most calls begin otherwise.
+  local third = string.byte(content, 3)
+  if third ~= 114 and third ~= 98 or string.byte(mid) == TILDE then return given end
   local head = string.sub(content, 1, 200)
-  local text = string.match(head, is_sealed and SIGNED or CALL) or is_sealed and string.match(head, ENCRYPTED)
+  local text = string.match(head, CALL) or string.match(head, SIGNED) or string.match(head, ENCRYPTED)
   local own = stored(text, MAX_MS, 0)
   return own >= 1 and math.max(own, given or 0) or given
 end

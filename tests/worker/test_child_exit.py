@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import resource
+from dataclasses import replace
 
 import pytest
 
 from jobq.client.numbered_calls import Caller
+from jobq.config import CodecSettings
 from jobq.events import columns_of
 from jobq.jobs.codec import encode
+from jobq.jobs.registry import Registry, job
 from jobq.worker.child_exit import ChildExit, end_held
 from jobq.worker.shared_state import ALL_HANDED, HeldMessage, SlotState
 
@@ -53,6 +56,27 @@ def test_crash_names_no_job_when_the_mid_was_cancelled_and_is_another_life_s(que
     crash = died("m", message.token)
     assert (crash.job, crash.attempt, crash.follows) == ("", 0, "")
     assert crash.what == f"m of queue {queue.name}"
+
+
+@pytest.mark.parametrize("mode", ["", "sign", "encrypt"])
+def test_crash_that_makes_a_message_dead_is_remembered_after_the_purge(
+    queue, died, redis, monkeypatch, mode
+):
+    if mode:
+        codec = CodecSettings(keys=(("k", b"s" * 32),), mode=mode)
+        settings = replace(queue.client.settings, codec=codec)
+        monkeypatch.setattr(queue.client, "settings", settings)
+    act = job(queue=queue.name, registry=Registry(), client=queue.client, remember="10m")(print)
+    receipt = act.enqueue()
+    for _ in range(3):
+        assert not redis.exists(queue.result_key(receipt.mid))
+        [message] = queue.dequeue().messages
+        died(message.mid, message.token)
+    assert receipt.state()[:2] == ("failed", 3)
+    queue.admin.purge(*(dead.dead_id for dead in queue.admin.dead()))
+    state = receipt.state()
+    assert state[:2] == ("failed", 3) and "was killed by SIGKILL" in state.error
+    assert 590_000 < redis.pttl(queue.result_key(receipt.mid)) <= 600_000
 
 
 @pytest.fixture
