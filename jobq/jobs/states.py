@@ -34,7 +34,7 @@ class State(NamedTuple):
         word: scheduled, queued, running, retrying, done, failed, cancelled, expired, or unknown: it was never enqueued,
             or its end is not remembered.
         attempt: The number of the latest attempt; 0 before the first attempt.
-        progress: The latest attempt's report; None without a report.
+        progress: The latest report of an attempt; None without a report.
         error: Why the latest attempt failed. For unknown, the remedy.
         due_at: When a scheduled or retrying message may start.
         ended_at: When it ended, by the worker's clock.
@@ -67,6 +67,9 @@ def is_over(status: Status) -> bool:
 def live_state(status: Status, progress: Progress | None = None, error: str = "") -> State:
     """Return the state of a live message; `progress` and `error` are the opened values of its latest attempt."""
     word = state_word(status)
+    if status.word == "done-with-requeue":
+        # Newer content. The queue still describes the earlier run, which is over.
+        return State(word)
     due_at = moment(status.not_before) if word in ("scheduled", "retrying") else None
     return State(word, status.attempts, progress, error, due_at)
 

@@ -23,7 +23,7 @@ from jobq.jobs.context import Call, current
 from jobq.jobs.executor import Executor, RunHooks
 from jobq.jobs.progress import Progress, progress_text, read_progress
 from jobq.jobs.registry import Registry, job
-from jobq.jobs.states import ENDED, is_over, state_word
+from jobq.jobs.states import ENDED, State, is_over, state_word
 from jobq.queue.bin import Bin
 from jobq.queue.queue import Queue
 from jobq.queue.types import Status
@@ -292,6 +292,16 @@ def test_message_that_died_with_its_host_is_failed(act, queue):
         queue.admin.collect(now=now + number * 10_000 + 5_000)
     state = receipt.state()
     assert (state.word, state.attempt) == ("failed", 3)
+
+
+def test_state_of_newer_content_does_not_show_the_run_before_it(act, queue):
+    act.options(mid="m").enqueue("a")
+    [message] = queue.dequeue(1).messages
+    queue.progress("m", message.token, "0.5 half")
+    act.receipt("m").cancel()
+    again = act.options(mid="m", on_conflict="requeue").enqueue("b")
+    assert queue.status("m").word == "done-with-requeue"
+    assert again.state() == State("queued")
 
 
 def test_living_message_hides_the_end_of_an_earlier_one(declared, work, queue):

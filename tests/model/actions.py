@@ -17,7 +17,9 @@ ACTIONS: dict[str, Callable[..., None]] = {
     action.__name__: action
     for action in (
         producing.enqueue, producing.cancel, producing.revive, producing.pause, producing.clear,
-        working.dequeue, working.finish, working.release, working.extend, working.checkpoint, working.forget,
+        working.dequeue, working.finish, working.release, working.extend, working.checkpoint, working.report,
+        working.forget,
+        working.claim, working.sign_off,
         undoing.take_out, undoing.put_back, undoing.take_dead, undoing.revive_undoably, undoing.put_dead_back,
         undoing.edit, undoing.edit_back, undoing.reschedule,
         working.close, working.collect, working.tick, ticking.define, ticking.schedule, working.step_back,
@@ -51,6 +53,8 @@ def moves(m: Machine, w: World) -> Iterator[Action]:
             yield "pause", str(scope.pause_ms)
     if left.get("clear"):
         yield ("clear",)
+    if left.get("sign_off") and w.named:
+        yield ("sign_off",)
     if left.get("step_back"):
         yield ("step_back",)
     if "collect" in scope.actions:
@@ -107,7 +111,12 @@ def moves_of(w: World, worker: str) -> Iterator[Action]:
                 yield name, worker
         if left.get("checkpoint"):
             yield "checkpoint", worker
+        if left.get("report"):
+            yield "report", worker
         if left.get("forget"):
             yield "forget", worker
     if left.get("close"):
         yield "close", worker
+    if left.get("claim"):
+        yield "claim", worker, "room"
+        yield "claim", worker, "full"

@@ -176,7 +176,7 @@ def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None
             record.attempts = record.crashes = record.unknowns = 0
             record.lock, record.dedupe = record.newer_options
             record.key = record.newer_key
-            record.checkpoint = record.failed = ""
+            record.checkpoint = record.failed = record.report = ""
         if "checkpoint" in w.scope.budget:
             stored = str(m.command(w.clock, "HGET", "progress", mid) or "")
             _, kept, failed = [*stored.split("\x1e"), "", ""][:3]

@@ -99,7 +99,10 @@ def _spelled_out(name: str, args: Args, reply: tuple[Any, ...]) -> tuple[Any, ..
 @cache
 def scripts_of(area: str) -> tuple[tuple[Path, Script], ...]:
     """Read the scripts of a folder of `lua/` once."""
-    return tuple((path, Script(path)) for path in sorted((folder() / area).glob("[a-z]*.lua")))
+    paths = sorted((folder() / area).glob("[a-z]*.lua"))
+    if area == "queue":
+        paths.append(folder() / "shared/put_entry.lua")
+    return tuple((path, Script(path)) for path in paths)
 
 
 @cache

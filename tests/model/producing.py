@@ -142,7 +142,7 @@ def updated(
         if not record.fresh:
             record.lock, record.dedupe = options
     record.content, record.not_before, record.checkpoint = content, not_before, ""
-    record.failed = ""
+    record.failed = record.report = ""
 
 
 def dedupe_of(w: World, action: str, flavour: Flavour) -> int | str:

@@ -48,6 +48,9 @@ K10  what waits or runs has its content's key      model/explorer.py: K10 {mid}
 M1   its flow is told of a member that ends, once  model/expect.py: M1 flows are told
 M2   members that haven't ended are counted        model/lua/invariants.lua: M2 members counts
 M3   a member of a map is accepted once per flow   model/producing.py: M3 {mid} of a map
+S1   the newest report of an attempt is shown       model/explorer.py: S1 {mid} reports
+N1   a name has one worker                          model/working.py: N1 {worker} claims
+N2   of which the newest entry is kept              model/working.py: N2 the newest entry
 R1   a cancelled end is kept as its content says    model/producing.py: R1 a cancel of
 R2   or nothing changes, and the caller is told     model/producing.py: R2 a cancel that needs
 P1   no mid lives in two partitions                model/partition/explorer.py: P1 {mid} lives in both
@@ -80,5 +83,5 @@ class Check(NamedTuple):
     words: str
 
 
-_ROW = re.compile(r"^([IKLMPR]\d+) +(\S.*?) {2,}(\S+): (.+)$", re.MULTILINE)
+_ROW = re.compile(r"^([IKLMNPRS]\d+) +(\S.*?) {2,}(\S+): (.+)$", re.MULTILINE)
 CHECKS = tuple(Check(*row) for row in _ROW.findall(__doc__))

@@ -219,7 +219,7 @@ SCOPES = (  # the longest first
     Scope(
         "checkpoints",
         {"update": UPDATE, "requeue": REQUEUE},
-        {"enqueue": 2, "fail": 2, "forget": 1, "checkpoint": 2, "cancel": 1},
+        {"enqueue": 2, "fail": 2, "forget": 1, "checkpoint": 2, "report": 1, "cancel": 1},
         tracebacks=True,
         endings=("done", "retry", "dead"),
         actions=("collect",),
@@ -470,6 +470,13 @@ SCOPES = (  # the longest first
         mids=("~1",),
         batches=("~1,~1",),
         endings=("done", "dead"),
+        actions=(),
+    ),
+    Scope(
+        "names that workers claim",
+        {"plain": PLAIN},
+        {"enqueue": 2, "fail": 1, "forget": 0, "claim": 4, "sign_off": 2},
+        endings=("done", "retry"),
         actions=(),
     ),
     Scope(

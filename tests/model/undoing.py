@@ -136,7 +136,7 @@ def edit(m: Machine, w: World, mid: str) -> None:
         need(m.unchanged(), "I9 a refused edit wrote something")
         return
     w.edited[mid] = (record.copy(), content)
-    record.content, record.checkpoint, record.failed = content, "", ""
+    record.content, record.checkpoint, record.failed, record.report = content, "", "", ""
 
 
 def edit_back(m: Machine, w: World, mid: str) -> None:
@@ -153,7 +153,7 @@ def edit_back(m: Machine, w: World, mid: str) -> None:
         return
     del w.edited[mid]
     record.content, record.checkpoint = before.content, before.checkpoint
-    record.failed = before.failed
+    record.failed, record.report = before.failed, before.report
 
 
 def reschedule(m: Machine, w: World, mid: str, when: str) -> None:

@@ -176,8 +176,45 @@ def checkpoint(m: Machine, w: World, worker: str) -> None:
         if not record.fresh:
             record.checkpoint = value
         m.run("progress", worker, w.clock, hold.mid, hold.token, "half")
+        record.report = "half"
         read = m.run("checkpoint", worker, w.clock, hold.mid, hold.token, "")
         need(read == ("ok", value), f"a checkpoint reads as {read}")
+
+
+def report(m: Machine, w: World, worker: str) -> None:
+    """The running job reports progress, with a byte that separates the parts of what is stored."""
+    w.left["report"] -= 1
+    [hold, *_] = w.holds[worker]
+    record = w.records[hold.mid]
+    (word,) = m.run("progress", worker, w.clock, hold.mid, hold.token, f"{hold.content}\x1ehalf")
+    good = record.token == hold.token
+    need(word == ("ok" if good else "stale"), f"I5 report of {hold.token}: {word}")
+    need(good or m.unchanged(), "I5 a stale report changed something")
+    if good:
+        record.report = f"{hold.content} half"
+
+
+def claim(m: Machine, w: World, worker: str, how: str) -> None:
+    """A worker claims a name, or beats under the one that it has; a server without room takes both from the script."""
+    w.left["claim"] -= 1
+    verb = "HSET" if w.named == worker else "HSETNX"
+    text = f"{worker} {w.left['claim']}"
+    if how == "full":
+        (is_new,) = m.run("put_entry", "", w.clock, verb, "name", text)
+    else:
+        is_new = m.command(w.clock, verb, "entries", "name", text)
+    need(is_new == (not w.named), f"N1 {worker} claims the name of {w.named or 'nobody'}: {is_new}")
+    if w.named in ("", worker):
+        w.named, w.beat = worker, text
+    else:
+        need(m.unchanged(), "N1 a claim that was refused wrote something")
+    need(m.command(w.clock, "HGET", "entries", "name") == w.beat, "N2 the newest entry isn't kept")
+
+
+def sign_off(m: Machine, w: World) -> None:
+    w.left["sign_off"] -= 1
+    m.command(w.clock, "HDEL", "entries", "name")
+    w.named = w.beat = ""
 
 
 def forget(m: Machine, w: World, worker: str) -> None:

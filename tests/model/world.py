@@ -108,6 +108,7 @@ class Record:
         self.died = 0  # times, of which no message tells yet
         self.checkpoint = ""  # for the next attempt at this content
         self.failed = ""  # the latest attempt at it that was retried, 0x1f, its traceback
+        self.report = ""  # the newest of an attempt at it
         self.dead: tuple[tuple[str, str, str], ...] = ()  # dead id, content, key
         self.ended = ""  # how, in this call: done, dead, cancelled
         self.key, self.newer_key = "", ""  # of the run at hand, of what is fresh
@@ -130,7 +131,7 @@ class Record:
         self.content, self.fresh, self.not_before = "", False, 0
         self.attempts = self.crashes = self.unknowns = 0
         self.generation, self.lock, self.dedupe, self.newer_options = "", "", "", ("", "")
-        self.checkpoint = self.failed = ""
+        self.checkpoint = self.failed = self.report = ""
         self.latest = 0
         self.key, self.newer_key, self.turn, self.order, self.lined = "", "", 0, 0, False
 
@@ -152,7 +153,7 @@ class Record:
         return (
             f"{self.content} {self.fresh} {waits} {until} {self.generation} {self.attempts} "
             f"{self.crashes} {self.unknowns} {self.lock} {dedupe} {newer_options} {self.dead} "
-            f"{self.cancelled} {self.checkpoint} {self.failed} {self.died} {self.key} {self.newer_key} "
+            f"{self.cancelled} {self.checkpoint} {self.failed} {self.report} {self.died} {self.key} {self.newer_key} "
             f"{self.turn} {self.order} {self.lined}"
         )
 
@@ -209,6 +210,9 @@ class World:
     """How far the server's clock has stepped back behind `now`, the time that scripts go by."""
     up_to: int = -1
     """Of a map: the number of the last member that was accepted."""
+    named: str = ""
+    """Which worker has the name that all of them claim, and the newest entry under it."""
+    beat: str = ""
 
     def next_content(self) -> str:
         """The content of one more call."""
@@ -231,6 +235,7 @@ class World:
             self.ncontents, self.pause_ends, dict(self.calls), self.last_tick, self.last_run, self.ticked,
             dict(self.held_keys), {key: dict(others) for key, others in self.passed.items()},
             dict(self.binned), dict(self.binned_dead), dict(self.edited), self.behind, self.up_to,
+            self.named, self.beat,
         )  # fmt: skip
 
     def text(self) -> str:
@@ -238,7 +243,7 @@ class World:
         parts = [record.text(self.now) for record in self.records.values()]
         parts += sorted(map(self.situation, self.holds))
         pause = "" if self.pause_ends == ENDLESS else max(0, self.pause_ends - self.now)
-        parts.append(f"{pause} {self.behind} {self.up_to}")
+        parts.append(f"{pause} {self.behind} {self.up_to} {self.named} {self.beat}")
         parts += [f"{mid} out: {one.text(self.now)}" for mid, one in sorted(self.binned.items())]
         parts += [
             f"{mid} was: {r.text(self.now)} {c}" for mid, (r, c) in sorted(self.edited.items())

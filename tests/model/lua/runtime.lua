@@ -83,6 +83,7 @@ function M.run(name, caller, now, ...)
   env.KEYS, env.ARGV = keys.names, {...}
   local reply = script.chunk()
   R.declared = nil
+  if type(reply) ~= 'table' then return reply end
   if reply.err then error(reply.err, 0) end
   return unpack(reply)
 end
@@ -133,7 +134,7 @@ function M.leftovers()
   local left = {}
   for _, key in ipairs(S.keys()) do
     local spared = R.db[key].px or key == 'events' or key == 'meta' or key == 'wake'
-      or key == 'dead' or key == 'dead_messages' or key == 'last_dead' or key == 'schedules' or key == 'ticks' or key == 'tick_log' or key == 'rules'
+      or key == 'dead' or key == 'dead_messages' or key == 'last_dead' or key == 'schedules' or key == 'ticks' or key == 'tick_log' or key == 'rules' or key == 'entries'
     if not spared then left[#left + 1] = key end
   end
   local meta = R.db.meta and R.db.meta.m or {}
