@@ -4,7 +4,7 @@ local CALL, SIGNED, ENCRYPTED = '^{"remember_ms":(%d+)[,}]', '^jobq%-s1 %S+ %x+\
 
 -- given: the caller's time in ms, or nil. -> the longer time; nil for none. Flows keep the ends of their members.
 local function remember_ms_of(mid, content, given)
-  -- Most calls begin neither with {"r nor with job.
+  -- The third byte is r or b: of {"remember_ms" or jobq-.
   local third = string.byte(content, 3)
   if third ~= 114 and third ~= 98 or string.byte(mid) == TILDE then return given end
   local head = string.sub(content, 1, 200)
