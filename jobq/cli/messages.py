@@ -257,12 +257,17 @@ def _statuses(session: Session, queue: Queue, mid: str) -> Iterator[dict[str, An
 
 
 def note_unread(session: Session, queue: str, unread: dict[str, str], is_known: bool) -> None:
-    """Say which parts of the facts about a message can't be read. Without events, a message isn't known to be gone."""
-    for what, error in unread.items():
-        if is_known:
-            session.note(f"{queue}: {what} can't be read: {error}")
-        elif what == "events":
-            session.problem(what, ScriptError(f"queue {queue} has unreadable events: {error}"))
+    """Say which parts of the facts about a message can't be read. Without events, a message isn't known to be gone.
+
+    A user with few rights can read few parts, so several parts share a line; --json has the error of each.
+    """
+    if is_known and unread:
+        parts, errors = ", ".join(unread), list(unread.values())
+        more = f" (and {counted(len(errors) - 1, 'more error')}: see --json)" * (len(errors) > 1)
+        session.note(f"{queue}: {parts} can't be read: {errors[0]}{more}")
+    elif "events" in unread:
+        error = ScriptError(f"queue {queue} has unreadable events: {unread['events']}")
+        session.problem("events", error)
 
 
 def _attempt(event: Event) -> dict[str, Any]:

@@ -108,7 +108,8 @@ WRITE_AUDIT = ("operator",)
 #: `jobq status` shows a producer where a message is alone: events and running jobs also belong to others.
 SHOWS_LESS = {
     "status by-hand --queues mails": {
-        "jobq_producer command xrevrange", "jobq_producer key jobq:running",
+        "jobq_producer command lpos", "jobq_producer command ttl", "jobq_producer command type",
+        "jobq_producer command xrevrange", "jobq_producer key jobq:jobs", "jobq_producer key jobq:running",
     }
 }  # fmt: skip
 
