@@ -262,9 +262,10 @@ def note_unread(session: Session, queue: str, unread: dict[str, str], is_known: 
     A user with few rights can read few parts, so several parts share a line; --json has the error of each.
     """
     if is_known and unread:
-        parts, errors = ", ".join(unread), list(unread.values())
-        more = f" (and {counted(len(errors) - 1, 'more error')}: see --json)" * (len(errors) > 1)
-        session.note(f"{queue}: {parts} can't be read: {errors[0]}{more}")
+        more = " (see --json for all errors)" * (len(unread) > 1)
+        session.note(
+            f"{queue}: {', '.join(unread)} can't be read: {next(iter(unread.values()))}{more}"
+        )
     elif "events" in unread:
         error = ScriptError(f"queue {queue} has unreadable events: {unread['events']}")
         session.problem("events", error)

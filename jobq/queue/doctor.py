@@ -248,7 +248,7 @@ def _refused(client: Answerer) -> dict[str, list[str]]:
     asked = {
         next(filter(serves, probes), ""): (*script_commands(), *BLOCKING),
         keys.queue_names(space): ("sadd", "srem", "smembers"),
-        keys.workers(space): ("hset", "hdel", "hgetall"),
+        keys.workers(space): ("hset", "hdel", "hgetall", "hlen"),
     }
     return {
         key: _may_not(client, key, commands)

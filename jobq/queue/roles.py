@@ -78,7 +78,7 @@ ROLES = {
          "finish_plain", "flow_drop", "flow_read",
          "progress", "purge", "release", "retention", "revive", "schedule", "schedules", "tick"),
         (*_RESULTS, "blpop", "hget", "lmpop", "lpop", "xrevrange"), ("sadd", "smembers"),
-        ("hset", "hsetnx", "hdel", "hget", "hkeys", "hgetall"), ("lrange", "lrem"), ("set",),
+        ("hset", "hsetnx", "hdel", "hget", "hkeys", "hgetall", "hlen"), ("lrange", "lrem"), ("set",),
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("hset", "pexpire", "hgetall", "hkeys", "hdel"),
         flows=(*_STARTING_FLOWS, *_DRAINING, "page"), flow_names=(*_FLOW_NAMES, "zadd", "zrem"), secrets=("get", "set"),
         charts=("set", "setrange", "pexpire", "zadd", "zrange", "zremrangebyscore"),

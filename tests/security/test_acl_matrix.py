@@ -50,6 +50,8 @@ def call(redis, name):
         words[facts["first_key_pos"]] = "jobq:{low}:x"
     if name == "zunionstore":
         words[3] = "jobq:{low}:x"
+    if name == "lmove":
+        words[2:] = ["jobq:{low}:x", "LEFT", "RIGHT"]
     return words
 
 

@@ -82,7 +82,7 @@ def test_page_is_bounded_whatever_is_asked_for(queue, capsys):
     queue.enqueue_many((f"m{n}", b"{}") for n in range(1500))
     for page in (queue.admin.content, lambda *at: queue.admin.dead(*at[1:])):
         for offset, limit in ((0, 10**9), (0, 1001), (0, 0), (0, -1), (-1, 10), (2**60, 10)):
-            with pytest.raises(ConfigError, match="1 to 1,000"):
+            with pytest.raises(ConfigError, match="between 1 and 1,000"):
                 page("ready", offset, limit)
     assert len(queue.admin.content("ready", limit=1000).entries) == 1000
     assert queue.admin.content("ready", offset=10**12).entries == []
@@ -116,7 +116,7 @@ def test_one_mid_enqueued_again_and_again_stays_one_message(queue, redis):
 
 def test_dequeue_hands_out_no_more_than_its_bound(queue, monkeypatch):
     queue.enqueue_many((f"m{n}", b"{}") for n in range(1500))
-    with pytest.raises(ConfigError, match="take 1 to 1000"):
+    with pytest.raises(ConfigError, match="between 1 and 1000"):
         queue.dequeue(1001)
     monkeypatch.setattr("jobq.queue.queue.MAX_COUNT", 10**9)
     with pytest.raises(ScriptError, match="limit must be a whole number from 1 to 1000"):

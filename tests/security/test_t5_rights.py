@@ -275,6 +275,10 @@ def test_scripts_answer_errors_in_words_of_their_own_and_search_by_no_pattern():
         text = re.sub(r"tonumber\([^\n]*redis\.pcall\('HGET'", "", text)
         text = re.sub(r"redis\.pcall\('HLEN'[^\n]*\n *count = tonumber\(count\) or 0", "", text)
         text = re.sub(r"(\w+) = redis\.pcall\('GET'[^\n]*\n *if type\(\1\) == 'string'", "", text)
+        # A guarded first write is undone; then the server's own error is the answer, as without the guard.
+        text = re.sub(
+            r"(\w+) = redis\.pcall\('HDEL', locks,[^\n]*\n *if type\(\1\) == 'table'", "", text
+        )
         assert not re.search(r"\berror\(|'MATCH'|'KEYS'|'SCAN'|loadstring|redis\.pcall", text)
 
 
