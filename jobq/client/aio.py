@@ -188,17 +188,18 @@ class AsyncClient:
                     raise reply_lost(error) from error
                 await self._prepare(state, node, connection, error)
             else:
-                if read is None:
-                    return raw if state.general is None else await self._or_general(key, state, raw)
-                if not raw or raw[0] != AGAIN:
-                    return read(raw)
-                state = CallState(self.client, state.command, state.script)
+                instead = self._instead(state, raw, read is not None)
+                if instead is None:
+                    return raw if read is None else read(raw)
+                state = instead
 
-    async def _or_general(self, key: str, state: CallState, reply: Any) -> Any:
-        """The reply; or, if a script for plain calls left the call to the script that takes every call, its reply."""
-        if not state.is_left_by(reply):
-            return reply
-        return await self.perform(key, state.as_general())
+    def _instead(self, state: CallState, reply: Any, is_read: bool) -> CallState | None:
+        """Return the call to make next: the general one for a call that isn't plain, or the same one again."""
+        if not is_read:
+            return state.as_general() if state.is_left_by(reply) else None
+        if reply and reply[0] == AGAIN:
+            return CallState(self.client, state.command, state.script)
+        return None
 
     def close(self) -> None:
         """Close open connections; the next call opens new ones."""

@@ -190,11 +190,7 @@ class Queue:
         """Accept one message; for the options see enqueue_many."""
         client = self.client
         level = durability or client.durability
-        if mid is None and not options and len(content) <= HARD_MAX_CONTENT:
-            mid = new_mid()
-            batch: Batch = NO_OPTIONS, (mid, content), (mid,)  # as below, without its frames
-        else:
-            batch = prepared(content, mid, options)
+        batch = prepared(content, mid, options)
         if client.outage is None or caller is not None:
             return self.send(level, *batch, caller)[0]
         accepted: Enqueued = client.outage.enqueue(self, level, *batch)[0]
@@ -951,6 +947,9 @@ def line_full(reply: Sequence[bytes]) -> KeyFullError:
 
 def prepared(content: bytes, mid: str | None, options: EnqueueOptions) -> Batch:
     """One message as a round trip of its own."""
+    if mid is None and not options and len(content) <= HARD_MAX_CONTENT:
+        mid = new_mid()
+        return NO_OPTIONS, (mid, content), (mid,)  # as below, without its frames
     values = enqueue_values(**options) if options else NO_OPTIONS
     return batch_of(((mid, content),), values, options.get("key"))
 
@@ -958,15 +957,18 @@ def prepared(content: bytes, mid: str | None, options: EnqueueOptions) -> Batch:
 def batch_of(contents: Sequence[Content], values: Values, key: str | None = None) -> Batch:
     """Return a round trip of these contents; `key` is for contents without a key."""
     bare = [item for item in contents if isinstance(item, bytes)]
-    mids: Sequence[str] = MadeMids(len(bare))
     own_keys: list[str] = []
     if len(bare) < len(contents):
         items = [(None, item) if isinstance(item, bytes) else item for item in contents]
-        mids = [new_mid() if item[0] is None else given_mid(item[0], values) for item in items]
+        mids: Sequence[str] = [
+            new_mid() if item[0] is None else given_mid(item[0], values) for item in items
+        ]
         bare = [item[1] for item in items]
         if any(len(item) > 2 for item in items):
             own = [item[2] if len(item) > 2 else key for item in items]
             own_keys = ["" if one is None else checked_key(one) for one in own]
+    else:
+        mids = MadeMids(len(bare))
     if max(map(len, bare)) > HARD_MAX_CONTENT:
         for mid, content in zip(mids, bare, strict=True):
             checked_content(mid, content)
@@ -1036,7 +1038,7 @@ def _finished(
         renewed: The call was repeated under a new number.
     """
     if reply and reply[0] == PLAIN:
-        handed = _plainly_handed(reply, caller) if dequeue else None
+        handed = _handed(reply, 0, caller, dequeue) if dequeue else None
         return Finished(["ok"] * count, handed)
     try:
         replies = [REPLIES[item] for item in reply[:count]]
@@ -1056,9 +1058,33 @@ def _unreadable(error: Exception) -> ScriptError:
 
 
 def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeued:
-    """Return the messages in a reply, which begin at `start`."""
-    if reply[0] == PLAIN:
-        return _plainly_handed(reply, caller)
+    """Return the messages in a reply. In one of a script for plain calls these are first attempts with checked mids.
+
+    Args:
+        start: Where they begin in a reply of a script that takes every call.
+    """
+    if reply[0] != PLAIN:
+        return _generally_handed(reply, start, caller, limit)
+    if len(reply) == 3:
+        return Dequeued([], reply[1], False, reply[2], False)
+    caller.arrived()
+    stem, messages = f"{caller.id}.{caller.number}.", []
+    try:
+        _, poll_after_ms, fence, lock_expires_at, mids, contents = reply
+        if type(mids) is bytes:
+            mids, contents = (mids,), (contents,)  # of one message
+        for index, mid in enumerate(mids):
+            token = f"{stem}{index}"
+            messages.append(
+                Message(mid.decode(), contents[index], 1, 0, fence + index, token, token, lock_expires_at, 0)
+            )  # fmt: skip
+    except _UNREADABLE as error:  # of the other script, from a forged record
+        raise _unreadable(error) from error
+    return Dequeued(messages, poll_after_ms, False, 0, False)
+
+
+def _generally_handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeued:
+    """Return the messages in a reply of a script that takes every call; they begin at `start`."""
     if len(reply) > start + 3:
         caller.arrived()
     if len(reply) > start + 3 + 7 * limit:
@@ -1088,23 +1114,6 @@ def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeue
     return Dequeued(
         messages, poll_after_ms, bool(paused & 1), 0 if messages else fence, bool(paused & 2)
     )
-
-
-def _plainly_handed(reply: list[Any], caller: Caller) -> Dequeued:
-    """Return the messages in a reply of a script for plain calls: first attempts, whose mids it has checked."""
-    if len(reply) == 3:
-        return Dequeued([], reply[1], False, reply[2], False)
-    caller.arrived()
-    _, poll_after_ms, fence, lock_expires_at, mids, contents = reply
-    if type(mids) is bytes:
-        mids, contents = (mids,), (contents,)  # of one message
-    stem, messages = f"{caller.id}.{caller.number}.", []
-    for index, mid in enumerate(mids):
-        token = f"{stem}{index}"
-        messages.append(
-            Message(mid.decode(), contents[index], 1, 0, fence + index, token, token, lock_expires_at, 0)
-        )  # fmt: skip
-    return Dequeued(messages, poll_after_ms, False, 0, False)
 
 
 def _out_of_range(number: int, least: int) -> ConfigError:

@@ -217,6 +217,22 @@ def test_plain_call_changes_nothing_when_a_key_has_another_type(
     assert before == {name: redis.dump(name) for name in redis.keys(f"{queue.prefix}*")}
 
 
+def test_forged_record_is_no_reply_of_a_plain_call_when_the_call_is_repeated(
+    client: Client, redis: Any
+) -> None:
+    queue, caller = Queue("low", client), Caller()
+    queue.enqueue_many([(f"m{i}", b"v") for i in range(3)], now=T0)
+    [held] = queue.dequeue(now=T0, caller=caller).messages
+    ending = Ending(mid=held.mid, token=held.token)
+    queue.finish([ending], dequeue=1, now=T0, caller=caller)
+    record = f"{caller.number}\x1eplain\x1e0\x1f0\x1f0\x1f0\x1fm1"
+    redis.set(f"{queue.prefix}call:{caller.id}", record)
+
+    caller.number -= 1
+    with pytest.raises(ScriptError, match="was forged"):
+        queue.finish([ending], dequeue=1, now=T0, caller=caller)
+
+
 def test_queue_whose_calls_are_never_plain_is_rarely_asked_for_plain_calls(
     client: Client, redis: Any
 ) -> None:

@@ -109,6 +109,7 @@ FAR = b"9007199254740990"
 @pytest.mark.parametrize("record", [b"x" + FAR + b"\x1e\x1e", FAR + b"\x1e\x1e", None])
 def test_line_goes_on_under_another_id_when_somebody_spoils_its_record(record, line, queue, redis):
     """Who may write to a queue reads its callers' ids in the tokens, and can write what the scripts keep of them."""
+    queue.rules(max=9)  # the scripts for plain calls replace a record of another type
     queue.enqueue(b"v", mid="a")
     queue.enqueue(b"v", mid="b")
     [held] = line.dequeue(1)[0].messages
@@ -122,6 +123,20 @@ def test_line_goes_on_under_another_id_when_somebody_spoils_its_record(record, l
 
     assert queue.status("a").word == "done-awaiting-gc"
     assert [one.mid for one in line.dequeue(1)[0].messages] == ["b"]
+
+
+def test_plain_call_replaces_the_record_when_it_has_another_type(line, queue, redis):
+    for mid in ("a", "b", "c"):
+        queue.enqueue(b"v", mid=mid)
+    [first] = line.dequeue(1)[0].messages
+    [held] = reported(line, Ending(mid="a", token=first.token), limit=1)[0].messages
+    key = f"{queue.prefix}call:{held.token.split('.')[0]}"
+    redis.delete(key)
+    redis.rpush(key, "x")
+
+    [last] = reported(line, Ending(mid="b", token=held.token), limit=1)[0].messages
+
+    assert (last.mid, redis.type(key)) == ("c", b"string")
 
 
 def forged(redis, queue, caller, number, mids):
