@@ -126,10 +126,10 @@ def attempt_record(  # noqa: PLR0913 - a parameter per column
 
 def trace_id(headers: Mapping[str, str]) -> str:
     """Return the id in a call's W3C `traceparent`, else in its `sentry-trace`; '' without a good one."""
-    found = _TRACEPARENT.fullmatch(headers.get("traceparent", ""))
-    if found is None:
-        found = _SENTRY_TRACE.fullmatch(headers.get("sentry-trace", ""))
-    return found[1] if found and found[1].strip("0") else ""
+    match = _TRACEPARENT.fullmatch(headers.get("traceparent", ""))
+    if match is None:
+        match = _SENTRY_TRACE.fullmatch(headers.get("sentry-trace", ""))
+    return match[1] if match and match[1].strip("0") else ""
 
 
 def columns_of(value: bytes, version: bytes = SCHEMA.encode()) -> dict[str, str | int]:

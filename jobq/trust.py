@@ -69,17 +69,17 @@ def project(working: Path) -> Search:
     return Search(None, refused)
 
 
-def fault(found: os.stat_result, *, has_acl: bool = False) -> str:
+def fault(status: os.stat_result, *, has_acl: bool = False) -> str:
     """Return why a file or folder isn't trusted: who owns it or can write to it. Empty if it is trusted.
 
     A sticky folder counts as writable: others can't replace a file there, but they can add one.
     """
-    if found.st_uid not in (os.geteuid(), 0):
-        return f"belongs to {user_name(found.st_uid)}, not to you or root"
-    if found.st_mode & stat.S_IWOTH:
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"belongs to {user_name(status.st_uid)}, not to you or root"
+    if status.st_mode & stat.S_IWOTH:
         return "can be written by everybody"
-    if found.st_mode & stat.S_IWGRP and (has_acl or not _own_group(found.st_gid)):
-        return f"can be written by the group {_group_name(found.st_gid)}"
+    if status.st_mode & stat.S_IWGRP and (has_acl or not _own_group(status.st_gid)):
+        return f"can be written by the group {_group_name(status.st_gid)}"
     return ""
 
 

@@ -231,10 +231,10 @@ def grown(lines: Iterable[Line]) -> Iterator[str]:
     for line in lines:
         if line["word"] == "producer":
             peaks[line["pid"]].append(line["peak_kb"])
-    for pid, found in peaks.items():
+    for pid, peak in peaks.items():
         # The first thousand fill connections and scripts.
-        if max(found) - found[min(1, len(found) - 1)] > GROWTH_KB:
-            yield f"{pid} grew from {found[0]:,} to {max(found):,} kB"
+        if max(peak) - peak[min(1, len(peak) - 1)] > GROWTH_KB:
+            yield f"{pid} grew from {peak[0]:,} to {max(peak):,} kB"
 
 
 def _final(queues: Sequence[Queue], workers: WorkerGroup, exited: tuple[str, ...]) -> FinalState:

@@ -49,9 +49,9 @@ class _Older:
     def before(self, entry_id: str) -> Iterator[AuditEntry]:
         """Yield the entries before `entry_id`, latest first, including intents; '' yields all."""
         self.source = "lake"
-        while found := self._lake.audit(entry_id, {}, PAGE, intents=True):
-            yield from found
-            entry_id = found[-1].entry_id
+        while audit := self._lake.audit(entry_id, {}, PAGE, intents=True):
+            yield from audit
+            entry_id = audit[-1].entry_id
 
 
 def _older(

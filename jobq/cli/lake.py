@@ -186,27 +186,27 @@ def _note_batch(session: Session, batch: IngestBatch) -> None:
         session.note(f"{batch.table}: {batch.rows:,} rows committed; more follow")
 
 
-def _say_round(session: Session, lake: Lake, found: IngestRound, engine: Engine) -> None:
+def _say_round(session: Session, lake: Lake, round_: IngestRound, engine: Engine) -> None:
     from jobq.pipeline.engine import WHERE
 
-    where = WHERE[found.engine]
-    if len(set(found.engines.values())) > 1:
-        where = ", ".join(f"{part} {WHERE[used]}" for part, used in found.engines.items())
+    where = WHERE[round_.engine]
+    if len(set(round_.engines.values())) > 1:
+        where = ", ".join(f"{part} {WHERE[used]}" for part, used in round_.engines.items())
     text = (
-        f"{found.events:,} events, {found.topics:,} topic messages, {found.dead:,} dead in {found.batches:,} batches, "
-        f"{where}{engine.rule}"
+        f"{round_.events:,} events, {round_.topics:,} topic messages, {round_.dead:,} dead in "
+        f"{round_.batches:,} batches, {where}{engine.rule}"
     )
-    if found.audit:
-        text += f"; {found.audit:,} entries of the audit log"
-    overruns = {queue: round(overrun.seconds, 1) for queue, overrun in found.overruns.items()}
+    if round_.audit:
+        text += f"; {round_.audit:,} entries of the audit log"
+    overruns = {queue: round(overrun.seconds, 1) for queue, overrun in round_.overruns.items()}
     record = {
         "lake": lake.store.uri,
-        **found._asdict(),
-        "lost": dict(found.lost),
+        **round_._asdict(),
+        "lost": dict(round_.lost),
         "overruns": overruns,
-        "engines": dict(found.engines),
+        "engines": dict(round_.engines),
     }
-    session.say(record, "nothing new" if found.is_empty else text)
+    session.say(record, "nothing new" if round_.is_empty else text)
 
 
 wait_option = option("--wait DURATION", "Maximum wait for an ingest or maintenance.", default="1m")
@@ -818,18 +818,18 @@ def _check_known(lake: Lake, column: str, name: str, tables: Sequence[str]) -> N
         raise ConfigError(unknown(column, name, known))
 
 
-def _say_summary(session: Session, topic: str, found: ArchiveSummary, alone: bool) -> None:
-    gaps = found.last - found.first + 1 - found.rows if found.rows else 0
-    if alone or not found.rows:
+def _say_summary(session: Session, topic: str, summary: ArchiveSummary, alone: bool) -> None:
+    gaps = summary.last - summary.first + 1 - summary.rows if summary.rows else 0
+    if alone or not summary.rows:
         first, last = (
-            in_utc(at // 1000) if found.rows else "" for at in (found.first_us, found.last_us)
+            in_utc(at // 1000) if summary.rows else "" for at in (summary.first_us, summary.last_us)
         )
         record = {
-            "topic": topic, "messages": found.rows, "bytes": found.nbytes, "first": found.first, "last": found.last,
-            "first_at": first, "last_at": last, "missing": gaps,
+            "topic": topic, "messages": summary.rows, "bytes": summary.nbytes, "first": summary.first,
+            "last": summary.last, "first_at": first, "last_at": last, "missing": gaps,
         }  # fmt: skip
-        span = f", {found.first} of {first} to {found.last} of {last}" if found.rows else ""
-        session.say(record, f"{topic}: {found.rows:,} messages, {found.nbytes:,} bytes{span}")
+        span = f", {summary.first} of {first} to {summary.last} of {last}" if summary.rows else ""
+        session.say(record, f"{topic}: {summary.rows:,} messages, {summary.nbytes:,} bytes{span}")
     if gaps:
         session.note(
             f"{gaps:,} indexes between them are not in the lake: dropped before they were ingested"

@@ -129,12 +129,16 @@ def status(session: Session, table: OutboxTable) -> None:
 
     Counts end at 100,000.
     """
-    found = table.backlog(_now())
+    backlog = table.backlog(_now())
     table.close()
-    record = {"rows": found.rows, "oldest_s": round(found.oldest_s, 3), "failed": found.failed}
+    record = {
+        "rows": backlog.rows,
+        "oldest_s": round(backlog.oldest_s, 3),
+        "failed": backlog.failed,
+    }
     session.say(
         record,
-        f"{found.rows:,} wait, the oldest for {found.oldest_s:.1f} s; {found.failed:,} refused",
+        f"{backlog.rows:,} wait, the oldest for {backlog.oldest_s:.1f} s; {backlog.failed:,} refused",
     )
 
 

@@ -260,13 +260,13 @@ def list_(session: Session, queue: ReliableQueue) -> None:
 
     The module doesn't list its queues, so this scans up to 20,000 keys of the server.
     """
-    found = find_queues(queue.client, queue.ns)
+    queues = find_queues(queue.client, queue.ns)
     rows = []
-    for key in found.names:
+    for key in queues.names:
         with session.tolerating(key, "key"), suppress(EmptyKeyError):
             rows.append(queue.info(key))
-    if not found.whole:
-        session.note(f"looked at {found.looked_at:,} keys; there may be more queues")
+    if not queues.whole:
+        session.note(f"looked at {queues.looked_at:,} keys; there may be more queues")
     columns = ("key", "undelivered", "delivered", "dead", "promised", "max_deliveries", "last_id")
     empty = f"no queues with --ns {queue.ns!r}; create one with 'jobq reliable push'"
     session.say_all(rows, Listing(columns, ("promised", "last_id", "max_deliveries"), empty))

@@ -66,14 +66,14 @@ class Sources:
         os.execv(sys.executable, sys.orig_argv)
 
     def _read(self) -> State:
-        found: State = {}
+        state: State = {}
         for folder in self._folders:
             try:
                 with os.scandir(folder) as entries:
                     for entry in entries:
                         if entry.name.endswith(".py"):
                             stat = entry.stat()
-                            found[entry.path] = (stat.st_mtime_ns, stat.st_size)
+                            state[entry.path] = (stat.st_mtime_ns, stat.st_size)
             except OSError:
                 continue  # it was removed, perhaps while it was read
-        return found
+        return state

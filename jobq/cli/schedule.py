@@ -104,9 +104,9 @@ def _rows(
     Args:
         shown: Format times as text for people.
     """
-    found = queue.admin.schedules()
-    paused = bool(found.definitions) and queue.admin.sample().counts.paused
-    for row in schedule_records(queue.name, found, of_queue(known, queue.name), paused):
+    schedules = queue.admin.schedules()
+    paused = bool(schedules.definitions) and queue.admin.sample().counts.paused
+    for row in schedule_records(queue.name, schedules, of_queue(known, queue.name), paused):
         times = {
             name: at_ms and in_utc(at_ms)
             for name, at_ms in (("next_at", row.next_at), ("last_at", row.last_at))
@@ -251,9 +251,9 @@ def _home(session: Session, name: str, queues: str | None) -> tuple[Queue, Sched
     """Return the one queue that has this schedule."""
     homes = []
     for queue in session.queues(queues):
-        found = queue.admin.schedules()
-        if name in found.definitions or name in found.ticks:
-            homes.append((queue, found))
+        schedules = queue.admin.schedules()
+        if name in schedules.definitions or name in schedules.ticks:
+            homes.append((queue, schedules))
     if len(homes) == 1:
         return homes[0]
     if homes:

@@ -25,13 +25,13 @@ def nearest(folder: Path) -> trust.Search:
         raise ConfigError(f"{error.filename} can't be read: {error.strerror}") from error
 
 
-def read_project(found: trust.Project) -> dict[str, Any]:
+def read_project(project: trust.Project) -> dict[str, Any]:
     """Return the project's [tool.jobq], {} if it has none."""
     try:
-        parsed = tomllib.loads(found.text.decode("utf-8"))
+        parsed = tomllib.loads(project.text.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{found.path} can't be read: {error}; fix it, or work in another folder"
+            f"{project.path} can't be read: {error}; fix it, or work in another folder"
         ) from error
     section = parsed.get("tool", {}).get("jobq", {})
     return section if isinstance(section, dict) else {}

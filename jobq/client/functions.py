@@ -54,8 +54,8 @@ def scripts() -> tuple[Script, ...]:
 
 def flags(script: Script) -> list[str]:
     """Return the flags in the script's first line: `no-writes`, `allow-oom`."""
-    found = _HEADER.match(script.text)
-    return (found[1] or "").split(",") if found and found[1] else []
+    match = _HEADER.match(script.text)
+    return (match[1] or "").split(",") if match and match[1] else []
 
 
 @cache

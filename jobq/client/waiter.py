@@ -354,12 +354,12 @@ class WakeWaiter:
         polled = select.poll()
         for file in (*files, *others):
             polled.register(file, select.POLLIN)
-        found = polled.poll(1000 * (seconds + lateness(seconds)))
-        if not found:
+        events = polled.poll(1000 * (seconds + lateness(seconds)))
+        if not events:
             for number in self.cut_short():
                 polled.unregister(number)
-            found = polled.poll(1000 * GRACE_S) if self._waiting else []
-        ready = [file for file, _ in found]
+            events = polled.poll(1000 * GRACE_S) if self._waiting else []
+        ready = [file for file, _ in events]
         woken = not ready or any(file in files for file in ready)
         self.end(ready)
         return woken

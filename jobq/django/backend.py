@@ -102,8 +102,8 @@ class JobqBackend(BaseTaskBackend):
     ) -> Any:
         """`enqueue` when the transaction of the database `using` commits; None = now."""
         self.validate_task(task)
-        found = self._registered(task)
-        job = found.job
+        registered = self._registered(task)
+        job = registered.job
         job.check_arguments(args, kwargs)
         plain, named = job.encoded(args, dict(kwargs))
         called = Called(
@@ -112,7 +112,7 @@ class JobqBackend(BaseTaskBackend):
         mid = job.unique_mid(*args, **kwargs) if job.unique else new_mid()
         queue = self._queue_of(task)
         result = new_result(task, f"{queue}/{mid}", called, TaskResultStatus.READY)
-        send = partial(self._send, found, result, mid)
+        send = partial(self._send, registered, result, mid)
         if using is None:
             send()
         else:
@@ -173,31 +173,33 @@ class JobqBackend(BaseTaskBackend):
                 return queue
         return str(task.queue_name)
 
-    def _send(self, found: Registered, result: Any, mid: str) -> None:
+    def _send(self, registered: Registered, result: Any, mid: str) -> None:
         task, now_ms = result.task, time.time_ns() // 1_000_000
         queue = self._queue_of(task)
         sent = Sent(
             now_ms,
-            "" if task.backend == found.task.backend else task.backend,
+            "" if task.backend == registered.task.backend else task.backend,
             task.priority,
-            "" if task.queue_name == found.task.queue_name else task.queue_name,
+            "" if task.queue_name == registered.task.queue_name else task.queue_name,
             task.run_after.isoformat() if task.run_after else "",
         )
         options: dict[str, Any] = {"queue": queue, "headers": header_of(sent)}
         if task.run_after is not None:
             aware = timezone.is_aware(task.run_after)
             options["at"] = task.run_after if aware else timezone.make_aware(task.run_after)
-        if found.job.unique is None:
+        if registered.job.unique is None:
             options["mid"] = mid
-        receipt = self._enqueued(found, options, result)
+        receipt = self._enqueued(registered, options, result)
         put(result, enqueued_at=moment(now_ms))
         if receipt.accepted:
             signals.task_enqueued.send_robust(type(self), task_result=result)
 
-    def _enqueued(self, found: Registered, options: dict[str, Any], result: Any) -> Receipt[Any]:
-        args, kwargs = found.job.decoded(result.args, result.kwargs)
+    def _enqueued(
+        self, registered: Registered, options: dict[str, Any], result: Any
+    ) -> Receipt[Any]:
+        args, kwargs = registered.job.decoded(result.args, result.kwargs)
         if self.outbox is None:
-            receipt: Receipt[Any] = found.job.options(**options).enqueue(*args, **kwargs)
+            receipt: Receipt[Any] = registered.job.options(**options).enqueue(*args, **kwargs)
             return receipt
         if "mid" in options:
             # The mid is new, so the server may refuse it after the task is done.
@@ -207,7 +209,7 @@ class JobqBackend(BaseTaskBackend):
         with block:
             return outbox.enqueue(
                 connections[self.outbox],
-                found.job.options(**options),
+                registered.job.options(**options),
                 *args,
                 **kwargs,
             )

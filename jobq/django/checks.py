@@ -43,11 +43,11 @@ def _backends() -> list[Any]:
 
 
 def _of_server(client: Client) -> Iterator[checks.CheckMessage]:
-    for found in findings(client):
-        if found.level != "ok":
-            kind = checks.Error if found.level == "fail" else checks.Warning
-            number = "jobq.E003" if found.level == "fail" else "jobq.W003"
-            yield kind(f"{found.check}: {found.value}", hint=found.remedy or None, id=number)
+    for finding in findings(client):
+        if finding.level != "ok":
+            kind = checks.Error if finding.level == "fail" else checks.Warning
+            number = "jobq.E003" if finding.level == "fail" else "jobq.W003"
+            yield kind(f"{finding.check}: {finding.value}", hint=finding.remedy or None, id=number)
 
 
 def _of_queues(client: Client, backends: list[Any]) -> Iterator[checks.CheckMessage]:

@@ -75,8 +75,8 @@ def _way_back() -> dict[str, str]:
 
 
 def _identify(request: Any) -> Identity | None:
-    found: Identity | None = request.scope.get(IDENTITY)
-    return found
+    identity: Identity | None = request.scope.get(IDENTITY)
+    return identity
 
 
 def _role_of(user: Any) -> UserRole:

@@ -60,8 +60,8 @@ class RegisteredTasks:
             return known
         options = {"retries": retries, **getattr(task.func, _ATTRIBUTE, {})}
         made = job(name=task.module_path, queue=queue, **options)(_function(task))
-        self._by_name[task.module_path] = found = Registered(task, made)
-        return found
+        self._by_name[task.module_path] = registered = Registered(task, made)
+        return registered
 
 
 #: The tasks that workers run and results refer to.

@@ -142,21 +142,21 @@ def prepare(files: ServerFiles) -> None:
 def check(files: ServerFiles) -> None:
     """Raise EmbeddedError for data that another user owns or can reach, and for files that are links."""
     try:
-        found = files.data.lstat()
+        status = files.data.lstat()
     except FileNotFoundError:
         return
     fault = ""
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         fault = "is a symbolic link; set JOBQ_DATA to the linked folder"
-    elif not stat.S_ISDIR(found.st_mode):
+    elif not stat.S_ISDIR(status.st_mode):
         fault = "is not a folder; remove it"
-    elif found.st_uid != os.geteuid():
+    elif status.st_uid != os.geteuid():
         fault = (
-            f"belongs to {user_name(found.st_uid)}, not to you; set JOBQ_DATA to a folder of yours"
+            f"belongs to {user_name(status.st_uid)}, not to you; set JOBQ_DATA to a folder of yours"
         )
-    elif found.st_mode & 0o022:
+    elif status.st_mode & 0o022:
         fault = "can be written by others; remove it, or set JOBQ_DATA to another folder"
-    elif found.st_mode & 0o077 and _entries(files.data):
+    elif status.st_mode & 0o077 and _entries(files.data):
         # Folders made by jobq are closed to others. A copy or a checkout may contain other users' messages.
         fault = f"is not empty, and others can read it; if all in it is yours, run chmod 700 {files.data}"
     if fault:
@@ -171,10 +171,10 @@ def check(files: ServerFiles) -> None:
 def is_own_socket(path: Path) -> bool:
     """Whether it is a socket of yours in a folder that only you can use, so that nobody else listens there."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return False
-    mine = stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid()
+    mine = stat.S_ISSOCK(status.st_mode) and status.st_uid == os.geteuid()
     return mine and _is_private(path.parent)
 
 
@@ -209,9 +209,9 @@ def _make_private(folder: Path) -> None:
     finally:
         os.close(descriptor)
     try:
-        found = os.fstat(itself)
-        readable = found.st_mode & 0o077 and not found.st_mode & 0o022
-        if readable and found.st_uid == os.geteuid() and not os.listdir(itself):
+        status = os.fstat(itself)
+        readable = status.st_mode & 0o077 and not status.st_mode & 0o022
+        if readable and status.st_uid == os.geteuid() and not os.listdir(itself):
             os.fchmod(itself, 0o700)
             logger.warning("%s was readable by other users; jobq changed its mode to 700", folder)
     finally:
@@ -220,11 +220,11 @@ def _make_private(folder: Path) -> None:
 
 def _is_private(folder: Path) -> bool:
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return False
-    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    return own and not found.st_mode & 0o077
+    own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return own and not status.st_mode & 0o077
 
 
 def _entries(data: Path) -> list[tuple[Path, os.stat_result]]:

@@ -717,8 +717,8 @@ def _refuse_ambiguous(job: Any, words: Mapping[str, Any]) -> None:
         return
     parameters = job.parameters
     for word in words:
-        found = parameters.get(word)
-        if found is not None and found.kind is not Parameter.POSITIONAL_ONLY:
+        parameter = parameters.get(word)
+        if parameter is not None and parameter.kind is not Parameter.POSITIONAL_ONLY:
             raise ConfigError(
                 f"{word}= is an argument of {job.name} and of step; pass flow.step({job.name}.args(…), {word}=…)"
             )

@@ -93,8 +93,8 @@ def checked_flow(flow: str) -> str:
 
 def parts_of_run(run: str) -> tuple[str, str]:
     """Return the flow and the run id from a result of `run_of`; raise ConfigError for anything else."""
-    found = _RUN.fullmatch(run)
-    return (checked_flow(found[1]), found[2] or "") if found else (checked_flow(run), "")
+    match = _RUN.fullmatch(run)
+    return (checked_flow(match[1]), match[2] or "") if match else (checked_flow(run), "")
 
 
 def checked_step(name: str) -> str:
@@ -117,10 +117,10 @@ def member_mid(run: str, step: str, number: int = 0) -> str:
 
 def member_of(mid: str) -> Member | None:
     """Return the member that a mid names; None for other mids."""
-    found = _MEMBER.fullmatch(mid)
-    if not found:
+    match = _MEMBER.fullmatch(mid)
+    if not match:
         return None
-    flow, run_id, step, number = found.groups()
+    flow, run_id, step, number = match.groups()
     if len(flow) > MAX_FLOW_LENGTH or len(step) > MAX_STEP_LENGTH or int(number) >= MAX_MEMBERS:
         return None
     return Member(flow, step, int(number), run_id or "")

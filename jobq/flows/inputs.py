@@ -157,9 +157,9 @@ class StepResults:
     def _stored(self, step: str, size: int) -> Iterator[tuple[int, bytes]]:
         for start in range(0, size, PER_READ):
             numbers = range(start, min(size, start + PER_READ))
-            found = self._store.results([f"{step}:{number}" for number in numbers])
+            results = self._store.results([f"{step}:{number}" for number in numbers])
             for number in numbers:
-                stored = found.get(f"{step}:{number}")
+                stored = results.get(f"{step}:{number}")
                 if stored is not None:
                     yield number, stored
 

@@ -244,8 +244,8 @@ def failed_members(client: Client, view: FlowView, most: int) -> list[FailedMemb
 
 def purged_members(client: Client, flow: str) -> Counter[str]:
     """Return step -> members that a retry couldn't run again, since their messages are gone; of 1,000 at most."""
-    found = FlowStore(client, flow).failures().items()
-    return Counter(name.rpartition(":")[0] for name, why in found if why == PURGED)
+    items = FlowStore(client, flow).failures().items()
+    return Counter(name.rpartition(":")[0] for name, why in items if why == PURGED)
 
 
 def _reason(client: Client, queue: str, mid: str) -> str:

@@ -287,14 +287,14 @@ class ExpandMap(ItemSender):
         if self.item.source == "items":
 
             def stored(chunk: int) -> list[Content]:
-                found = self.store.items(step, queue, chunk)
+                items = self.store.items(step, queue, chunk)
                 members = [
                     self.store.member(step, number)
-                    for number in range(chunk * PER_CHUNK, chunk * PER_CHUNK + len(found))
+                    for number in range(chunk * PER_CHUNK, chunk * PER_CHUNK + len(items))
                 ]
                 return [
                     (member.mid, message_of(client, queue, member, call))
-                    for member, call in zip(members, found, strict=True)
+                    for member, call in zip(members, items, strict=True)
                 ]
 
             return stored

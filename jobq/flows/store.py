@@ -447,10 +447,10 @@ def _seconds(value: Any) -> float | None:
 
 def _options(raw: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(raw)
+        loaded = json.loads(raw)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return loaded if isinstance(loaded, dict) else {}
 
 
 def _fields(flat: Sequence[bytes]) -> dict[str, bytes]:

@@ -53,11 +53,11 @@ class Sheet:
     def put(self, name: str, value: float, *labels: str) -> None:
         """Note a value."""
         rows, key = self.rows[name], self._key(name, labels)
-        found = rows.get(key)
-        if not isinstance(found, int | float):
+        row = rows.get(key)
+        if not isinstance(row, int | float):
             rows[key] = value
         else:
-            rows[key] = max(found, value) if name in _GREATEST else found + value
+            rows[key] = max(row, value) if name in _GREATEST else row + value
 
     def put_lake_lag(self, queue: str, overruns_in_s: float, behind_s: float) -> None:
         """Set both values, which alerts compare. OTHER has the values of the queue whose stream the lake lags most."""
@@ -242,16 +242,16 @@ def _put_sample(sheet: Sheet, name: str, sample: Sample, unchanged_s: float, now
     sheet.put("jobq_queue_oldest_seconds", oldest_s, name)
 
 
-def put_schedules(sheet: Sheet, queue: str, found: Schedules) -> None:
+def put_schedules(sheet: Sheet, queue: str, schedules: Schedules) -> None:
     """Record each schedule's last tick in a queue, and the delay of the next tick."""
-    for name, text in found.definitions.items():
-        state = found.ticks.get(name)
+    for name, text in schedules.definitions.items():
+        state = schedules.ticks.get(name)
         if state is None or state.paused:
             continue
         try:
             schedule = decoded(text[1:])
         except ConfigError:
             continue
-        late_ms = late_by(schedule, queue, state.last_ms, found.now_ms)
+        late_ms = late_by(schedule, queue, state.last_ms, schedules.now_ms)
         sheet.put("jobq_cron_last_tick_timestamp_seconds", state.last_ms / 1000, name)
         sheet.put("jobq_cron_late_seconds", late_ms / 1000, name)

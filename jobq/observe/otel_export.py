@@ -38,10 +38,10 @@ def export_spans(metrics: bool) -> None:
 
 def described() -> Resource:
     """Return the environment's description of this service; by default its name is `jobq-worker`."""
-    found = Resource.create()
+    resource = Resource.create()
     own: dict[str, str] = {}
-    if str(found.attributes.get(SERVICE_NAME, "unknown_service")).startswith("unknown_service"):
+    if str(resource.attributes.get(SERVICE_NAME, "unknown_service")).startswith("unknown_service"):
         own[SERVICE_NAME] = SERVICE
-    if SERVICE_INSTANCE_ID not in found.attributes:
+    if SERVICE_INSTANCE_ID not in resource.attributes:
         own[SERVICE_INSTANCE_ID] = f"{socket.gethostname()}:{os.getpid()}"
-    return found.merge(Resource(own))
+    return resource.merge(Resource(own))

@@ -224,8 +224,8 @@ class Unsampled(NonRecordingSpan):
 
     def get_span_context(self) -> SpanContext:
         """Return the span context of the enqueuing process."""
-        found = propagate.extract({"traceparent": self._traceparent}, TraceContext())
-        return trace.get_current_span(found).get_span_context()
+        context = propagate.extract({"traceparent": self._traceparent}, TraceContext())
+        return trace.get_current_span(context).get_span_context()
 
 
 def crash_span(report: CrashReport) -> None:

@@ -221,23 +221,23 @@ class Redactor:
                 pass
         return self.text(text, more)
 
-    def _element(self, found: re.Match[str], more: tuple[str, ...]) -> str:
-        return f"{found[1]}{HIDDEN}" if self.hides(found["name"], more) else found[0]
+    def _element(self, match: re.Match[str], more: tuple[str, ...]) -> str:
+        return f"{match[1]}{HIDDEN}" if self.hides(match["name"], more) else match[0]
 
     def _without_values(self, names: re.Pattern[str], text: str, more: tuple[str, ...]) -> str:
         """Return `text` without the values of names that are hidden."""
         parts, at, known = [], 0, dict[str, bool]()
-        for found in names.finditer(text):
-            name = next(filter(None, (found[one] for one in names.groupindex)))
+        for match in names.finditer(text):
+            name = next(filter(None, (match[one] for one in names.groupindex)))
             if name not in known:
                 # `TokenError: expired` is an error's name, followed by its message.
                 known[name] = not name.endswith(_ERRORS) and self.hides(name, more)
-            if not known[name] or found.start() < at or text.startswith("//", found.end()):
+            if not known[name] or match.start() < at or text.startswith("//", match.end()):
                 continue
-            is_header = names is _NAMED and found["sign"] == ":" and _hides(name, _HEADERS)
-            end = _end_of_value(text, found.end(), is_header)
-            if end > found.end():
-                parts += [text[at : found.end()], HIDDEN]
+            is_header = names is _NAMED and match["sign"] == ":" and _hides(name, _HEADERS)
+            end = _end_of_value(text, match.end(), is_header)
+            if end > match.end():
+                parts += [text[at : match.end()], HIDDEN]
                 at = end
         return "".join([*parts, text[at:]])
 
@@ -262,8 +262,8 @@ def _end_of_brackets(text: str, begin: int) -> int:
     still_open = [_CLOSING[text[begin]]]
     at, last = begin + 1, min(len(text), begin + _MAX_VALUE_LENGTH)
     while at < last:
-        if found := _QUOTED.match(text, at):
-            at = found.end()
+        if match := _QUOTED.match(text, at):
+            at = match.end()
             continue
         if text[at] == still_open[-1]:
             still_open.pop()

@@ -246,13 +246,13 @@ class PostgresqlTable(OutboxTable):
     @property
     def notifies(self) -> bool:
         if self._notifies is None:
-            found = self._calling(
+            reply = self._calling(
                 lambda: self._rows(
                     "SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass('jobq_outbox') "
                     "AND tgname = 'jobq_outbox_notify'"
                 )
             )
-            self._notifies = bool(found)
+            self._notifies = bool(reply)
         return self._notifies
 
     def wait(self, seconds: float) -> bool:

@@ -66,9 +66,9 @@ class TimeBounds(NamedTuple):
                     f"jobq's first use here, and {in_utc(self.last)}, a day from now"
                 )
 
-    def hold(self, found: pa.Table) -> bool:
+    def hold(self, table: pa.Table) -> bool:
         """Return whether all rows' times are inside."""
-        finished, enqueued = found["finished_at"], found["enqueued_at"]
+        finished, enqueued = table["finished_at"], table["enqueued_at"]
         is_ago = pc.less(enqueued, pa.scalar(ABSOLUTE))
         at = pc.if_else(is_ago, pc.subtract(finished, enqueued), enqueued)
         ends: Any = pc.min_max(finished).as_py()
@@ -87,10 +87,10 @@ def columns(reply: Sequence[Any]) -> tuple[list[bytes], list[bytes], list[bytes]
     """Return ids, versions and values of XRANGE's reply. An entry without exactly one field has no version."""
     ids = [entry[0] for entry in reply]
     fields = [entry[1] for entry in reply]
-    if all(len(found) == 2 for found in fields):
-        return ids, [found[0] for found in fields], [found[1] for found in fields]
-    versions = [found[0] if len(found) == 2 else b"" for found in fields]
-    values = [found[1] if len(found) == 2 else _SEP.join(found) for found in fields]
+    if all(len(field) == 2 for field in fields):
+        return ids, [field[0] for field in fields], [field[1] for field in fields]
+    versions = [field[0] if len(field) == 2 else b"" for field in fields]
+    values = [field[1] if len(field) == 2 else _SEP.join(field) for field in fields]
     return ids, versions, values
 
 
@@ -145,19 +145,19 @@ def _together(
     if text.count(b"\n") != len(values) - 1 or _suspect(text):
         return None
     try:
-        found = _parsed(text, _TYPES, SEPARATOR)
+        parsed = _parsed(text, _TYPES, SEPARATOR)
         entries = _parsed(b"\n".join(ids), _ID_TYPES, "-")
     except pa.ArrowInvalid:
         return None
-    whole = found.num_rows == entries.num_rows == len(values)
-    if not whole or found["kind"].null_count or found["finished_at"].null_count:
+    whole = parsed.num_rows == entries.num_rows == len(values)
+    if not whole or parsed["kind"].null_count or parsed["finished_at"].null_count:
         return None
-    if not all(_within(found[name], limit) for name, limit in LIMITS.items()):
+    if not all(_within(parsed[name], limit) for name, limit in LIMITS.items()):
         return None
-    if bounds and not bounds.hold(found):
+    if bounds and not bounds.hold(parsed):
         return None
     return (
-        _batch(queue, entries, found)
+        _batch(queue, entries, parsed)
         if _within(entries["entry_at"], LIMITS["finished_at"])
         else None
     )
@@ -166,7 +166,7 @@ def _together(
 def _suspect(text: bytes) -> bool:
     # Searching one byte is ten times faster than two, and most texts have no blank.
     blanks = _BLANKS if b" " in text else ()
-    return any(found in text for found in (*_NEVER, *blanks)) or any(
+    return any(blank in text for blank in (*_NEVER, *blanks)) or any(
         _NUMBER_LIKE.match(text, at + 1) for start in _AT_START for at in _places(text, start)
     )
 
@@ -223,10 +223,10 @@ def _id_of(entry_id: bytes) -> dict[str, int]:
     return {"entry_at": int(at), "entry_seq": int(sequence)}
 
 
-def _batch(queue: str, entries: pa.Table, found: pa.Table) -> pa.RecordBatch:
+def _batch(queue: str, entries: pa.Table, table: pa.Table) -> pa.RecordBatch:
     """Return the view's columns, with those computed from others; times in ms become timestamps."""
-    rows = found.num_rows
-    arrays: dict[str, Any] = {name: found[name].chunk(0) for name in COLUMNS}
+    rows = table.num_rows
+    arrays: dict[str, Any] = {name: table[name].chunk(0) for name in COLUMNS}
     arrays |= {name: entries[name].chunk(0) for name in _ID_TYPES}
     finished_ms, run_us, enqueued = (
         arrays[name] for name in ("finished_at", "run_us", "enqueued_at")

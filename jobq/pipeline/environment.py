@@ -40,10 +40,10 @@ def requested_heap(memory: str | None) -> str:
 
 def heap_bytes(text: str) -> int:
     """Return the bytes of `1g`, `1536m` or `2048`, which are MiB as in Spark."""
-    found = _SIZE.fullmatch(text.strip().lower())
-    if not found:
+    match = _SIZE.fullmatch(text.strip().lower())
+    if not match:
         raise ConfigError(f"memory={text!r} is not a size; write it like 1g or 1536m")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def checked_heap(text: str) -> str:

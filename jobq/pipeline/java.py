@@ -92,9 +92,9 @@ def _asked(home: Path, origin: str) -> Java | None:
     if not os.access(program, os.X_OK):
         return None
     try:
-        found = _RELEASE.search((home / "release").read_text(encoding="utf-8", errors="replace"))
-        if found:
-            return Java(home, found[1], origin)
+        match = _RELEASE.search((home / "release").read_text(encoding="utf-8", errors="replace"))
+        if match:
+            return Java(home, match[1], origin)
     except OSError:
         pass
     try:

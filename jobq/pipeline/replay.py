@@ -476,5 +476,5 @@ class TopicReplay:
         return self._command("SET", self._lock, self._token, "NX", "PX", LOCK_MS) is not None
 
     def _command(self, *args: str | int) -> bytes | None:
-        found: bytes | None = self._binding.client.command(*args)
-        return found
+        reply: bytes | None = self._binding.client.command(*args)
+        return reply

@@ -288,8 +288,8 @@ class Admin:
 
     def log(self, mid: str, attempt: int) -> bytes | None:
         """Return the last 64 KiB of an attempt's log, if its job declares keep_logs; None if nothing is kept."""
-        found: bytes = self.client.command(*self.log_words(mid, attempt))
-        return found or None
+        reply: bytes = self.client.command(*self.log_words(mid, attempt))
+        return reply or None
 
     def log_words(self, mid: str, attempt: int) -> tuple[Argument, ...]:
         """Return the command of `log`, to be sent together with others; the reply is empty if nothing is kept."""

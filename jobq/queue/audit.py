@@ -166,15 +166,15 @@ class Audit:
         client = self._queue.client
         if not client.command("EXISTS", self._key):
             return {}
-        found = client.command("XINFO", "STREAM", self._key, routed_by=self._key)
-        if not isinstance(found, dict):
-            found = dict(zip(found[::2], found[1::2], strict=True))
-        if found[b"last-generated-id"] == LAST:
+        reply = client.command("XINFO", "STREAM", self._key, routed_by=self._key)
+        if not isinstance(reply, dict):
+            reply = dict(zip(reply[::2], reply[1::2], strict=True))
+        if reply[b"last-generated-id"] == LAST:
             raise ConfigError(
                 f"queue {self._queue.name!r}: the stream's latest entry has the last possible id, so no event was "
                 f"recorded since; jobq check fsck --repair {self._queue.name}, and audit starting then"
             )
-        return found
+        return reply
 
     def _newest(self) -> Position:
         return position(self._facts().get(b"last-generated-id", b"0-0"))

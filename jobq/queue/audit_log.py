@@ -167,10 +167,10 @@ class AuditLog:
     def newest(self, most: int) -> Iterator[AuditEntry]:
         """At most `most` entries, newest first, page by page."""
         before = ""
-        while most > 0 and (found := self.page(before, min(PAGE, most))):
-            yield from found
-            before = found[-1].entry_id
-            most -= len(found)
+        while most > 0 and (page := self.page(before, min(PAGE, most))):
+            yield from page
+            before = page[-1].entry_id
+            most -= len(page)
 
     def length(self) -> int:
         """Return how many entries the log has."""

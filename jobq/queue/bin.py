@@ -124,8 +124,8 @@ class Bin:
 
     def holds(self, taken: Taken, *ids: str) -> list[bool]:
         """Whether it has each of these: mids, or for `dead` and `revived` dead ids."""
-        found = self.client.command("HMGET", self.key, *(f"{taken[0]}{id_}" for id_ in ids))
-        return [one is not None for one in found]
+        reply = self.client.command("HMGET", self.key, *(f"{taken[0]}{id_}" for id_ in ids))
+        return [one is not None for one in reply]
 
     def left_s(self) -> float | None:
         """Return how long what is in it can still be put back; None for an empty bin."""

@@ -168,7 +168,7 @@ def findings(client: Client) -> list[Finding]:
         return diagnose(facts(client))
     replicas = [
         _facts_of(Node(client, place, is_replica=True))
-        for place in dict.fromkeys(place for found in primaries for place in _replicas(found))
+        for place in dict.fromkeys(place for primary in primaries for place in _replicas(primary))
     ]
     return diagnose_all([*primaries, *replicas])
 
@@ -474,8 +474,8 @@ def _confirming(facts: Facts, online: int) -> Iterator[Finding]:
 
 
 def _lag(line: str) -> int:
-    found = re.search(r"lag=(\d+)", line)
-    return int(found[1]) if found else 0
+    match = re.search(r"lag=(\d+)", line)
+    return int(match[1]) if match else 0
 
 
 def clock(facts: Facts) -> Iterator[Finding]:

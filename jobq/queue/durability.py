@@ -162,8 +162,8 @@ class SharedConfirmation:
                 replies, why = _waited(connection, self._level, within_s, commands)
             return replies[int(asking)] if replies else None
 
-        found = self._client.perform(mark, CallState(self._client, ("GET", mark)), waited)
-        if why or found == value.encode():
+        reply = self._client.perform(mark, CallState(self._client, ("GET", mark)), waited)
+        if why or reply == value.encode():
             return why
         return "the data is now served by another server, or by one without the latest writes"
 

@@ -189,11 +189,11 @@ def _stack(facts: Any) -> ChildStack | None:
 def waiting_for(client: Client, worker: str, pid: int, started_at: int) -> list[Order]:
     """Return, and take off the list, the orders for this run of a worker that are younger than a minute."""
     key = keys.orders(client.namespace, worker)
-    found = client.command("LRANGE", key, 0, MAX_WAITING - 1)
-    if not found:
+    reply = client.command("LRANGE", key, 0, MAX_WAITING - 1)
+    if not reply:
         return []
     now_ms, orders = client.clock_ms(), []
-    for raw in found:
+    for raw in reply:
         facts = decoded(raw)
         order = _order(facts, raw)
         mine = order is not None and (facts.get("pid"), facts.get("started_at")) == (

@@ -567,8 +567,8 @@ class Queue:
 
     def content(self, mid: str) -> bytes | None:
         """Return the content of a live message; None if there is no such message."""
-        found: bytes | None = self.client.command("HGET", keys.key(self.prefix, "messages"), mid)
-        return found
+        reply: bytes | None = self.client.command("HGET", keys.key(self.prefix, "messages"), mid)
+        return reply
 
     def cancel(
         self,

@@ -58,9 +58,9 @@ def late_by(schedule: Schedule, queue: str, last_ms: int, now_ms: int) -> int:
     return 0 if due is None else max(0, now_ms - due - schedule.shift_ms(queue))
 
 
-def schedule_row(queue: str, name: str, found: Schedules) -> ScheduleRow:
+def schedule_row(queue: str, name: str, schedules: Schedules) -> ScheduleRow:
     """Return the facts of one schedule of a queue."""
-    state, text = found.ticks.get(name), found.definitions.get(name, "")
+    state, text = schedules.ticks.get(name), schedules.definitions.get(name, "")
     base = ScheduleRow(
         queue, name, None, "unreadable" if text else "no definition", _FROM.get(text[:1], ""),
         state is not None and state.paused, None,
@@ -71,7 +71,7 @@ def schedule_row(queue: str, name: str, found: Schedules) -> ScheduleRow:
         one = decoded(text[1:]) if text else None
     except ConfigError:
         one = None
-    return base if one is None else _with_times(base, one, state, found.now_ms)
+    return base if one is None else _with_times(base, one, state, schedules.now_ms)
 
 
 def _with_times(
@@ -224,10 +224,10 @@ class ScheduleRecord(JsonRecord):
 
 
 def schedule_records(
-    queue: str, found: Schedules, known: Sequence[WorkerCode] | None, is_queue_paused: bool
+    queue: str, schedules: Schedules, known: Sequence[WorkerCode] | None, is_queue_paused: bool
 ) -> Iterator[ScheduleRecord]:
     """Yield the records of all schedules of a queue, by name; see `state_of` for the arguments."""
-    for row in rows_of(queue, found):
+    for row in rows_of(queue, schedules):
         state, one = state_of(row, known, is_queue_paused), row.schedule
         rule = (one.rule, one.cron, one.every_ms, one.zone) if one else ("", "", 0, "")
         yield ScheduleRecord(
@@ -238,15 +238,15 @@ def schedule_records(
         )  # fmt: skip
 
 
-def names_of(found: Schedules) -> list[str]:
+def names_of(schedules: Schedules) -> list[str]:
     """Return the sorted names of a queue's schedules, including those that have only ticks."""
-    return sorted(found.definitions.keys() | found.ticks.keys())
+    return sorted(schedules.definitions.keys() | schedules.ticks.keys())
 
 
-def rows_of(queue: str, found: Schedules) -> Iterator[ScheduleRow]:
+def rows_of(queue: str, schedules: Schedules) -> Iterator[ScheduleRow]:
     """Yield the facts of all schedules of a queue, by name."""
-    for name in names_of(found):
-        yield schedule_row(queue, name, found)
+    for name in names_of(schedules):
+        yield schedule_row(queue, name, schedules)
 
 
 def queues_with(client: Client, names: Sequence[str], *places: str) -> list[str]:
@@ -287,7 +287,9 @@ def schedules_of_queues(
     return dict(zip(some, run_each(client, calls), strict=True))
 
 
-def run_now(queue: Queue, name: str, found: Schedules, job: Job[..., Any] | None = None) -> Ticked:
+def run_now(
+    queue: Queue, name: str, schedules: Schedules, job: Job[..., Any] | None = None
+) -> Ticked:
     """Enqueue a schedule's call, whatever its ticks are; detail: the mid.
 
     Raises ConfigError if the server has no definition that can be read, and KeyFullError if its key's line is full.
@@ -295,11 +297,11 @@ def run_now(queue: Queue, name: str, found: Schedules, job: Job[..., Any] | None
     Args:
         job: Its job, if the caller has it.
     """
-    text = found.definitions.get(name, "")
+    text = schedules.definitions.get(name, "")
     if not text:
         raise ConfigError(f"schedule {name} has no definition at the server; enqueue its job")
     one = decoded(text[1:])
-    owed = Owed(found.now_ms, 0, runs=True)
+    owed = Owed(schedules.now_ms, 0, runs=True)
     done = enqueue_tick(queue, job or stand_in(one.job), one, owed, 0, at_once=True)
     if done.outcome == "full":
         raise KeyFullError(f"the line of the key of {name} is full; nothing was enqueued")

@@ -111,15 +111,15 @@ class Scheduler:
 
     def _look(self, index: int) -> None:
         queue = self._queues[index]
-        found = queue.admin.schedules(now=self._now())
-        began, now_ms = self._monotonic(), found.now_ms
+        schedules = queue.admin.schedules(now=self._now())
+        began, now_ms = self._monotonic(), schedules.now_ms
         if index not in self._looked:
             self._looked.add(index)
-            self._tell_undeclared(index, found)
-        self._declare(index, found)
+            self._tell_undeclared(index, schedules)
+        self._declare(index, schedules)
         next_ms, calls = now_ms + LOOK_S * 1000, 0
-        for schedule in self._all(index, found.definitions):
-            state = found.ticks.get(schedule.name)
+        for schedule in self._all(index, schedules.definitions):
+            state = schedules.ticks.get(schedule.name)
             if state is not None and state.paused:
                 continue
             # One that was declared just now starts now.
@@ -144,12 +144,12 @@ class Scheduler:
         wait_s = max(0.0, (next_ms - now_ms) / 1000)
         self._look_at[index] = began + wait_s + self._share() * WAIT_S
 
-    def _tell_undeclared(self, index: int, found: Schedules) -> None:
+    def _tell_undeclared(self, index: int, schedules: Schedules) -> None:
         """Name schedules that code declared once and that no running worker declares now."""
         queue, declared = self._queues[index], self._declared[index]
         names = {
             name
-            for name, text in found.definitions.items()
+            for name, text in schedules.definitions.items()
             if text.startswith("c") and name not in declared
         }
         if not names:
@@ -160,7 +160,7 @@ class Scheduler:
             logger.debug("can't read the schedules declared by other workers: %s", error)
             return
         for worker in workers:
-            if worker.serves(queue.name) and worker.is_live(found.now_ms):
+            if worker.serves(queue.name) and worker.is_live(schedules.now_ms):
                 if worker.schedules is None:
                     return
                 names -= worker.schedules.get(queue.name, frozenset())
@@ -171,13 +171,13 @@ class Scheduler:
                 queue.name, name, name, queue.name,
             )  # fmt: skip
 
-    def _declare(self, index: int, found: Schedules) -> None:
+    def _declare(self, index: int, schedules: Schedules) -> None:
         """Show at the server what the code declares; a new schedule, and one with new times, starts with that."""
         admin = self._queues[index].admin
         for name, schedule in self._declared[index].items():
             definition = encoded(schedule)
-            if found.definitions.get(name) != f"c{definition}" or name not in found.ticks:
-                if found.definitions.get(name, "").startswith("a"):
+            if schedules.definitions.get(name) != f"c{definition}" or name not in schedules.ticks:
+                if schedules.definitions.get(name, "").startswith("a"):
                     self._warn(
                         f"schedule {name} was added by a command and is now declared in code; the declaration wins"
                     )
@@ -187,8 +187,8 @@ class Scheduler:
                         f"schedule {name} can't be stored: the queue has 1,000 schedules, the maximum; delete "
                         f"some"
                     )
-                elif word == "declared" and name in found.ticks:
-                    found.ticks[name] = found.ticks[name]._replace(last_ms=int(last_ms))
+                elif word == "declared" and name in schedules.ticks:
+                    schedules.ticks[name] = schedules.ticks[name]._replace(last_ms=int(last_ms))
 
     def _all(self, index: int, definitions: Mapping[str, str]) -> list[Schedule]:
         """Return the schedules that this worker's code declares, and added schedules whose jobs it knows."""

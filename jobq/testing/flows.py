@@ -77,10 +77,10 @@ def assert_step(
     return found
 
 
-def _differences(found: StepView, state: StepState | None, counts: StepCounts) -> Iterator[str]:
-    if state is not None and found.state != state:
-        yield f"is {found.state}, not {state}"
-    facts = found.facts
+def _differences(view: StepView, state: StepState | None, counts: StepCounts) -> Iterator[str]:
+    if state is not None and view.state != state:
+        yield f"is {view.state}, not {state}"
+    facts = view.facts
     present = {
         "members": facts.size,
         "done": facts.done,

@@ -87,12 +87,12 @@ class RedismqTopic:
         first, count = max(1, start), FIRST_PAGE
         while first <= upto:
             indexes = range(first, min(upto + 1, first + count))
-            found = self.client.command("MGET", *map(self.message_key, indexes))
-            for index, content in zip(indexes, found, strict=True):
+            reply = self.client.command("MGET", *map(self.message_key, indexes))
+            for index, content in zip(indexes, reply, strict=True):
                 if content is not None:
                     yield TopicMessage(index, 0, content)
             first += count
-            size = sum(len(content or b"") for content in found) // len(found)
+            size = sum(len(content or b"") for content in reply) // len(reply)
             count = max(1, min(PER_PAGE, 2 * count, PAGE_BYTES // (size + 1)))
 
     def last(self) -> int:
@@ -101,13 +101,13 @@ class RedismqTopic:
 
     def index_at(self, key: str) -> int:
         """Return the index kept there, 0 for none. Raises ScriptError for a value that is not an index."""
-        found = self.client.command("GET", key)
-        if found and not (found.isdigit() and len(found) <= MAX_INDEX_LENGTH):
+        reply = self.client.command("GET", key)
+        if reply and not (reply.isdigit() and len(reply) <= MAX_INDEX_LENGTH):
             raise ScriptError(
-                f"{key} holds {found[:40]!r}, which is not an index; SET it to one, or delete the topic or "
+                f"{key} holds {reply[:40]!r}, which is not an index; SET it to one, or delete the topic or "
                 "unsubscribe the group that it belongs to"
             )
-        return int(found or 0)
+        return int(reply or 0)
 
     def delete(self) -> None:
         """Drop the messages and the counter. Positions of groups stay: unsubscribe them.

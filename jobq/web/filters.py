@@ -333,9 +333,9 @@ def _number(key: str, value: str, column: int) -> float:
 
 def _values(row: Row, key: str, path: tuple[str, ...]) -> Iterator[Any]:
     if path:
-        found = row.arguments()
-        if found is not None:
-            yield from _argument(*found, path)
+        arguments = row.arguments()
+        if arguments is not None:
+            yield from _argument(*arguments, path)
     elif key in ("age", "due"):
         yield row.age_ms if key == "age" else row.due_ms
     elif key == "error":

@@ -235,14 +235,14 @@ class ReliableQueues(NamedTuple):
 def reliable_queues(queue: ReliableQueue, offset: int = 0) -> ReliableQueues:
     """Return rows of RELIABLEQ's queues: facts as in `jobq reliable list`."""
     try:
-        found = find_queues(queue.client, queue.ns)
+        queues = find_queues(queue.client, queue.ns)
     except ScriptError as error:  # the user may not list keys
         refused = Readable[ReliableRecord]([], {f"{queue.ns}:*": str(error)})
         return ReliableQueues(FoundQueues([], 0, False), refused)
-    names = found.names[offset : offset + MAX_ROWS]
+    names = queues.names[offset : offset + MAX_ROWS]
     readable = read_each(queue.client, names, queue.info)
-    more = len(found.names) > offset + MAX_ROWS
-    return ReliableQueues(found, readable._replace(more=more))
+    more = len(queues.names) > offset + MAX_ROWS
+    return ReliableQueues(queues, readable._replace(more=more))
 
 
 def reliable_messages(

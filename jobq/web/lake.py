@@ -233,9 +233,9 @@ class LakeHistory:
     def error(self, span: Span, group: str) -> ErrorHistory:
         """One group of errors."""
         mine = _within(span, FAILED) & _one_of("grouped", [group])
-        found = self._errors(span, mine)
+        errors = self._errors(span, mine)
         newest = self._runs(mine, "finished_at DESC", SLOWEST)
-        return ErrorHistory(found[0] if found else None, tuple(newest))
+        return ErrorHistory(errors[0] if errors else None, tuple(newest))
 
     def first_seen(self, groups: Sequence[str]) -> dict[str, int]:
         """Return when each group of errors was first seen, of all days that the lake has; epoch ms."""

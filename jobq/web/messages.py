@@ -159,8 +159,8 @@ def _logs(
 ) -> Iterator[tuple[int, str]]:
     """Return logs of the latest attempts, if their job declares keep_logs. They may quote arguments."""
     numbers = range(newest, max(0, newest - MAX_LOGS), -1) if contents.may_see else ()
-    for number, found in collector.logs(facts.mid, numbers).items():
-        text = found.decode("utf-8", "replace")
+    for number, log in collector.logs(facts.mid, numbers).items():
+        text = log.decode("utf-8", "replace")
         yield number, contents.text("log", facts.queue, facts.mid, text, job=facts.job)
 
 

@@ -111,8 +111,8 @@ class _OfQueue:
 
     def take(self, ended: Sequence[StreamEntry], weight: float) -> Counter[tuple[int, int]]:
         """Count attempts; return how many ended in each minute, by column."""
-        found = Counter((at_ms // 60_000, _COLUMN[event.kind]) for at_ms, event in ended)
-        for (minute, column), number in found.items():
+        counts = Counter((at_ms // 60_000, _COLUMN[event.kind]) for at_ms, event in ended)
+        for (minute, column), number in counts.items():
             self.minutes.add(minute * 60, column, number * weight)
         for at_ms, event in ended:
             minute = at_ms // 60_000
@@ -121,7 +121,7 @@ class _OfQueue:
             self.waits[minute].add(event.wait_ms, weight)
             self.runs[minute].add(event.run_us / 1000, weight)
         self.recent = None
-        return found
+        return counts
 
     def close_minutes(self, now_minute: int) -> None:
         """Keep only the percentiles of minutes that are over."""

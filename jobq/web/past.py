@@ -90,10 +90,10 @@ def earlier_lives(site: Site, contents: Contents, facts: MessageFacts) -> Earlie
         return None
     here = {(event.kind, event.finished_at) for event in facts.history}
     try:
-        found = lake.message(facts.queue, facts.mid)
+        message = lake.message(facts.queue, facts.mid)
     except LakeError as error:
         return EarlierLives(error=str(error))
-    rows = [one for one in found if (one.kind, one.at) not in here]
+    rows = [one for one in message if (one.kind, one.at) not in here]
     return EarlierLives(
         [
             structs.replace(row, error=contents.error(row.error, row.job or facts.job))

@@ -73,8 +73,8 @@ class Ring:
         point = int(at_s // self.step_s)
         if not self._last - self.size < point <= self._last:
             return None
-        found = self._parts[point % self.size * self.width + column]
-        return None if math.isnan(found) else found
+        part = self._parts[point % self.size * self.width + column]
+        return None if math.isnan(part) else part
 
     def points(
         self, column: int, since_s: float, until_s: float

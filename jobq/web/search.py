@@ -387,14 +387,14 @@ def _unreadable() -> ConfigError:
 
 def _read_cursor(text: str) -> _Cursor:
     try:
-        found = msgspec.json.decode(urlsafe_b64decode(text.encode()), type=_Cursor)
+        decoded = msgspec.json.decode(urlsafe_b64decode(text.encode()), type=_Cursor)
         if (
-            found.step.offset < 0
-            or found.looked_at < 0
-            or max(found.step.offset, found.looked_at) >= 2**53
+            decoded.step.offset < 0
+            or decoded.looked_at < 0
+            or max(decoded.step.offset, decoded.looked_at) >= 2**53
         ):
             raise ValueError
-        return found
+        return decoded
     except (ValueError, RecursionError) as error:
         raise _unreadable() from error
 

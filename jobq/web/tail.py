@@ -97,8 +97,8 @@ class Tail:
 
     def since_ms(self, queue: str) -> int | None:
         """Return the start of known events of a queue, epoch ms; None if none was read."""
-        found = self._streams.get(queue)
-        return found.since_ms if found and found.last else None
+        stream = self._streams.get(queue)
+        return stream.since_ms if stream and stream.last else None
 
     def is_read(self, queue: str = "") -> bool:
         """Whether the past of a queue's events was read, or of all queues'."""

@@ -63,9 +63,9 @@ def _kept(lake: Lake, client: Client, log: str) -> int:
     there = _known_ids(lake, log) if plan.remade else frozenset[str]()
     latest, read, erased = offsets.latest_time(client), 0, tombstone_files(lake)
     with DataFileWriter(lake.below(AUDIT.name), AUDIT) as writer:
-        for found in _pages(client, asked):
-            read += len(found)
-            rows = [_row(one, latest, log) for one in found if one.entry_id not in there]
+        for page in _pages(client, asked):
+            read += len(page)
+            rows = [_row(one, latest, log) for one in page if one.entry_id not in there]
             if rows:
                 table = pa.Table.from_pylist(rows, AUDIT.schema())
                 writer.add(erased.load().kept(AUDIT.name, table) if erased else table)
@@ -80,9 +80,9 @@ def _kept(lake: Lake, client: Client, log: str) -> int:
 
 def _pages(client: Client, asked: LogRange) -> Iterator[list[AuditEntry]]:
     after = asked.after
-    while found := client.command("XRANGE", asked.key, f"({after}", asked.upto, "COUNT", PAGE):
-        yield [entry_of(entry_id, fields) for entry_id, fields in found]
-        after = found[-1][0].decode()
+    while reply := client.command("XRANGE", asked.key, f"({after}", asked.upto, "COUNT", PAGE):
+        yield [entry_of(entry_id, fields) for entry_id, fields in reply]
+        after = reply[-1][0].decode()
 
 
 def _row(entry: AuditEntry, latest: int, log: str) -> dict[str, Any]:

@@ -156,17 +156,17 @@ def checked_text(option: str, text: str) -> str:
 def _conditions(text: str) -> Iterator[Condition]:
     at = 0
     while True:
-        found = _CONDITION.match(text, at)
-        if found is None:
+        match = _CONDITION.match(text, at)
+        if match is None:
             raise ConfigError(
                 f"condition {text[at : at + 80]!r} can't be read; write column = 'text', column != 'text' or "
                 "column in ('a', 'b'), with 'and' between them"
             )
-        values = re.findall(_VALUE, found["value"] or found["values"])
+        values = re.findall(_VALUE, match["value"] or match["values"])
         yield Condition(
-            found["column"].lower(), tuple(map(_value, values)), found["sign"] in ("!=", "<>")
+            match["column"].lower(), tuple(map(_value, values)), match["sign"] in ("!=", "<>")
         )
-        at = found.end()
+        at = match.end()
         if at == len(text):
             return
         following = _AND.match(text, at)

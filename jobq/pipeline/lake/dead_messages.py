@@ -138,8 +138,8 @@ def read_dead(unit: DeadUnit) -> DeadResult:
         with gc_off(), DataFileWriter(unit.store, DEAD) as writer:
             for span in unit.spans:
                 try:
-                    for found in dead_batches(request, span, client):
-                        rows = _named(pa.Table.from_batches([found]), unit.names[span.name])
+                    for batch in dead_batches(request, span, client):
+                        rows = _named(pa.Table.from_batches([batch]), unit.names[span.name])
                         rows = _unknown(rows, there)
                         rows = redacted(rows, presence.redactions(client, _jobs_of(rows)))
                         writer.add(erased.kept(DEAD.name, rows) if erased else rows)

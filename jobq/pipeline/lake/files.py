@@ -212,9 +212,9 @@ def live_files(delta: DeltaTable | None, since: str = "", until: str = LAST_DAY)
     """Return the files of the days from `since` to `until`, both included, ordered by day."""
     if delta is None:
         return []
-    found = pa.table(delta.get_add_actions())
+    table = pa.table(delta.get_add_actions())
     columns = ["path", "size_bytes", "num_records", "partition", "min", "max"]
-    rows = found.select([name for name in columns if name in found.column_names]).to_pylist()
+    rows = table.select([name for name in columns if name in table.column_names]).to_pylist()
     files = (_live_file(row) for row in rows)
     return sorted((file for file in files if since <= file.dt <= until), key=lambda file: file.dt)
 

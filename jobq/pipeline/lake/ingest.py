@@ -381,7 +381,7 @@ def one_round(
     ingest: Ingest, told: Callable[[IngestBatch], None], enough: Callable[[], bool]
 ) -> IngestRound:
     """Run batches until everything is read. Between two batches, stop if `enough()`."""
-    found = IngestRound()
+    round_ = IngestRound()
     for step in (ingest.events, ingest.topics):
         more, overtaken = True, 0
         while more and not enough():
@@ -392,7 +392,7 @@ def one_round(
                 if overtaken >= OVERTAKEN:
                     raise
                 continue
-            more, found = batch.more, found.plus(batch)
+            more, round_ = batch.more, round_.plus(batch)
             told(batch)
     if not enough():
         # On a conflict another ingest has just stored them. The next round stores the rest.
@@ -402,16 +402,16 @@ def one_round(
                 ingest.lake, ingest.client, ingest.queues(), ingest.tolerating, ingest.options.source, ingest.engine,
                 used.append,
             )  # fmt: skip
-            found = found._replace(dead=kept)
+            round_ = round_._replace(dead=kept)
         for engine in used:
-            found = found.done_by("dead", engine)
+            round_ = round_.done_by("dead", engine)
         if ingest.options.audit_log:
             with suppress(CommitConflictError):
                 kept = audit_entries.keep_audit(
                     ingest.lake, ingest.client, ingest.tolerating, ingest.options.source
                 )
-                found = found._replace(audit=kept)
-    return found
+                round_ = round_._replace(audit=kept)
+    return round_
 
 
 class StopRequest:

@@ -277,9 +277,9 @@ def doubled(unit: DuplicateSearch) -> int | None:
     )
     try:
         paths = [file.path for file in unit.files]
-        found = ds.dataset(paths, schema, format="parquet", filesystem=unit.store.files())
+        dataset = ds.dataset(paths, schema, format="parquet", filesystem=unit.store.files())
         columns = list(dict.fromkeys([*keys, table.day_of]))
-        rows = found.to_table(columns, filter=(at >= since) & (at < until))
+        rows = dataset.to_table(columns, filter=(at >= since) & (at < until))
     except (OSError, ValueError):
         return None
     times = rows[table.day_of].cast(pa.int64()).to_numpy() // 1000

@@ -189,12 +189,12 @@ def _many(
         reads = [_read_of(one, page) for one, page in kept]
         bad: list[tuple[str, BadEntry]] = []
         entries = [entry for _, page in kept for entry in page]
-        found = decode("", *columns(entries), bounds)
-        if not found.bad:
+        decoded = decode("", *columns(entries), bounds)
+        if not decoded.bad:
             names = pa.array([one.queue for one, page in kept for _ in page], pa.string())
-            at = found.batch.schema.get_field_index("queue")
+            at = decoded.batch.schema.get_field_index("queue")
             yield (
-                to_lake(found.batch.set_column(at, found.batch.schema.field(at), names)),
+                to_lake(decoded.batch.set_column(at, decoded.batch.schema.field(at), names)),
                 reads,
                 bad,
             )
@@ -228,8 +228,8 @@ def _read_of(range_: LogRange, page: Sequence[Any]) -> RangeRead:
 
 def _events(client: Client, given: LogRange, bounds: TimeBounds | None) -> Iterator[_Chunk]:
     for entries in _chunks(client, given):
-        found = decode(given.queue, *columns(entries), bounds)
-        yield _Chunk(to_lake(found.batch), len(entries), entries[-1][0].decode(), found.bad)
+        decoded = decode(given.queue, *columns(entries), bounds)
+        yield _Chunk(to_lake(decoded.batch), len(entries), entries[-1][0].decode(), decoded.bad)
 
 
 def _chunks(client: Client, given: LogRange) -> Iterator[list[Any]]:

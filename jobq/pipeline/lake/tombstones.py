@@ -160,11 +160,11 @@ class Tombstones:
                 return any(queue is None or parted(queue)[0] == source for queue in found)
             return bool(found & known)
 
-        def shown(found: re.Match[str]) -> str:
-            for word in _mids_of(found[0]):
+        def shown(match: re.Match[str]) -> str:
+            for word in _mids_of(match[0]):
                 if is_erased(word[1]):
                     return f"{word[0]}{REDACTED}"
-            return found[0]
+            return match[0]
 
         texts = {
             name: REDACTED if is_erased(text) else _NAMES.sub(shown, text)

@@ -148,8 +148,8 @@ def cut_dead(client: Client, one: QueueRows, size: int) -> Iterator[QueueRows]:
     key = _dead_key(client, one.name)
     while one.rows > size:
         words = (one.since, one.upto, "BYSCORE", "LIMIT", size, 1, "WITHSCORES")
-        found = client.command("ZRANGE", key, *words)
-        at = int(float(found[1])) if found else one.upto
+        reply = client.command("ZRANGE", key, *words)
+        at = int(float(reply[1])) if reply else one.upto
         if at <= one.since:
             at = one.since + 1
         if at > one.upto:

@@ -212,12 +212,12 @@ def split(client: Client, stretches: Iterable[ReadRange], size: int) -> list[Rea
 
 def _anchored(client: Client, range_: ReadRange) -> ReadRange | None:
     """Return the range with its anchor; None if it is empty."""
-    found = client.command("XREVRANGE", range_.key, range_.after, "-", "COUNT", 1)
+    reply = client.command("XREVRANGE", range_.key, range_.after, "-", "COUNT", 1)
     first = client.command("XRANGE", range_.key, f"({range_.after}", range_.upto, "COUNT", 1)
     if not first:
         return None
-    if found:
-        anchor = found[0][0].decode()
+    if reply:
+        anchor = reply[0][0].decode()
         return range_._replace(after=anchor, anchor=anchor)
     return range_._replace(anchor=first[0][0].decode())
 

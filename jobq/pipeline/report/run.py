@@ -199,8 +199,8 @@ def _check_queues(
     missing = [name for name in query.queues if name not in seen.queues]
     if missing:
         engine.open(_READ, read.between(None, None))
-        found = engine.rows("SELECT DISTINCT queue FROM events_read")
-        known = sorted({row["queue"] for row in found} | (part.queues() if part else set()))
+        rows = engine.rows("SELECT DISTINCT queue FROM events_read")
+        known = sorted({row["queue"] for row in rows} | (part.queues() if part else set()))
         for name in missing:
             if name not in known:
                 raise ConfigError(unknown("queue", name, known))

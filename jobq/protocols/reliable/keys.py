@@ -56,9 +56,9 @@ def _fits(name: str) -> bool:
 
 def tag_of(name: str) -> str:
     """Return the part of the name that decides the Cluster's slot."""
-    found = _NAME.fullmatch(checked_key(name))
-    assert found is not None
-    return found[1] or found[2]
+    match = _NAME.fullmatch(checked_key(name))
+    assert match is not None
+    return match[1] or match[2]
 
 
 def checked_space(ns: str) -> str:

@@ -92,8 +92,8 @@ def is_regular_id(value: str) -> bool:
 def whole(value: Any) -> int | None:
     """Parse as JavaScript's parseInt: '12abc' is 12, 1.9 is 1, 'x' is nothing."""
     try:
-        found = _WHOLE.match(javascript.text(value))
-        return int(found[1]) if found else None
+        match = _WHOLE.match(javascript.text(value))
+        return int(match[1]) if match else None
     except ValueError:
         return None  # thousands of digits, which Python doesn't read
 

@@ -419,10 +419,10 @@ class Consumer(BaseConsumer):
             limit = free()
             if self._stopping.is_set():
                 return
-            found = self._rsmq.perform(self._receive(channel, limit, vt))
-            if found:
-                yield found
-            elif self.options.burst and found is not None:
+            reply = self._rsmq.perform(self._receive(channel, limit, vt))
+            if reply:
+                yield reply
+            elif self.options.burst and reply is not None:
                 return
 
     def _handle(self, held: VisibilityRenewer, message: RsmqMessage) -> None:
@@ -482,10 +482,10 @@ class AsyncConsumer(BaseConsumer):
         try:
             while not self._stopping.is_set():
                 free = self.options.concurrency - len(running)
-                found = await self._rsmq.perform(self._receive(channel, free, vt))
-                if self.options.burst and not found:
+                reply = await self._rsmq.perform(self._receive(channel, free, vt))
+                if self.options.burst and not reply:
                     break
-                for message in found or ():
+                for message in reply or ():
                     self._held[message.id] = message
                     running.add(asyncio.create_task(self._handle(message)))
                 if len(running) == self.options.concurrency:

@@ -417,8 +417,8 @@ def _received(reply: list[Any]) -> Received:
     return Received([], float(reply[1]) / 1000 if reply[1] else None)
 
 
-def _first_received(found: Received) -> RsmqMessage | None:
-    return found.messages[0] if found.messages else None
+def _first_received(received: Received) -> RsmqMessage | None:
+    return received.messages[0] if received.messages else None
 
 
 def _next(reply: list[Any]) -> tuple[list[bool], Received]:

@@ -120,12 +120,12 @@ class Pauses:
         self._deadline = time.monotonic() + seconds
         self._pause = FIRST_S
 
-    def next_s(self, found: Received) -> float:
+    def next_s(self, received: Received) -> float:
         """Seconds until the next poll; 0 when the wait is over."""
         left = self._deadline - time.monotonic()
         pause, self._pause = self._pause, min(MAX_S, self._pause * 2)
-        if found.next_s is not None:
-            pause = min(pause, found.next_s)
+        if received.next_s is not None:
+            pause = min(pause, received.next_s)
         return max(0.0, min(left, pause))
 
 

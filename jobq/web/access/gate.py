@@ -181,8 +181,8 @@ def _has_token(headers: Headers) -> bool:
 
 def host_name(header: str) -> str:
     """Return the name in a Host header, in lower case and without the port; empty if it can't be read."""
-    found = _HOST.fullmatch(header)
-    return (found[1] or found[2]).lower() if found else ""
+    match = _HOST.fullmatch(header)
+    return (match[1] or match[2]).lower() if match else ""
 
 
 def _known_hosts(settings: AccessSettings) -> frozenset[str] | None:

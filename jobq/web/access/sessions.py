@@ -76,17 +76,17 @@ class Sessions:
         key = self._key(session_id)
         raw = self._kept_here(key) or self._client.command("GET", key)
         try:
-            found = msgspec.json.decode(raw or b"", type=WebSession)
+            decoded = msgspec.json.decode(raw or b"", type=WebSession)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return None
         now = self._clock()
-        left_s = found.started_at + MAX_S - now
+        left_s = decoded.started_at + MAX_S - now
         if not 0 < left_s <= MAX_S:
             return None
         if self._is_due(key, now):
             # PEXPIRE never brings back a session that ended in the meantime.
             self._client.command("PEXPIRE", key, int(min(IDLE_S, left_s) * 1000))
-        return found
+        return decoded
 
     def end(self, session_id: str) -> None:
         """End a session in every process immediately."""

@@ -184,18 +184,18 @@ def _opened(path: Path) -> Iterator[tuple[int, os.stat_result]]:
             "add the first user with 'jobq web user add NAME --role admin --users FILE'"
         ) from error
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise ConfigError(f"the users file {path} is not a regular file")
-        if found.st_uid not in (os.geteuid(), 0):
+        if status.st_uid not in (os.geteuid(), 0):
             raise ConfigError(
-                f"the users file {path} belongs to {user_name(found.st_uid)}, not to you or root"
+                f"the users file {path} belongs to {user_name(status.st_uid)}, not to you or root"
             )
-        if found.st_mode & 0o077:
+        if status.st_mode & 0o077:
             raise ConfigError(
-                f"the users file {path} is open to others (mode {found.st_mode & 0o777:04o}); chmod 600 it"
+                f"the users file {path} is open to others (mode {status.st_mode & 0o777:04o}); chmod 600 it"
             )
-        yield descriptor, found
+        yield descriptor, status
     finally:
         os.close(descriptor)
 

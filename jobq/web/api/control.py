@@ -183,6 +183,6 @@ def _entry(entry: AuditEntry, source: str, call: ApiCall) -> KeptAuditEntry:
     return KeptAuditEntry.of(entry, source=source, filter=shown)
 
 
-def _listed(found: foreign.Readable[Any], at: int) -> dict[str, Any]:
-    following = cursor_text(at + foreign.MAX_ROWS) if found.more else None
-    return {"items": found.rows, "next": following, "unread": found.unread}
+def _listed(readable: foreign.Readable[Any], at: int) -> dict[str, Any]:
+    following = cursor_text(at + foreign.MAX_ROWS) if readable.more else None
+    return {"items": readable.rows, "next": following, "unread": readable.unread}

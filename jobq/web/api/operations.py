@@ -207,12 +207,12 @@ def _own_id(call: ApiCall) -> str:
 
 def _known(service: Operations, op: str) -> OperationView:
     try:
-        found = service.view(op)
+        view = service.view(op)
     except ConfigError as error:
         raise NotThereError(str(error)) from error
-    if found is None:
+    if view is None:
         raise NotThereError("no operation with this id; operations are kept for an hour")
-    return found
+    return view
 
 
 def _shown_filter(state: OperationState, call: ApiCall) -> str:

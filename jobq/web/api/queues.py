@@ -326,12 +326,12 @@ def _found(call: ApiCall, names: Sequence[str], places: Sequence[str]) -> Search
     contents = contents_of(call.request)
     try:
         with call.site.guard.scans.taken() if asked else nullcontext():
-            found: FoundRows = search.messages(
+            rows: FoundRows = search.messages(
                 call.site.client, contents, asked, names, places, call["cursor"], limits
             )
     except ValueError as error:
         raise ConfigError(f"cursor= was not returned by this list: {error}") from error
     return SearchPage(
-        items=[row_facts(row) for row in found.rows], next=found.cursor or None, looked_at=found.looked_at,
-        total=found.total, unread=found.problems,
+        items=[row_facts(row) for row in rows.rows], next=rows.cursor or None, looked_at=rows.looked_at,
+        total=rows.total, unread=rows.problems,
     )  # fmt: skip

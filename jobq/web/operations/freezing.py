@@ -64,14 +64,14 @@ class Freezer:
         names, cursor = listed_queues(self.reads).names, ""
         limits = SearchLimits(rows=1000)
         while not self.ended():
-            found = search.messages(
+            messages = search.messages(
                 self.reads, self.contents, asked, names, self.verb.places, cursor, limits
             )
-            self.state.problems |= found.problems
-            self._take(found.rows)
-            self.state.looked_at, self.state.total = found.looked_at, found.total
-            self.state.capped = self.state.number >= MAX_MESSAGES and bool(found.cursor)
-            cursor = found.cursor
+            self.state.problems |= messages.problems
+            self._take(messages.rows)
+            self.state.looked_at, self.state.total = messages.looked_at, messages.total
+            self.state.capped = self.state.number >= MAX_MESSAGES and bool(messages.cursor)
+            cursor = messages.cursor
             if not cursor or self.state.number >= MAX_MESSAGES:
                 return self._finish()
             self._save()

@@ -192,13 +192,13 @@ class OperationStore:
 
     def chunk(self, op: str, number: int) -> FrozenChunk | None:
         """One chunk; None if it is gone."""
-        found = self.client.command("HGET", self.key(op), f"c{number}")
-        return None if found is None else _decoded(found, FrozenChunk)
+        reply = self.client.command("HGET", self.key(op), f"c{number}")
+        return None if reply is None else _decoded(reply, FrozenChunk)
 
     def field(self, op: str, name: str) -> str | None:
         """Return another field of the hash."""
-        found = self.client.command("HGET", self.key(op), name)
-        return None if found is None else found.decode("utf-8", "replace")
+        reply = self.client.command("HGET", self.key(op), name)
+        return None if reply is None else reply.decode("utf-8", "replace")
 
     def letters(self, op: str, kind: str, nchunks: int) -> list[str]:
         """Return the results for the messages of each chunk: `r`, or `u` for the undo; '' for an unprocessed chunk."""
@@ -225,10 +225,10 @@ class OperationStore:
         A lock that ended and that nobody took is taken again.
         """
         key = f"{self.key(op)}:lock"
-        found = self.client.command("GET", key)
-        if found == token.encode():
+        reply = self.client.command("GET", key)
+        if reply == token.encode():
             self.client.command("PEXPIRE", key, LOCK_MS)
-        elif found or not self.client.command("SET", key, token, "NX", "PX", LOCK_MS):
+        elif reply or not self.client.command("SET", key, token, "NX", "PX", LOCK_MS):
             raise InterruptedError
 
     def unlock(self, op: str, token: str) -> None:

@@ -32,14 +32,14 @@ def dead(request: Request) -> Response:
     asked = filter_of(request, search.DEAD_KEYS)
     client, contents = site_of(request).client, contents_of(request)
     names = listed_queues(client).names
-    grouped = found = None
+    grouped = rows = None
     if not asked.error:
         if "cursor" not in request.query_params:
             grouped = dead_messages.groups(client, contents, asked.filter, names)
-        found = _rows(request, asked.filter, names)
+        rows = _rows(request, asked.filter, names)
     return render(
-        request, "dead.html", asked=asked, grouped=grouped, found=found, keys=search.DEAD_KEYS,
-        more=more_of(request, found), words=PLACE_WORDS, state=state_of_row,
+        request, "dead.html", asked=asked, grouped=grouped, found=rows, keys=search.DEAD_KEYS,
+        more=more_of(request, rows), words=PLACE_WORDS, state=state_of_row,
     )  # fmt: skip
 
 
@@ -49,12 +49,12 @@ def dead_export(request: Request) -> Response:
     asked = filter_of(request, search.DEAD_KEYS)
     with refused():
         asked.check()
-        found = _rows(
+        rows = _rows(
             request, asked.filter, listed_queues(site_of(request).client).names,
             SearchLimits(rows=MAX_EXPORTED),
         )  # fmt: skip
     headers = {"content-disposition": 'attachment; filename="dead.jsonl"'}
-    text = "".join(f"{line}\n" for line in _lines(found))
+    text = "".join(f"{line}\n" for line in _lines(rows))
     return Response(text, 200, headers, "application/jsonl; charset=utf-8")
 
 
@@ -69,13 +69,13 @@ def _rows(
         )
 
 
-def _lines(found: FoundRows) -> Iterator[str]:
-    for one in found.rows:
+def _lines(rows: FoundRows) -> Iterator[str]:
+    for one in rows.rows:
         row, arguments = one.row, one.call.arguments
         yield json.dumps({
             "queue": row.queue, "dead_id": one.dead_id, "mid": row.mid, "job": row.job, "died_at": in_utc(one.at_ms),
             "attempts": row.attempt, "crashes": row.crashes, "reason": row.error,
             "args": arguments.args if arguments else None, "kwargs": arguments.kwargs if arguments else None,
         })  # fmt: skip
-    if found.cursor:
-        yield json.dumps({"next": found.cursor, "looked_at": found.looked_at, "total": found.total})
+    if rows.cursor:
+        yield json.dumps({"next": rows.cursor, "looked_at": rows.looked_at, "total": rows.total})

@@ -175,8 +175,8 @@ def shown_arguments(
 ) -> dict[str, Any]:
     """Return arguments as JSON data, with secrets hidden."""
     shown = redactor_of(site).call(job, args, kwargs)
-    found: dict[str, Any] = json.loads(json.dumps({"args": shown.args, "kwargs": shown.kwargs}))
-    return found
+    loaded: dict[str, Any] = json.loads(json.dumps({"args": shown.args, "kwargs": shown.kwargs}))
+    return loaded
 
 
 def edited(site: Site, queue: Queue, mid: str, content: bytes, text: str) -> EditedCall:

@@ -110,12 +110,12 @@ def queue_events(request: Request) -> Response:
     name = known_queue(request)
     queue, asked = Queue(name, site_of(request).client), filter_of(request, search.EVENT_KEYS)
     cursor = request.query_params.get("cursor", "")
-    found = None
+    events = None
     if not asked.error:
         with refused():
-            found = search.events(queue, contents_of(request), asked.filter, cursor)
+            events = search.events(queue, contents_of(request), asked.filter, cursor)
     return render(
-        request, "events.html", queue=name, asked=asked, found=found, more=more_of(request, found),
+        request, "events.html", queue=name, asked=asked, found=events, more=more_of(request, events),
         keys=search.EVENT_KEYS, state=state_of_kind,
     )  # fmt: skip
 
@@ -211,11 +211,11 @@ def refused() -> Iterator[None]:
         raise HTTPException(400, str(error)) from error
 
 
-def more_of(request: Request, found: FoundRows | None) -> str:
+def more_of(request: Request, rows: FoundRows | None) -> str:
     """Return the address of the next page, '' at the end."""
-    if found is None or not found.cursor:
+    if rows is None or not rows.cursor:
         return ""
-    query = urlencode({**request.query_params, "cursor": found.cursor})
+    query = urlencode({**request.query_params, "cursor": rows.cursor})
     return f"{request.url.path}?{query}"
 
 
