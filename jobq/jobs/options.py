@@ -42,6 +42,8 @@ MAX_REDACTED, MAX_REDACTED_LENGTH = 50, 100
 MAX_ALIASES = 20
 #: Calls of a batch: a child has a few more slots, for messages that it fetches ahead.
 MAX_BATCH = 200
+#: Calls waiting in one process are kept from other processes.
+MAX_LINGER_S = 60.0
 
 
 #: Action for a call of a unique job while an equal call is live.
@@ -143,6 +145,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     typed: bool = True
     aliases: tuple[str, ...] = ()
     batch: int | None = None
+    linger: float | None = None
 
     @property
     def stores_result(self) -> bool:
@@ -199,6 +202,7 @@ _ONLY_DECLARED = frozenset(
         "typed",
         "aliases",
         "batch",
+        "linger",
     )
 )
 
@@ -437,6 +441,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "keep_logs": _duration(0.001),
     "typed": _flag,
     "batch": _whole(1, MAX_BATCH),
+    "linger": _duration(0, MAX_LINGER_S),
 }
 
 

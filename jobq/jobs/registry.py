@@ -178,11 +178,18 @@ class Declaration(Options, total=False):
     typed: bool
 
 
-class BatchDeclaration(Declaration):
+class Lingering(Declaration, total=False):
+    """Optional options for a job whose function gets many calls together; see BatchDeclaration."""
+
+    linger: Duration | None
+
+
+class BatchDeclaration(Lingering):
     """Options for a job whose function gets many calls together.
 
     Attributes:
         batch: Maximum number of calls that the function gets together, up to 200.
+        linger: With `batch`: wait this long for more calls before the function gets fewer, up to a minute.
     """
 
     batch: int
@@ -231,7 +238,7 @@ class Decorator(Generic[Kind]):
         on_dead = declared.get("on_dead")
         if on_dead is not None and not isinstance(on_dead, Job):
             declared["on_dead"] = job(name=f"{name}.on_dead", registry=registry)(on_dead)
-        kind = _kind(function, declared)
+        kind = _kind(name, function, declared)
         made: Job[..., Any] = kind(function, name, JobSettings(**declared), registry.middleware)
         registry.add(made)
         return made
@@ -251,9 +258,15 @@ def job(function: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
     return decorator if function is None else decorator(function)
 
 
-def _kind(function: Callable[..., Any], declared: Mapping[str, Any]) -> type[Job[..., Any]]:
+def _kind(
+    name: str, function: Callable[..., Any], declared: Mapping[str, Any]
+) -> type[Job[..., Any]]:
     if "batch" in declared:
         return BatchJob
+    if declared.get("linger") is not None:
+        raise ConfigError(
+            f"linger={declared['linger']:g} of {name} waits for more calls of a batch; also pass batch=…"
+        )
     return AsyncJob if inspect.iscoroutinefunction(function) else SyncJob
 
 

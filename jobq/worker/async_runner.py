@@ -25,7 +25,7 @@ from jobq.jobs.context import Call, running
 from jobq.jobs.forks import ForkedProcessError, leave
 from jobq.queue.types import Ending, Lease, Message
 from jobq.worker import logger
-from jobq.worker.batches import batch_sizes, groups
+from jobq.worker.batches import Gathering, Group, batch_sizes
 from jobq.worker.child import Child, Next, Runner
 from jobq.worker.scheduling import GATHER_S, EndingPace
 from jobq.worker.shared_state import COUNT, Control, Phase
@@ -125,6 +125,9 @@ class AsyncRunner(Runner):
         queues = [name for name, _ in settings.queues]
         # Maximum number of calls in a batch, by queue; 0 for none.
         self._batches = batch_sizes(child.executor.registry, queues)
+        # A burst ends when the queues are empty, so its batches don't wait for more calls.
+        self._gathering = Gathering(child.slots, not settings.burst)
+        self._due_alarm: asyncio.TimerHandle | None = None
         # Ended calls of running batches, from any thread.
         self._ended_calls: deque[tuple[JobRun | ThreadRun, int, Ending]] = deque()
         # Whether the loop knows that calls ended.
@@ -147,7 +150,7 @@ class AsyncRunner(Runner):
     @property
     def is_running(self) -> bool:
         """Whether a message runs, or waits until it may run alone."""
-        return bool(self._runs or self._nwaiting or self._alone)
+        return bool(self._runs or self._nwaiting or self._alone or self._gathering)
 
     @property
     def _nwaiting(self) -> int:
@@ -174,7 +177,9 @@ class AsyncRunner(Runner):
         nheld = len(self._runs) + self._nwaiting
         if any(self._batches):
             # A batch has many slots, so slots don't tell how much runs.
-            return min(nfree + freed, self._batches[index] or most - nheld) if nheld < most else 0
+            batch = self._batches[index] - len(self._gathering.slots(index))
+            wanted = max(1, batch) if self._batches[index] else most - nheld
+            return min(nfree + freed, wanted) if nheld < most else 0
         return min(nfree + freed, most - nused + freed, most - nheld)
 
     def drive(self) -> None:
@@ -242,6 +247,8 @@ class AsyncRunner(Runner):
             self._give_back([self._withdrawn.popleft() for _ in range(len(self._withdrawn))])
         if self._nwaiting and child.leaving():
             self._give_back_waiting()
+        if self._gathering and (child.leaving() or child.slots.asks(Control.QUIET)):
+            self._give_back(self._gathering.drop())
         if self._nended:
             child.context.signals.after_batch()
         self._pace.reports(self._nended, monotonic())
@@ -313,11 +320,31 @@ class AsyncRunner(Runner):
             for slot, call in calls
             if isinstance(call, Call) and call.job.settings.batch is not None
         ]
-        for group in groups(batched):
-            members = {slot: call for slot, call in group if isinstance(call, Call)}
-            slot, call = next(iter(members.items()))
+        for _, call in batched:
             self._batches[index] = max(self._batches[index], call.job.settings.batch or 0)
-            self._put_behind(StartedCall(index, slot, call, members))
+        for group in self._gathering.groups(index, batched):
+            self._put_batch_behind(index, group)
+        self._start_due_later()
+
+    def _put_batch_behind(self, index: int, group: Group) -> None:
+        members = {slot: call for slot, call in group if isinstance(call, Call)}
+        slot, call = next(iter(members.items()))
+        self._put_behind(StartedCall(index, slot, call, members))
+
+    def _start_due_later(self) -> None:
+        """Start waiting batches when their linger has passed."""
+        left_s = self._gathering.left_s()
+        if self._due_alarm is not None:
+            self._due_alarm.cancel()
+        if left_s is not None and self._loop is not None:
+            self._due_alarm = self._loop.call_later(left_s, self._start_due)
+
+    def _start_due(self) -> None:
+        for index, group in self._gathering.due():
+            self._put_batch_behind(index, group)
+        self._start_fetched()
+        self._start_due_later()
+        self._changed.set()
 
     def _put_behind(self, started_call: StartedCall) -> None:
         if started_call.call.message.ncrashes and (self._runs or self._nwaiting):
@@ -671,6 +698,7 @@ class AsyncRunner(Runner):
             for started in waiting
             for slot in started.calls or (started.slot,)
         ]
+        places += self._gathering.drop()
         with suppress(IndexError):
             while True:  # one by one, since threads take from it
                 run = self._for_threads.popleft()

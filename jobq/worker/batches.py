@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from jobq.client.clock import boot_ns
 from jobq.jobs.context import Call
 from jobq.jobs.registry import Registry
 from jobq.queue.types import Ending
+from jobq.worker.shared_state import SharedSlots
 
 #: Messages to run together, each with its slot.
 Group = list[tuple[int, Call | Ending]]
@@ -21,16 +23,60 @@ def batch_sizes(registry: Registry, queues: Sequence[str]) -> list[int]:
     return [sizes[name] for name in queues]
 
 
-def groups(messages: Iterable[tuple[int, Call | Ending]]) -> Iterator[Group]:
-    """Yield messages to run together: calls of a batch job once there are enough or at the end, others one by one."""
-    gathered: dict[str, Group] = {}
-    for slot, call in messages:
-        most = call.job.settings.batch if isinstance(call, Call) else None
-        if most is None or not isinstance(call, Call):
-            yield [(slot, call)]
-            continue
-        group = gathered.setdefault(call.job.name, [])
-        group.append((slot, call))
-        if len(group) == most:
-            yield gathered.pop(call.job.name)
-    yield from gathered.values()
+class Gathering:
+    """Waiting calls of batch jobs, until their batch is full or their job's linger has passed.
+
+    Args:
+        lingers: False runs all batches as they were fetched.
+    """
+
+    def __init__(self, slots: SharedSlots, lingers: bool) -> None:
+        self._slots, self._lingers = slots, lingers
+        # By queue and job: when its linger ends (boot_ns), and the calls.
+        self._groups: dict[tuple[int, str], tuple[int, Group]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def slots(self, index: int) -> set[int]:
+        """Return the slots of a queue's waiting calls."""
+        groups = [group for (queue, _), (_, group) in self._groups.items() if queue == index]
+        return {slot for group in groups for slot, _ in group}
+
+    def groups(self, index: int, messages: Iterable[tuple[int, Call | Ending]]) -> Iterator[Group]:
+        """Yield messages of a queue to run now: full batches of a job, batches without linger, single messages."""
+        for slot, call in messages:
+            most = call.job.settings.batch if isinstance(call, Call) else None
+            # A message with a crash on record runs alone.
+            if most is None or not isinstance(call, Call) or call.message.ncrashes:
+                yield [(slot, call)]
+                continue
+            key, linger_s = (index, call.job.name), call.job.settings.linger or 0.0
+            until = boot_ns() + (round(linger_s * 1e9) if self._lingers else 0)
+            _, group = self._groups.setdefault(key, (until, []))
+            group.append((slot, call))
+            if len(group) >= most:
+                yield self._groups.pop(key)[1]
+        yield from (group for _, group in self.due(index))
+        self._slots.reading_done()
+        for (queue, _), (until, group) in self._groups.items():
+            if queue == index:
+                self._slots.gather([slot for slot, _ in group], until)
+
+    def due(self, index: int | None = None) -> Iterator[tuple[int, Group]]:
+        """Yield the queue and the calls of batches whose linger has passed; of one queue if `index` is given."""
+        now = boot_ns()
+        keys = [key for key, (until, _) in self._groups.items() if until <= now]
+        for key in keys:
+            if index in (None, key[0]):
+                yield key[0], self._groups.pop(key)[1]
+
+    def drop(self) -> list[tuple[int, int]]:
+        """Forget all calls, for the caller to return them; return their queues and slots."""
+        dropped, self._groups = self._groups, {}
+        return [(index, slot) for (index, _), (_, group) in dropped.items() for slot, _ in group]
+
+    def left_s(self) -> float | None:
+        """Return the seconds until the next batch is due; None if no call waits."""
+        times = [until for until, _ in self._groups.values()]
+        return max(0.0, (min(times) - boot_ns()) / 1e9) if times else None

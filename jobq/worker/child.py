@@ -529,10 +529,12 @@ class Child:
         else:
             self.queues.give_back(0, self.slots.publish(0, dequeued.messages, deadline))
 
-    def sleep(self) -> None:
+    def sleep(self, at_most_s: float | None = None) -> None:
         """Wait until a message is ready, a signal comes or the supervisor is gone."""
         context, waiter = self.context, self.polling.waiter
         nap_s, behind = self.begin_nap()
+        if at_most_s is not None:
+            nap_s = min(nap_s, max(0.001, at_most_s))
         self.slots.phase = Phase.IDLE
         others = (context.plan.alive_read, context.signalled)
         waiter.wait(nap_s, others, behind, self.polling.skipped())
@@ -541,12 +543,13 @@ class Child:
         self.drain_signals()
         self.slots.phase = Phase.WORKING
 
-    def rest(self) -> None:
+    def rest(self, at_most_s: float | None = None) -> None:
         """Wait until a report may be repeated, a signal comes or the supervisor is gone."""
         context = self.context
         self.slots.phase = Phase.IDLE
         files = [context.plan.alive_read, context.signalled]
-        select.select(files, [], [], self.queues.report_wait_s())
+        waits = (self.queues.report_wait_s(), at_most_s)
+        select.select(files, [], [], min((s for s in waits if s is not None), default=None))
         self.drain_signals()
         self.slots.phase = Phase.WORKING
 

@@ -58,9 +58,8 @@ class ChildExit(NamedTuple):
         """Describe the held messages, such as `1 running and 12 waiting`, and the unreported endings."""
         states = [held.state for held in self.held]
         ended = states.count(SlotState.ENDED)
-        known = (
-            f"{states.count(SlotState.RUNNING)} running and {states.count(SlotState.HELD)} waiting"
-        )
+        nwaiting = states.count(SlotState.HELD) + states.count(SlotState.GATHERING)
+        known = f"{states.count(SlotState.RUNNING)} running and {nwaiting} waiting"
         return known + (f", {ended} just ended" if ended else "")
 
     @property

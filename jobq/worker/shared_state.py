@@ -54,7 +54,7 @@ class SlotState(IntEnum):
     """State of a message.
 
     REPORTING: it ended, and the server must know before anything else runs. ENDED: it ended plainly, the supervisor
-    can report it. TAKEN: the process that took it gives it back.
+    can report it. TAKEN: the process that took it gives it back. GATHERING: it waits for other calls of its batch.
     """
 
     FREE = 0
@@ -63,6 +63,7 @@ class SlotState(IntEnum):
     ENDED = 3
     REPORTING = 4
     TAKEN = 5
+    GATHERING = 6
 
 
 class HeldMessage(NamedTuple):
@@ -81,8 +82,9 @@ class HeldMessage(NamedTuple):
 
 
 # Plain numbers: an enum's members cost more on each job's path.
-_FREE, _HELD, _RUNNING, _ENDED, _REPORTING, _TAKEN = map(int, SlotState)
-_HOLDING = frozenset((_HELD, _RUNNING, _ENDED, _REPORTING))
+_FREE, _HELD, _RUNNING, _ENDED, _REPORTING, _TAKEN, _GATHERING = map(int, SlotState)
+_HOLDING = frozenset((_HELD, _RUNNING, _ENDED, _REPORTING, _GATHERING))
+_UNSTARTED = (_HELD, _GATHERING)
 _ALL_FREE, _ALL_HELD = bytes(COUNT), bytes([_HELD]) * COUNT
 
 #: The supervisor has taken what a dequeue hands out.
@@ -100,7 +102,7 @@ _LOOK_AT = 9  # when the main thread's timer is due (boot_ns)
 _AGAIN_AT = (
     10  # deadline until which a burst waits for retries (boot_ns); the next child takes it over
 )
-_HARD = 32  # per slot: when the supervisor kills the child (boot_ns), 0 for never
+_HARD = 32  # per slot: when the supervisor kills the child (boot_ns), 0 for never, or when a gathering ends
 _UNTIL = _HARD + COUNT  # per slot: lease deadline, boot_ns
 _SINCE = _UNTIL + COUNT  # per slot: when its job started, boot_ns
 # Bytes.
@@ -258,7 +260,8 @@ class SharedSlots:
             now = boot_ns()
             if not in_thread:
                 words[_SUSPECT] = 0
-            if states[slot] != _HELD or self._lost[slot] or now >= words[_UNTIL + slot]:
+            is_lost = self._lost[slot] or now >= words[_UNTIL + slot]
+            if states[slot] not in _UNSTARTED or is_lost:
                 return False
             words[_STARTED_AT] = words[_SINCE + slot] = now
             words[_HARD + slot] = now + round(kill_after_s * 1e9) if kill_after_s else 0
@@ -267,6 +270,14 @@ class SharedSlots:
             return True
         finally:
             self._release()
+
+    def gather(self, slots: Iterable[int], until: int) -> None:
+        """Let unstarted messages wait for others until a time (boot_ns). Until then the supervisor leaves them here."""
+        with self._lock:
+            for slot in slots:
+                if self._states[slot] in _UNSTARTED:
+                    self._states[slot] = _GATHERING
+                    self._words[_HARD + slot] = until
 
     def note_again(self, at: int) -> None:
         """Record that an ended message runs again by `at` (boot_ns), even if this child is replaced before."""
@@ -300,11 +311,11 @@ class SharedSlots:
         with self._lock:
             for slot in slots:
                 state = self._states[slot]
-                if state == _HELD:
+                if state in _UNSTARTED:
                     held = self._read(slot, state)
                     leases[slot] = Lease(held.mid, held.token)
                     self._states[slot] = _TAKEN
-                if state in (_HELD, _TAKEN):
+                if state in (*_UNSTARTED, _TAKEN):
                     unstarted.append(slot)
         return unstarted, leases
 
@@ -366,7 +377,8 @@ class SharedSlots:
     @property
     def nwaiting(self) -> int:
         """Number of unstarted messages."""
-        return bytes(self._states).count(_HELD)
+        states = bytes(self._states)
+        return states.count(_HELD) + states.count(_GATHERING)
 
     def ran_ns(self) -> int:
         """Time since the last job started, 0 before the first."""
@@ -415,12 +427,17 @@ class SharedSlots:
         if not self._lock.acquire(block=False):
             return []
         try:
-            taken = [held for held in self.held() if held.state == _HELD]
+            taken = [held for held in self.held() if self._may_take(held)]
             for held in taken:
                 self._states[held.slot] = _TAKEN
         finally:
             self._lock.release()
         return taken
+
+    def _may_take(self, held: HeldMessage) -> bool:
+        if held.state == _GATHERING:
+            return self._words[_HARD + held.slot] < boot_ns()
+        return held.state == _HELD
 
     def claim_fetch(self) -> tuple[int, str, frozenset[str]] | None:
         """Take the messages of a dequeue whose reply the child doesn't read.

@@ -9,9 +9,10 @@ from time import monotonic
 from jobq.errors import JobAborted
 from jobq.jobs.context import Call
 from jobq.queue.types import Ending, Message
-from jobq.worker.batches import Group, batch_sizes, groups
+from jobq.worker.batches import Gathering, Group, batch_sizes
 from jobq.worker.child import Child, Next, Runner
 from jobq.worker.scheduling import BatchSize
+from jobq.worker.shared_state import Control
 from jobq.worker.timers import kill_after_s
 
 #: The next batch is fetched while the last jobs of a batch run, if there are so many and they are so short.
@@ -28,6 +29,8 @@ class SyncRunner(Runner):
     def __init__(self, child: Child) -> None:
         self._child = child
         settings = child.settings
+        # A burst ends when the queues are empty, so its batches don't wait for more calls.
+        self._gathering = Gathering(child.slots, not settings.burst)
         queues = [name for name, _ in settings.queues]
         self._sizes = [
             BatchSize(settings.prefetch, settings.prefetch_s, number)
@@ -36,8 +39,8 @@ class SyncRunner(Runner):
 
     @property
     def is_running(self) -> bool:
-        """Return False, because nothing runs between batches."""
-        return False
+        """Whether calls wait for others of their batch; nothing runs between fetches."""
+        return bool(self._gathering)
 
     @property
     def nuncounted(self) -> int:
@@ -49,13 +52,16 @@ class SyncRunner(Runner):
         child = self._child
         while (following := child.turn()) is not Next.END:
             if following is Next.SLEEP:
-                child.sleep()
+                child.sleep(self._gathering.left_s())
             elif following is Next.WAIT:
-                child.rest()
+                child.rest(self._gathering.left_s())
 
     def room(self, index: int, freed: int = 0) -> int:
         """Number of messages to fetch: as many as ran in the previous interval, at most the free slots."""
-        return min(self._sizes[index].size, self._child.slots.nfree + freed)
+        size = self._sizes[index].size
+        if self._gathering:
+            size = max(1, size - len(self._gathering.slots(index)))
+        return min(size, self._child.slots.nfree + freed)
 
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
         """Run the batch, and return unstarted messages."""
@@ -84,17 +90,17 @@ class SyncRunner(Runner):
             waits = child.queues.ended(index, slot, ending) or nran == len(messages)
             if not (waits or child.report()):
                 break
-        self._ran(index, slots, nran, began)
+        self._ran(index, nran, began, slots if nran < len(slots) else ())
 
-    def _ran(self, index: int, slots: Sequence[int], nran: int, began: float) -> None:
-        """Record that `nran` of these messages were started, and return the others."""
+    def _ran(self, index: int, nran: int, began: float, unstarted: Sequence[int]) -> None:
+        """Record that `nran` messages were started, and return the unstarted messages among these."""
         child = self._child
         child.context.signals.after_batch()
         child.slots.count_finished(nran)
         self._sizes[index].ran(max(1, nran), monotonic() - began)
-        if nran < len(slots):
+        if unstarted:
             child.report()
-            child.queues.give_back(index, slots)
+            child.queues.give_back(index, unstarted)
 
     def _begin_batches(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
         """Run the messages of a queue with a batch job: its calls together, and other jobs one by one."""
@@ -103,28 +109,32 @@ class SyncRunner(Runner):
             (slot, child.resolve(slot, index, message))
             for slot, message in zip(slots, messages, strict=True)
         )
-        for group in groups(resolved):
+        left = set(slots)
+        for group in self._gathering.groups(index, resolved):
+            left.update(slot for slot, _ in group)
             if child.draining:
                 break
-            nran += self._run_group(index, group)
+            started = self._run_group(index, group)
+            nran += len(started)
+            left.difference_update(started)
             if child.queues.has_unsafe_endings() and not child.report():
                 break
-        self._ran(index, slots, nran, began)
+        self._ran(index, nran, began, sorted(left - self._gathering.slots(index)))
 
-    def _run_group(self, index: int, group: Group) -> int:
-        """Run calls of a batch job, or any single message; return how many were started."""
+    def _run_group(self, index: int, group: Group) -> Sequence[int]:
+        """Run calls of a batch job, or any single message; return the slots of started messages."""
         child, first = self._child, group[0][1]
         limit_s = kill_after_s(first.job) if isinstance(first, Call) else None
         started = [(slot, call) for slot, call in group if child.slots.start(slot, limit_s)]
         calls = {slot: call for slot, call in started if isinstance(call, Call)}
         if calls and next(iter(calls.values())).job.settings.batch is not None:
             self._run_calls(index, calls)
-            return len(started)
+            return list(calls)
         for slot, call in started:
             ending = self._run(index, slot, call) if isinstance(call, Call) else call
             if ending is not None:
                 child.queues.ended(index, slot, ending)
-        return len(started)
+        return [slot for slot, _ in started]
 
     def _run_calls(self, index: int, calls: Mapping[int, Call]) -> None:
         """Run started calls of a batch job, by slot. Their endings are kept for the next report."""
@@ -168,7 +178,21 @@ class SyncRunner(Runner):
             return None
 
     def reported(self) -> None:
-        """Do nothing: the main loop never waits for a report."""
+        """Run the batches whose linger has passed. Return all waiting calls once this child stops fetching."""
+        child = self._child
+        if not self._gathering:
+            return
+        if child.leaving() or child.slots.asks(Control.QUIET):
+            for index, slot in self._gathering.drop():
+                child.queues.give_back(index, (slot,))
+            return
+        for index, group in self._gathering.due():
+            started = self._run_group(index, group)
+            child.slots.count_finished(len(started))
+            unstarted = [slot for slot, _ in group if slot not in started]
+            if unstarted:
+                child.queues.give_back(index, unstarted)
+            child.report_unsafe()
 
     def soft_timeout(self, seconds: float) -> AbstractContextManager[None]:
         """Interrupt with a signal, because only the main thread runs jobs."""

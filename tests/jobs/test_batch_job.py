@@ -88,6 +88,7 @@ def test_direct_call_takes_calls_of_its_arguments(registry: Registry):
     [
         ({"batch": 0}, "batch=0 is out of range; use a whole number from 1 to 200"),
         ({"batch": 201}, "batch=201 is out of range"),
+        ({"linger": "2m"}, "linger"),
         ({"batch": True}, "batch=True is out of range"),
         ({"key": "customer"}, "key='customer' of mails.send and batch=10"),
         ({"keep_logs": 60}, "keep_logs=60"),
@@ -124,7 +125,12 @@ def test_function_is_refused_unless_it_takes_calls(registry: Registry):
             declared(registry, function)
 
 
-@pytest.mark.parametrize("option", ["timeout", "hard_timeout", "key", "batch"])
+def test_linger_needs_a_batch(registry: Registry):
+    with pytest.raises(ConfigError, match=r"linger=1 of mails.send .* also pass batch="):
+        jobq.job(name="mails.send", linger="1s", registry=registry)(lambda: None)
+
+
+@pytest.mark.parametrize("option", ["timeout", "hard_timeout", "key", "batch", "linger"])
 def test_option_of_the_function_is_refused_for_one_message(registry: Registry, option: str):
     made = declared(registry, lambda calls: None)
     with pytest.raises(ConfigError, match=option):

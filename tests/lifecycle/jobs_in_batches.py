@@ -101,3 +101,27 @@ async def akills_together(calls: Calls[str, str]) -> None:
     """Run `kills_together` on the event loop."""
     await asyncio.sleep(0.001)
     kills_together.function(calls)
+
+
+@job(name="lingers", **{**HERE, "batch": 3, "linger": 0.2})
+def lingers(calls: Calls[str, str]) -> None:
+    """Gets fewer than three calls after a moment."""
+    note_all(calls, "start")
+
+
+@job(name="waits_for_three", **{**HERE, "batch": 3, "linger": 60})
+def waits_for_three(calls: Calls[str, str]) -> None:
+    """Gets three calls together."""
+    note_all(calls, "start")
+
+
+@ajob(name="alingers", **{**HERE, "batch": 3, "linger": 0.2})
+async def alingers(calls: Calls[str, str]) -> None:
+    """Run `lingers` on the event loop."""
+    note_all(calls, "start")
+
+
+@ajob(name="awaits_for_three", **{**HERE, "batch": 3, "linger": 60})
+async def awaits_for_three(calls: Calls[str, str]) -> None:
+    """Run `waits_for_three` on the event loop."""
+    note_all(calls, "start")

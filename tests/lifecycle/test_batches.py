@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -152,3 +153,51 @@ def test_other_jobs_run_next_to_a_batch_and_in_the_places_of_its_ended_calls(
     assert sorted(line["name"] for line in ledger.lines("start")) == sorted(batch)
     assert len(ledger.lines("end")) == len(quick)
     assert not queue.admin.dead() and queue.admin.fsck() == []
+
+
+@IN_EACH
+def test_calls_wait_for_others_until_their_batch_is_full_or_their_linger_has_passed(
+    queue, start, send, ledger, kind, options
+):
+    worker = start("--processes", "1", *options, module=MODULE)
+    for name in ("a", "b"):
+        send(f"{kind}waits_for_three", name)
+    until(lambda: all(queue.status(name).word == "locked" for name in ("a", "b")))
+    send(f"{kind}lingers", "alone")
+    until(lambda: ledger.lines("start", "alone"))
+    assert [line["batch"] for line in ledger.lines("start")] == [["alone"]]
+    send(f"{kind}waits_for_three", "c")
+    until(lambda: queue.admin.counts().messages == 0)
+    assert {tuple(line["batch"]) for line in ledger.lines("start")} == {("alone",), ("a", "b", "c")}
+    assert worker.stop() == 0
+
+
+@pytest.mark.long
+@IN_EACH
+def test_waiting_calls_are_returned_uncharged_by_a_stop_and_after_a_death(
+    queue, start, send, ledger, kind, options
+):
+    names = ("a", "b")
+    for name in names:
+        send(f"{kind}waits_for_three", name)
+    worker = start("--processes", "1", *options, module=MODULE)
+    until(lambda: all(queue.status(name).word == "locked" for name in names))
+    [child] = worker.children()
+    os.kill(child, signal.SIGKILL)
+    until(lambda: worker.children() not in ([], [child]))
+    until(lambda: all(queue.status(name).word == "locked" for name in names))
+    assert worker.stop() == 0
+    left = [queue.status(name) for name in names]
+    assert [(one.word, one.attempts, one.ncrashes) for one in left] == [("queued", 0, 0)] * 2
+    assert not ledger.lines("start")
+
+
+@pytest.mark.long
+@pytest.mark.main_thread
+def test_waiting_calls_run_in_time_when_a_child_may_fetch_no_more(queue, start, send, ledger):
+    for name in ("a", "b"):
+        send("lingers", name)
+    worker = start("--processes", "1", "--max-jobs", "2", module=MODULE)
+    until(lambda: queue.admin.counts().messages == 0)
+    assert {tuple(line["batch"]) for line in ledger.lines("start")} == {("a", "b")}
+    assert worker.stop() == 0

@@ -202,7 +202,7 @@ async def main() -> None:
     assert_type(await (await flow.astart()).aresult(stats), str)
 
 
-@job(queue="mail", batch=100, retries=3)
+@job(queue="mail", batch=100, linger="1s", retries=3)
 def send_all(calls: Calls[str, int]) -> None:
     for at, call in enumerate(calls):
         assert_type(call.mid, str)

@@ -102,3 +102,4 @@ send_all.enqueue("a")  # E
 send_all("a", 1)  # E
 job(batch="ten")  # E
 job(batch=10)(add)  # E
+job(linger="1s")  # E

@@ -1,0 +1,100 @@
+"""Which messages of a fetch run together, and which wait for others."""
+
+from __future__ import annotations
+
+import pytest
+
+import jobq
+from jobq.client.clock import boot_ns
+from jobq.jobs.context import Call
+from jobq.jobs.registry import Registry
+from jobq.queue.types import Ending, Message
+from jobq.worker import batches
+from jobq.worker.batches import Gathering, batch_sizes
+from jobq.worker.shared_state import NEVER, SharedSlots, SlotState
+
+
+@pytest.fixture
+def slots():
+    return SharedSlots()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time, in seconds after the start."""
+    began = boot_ns()
+    now = [0.0]
+    monkeypatch.setattr(batches, "boot_ns", lambda: began + round(now[0] * 1e9))
+    return now
+
+
+def a_job(**options):
+    options = {"name": "j", "registry": Registry(), **options}
+    return jobq.job(**options)(lambda calls: None)
+
+
+def held(slots, job, count, ncrashes=0):
+    """Fetch calls of a job; return them with their slots."""
+    messages = [Message(f"m{n}", b"", 1, ncrashes, 1, "g", f"t{n}", 0) for n in range(count)]
+    calls = [Call(job, message, "low", [], {}, {}, 0) for message in messages]
+    return list(zip(slots.publish(0, messages, NEVER), calls))
+
+
+def sizes(groups):
+    return [len(group) for group in groups]
+
+
+def test_full_batches_run_and_the_rest_waits_for_the_linger(slots, clock):
+    gathering, job = Gathering(slots, True), a_job(batch=3, linger=5)
+    assert sizes(gathering.groups(0, held(slots, job, 7))) == [3, 3]
+    assert (bool(gathering), gathering.slots(0), gathering.left_s()) == (True, {6}, 5)
+    assert [one.state for one in slots.held()][6] == SlotState.GATHERING
+    clock[0] = 4
+    assert sizes(gathering.groups(0, held(slots, job, 1))) == []
+    assert list(gathering.due()) == []
+    clock[0] = 5
+    [(index, group)] = gathering.due()
+    assert (index, len(group), bool(gathering)) == (0, 2, False)
+    assert all(slots.start(slot) for slot, _ in group)
+
+
+def test_batch_runs_as_fetched_without_linger_and_in_a_burst(slots):
+    for gathering, job in (
+        (Gathering(slots, True), a_job(batch=3)),
+        (Gathering(slots, False), a_job(batch=3, linger=5)),
+    ):
+        assert sizes(gathering.groups(0, held(slots, job, 4))) == [3, 1]
+        assert not gathering
+
+
+def test_other_messages_and_crashed_calls_run_alone(slots):
+    gathering, job = Gathering(slots, True), a_job(batch=3, linger=5)
+    crashed = held(slots, job, 1, ncrashes=1)
+    single = held(slots, jobq.job(name="s", registry=Registry())(lambda: None), 1)
+    ended = [(9, Ending(mid="m", token="t"))]
+    assert sizes(gathering.groups(0, [*crashed, *single, *ended])) == [1, 1, 1]
+    assert not gathering
+
+
+def test_dropped_calls_can_be_withdrawn(slots):
+    gathering, job = Gathering(slots, True), a_job(batch=3, linger=5)
+    list(gathering.groups(2, held(slots, job, 2)))
+    assert gathering.drop() == [(2, 0), (2, 1)]
+    unstarted, leases = slots.withdraw([0, 1])
+    assert (unstarted, len(leases), bool(gathering)) == ([0, 1], 2, False)
+
+
+def test_supervisor_takes_waiting_calls_only_after_their_linger(slots):
+    job = a_job(batch=3, linger=5)
+    places = [slot for slot, _ in held(slots, job, 3)]
+    slots.gather(places[:1], boot_ns() + 10**12)
+    slots.gather(places[1:2], boot_ns() - 1)
+    assert slots.nwaiting == 3
+    assert [one.slot for one in slots.take_back()] == places[1:]
+
+
+def test_largest_batch_of_a_queue_counts():
+    registry = Registry()
+    for number, queue in ((10, "a"), (30, "a"), (5, "b")):
+        a_job(name=f"{queue}{number}", batch=number, queue=queue, registry=registry)
+    assert batch_sizes(registry, ["b", "a", "c"]) == [5, 30, 0]
