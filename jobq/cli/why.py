@@ -65,7 +65,8 @@ def workers(session: Session, queues: str | None) -> None:
     state: working, quiet (fetches no new messages), leaving, lost (no heartbeat for a lease plus 5 seconds; its
     messages are returned), or damaged (another program wrote the entry). busy: running jobs of all slots. Workers
     report this every third of a lease, 5 seconds by default, so short jobs may be missing. usually: the 95th
-    percentile of the job's latest run times. An entry of a lost worker is removed after an hour.
+    percentile of the job's latest run times. An entry of a lost worker is removed after an hour. Running jobs are
+    listed of workers that aren't lost.
 
     Below the tables stands what needs attention, the cause before its symptoms, with what to do.
     """
@@ -82,7 +83,8 @@ def workers(session: Session, queues: str | None) -> None:
     session.say_all(map(_for_people, records), WORKERS)
     runs: list[RunningMessage] = []
     with session.tolerating("running jobs", "list of"):
-        runs = runs_of(client, children)
+        live = {worker.name for worker in shown if worker.is_live(now_ms)}
+        runs = runs_of(client, {name: children[name] for name in children if name in live})
     for line in ["", *session.lines([_run_row(run, now_ms) for run in runs], JOBS)] if runs else ():
         click.echo(line)
     chosen = sorted({name for one in shown for name in one.queues}) if queues else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from jobq.durations import counted, lasting, listed
-from jobq.events import Event
+from jobq.events import CRASH, Event
 from jobq.observe.runs import RunningMessage
 from jobq.observe.why import ENDED, FRESH_MS, ServerFacts
 from jobq.queue.presence import WorkerEntry
@@ -62,6 +62,7 @@ class QueueFacts(NamedTuple):
         longest: The longest-running message.
         crashes: Latest crashes, latest first, with those of which a message died.
         last_kinds: Crashed message -> the kind of its latest event.
+        deleted: Crashed messages that the queue no longer has, and that didn't finish.
     """
 
     counts: Counts
@@ -71,6 +72,7 @@ class QueueFacts(NamedTuple):
     crashes: Sequence[Event] = ()
     starts_per_s: float | None = None
     last_kinds: Mapping[str, str] = {}
+    deleted: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -146,9 +148,19 @@ def _unread(situation: Situation) -> Iterator[Incident]:
 
 
 def _lost(situation: Situation) -> Iterator[Incident]:
+    """Yield lost workers that nobody replaces."""
+    yield from _lost_hosts(situation, 0)
+
+
+def _lost_but_replaced(situation: Situation) -> Iterator[Incident]:
+    """Yield workers lost a short time ago, whose queues have other workers: these may be too few."""
+    yield from _lost_hosts(situation, 1)
+
+
+def _lost_hosts(situation: Situation, rank: int) -> Iterator[Incident]:
     by_host: dict[str, list[WorkerEntry]] = defaultdict(list)
     for worker in situation.lost():
-        if _is_urgent(situation, worker):
+        if _rank_of_lost(situation, worker) == rank:
             by_host[worker.host].append(worker)
     for host, workers in by_host.items():
         yield _lost_host(situation, host, workers)
@@ -156,17 +168,18 @@ def _lost(situation: Situation) -> Iterator[Incident]:
 
 def _lost_before(situation: Situation) -> Iterator[Incident]:
     for worker in situation.lost():
-        if not _is_urgent(situation, worker):
+        if _rank_of_lost(situation, worker) > 1:
             yield _lost_host(situation, worker.host, [worker], explains=False)
 
 
-def _is_urgent(situation: Situation, worker: WorkerEntry) -> bool:
-    unserved = any(
-        situation.queues[queue].counts.ready and not situation.live(queue)
-        for queue in worker.queues
-        if queue in situation.queues
-    )
-    return unserved or situation.now_ms - worker.seen_at < FRESH_MS
+def _rank_of_lost(situation: Situation, worker: WorkerEntry) -> int:
+    """Return 0 if messages need it back, 1 if others serve its queues, 2 if it was lost long ago."""
+    unserved = [queue for queue in worker.queues if not situation.live(queue)]
+    facts = [situation.queues[queue] for queue in unserved if queue in situation.queues]
+    is_fresh = situation.now_ms - worker.seen_at < FRESH_MS
+    if any(one.counts.ready for one in facts) or (is_fresh and unserved):
+        return 0
+    return 1 if is_fresh else 2
 
 
 def _lost_host(
@@ -244,11 +257,14 @@ def _poison(situation: Situation) -> Iterator[Incident]:
             if len(crashes) == 1:
                 continue
             mids = list(dict.fromkeys(crash.mid for crash in crashes))
+            if facts.deleted.issuperset(mids):
+                continue  # an operator took care of it
             text = (
                 f"job {job or '(unknown)'} of queue {queue} kills its worker processes: "
                 f"{len(crashes):,} crashes in {lasting(CRASHES_MS / 1000)}, of {listed(mids, 3)}"
             )
             error = crashes[0].error.partition("\n")[0][:200].strip()
+            error = "" if error == CRASH else error
             mid, remedy = _of_crashed(facts, mids)
             yield Incident(
                 "poison", f"{job or 'A job'} kills its processes", f"{text}{': ' * bool(error)}{error}",
@@ -286,13 +302,21 @@ def _stuck(situation: Situation) -> Iterator[Incident]:
             continue
         if longest.is_stuck(situation.now_ms):
             text = (
-                f"queue {queue} is blocked by {longest.sentence(situation.now_ms)}; {busy:,} of {slots:,} slots are "
+                f"queue {queue} is blocked: {longest.sentence(situation.now_ms)}; {busy:,} of {slots:,} slots are "
                 f"busy, {facts.counts.ready:,} ready"
             )
+            remedy = f"jobq control dump {longest.worker} shows where it hangs; jobq cancel {longest.mid} stops it"
+            worker = next(
+                (one for one in situation.live(queue) if one.name == longest.worker), None
+            )
+            if worker is not None and worker.is_silent(situation.now_ms):
+                text += f". The worker has been silent for {situation.ago(worker.seen_at)}"
+                remedy = (
+                    f"check whether {f'host {worker.host}' if worker.host else 'its host'} is up"
+                )
             yield Incident(
-                "stuck", f"{longest.job or longest.mid} blocks {queue}", text,
-                f"jobq control dump {longest.worker} shows where it hangs; jobq cancel {longest.mid} stops it",
-                (queue,), longest.worker, longest.job, longest.mid,
+                "stuck", f"{longest.job or longest.mid} blocks {queue}", text, remedy, (queue,),
+                longest.worker, longest.job, longest.mid,
             )  # fmt: skip
 
 
@@ -353,5 +377,5 @@ def _backlog(situation: Situation) -> Iterator[Incident]:
 #: before it explains the same queue.
 _RULES: tuple[tuple[Callable[[Situation], Iterator[Incident]], bool], ...] = (
     (_server, False), (_unread, False), (_lost, False), (_unknown, False), (_poison, False), (_paused, False),
-    (_stuck, False), (_unserved, True), (_backlog, True), (_lost_before, False),
+    (_stuck, False), (_lost_but_replaced, False), (_unserved, True), (_backlog, True), (_lost_before, False),
 )  # fmt: skip

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import ScriptCall
 from jobq.client.pipelining import Read, read_together, run_each
-from jobq.errors import JobqError, UnavailableError
+from jobq.errors import ConfigError, JobqError, UnavailableError
 from jobq.events import ATTEMPTS, Event
 from jobq.jobs.envelope import head_enqueued_at
+from jobq.jobs.states import state_word
 from jobq.observe.facts import (
     MIN_RATE_MS,
     RATE_MS,
@@ -35,7 +37,7 @@ from jobq.queue import keys, presence
 from jobq.queue.directory import queue_names
 from jobq.queue.presence import ChildEntry, WorkerEntry
 from jobq.queue.queue import Queue
-from jobq.queue.types import Sample, text_of
+from jobq.queue.types import Sample, Status, text_of
 
 #: Maximum number of queues to read events and messages of, largest first; and events per queue.
 MAX_QUEUES, EVENTS_OF_EACH = 30, 200
@@ -108,15 +110,15 @@ def situation_of(
     )
     unknown = unknown_jobs(client, {name: samples[name] for name in queues})
     names = presence.job_names_in(digests, known.get("jobs") or [None] * len(digests))
+    facts = {
+        name: _facts(
+            name, sample, now_ms, _events(known.get(f"events {name}") or ()), unknown.get(name, {}), jobs,
+            longest.get(name),
+        )
+        for name, sample in samples.items()
+    }  # fmt: skip
     return Situation(
-        now_ms, _server(client, known), workers,
-        {
-            name: _facts(
-                name, sample, now_ms, _events(known.get(f"events {name}") or ()), unknown.get(name, {}), jobs,
-                longest.get(name),
-            )
-            for name, sample in samples.items()
-        },
+        now_ms, _server(client, known), workers, _with_deleted(client, queues, facts),
         {digest: jobs for digest, jobs in names.items() if jobs is not None},
         {name: sum(len(child.running) for child in children or ()) for name, children in running.items()},
     )  # fmt: skip
@@ -180,6 +182,25 @@ def _facts(
         unknown, longest, [event for event in events if event.is_crash],
         _rate(events, now_ms) if sample.records_attempts else None, _last_kinds(events),
     )  # fmt: skip
+
+
+def _with_deleted(
+    client: Client, queues: Mapping[str, Queue], facts: Mapping[str, QueueFacts]
+) -> dict[str, QueueFacts]:
+    """Ask which crashed messages are no longer there, such as purged ones. No round trip without crashes."""
+    calls: dict[tuple[str, str], ScriptCall[Status]] = {}
+    for name, queue in queues.items():
+        for mid in dict.fromkeys(crash.mid for crash in facts[name].crashes):
+            if facts[name].last_kinds.get(mid) != "done" and len(calls) < PER_CALL:
+                with suppress(ConfigError):  # another program wrote that event
+                    calls[name, mid] = queue.status_call(mid)
+    deleted: dict[str, set[str]] = {}
+    for (name, mid), reply in zip(calls, run_each(client, list(calls.values())), strict=True):
+        if isinstance(reply, Status) and state_word(reply) in ("done", "unknown"):
+            deleted.setdefault(name, set()).add(mid)
+    return {
+        name: one._replace(deleted=frozenset(deleted.get(name, ()))) for name, one in facts.items()
+    }
 
 
 def _last_kinds(events: Sequence[Event]) -> dict[str, str]:

@@ -252,10 +252,13 @@ def _dead(facts: MessageFacts) -> Reason:
         return Reason("dead", "dead", f"jobq dead show {facts.mid}")
     after = f" after {counted(dead.attempts, 'attempt')}" if dead.attempts > 0 else ""
     first = _first_line(dead.reason)
-    return Reason(
-        "dead", f"dead for {facts.since(dead.died_at)}{after}{': ' if first else ''}{first}",
-        f"jobq dead show {facts.mid}, then jobq dead revive {facts.mid}",
-    )  # fmt: skip
+    remedy = f"jobq dead show {facts.mid}, then jobq dead revive {facts.mid}"
+    if facts.last is not None and facts.last.is_crash:
+        remedy += (
+            f", once the job no longer kills its process; jobq dead purge {facts.mid} deletes it"
+        )
+    text = f"dead for {facts.since(dead.died_at)}{after}{': ' if first else ''}{first}"
+    return Reason("dead", text, remedy)
 
 
 def _running(facts: MessageFacts) -> Iterator[Reason]:
@@ -481,7 +484,13 @@ def _behind(facts: MessageFacts) -> Iterator[Reason]:
 def _why_busy(facts: MessageFacts, all_busy: bool) -> Iterator[Reason]:
     """Yield causes that fewer processes would not have: a run that doesn't end, or a lost worker."""
     longest, lost = facts.longest, facts.lost
-    if all_busy and longest is not None and longest.is_stuck(facts.now_ms):
+    silent = [worker.name for worker in facts.live if worker.is_silent(facts.now_ms)]
+    if (
+        all_busy
+        and longest is not None
+        and longest.is_stuck(facts.now_ms)
+        and longest.worker not in silent
+    ):
         remedy = (
             f"jobq control dump {longest.worker} shows where it hangs; jobq cancel {longest.mid} stops it; "
             f"jobq running {facts.queue} lists all"

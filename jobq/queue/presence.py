@@ -111,6 +111,10 @@ class WorkerEntry(NamedTuple):
         """Whether it counts as working: until a lease after its last heartbeat, when its messages come back."""
         return not self.damaged and now_ms - self.seen_at < self.lease_ms + LATE_MS
 
+    def is_silent(self, now_ms: int) -> bool:
+        """Whether no heartbeat came for a whole lease, after which other workers take over its messages."""
+        return now_ms - self.seen_at > self.lease_ms
+
     def is_lost(self, now_ms: int) -> bool:
         """Whether it disappeared without leaving, within the last hour."""
         return not self.damaged and not self.is_live(now_ms) and now_ms - self.seen_at < KEPT_MS

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from jobq.client.connection import Client, connect
-from jobq.events import attempt_record
+from jobq.events import CRASH, attempt_record
 from jobq.jobs.codec import encode
 from jobq.queue import presence
 from jobq.queue.presence import LATE_MS, ChildEntry, RunningJob
@@ -26,7 +26,6 @@ __all__ = ["visit"]
 LEASE_MS = 15_000
 SECOND = 1_000
 JOB = "shop.mail.send"
-CRASH = "jobq.errors.WorkerCrash: killed by signal 9 (SIGKILL)"
 
 
 class Night:
@@ -69,7 +68,8 @@ class Night:
         self, messages: list[Message], outcome: OutcomeWord, ran_ms: int = 2_000, error: str = ""
     ) -> None:
         """End the given attempts."""
-        record = attempt_record(JOB, 1, 10, ran_ms * 1_000, 0, 0, "web-1:7", error, "f0")
+        mark = "" if error == CRASH else "f0"
+        record = attempt_record(JOB, 1, 10, ran_ms * 1_000, 0, 0, "web-1:7", error, mark)
         self.mails.finish([
             Ending(mid=one.mid, token=one.token, outcome=outcome, record=record, backoff=0) for one in messages
         ])  # fmt: skip
@@ -183,6 +183,46 @@ def test_first_finding_is_the_cause_when_it_can_be_seen(
                 assert "add processes" not in text and "faster than they are processed" not in text
     finally:
         redis.config_set("maxmemory", 0)
+
+
+def test_crashes_are_no_finding_when_their_message_was_cancelled(night: Night, cli: Any) -> None:
+    cause = poison(night)
+    lines = cli("queues").out.splitlines()
+    assert next(line for line in lines if cause in line).endswith("of m0")
+    night.mails.cancel("m0")
+    assert cause not in cli("queues").out
+
+
+def test_dead_message_is_not_to_be_revived_at_once_when_it_killed_its_process(
+    night: Night, cli: Any
+) -> None:
+    night.enqueue("m0")
+    for _ in range(3):
+        night.end(night.take(1), "crashed", error=CRASH)
+    assert "once the job no longer kills its process" in cli("why", "m0").out
+
+
+def test_lost_worker_comes_below_the_cause_when_another_serves_its_queue(
+    night: Night, cli: Any
+) -> None:
+    night.worker("web-7:9", running=(("m0", night.now),))
+    night.later(LEASE_MS + LATE_MS)
+    cause = renamed(night)
+    out = cli("workers").out
+    assert cause in first_below(out) and "web-7:9 on host web-7" in out
+    assert "m0" not in out
+
+
+def test_blocked_queue_says_that_its_worker_is_silent_when_a_lease_passed(
+    night: Night, cli: Any
+) -> None:
+    stuck(night)
+    night.later(LEASE_MS + SECOND)
+    for command in ("queues", "workers"):
+        found = first_below(cli(command).out)
+        assert "queue mails is blocked: " in found and "silent for 16 s" in found
+    assert "check whether host web-1 is up" in cli("queues").out
+    assert "dump" not in cli("queues").out + cli("why", "waits").out
 
 
 #: First reason in `why` for a waiting message.
