@@ -35,7 +35,7 @@ PAGE = "jobq-report.html"
 @command(
     "report",
     "all --html --lake ./lake --since 7d",
-    "wait --queues low --since 2026-11-20T00:00Z --until 2026-11-21T00:00Z",
+    "queue-time --queues low --since 2026-11-20T00:00Z --until 2026-11-21T00:00Z",
     "regressions --mark v2.4 --since 3d",
     "capacity --target-wait 10s --weights high:6,low:1",
     "errors --live --since 1h --format json",
@@ -99,8 +99,8 @@ def report(
 
     Reports show waiting and running jobs, failures, costs, slowdowns, and how many workers are needed.
 
-    NAME is one of: all, regressions, anomalies, errors, dead, retries, slo, wait, schedules, flows,
-    backlog, capacity, run, throughput, heatmap, cost, keys.
+    NAME is one of: all, regressions, anomalies, errors, dead, retries, slo, queue-time, schedules,
+    flows, backlog, capacity, run-time, throughput, heatmap, cost, keys.
     """
     from jobq.pipeline.report.registry import named
 

@@ -22,8 +22,8 @@ from jobq.pipeline.report.run import EarlierRows, ReportResult
 #: Report -> the columns that say which rows belong together. The others compare ranges themselves, or simulate.
 KEYS: Mapping[str, tuple[str, ...]] = {
     "errors": ("error", "fingerprint"), "dead": ("queue", "job", "error", "fingerprint"), "retries": ("queue", "job"),
-    "slo": ("queue",), "wait": ("queue", "job"), "schedules": ("queue", "schedule"), "flows": ("flow", "step"),
-    "backlog": ("at", "queue"), "run": ("queue", "job"), "throughput": ("at", "queue"),
+    "slo": ("queue",), "queue-time": ("queue", "job"), "schedules": ("queue", "schedule"), "flows": ("flow", "step"),
+    "backlog": ("at", "queue"), "run-time": ("queue", "job"), "throughput": ("at", "queue"),
     "heatmap": ("weekday", "hour"), "cost": ("job",), "keys": ("queue", "key"),
 }  # fmt: skip
 PREVIOUS = "previous"

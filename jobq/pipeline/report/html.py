@@ -118,7 +118,7 @@ def _late(found: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCard:
     )
     if burning:
         answer = f"{len(burning):,} of {counted(len(rows), 'queue')} below {goal}"
-    links = (("slo", "Service level"), ("backlog", "Backlog"), ("wait", "Wait"))
+    links = (("slo", "Service level"), ("backlog", "Backlog"), ("queue-time", "Wait"))
     return SummaryCard("Delays", answer, bool(burning) if rows else None, lines, links)
 
 

@@ -103,7 +103,7 @@ _ATTEMPTS, _MESSAGES = (
 _GRID = ("since", "until", "edges", "start_s", "unit_s")
 
 WAIT = Report(
-    "wait", "Wait", "How long do messages wait for their first run?",
+    "queue-time", "Wait", "How long do messages wait for their first run?",
     (_QUEUE, _JOB, _MESSAGES, ReportColumn("p50_ms", "p50", "ms"), ReportColumn("p95_ms", "p95", "ms"),
      ReportColumn("p99_ms", "p99", "ms"), ReportColumn("max_ms", "longest", "ms")),
     "Time from enqueue to the start of the first attempt, including a requested delay. It starts by the "
@@ -113,7 +113,7 @@ WAIT = Report(
     rollup="runs", lacks="A revived message counts once there.",
 )  # fmt: skip
 RUN = Report(
-    "run", "Run time", "How long do attempts run?",
+    "run-time", "Run time", "How long do attempts run?",
     (_QUEUE, _JOB, _ATTEMPTS, ReportColumn("p50_us", "p50", "us"), ReportColumn("p95_us", "p95", "us"),
      ReportColumn("p99_us", "p99", "us"), ReportColumn("max_us", "longest", "us"),
      ReportColumn("total_us", "together", "us")),

@@ -124,7 +124,7 @@ def test_reports_and_replays_read_a_bucket(spark, storage, valkey, valkey_client
     mark(lake, "v2", DEPLOYED)
     assert dict(upkeep.marks(lake)) == {"v2": DEPLOYED}
     asked = ReportQuery(since=DEPLOYED - timedelta(hours=1), until=DEPLOYED + timedelta(hours=1))
-    told = [one for one in REPORTS if one.name == "run"]
+    told = [one for one in REPORTS if one.name == "run-time"]
     [result], seen = answers(SparkEngine(spark), from_lake(spark, lake), told, asked)
     assert answers(LocalEngine(), from_lake(None, lake), told, asked) == ([result], seen)
     assert (seen.events, len(result.rows)) == (20, 1)
@@ -158,7 +158,7 @@ def test_reports_and_compaction_of_a_bucket_show_its_credentials_nowhere(
     logs.mkdir()
 
     done = subprocess.run(
-        [sys.executable, str(SECRETS_PROGRAM), lake.store.uri, str(logs), "all" if SOAK else "run"],
+        [sys.executable, str(SECRETS_PROGRAM), lake.store.uri, str(logs), "all" if SOAK else "run-time"],
         input=json.dumps({**storage, "AWS_SECRET_ACCESS_KEY": by_option}), text=True, capture_output=True,
         env={**os.environ, **storage, "AWS_SECRET_ACCESS_KEY": by_variable, "PYTHONPATH": str(ROOT)}, timeout=800,
     )  # fmt: skip

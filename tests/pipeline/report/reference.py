@@ -374,7 +374,8 @@ def keys(rows: Rows, query: ReportQuery) -> Answer:
 
 #: By report: the reference, and the columns of its key. capacity has no key: `trace` gives its rows in order.
 REFERENCES: dict[str, tuple[Callable[[Rows, ReportQuery], Answer], tuple[str, ...]]] = {
-    "wait": (wait, ("queue", "job")), "run": (run, ("queue", "job")), "throughput": (throughput, ("at", "queue")),
+    "queue-time": (wait, ("queue", "job")), "run-time": (run, ("queue", "job")),
+    "throughput": (throughput, ("at", "queue")),
     "heatmap": (heatmap, ("weekday", "hour")), "errors": (errors, ("error", "fingerprint")),
     "retries": (retries, ("queue", "job")), "schedules": (schedules, ("queue", "schedule")),
     "flows": (flows, ("flow", "step")), "slo": (slo, ("queue",)), "backlog": (backlog, ("at", "queue")),

@@ -247,7 +247,7 @@ def test_reports_equal_their_references_when_the_lake_has_all_events(lake):
 def test_spark_and_this_process_answer_the_same(spark, lake):
     engines = (LocalEngine(), from_lake(None, lake)), (SparkEngine(spark), cached(spark, lake))
     several = replace(BERLIN, queues=("low", "q1", "q5", "q'; DROP TABLE x--"))
-    for query, reports in ((BERLIN, REPORTS), (several, named("wait"))):
+    for query, reports in ((BERLIN, REPORTS), (several, named("queue-time"))):
         here, there = (answers(engine, read, reports, query) for engine, read in engines)
         assert here[1] == there[1]
         for one, other in zip(here[0], there[0], strict=True):
@@ -269,7 +269,7 @@ def test_quantiles_come_from_sketches_when_the_range_has_too_many_events(spark, 
     wrong, engine = [], SparkEngine(spark)
     with report_views(engine, cached(spark, lake), BERLIN):
         assert not engine.exact
-        for report in map(named, ("wait", "run", "keys", "anomalies")):
+        for report in map(named, ("queue-time", "run-time", "keys", "anomalies")):
             wrong += differences(report[0], found(engine, report[0], BERLIN), HISTORY, BERLIN)
     # So few values of a group are all in its sketch.
     assert wrong == []
@@ -331,11 +331,11 @@ def test_range_that_has_expired_is_answered_without_the_hours_that_it_cuts(spark
     engine = SparkEngine(spark)
     asked = replace(BERLIN, since=BEGIN + timedelta(minutes=1), until=BORDER - timedelta(minutes=1))
     with report_views(engine, from_lake(spark, expired), asked) as (_, show):
-        for name in ("run", "slo"):
+        for name in ("run-time", "slo"):
             [report] = named(name)
             query, [note] = show(report)
             assert differences(report, found(engine, report, query), HISTORY, query) == []
-            if name == "run":
+            if name == "run-time":
                 assert "end at 2026-10-25T23:00:00Z, not at 2026-10-25T23:59:00Z" in note
         [errors] = named("errors")
         query, [note] = show(errors)

@@ -319,7 +319,7 @@ def test_page_and_json_name_the_server_when_a_report_is_of_one_source():
 
 def test_comparison_says_when_the_limit_cut_the_earlier_range_and_names_no_hour():
     by_name = {one.report.name: one for one in full()}
-    cut = compared(by_name["run"], COMPARED, replace(by_name["run"], more=True))
+    cut = compared(by_name["run-time"], COMPARED, replace(by_name["run-time"], more=True))
     assert cut.notes[-1] == "The earlier range has more than 1,000 rows: new rows may be in it."
     hours = by_name["heatmap"]
     alone = compared(replace(hours, rows=hours.rows[:1]), COMPARED, hours)

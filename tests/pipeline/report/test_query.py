@@ -154,7 +154,7 @@ def test_times_are_shown_in_the_zone_asked_for():
 
 def test_document_of_several_reports_is_one():
     told = json.loads(document([ReportResult(WAIT, []), ReportResult(COST, [])], ASKED))
-    assert [one["report"] for one in told["reports"]] == ["wait", "cost"]
+    assert [one["report"] for one in told["reports"]] == ["queue-time", "cost"]
 
 
 def test_spreadsheet_keeps_numbers_and_times_as_they_are():

@@ -74,7 +74,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def report(lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
-    """report("wait", "--format", "json"): one command line on that lake and hour."""
+    """report("queue-time", "--format", "json"): one command line on that lake and hour."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JOBQ_LAKE", lake)
 
@@ -88,7 +88,7 @@ def report(lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
 
 
 def test_table_shows_figures_for_people(report):
-    ended = report("run", "--queues", "low")
+    ended = report("run-time", "--queues", "low")
     assert ended.code == 0, ended.err
     heading, line = ended.out.splitlines()
     assert heading.split()[:3] == ["queue", "job", "attempts"]
@@ -108,14 +108,14 @@ def test_small_lake_is_answered_without_a_jvm_unless_spark_is_asked_for(
     for args in ((), ("--engine", "local"), ("--compare", "previous")):
         assert report("all", "--html", *args).code == 0
     assert not tried
-    assert "no JVM today" in report("run", "--engine", "spark").err
+    assert "no JVM today" in report("run-time", "--engine", "spark").err
     monkeypatch.setattr("jobq.pipeline.report.sources.SPARK_ROWS", 122)
-    assert "no JVM today" in report("run").err
-    assert report("run", "--engine", "local").code == 0
+    assert "no JVM today" in report("run-time").err
+    assert report("run-time", "--engine", "local").code == 0
     monkeypatch.setattr("jobq.pipeline.report.sources.SPARK_ROWS", 123)
-    assert report("run").code == 0
+    assert report("run-time").code == 0
     monkeypatch.setattr("jobq.pipeline.report.sources.find_spec", lambda name: None)
-    assert "no JVM today" in report("run").err
+    assert "no JVM today" in report("run-time").err
     assert len(tried) == 3
 
 
@@ -135,14 +135,14 @@ def test_source_keeps_a_report_to_the_queues_of_one_server(report, tmp_path):
         shared, [event(queue=name, end=10, mid="m", entry_seq=n) for n, name in enumerate(owners)]
     )
     of_eu = ("--lake", str(tmp_path / "shared"), "--source", "eu", "--json")
-    ended = report("run", *of_eu)
+    ended = report("run-time", *of_eu)
     assert ended.code == 0, ended.err
     rows = json.loads(ended.out)["rows"]
     assert sorted(row["queue"] for row in rows) == ["{eu}high", "{eu}low"]
-    (row,) = json.loads(report("run", "--queues", "low", *of_eu).out)["rows"]
+    (row,) = json.loads(report("run-time", "--queues", "low", *of_eu).out)["rows"]
     assert row["queue"] == "{eu}low"
     assert json.loads(ended.out)["source"] == "eu"
-    assert "leave it out with --live" in report("run", "--live", "--source", "eu").err
+    assert "leave it out with --live" in report("run-time", "--live", "--source", "eu").err
 
 
 def test_json_is_one_document_with_raw_values(report):
@@ -201,22 +201,23 @@ def test_capacity_simulates_what_was_asked_for(report):
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (("wiat",), 2, "did you mean 'wait'"),
-        (("wait", "--queues", "lwo"), 2, "did you mean 'low'"),
+        (("queue-tme",), 2, "did you mean 'queue-time'"),
+        (("queue-time", "--queues", "lwo"), 2, "did you mean 'low'"),
         (("regressions", "--mark", "v3"), 2, "mark 'v3' is unknown"),
         (("regressions", "--mark", "v1"), 2, "mark v1 (2026-11-20T09:13:21Z) isn't between"),
         (("regressions", "--mark", "v1", "--at", "5m"), 2, "use only one"),
         (("regressions", "--mark", "v1", "--live"), 2, "--mark v1 needs a lake; with --live use --at"),
-        (("wait", "--since", "2026-11-20T14:00Z", "--until", "2026-11-20T13:00Z"), 2, "must be earlier than --until"),
-        (("wait", "--since", "2026-11-20T14:00Z", "--until", "2026-11-20T15:00Z"), 1,
+        (("queue-time", "--since", "2026-11-20T14:00Z", "--until", "2026-11-20T13:00Z"), 2,
+         "must be earlier than --until"),
+        (("queue-time", "--since", "2026-11-20T14:00Z", "--until", "2026-11-20T15:00Z"), 1,
          "there are some from 2026-11-20T12:00:10Z"),
-        (("wait", "--lake", "nowhere"), 1, "is not a lake"),
+        (("queue-time", "--lake", "nowhere"), 1, "is not a lake"),
         (("all", "--format", "csv"), 2, "name one report"),
         (("slo", "--objective", "1"), 2, "--objective 1 is not a share"),
         (("capacity", "--weights", "low:2,hihg:1"), 2, "queue 'hihg' is unknown"),
         (("capacity", "--workers", "0-4"), 2, "is invalid; list 1 to 200"),
-        (("wait", "--zone", "Mars"), 2, "is not a time zone"),
-        (("wait", "--html", "-o", "no/where.html"), 2, "can't be written"),
+        (("queue-time", "--zone", "Mars"), 2, "is not a time zone"),
+        (("queue-time", "--html", "-o", "no/where.html"), 2, "can't be written"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )  # fmt: skip
@@ -228,7 +229,7 @@ def test_report_says_what_is_wrong(report, args, code, said):
 
 def test_report_without_a_lake_says_how_to_name_one(report, monkeypatch):
     monkeypatch.delenv("JOBQ_LAKE")
-    ended = report("wait")
+    ended = report("queue-time")
     assert ended.code == 2 and "--lake" in ended.err
 
 
@@ -278,7 +279,7 @@ def test_a_report_is_compared_with_the_range_before_it(report, tmp_path):
         ],
     )
     given = ("--lake", str(tmp_path / "two"), "--compare")
-    ended = report("run", *given, "previous", "--json")
+    ended = report("run-time", *given, "previous", "--json")
     assert ended.code == 0, ended.err
     told = json.loads(ended.out)
     (row,) = told["rows"]
@@ -286,10 +287,10 @@ def test_a_report_is_compared_with_the_range_before_it(report, tmp_path):
     assert (row["before"]["attempts"], row["before"]["p50_us"]) == (1, 1_000_000)
     assert told["compared"]["since"] == "2026-11-20T11:00:00Z"
     assert told["notes"] == ["Only in the earlier range: low/app.gone."]
-    lines = report("run", *given, "2026-11-20T11:05Z..2026-11-20T11:15Z").out.splitlines()
+    lines = report("run-time", *given, "2026-11-20T11:05Z..2026-11-20T11:15Z").out.splitlines()
     assert "p95 before" in lines[0] and "1 s ↑ 100.0 %" in lines[1]
     assert "That range has another length" in lines[-1]
-    alone = report("run", *given, "2026-11-01T00:00Z..2026-11-02T00:00Z").out
+    alone = report("run-time", *given, "2026-11-01T00:00Z..2026-11-02T00:00Z").out
     assert "p95 before" not in alone and "No data to compare with from 2026-11-01" in alone
     for wrong in ("yesterday", "2026-11-02T00:00Z..2026-11-01T00:00Z"):
-        assert "--compare" in report("run", *given, wrong).err
+        assert "--compare" in report("run-time", *given, wrong).err

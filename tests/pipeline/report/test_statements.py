@@ -66,7 +66,7 @@ def test_statements_bear_events_that_tell_nothing_but_their_kind(engine):
             rows[report.name] = len(found)
     # A row per group that has such events, or per minute of the hour.
     few = dict.fromkeys(
-        ("dead", "slo", "wait", "capacity", "run", "heatmap", "cost", "regressions"), 1
+        ("dead", "slo", "queue-time", "capacity", "run-time", "heatmap", "cost", "regressions"), 1
     )
     many = {"backlog": 60, "throughput": 60}
     assert rows == {
@@ -117,9 +117,9 @@ def test_statements_answer_for_many_rows():
         assert seen.events == count
         answers = {
             name: len(answer(engine, *named(name), ASKED))
-            for name in ("regressions", "wait", "run")
+            for name in ("regressions", "queue-time", "run-time")
         }
-    assert answers == {"regressions": 40, "wait": 40, "run": 40}
+    assert answers == {"regressions": 40, "queue-time": 40, "run-time": 40}
 
 
 def test_statement_that_duckdb_refuses_names_the_remedy():
@@ -135,7 +135,7 @@ def test_wait_is_that_of_first_attempts(engine):
         event(attempt=2, wait=999), event("enqueued", wait=999), recovered(), event(wait=None),
         event(queue="high", wait=0.25), event("retry", queue="high", job="app.b", wait=0.5),
     ]  # fmt: skip
-    check(engine, "wait", events, [
+    check(engine, "queue-time", events, [
         ("low", "app.send", 100, 50_000, 95_000, 99_000, 100_000),
         ("high", "app.b", 1, 500, 500, 500, 500),
         ("high", "app.send", 1, 250, 250, 250, 250),
@@ -147,7 +147,7 @@ def test_wait_leaves_out_what_ran_again_after_a_snooze(engine):
         event("snoozed", mid="a", end=10, wait=1), event(mid="a", end=900, wait=890),
         event("snoozed", mid="a", queue="high", end=950, wait=1), event(mid="b", end=20, wait=3),
     ]  # fmt: skip
-    check(engine, "wait", events, [
+    check(engine, "queue-time", events, [
         ("low", "app.send", 2, 1000, 3000, 3000, 3000), ("high", "app.send", 1, 1000, 1000, 1000, 1000),
     ])  # fmt: skip
 
@@ -162,7 +162,7 @@ def test_wait_counts_from_the_revival_when_a_dead_message_was_put_back(engine):
         # Another message, with the same mid, and one of another queue.
         event(mid="a", end=1000, wait=7), event(mid="a", queue="high", end=1001, wait=990),
     ]  # fmt: skip
-    check(engine, "wait", events, [
+    check(engine, "queue-time", events, [
         ("high", "app.send", 1, 990_000, 990_000, 990_000, 990_000),
         ("low", "app.send", 4, 5_000, 10_000, 10_000, 10_000),
     ])  # fmt: skip
@@ -180,7 +180,7 @@ def test_first_run_after_a_revival_counts_when_the_message_was_snoozed_before(en
         event("dead", end=200, wait=199, **life), event("revived", mid="a", end=300, **told),
         event(end=308, wait=307, **life),
     ]  # fmt: skip
-    check(engine, "wait", events, [("low", "app.send", 3, 4_000, 7_000, 7_000, 7_000)])
+    check(engine, "queue-time", events, [("low", "app.send", 3, 4_000, 7_000, 7_000, 7_000)])
     rows = [dict(zip((one.name for one in EVENT_COLUMNS), row, strict=True)) for row in events]
     assert [one["first"] for one in in_range(rows, ASKED) if one["first"]] == [4_000, 3_000, 7_000]
 
@@ -247,12 +247,12 @@ def test_flows_take_as_long_as_their_critical_path(engine):
 
 def test_range_begins_at_since_and_ends_before_until(engine):
     events = [event(end=-0.000001), event(end=0, run=0.5), event(end=3599.999999), event(end=3600)]
-    assert [row["attempts"] for row in answered(engine, "run", events)] == [2]
+    assert [row["attempts"] for row in answered(engine, "run-time", events)] == [2]
 
 
 def test_range_of_one_queue_leaves_the_others_out(engine):
     events = [event(), event(queue="high")]
-    found = answered(engine, "run", events, replace(ASKED, queues=("high",)))
+    found = answered(engine, "run-time", events, replace(ASKED, queues=("high",)))
     assert [row["queue"] for row in found] == ["high"]
 
 
@@ -264,7 +264,7 @@ def test_run_counts_every_attempt_that_ran(engine):
         recovered(),
         event(run=0, job="b"),
     ]
-    check(engine, "run", events, [
+    check(engine, "run-time", events, [
         ("low", "app.send", 3, 2_000_000, 3_000_000, 3_000_000, 3_000_000, 6_000_000),
         ("low", "b", 1, 0, 0, 0, 0, 0),
     ])  # fmt: skip
@@ -465,8 +465,8 @@ def test_capacity_divides_by_the_time_that_was_observed(engine):
 def test_quantiles_are_the_same_twice_and_exact_for_many_rows(engine):
     waits = random.Random(5).sample(range(1_000_000), 30_000)
     events = [event(wait=wait / 1000, end=wait / 1000) for wait in waits]
-    answers = {str(answered(engine, "wait", events)) for _ in range(2)}
-    (row,) = answered(engine, "wait", events)
+    answers = {str(answered(engine, "queue-time", events)) for _ in range(2)}
+    (row,) = answered(engine, "queue-time", events)
     ordered = sorted(waits)
     assert answers == {str([row])}
     assert (row["p50_ms"], row["p95_ms"], row["p99_ms"]) == (
