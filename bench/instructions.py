@@ -79,10 +79,12 @@ def drain(
     batch: int,
     now: int,
     after: Callable[[], object] = lambda: None,
-    remember: bool = False,
+    **stored: Any,
 ) -> None:
-    """Drain the queue: each call ends a batch and fetches the next; `after` follows each call."""
-    stored = {"result": b'{"end":"done","attempt":1,"at":%d}' % NOW, "result_ttl": 600}
+    """Drain the queue: each call ends a batch and fetches the next; `after` follows each call.
+
+    `stored`: what each ending stores.
+    """
     endings: list[Ending] = []
     while True:
         now += 1
@@ -91,8 +93,7 @@ def drain(
         if not dequeued.messages and not endings:
             return
         after()
-        kept: dict[str, Any] = stored if remember else {}
-        endings = [Ending(mid=one.mid, token=one.token, **kept) for one in dequeued.messages]
+        endings = [Ending(mid=one.mid, token=one.token, **stored) for one in dequeued.messages]
 
 
 def in_batches(
@@ -152,19 +153,6 @@ def members(count: int, taken: bool = True) -> tuple[float, float]:
         enqueue(WARM // PER_CHUNK, count)
         enqueued = server.instructions()
         drain(queue, BATCH, NOW + 10**6, after)
-        return enqueued / count, server.instructions() / count
-
-
-def remembered(count: int) -> tuple[float, float]:
-    """Measure like in_batches, for messages with remembered ends."""
-    with counted() as server:
-        queue = Queue("bench", server.client)
-        queue.enqueue_many([CONTENT] * WARM)
-        drain(queue, BATCH, NOW, remember=True)
-        server.instructions()
-        queue.enqueue_many([CONTENT] * count)
-        enqueued = server.instructions()
-        drain(queue, BATCH, NOW + 10**6, remember=True)
         return enqueued / count, server.instructions() / count
 
 
@@ -245,7 +233,6 @@ CASES: dict[str, Callable[[int], tuple[float, float]]] = {
     "in batches, beside 100,000 delayed": lambda count: in_batches(count, delayed=100_000),
     "in batches, members of a flow": members,
     "in batches, members of a flow, not taken to it": lambda count: members(count, taken=False),
-    "in batches, remembered": remembered,
     "one by one": one_by_one,
     "one by one, 1,000 keys": lambda count: one_by_one(count, 1_000),
     **held_cases(),

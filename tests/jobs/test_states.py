@@ -22,7 +22,9 @@ from jobq.errors import (
 from jobq.jobs.context import Call, current
 from jobq.jobs.executor import Executor, RunHooks
 from jobq.jobs.progress import Progress, progress_text, read_progress
+from jobq.jobs.receipt_calls import state_in
 from jobq.jobs.registry import Registry, job
+from jobq.jobs.signing import seal_of
 from jobq.jobs.states import ENDED, State, is_over, state_word
 from jobq.queue.bin import Bin
 from jobq.queue.queue import Queue
@@ -248,6 +250,57 @@ def test_cancel_forgets_a_message_when_hostile_bytes_say_for_how_long(queue, red
     mid = queue.enqueue(content % head).mid
     assert queue.cancel(mid) == ["cancelled"]
     assert not redis.exists(queue.result_key(mid))
+
+
+@pytest.mark.parametrize("mode", ["sign", "encrypt"])
+def test_states_results_and_progress_are_sealed_when_calls_are(
+    declared, client, server, queue, redis, registry, monkeypatch, mode
+):
+    codec = CodecSettings(keys=(("2026-11", b"k" * 32),), mode=mode)
+    monkeypatch.setattr(client, "settings", replace(client.settings, codec=codec))
+    executor = Executor(registry, seal=seal_of(client))
+    act = declared(remember="10m", result_ttl="5m", retries=0)
+    receipts = [act.enqueue(what) for what in ("done", "die", "gone", "running")]
+    done, failed, gone, running = receipts
+    plain = declared("plain", remember="10m").enqueue("a")
+    messages = {one.mid: one for one in queue.dequeue(10).messages}
+    gone.cancel()
+    for receipt in (done, failed, gone, plain):
+        call = executor.resolve("low", messages[receipt.mid])
+        queue.finish([executor.run(call)])
+    report = (
+        seal_of(client)
+        .of("progress")
+        .close_text("low", running.mid, progress_text(0.5, "half", {"rows": 2}))
+    )
+    queue.progress(running.mid, messages[running.mid].token, report)
+
+    assert running.state()[:3] == ("running", 1, Progress(0.5, "half", {"rows": 2}))
+    words = [one.state().word for one in (*receipts, plain)]
+    assert words == ["done", "failed", "cancelled", "running", "done"]
+    assert asyncio.run(done.astate()) == done.state()
+    assert (done.result(timeout=1), failed.state().error) == ("done", "not today")
+    with pytest.raises(JobFailedError, match="not today"):
+        failed.result(timeout=1)
+    with pytest.raises(ResultNotStoredError, match="is cancelled"):
+        gone.result(timeout=1)
+    stored = [redis.lindex(queue.result_key(one.mid), 0) for one in (done, failed, plain)]
+    assert all(one.startswith(b"jobq-") for one in stored)
+    assert mode == "sign" or not any(b"today" in one or b"end" in one for one in stored)
+
+    with connected(server) as keyless:
+        there = Queue("low", keyless)
+        seen = [state_in(there, one.mid, there.status(one.mid)) for one in (done, gone, running)]
+    assert [one.word for one in seen] == ["unknown", "cancelled", "running"]
+    assert "set JOBQ_CODEC_KEYS" in seen[0].error
+    # Another program put the end of one message in the place of another's, or an end without a seal.
+    redis.lset(queue.result_key(done.mid), 0, stored[2])
+    redis.lset(queue.result_key(plain.mid), 0, b'{"ok":"forged"}')
+    for receipt in (done, plain):
+        with pytest.raises(CodecError):
+            receipt.state()
+        known = state_in(queue, receipt.mid, queue.status(receipt.mid))
+        assert known.word == "unknown" and known.error
 
 
 def test_purged_message_is_failed_when_a_worker_stored_its_end(act, work, queue):
