@@ -83,7 +83,7 @@ def drain(
 ) -> None:
     """Drain the queue: each call ends a batch and fetches the next; `after` follows each call.
 
-    `stored`: what each ending stores.
+    `stored`: the result and result_ttl of each ending.
     """
     endings: list[Ending] = []
     while True:

@@ -1,4 +1,4 @@
-"""`python -m bench.remembered`: what a remembered end costs the server, compared with an end that isn't remembered.
+"""`python -m bench.remembered`: the cost of a remembered end for the server, compared with other ends.
 
 It prints bytes of memory, and instructions counted by callgrind, as `bench.instructions` counts them.
 """

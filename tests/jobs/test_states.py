@@ -293,7 +293,7 @@ def test_states_results_and_progress_are_sealed_when_calls_are(
         seen = [state_in(there, one.mid, there.status(one.mid)) for one in (done, gone, running)]
     assert [one.word for one in seen] == ["unknown", "cancelled", "running"]
     assert "set JOBQ_CODEC_KEYS" in seen[0].error
-    # Another program put the end of one message in the place of another's, or an end without a seal.
+    # Another program stores the end of another message, or an end without a seal.
     redis.lset(queue.result_key(done.mid), 0, stored[2])
     redis.lset(queue.result_key(plain.mid), 0, b'{"ok":"forged"}')
     for receipt in (done, plain):
