@@ -105,7 +105,7 @@ def called_by_sha(script: Script) -> tuple[str, str]:
 
 
 def load_library(client: Nodes, wanted: Library | None = None) -> int:
-    """Load a library on every node that serves keys, in place of one with its name; return how many nodes."""
+    """Load a library on every node that serves keys, replacing a library of that name; return the number of nodes."""
     return len(_on_each(client, "LOAD", "REPLACE", (wanted or library()).source))
 
 

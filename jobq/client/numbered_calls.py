@@ -285,7 +285,7 @@ class CallState:
         return self.tries is not None and self.tries.arrived
 
     def failed(self, error: Exception) -> Following:
-        """What to do after `error`."""
+        """Return the next action after `error`."""
         sent, self._sent = self._sent, False
         if sent and self.tries is not None and _is_answer(error):
             self.tries.answered_with_error()

@@ -95,7 +95,7 @@ def _end(store: FlowStore, queue: Queue, ends: Mapping[str, str]) -> None:
 
 
 def ending(member: Member, kind: str, result: bytes | None = None, entry: str = "") -> FlowChange:
-    """Return the end of a member. One whose result is too long for its flow is dead."""
+    """Return the end of a member. A member whose result is too long for its flow is dead."""
     if result is not None and len(result) > MAX_RESULT_BYTES:
         kind, result = "dead", None
     return FlowChange(kind, member.step, member.number, result, entry)

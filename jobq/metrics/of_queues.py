@@ -152,7 +152,7 @@ class QueueExporter:
     def _each(
         self, queues: Sequence[Queue], call: Callable[[Queue], Any]
     ) -> Iterator[tuple[Queue, Any]]:
-        """Yield queues with the results of their calls. One that the server refuses is left out, and logged."""
+        """Yield queues with the results of their calls. A queue that the server rejects is left out, and logged."""
         results = run_each(self._client, [call(queue) for queue in queues])
         for queue, result in zip(queues, results, strict=True):
             if isinstance(result, Exception):

@@ -208,7 +208,7 @@ class Admin:
         return words
 
     def bin(self, operation: str, keep: Duration = HOUR_S) -> Bin:
-        """Return the bin of an operation, which keeps its withdrawn messages until `keep` after its last call."""
+        """Return an operation's bin, which keeps messages taken out of the queue, until `keep` after the last call."""
         return Bin(self.name, self.client, operation, keep)
 
     def run_now(

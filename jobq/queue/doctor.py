@@ -295,7 +295,7 @@ def diagnose(facts: Facts) -> list[Finding]:
 
 
 def diagnose_all(nodes: Sequence[Facts]) -> list[Finding]:
-    """The findings about several nodes by check. One that holds for every node comes once, without their names."""
+    """Return findings about several nodes by check. A finding that holds for all nodes comes once, without names."""
     found: dict[Finding, list[str]] = {}
     for facts in nodes:
         for finding in diagnose(facts):

@@ -340,7 +340,7 @@ class Queue:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> Dequeued:
-        """Up to `limit` messages, each leased for `lease`. One that crashed before comes alone."""
+        """Return up to `limit` messages, each leased for `lease`. A message that crashed before comes alone."""
         own = caller or self.callers.take()
         state = self._dequeue(own, _wanted(limit, lease, crash_limit, now))
         reply = self.client.perform(self.wake_key, state)

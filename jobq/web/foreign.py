@@ -55,7 +55,7 @@ class Readable(NamedTuple, Generic[T]):
 
 
 def read_each(client: Client, names: Iterable[Any], read: Callable[[Any], T]) -> Readable[T]:
-    """Read a row for each name. One that the server refuses is named, and the others go on."""
+    """Read a row for each name. A name that the server rejects is reported, and the others are still read."""
     rows, unread = [], dict[str, str]()
     for name in names:
         try:

@@ -107,7 +107,7 @@ class Polling:
                 self._turns.wakes(index)
 
     def look_for_wakes(self) -> None:
-        """Between jobs, check whether a sleeping queue has something. The server serves idle children first."""
+        """Between jobs, check whether a sleeping queue has messages. The server serves idle children first."""
         if not self._many or not self._turns.asleep:
             return
         now = monotonic()

@@ -364,7 +364,7 @@ class QueueLine:
         return ReportRefusedError(str(error))
 
     def nothing(self) -> tuple[Dequeued, int]:
-        """Return the reply of a queue in trouble: no messages, and the time until it may be asked."""
+        """Return the reply for a queue in trouble: no messages, and the time until it may be asked again."""
         wait_ms = self._health.wait_ms(self.index)
         return Dequeued([], wait_ms, False, wait_ms), 0
 

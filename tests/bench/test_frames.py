@@ -14,7 +14,7 @@ ENQUEUE, RUN = (18, 6, 9), 32
 
 
 def test_job_takes_few_calls():
-    """In a process of its own: middleware that other tests' imports brought takes calls, too."""
+    """In a process of its own: middleware that other tests' imports brought also takes calls."""
     said = subprocess.run(
         [sys.executable, "-m", "bench.frames"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout

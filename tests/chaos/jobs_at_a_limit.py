@@ -1,4 +1,4 @@
-"""Jobs that call a provider with a limit; `python -m tests.chaos.jobs_at_a_limit` is a web process that calls it, too.
+"""Jobs that call a provider with a limit; `python -m tests.chaos.jobs_at_a_limit` is a web process that also calls it.
 
 Each call is a line of a file: when its start was granted, by the server's clock, and when it was made.
 """

@@ -109,7 +109,7 @@ def told(client: Client) -> bytes:
 
 @pytest.fixture
 def powered(folder: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Powered]]:
-    """powered(kind, fsync): such a server; a number for one of those of this run."""
+    """powered(kind, fsync): such a server; a number names a server of this run."""
     made: list[Powered] = []
     there = kinds(request.config)
 

@@ -1,4 +1,4 @@
-"""`jobq dead`."""
+"""The commands of `jobq dead`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`jobq schedule`."""
+"""The commands of `jobq schedule`."""
 
 from __future__ import annotations
 

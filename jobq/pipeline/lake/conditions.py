@@ -70,7 +70,7 @@ class Argument(NamedTuple):
 
 
 class Sought(NamedTuple):
-    """Rows of a queue or topic (None: of all) with all conditions, and with the argument if there is one."""
+    """Rows of a queue or topic (None for all) that match all conditions, and have the argument if one is set."""
 
     queue: str | None
     conditions: tuple[Condition, ...]
