@@ -22,7 +22,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 #: Options that a batch job can't have, with the reason and the remedy.
 _REFUSED = {
-    "key": "a batch may have messages of many customers; use a queue for each customer, or drop batch",
     "ordered": "a batch runs its calls together; drop one of the two",
     "keep_logs": "one log would belong to many messages; log with calls[i].logger to a file or a service",
 }
@@ -54,12 +53,13 @@ class BatchJob(Job[P, R]):
         return self.function(calls)
 
     def options(self, **changes: Unpack[Options]) -> Self:
-        """Return a copy that enqueues with different options; the job itself doesn't change."""
-        for name in _OF_THE_FUNCTION:
+        """A copy that enqueues with different options; the job itself doesn't change."""
+        for name in (*_OF_THE_FUNCTION, "key"):
             if changes.get(name) is not None:
+                remedy = "a function of the arguments" if name == "key" else "it"
                 raise ConfigError(
                     f"{name}={changes.get(name)!r} can't be an option of one message of {self.name}, whose calls run "
-                    f"together; pass it to @job({name}=…)"
+                    f"together; pass {remedy} to @job({name}=…)"
                 )
         return super().options(**changes)
 

@@ -7,11 +7,26 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, overload
 
 from jobq.errors import ConfigError
+from jobq.jobs.codec import FLOW_HEADER
 from jobq.jobs.context import Call, Context
 from jobq.jobs.job import Args
 from jobq.queue.types import Message
 
 P = ParamSpec("P")
+
+
+def batch_of(call: Call) -> tuple[str, str | None]:
+    """Return the common job and key of the calls of a batch. A call whose key can't be computed has its own batch."""
+    job = call.job
+    if job.settings.key is None:
+        return job.name, None
+    try:
+        args, kwargs = call.args, call.kwargs
+        if FLOW_HEADER in call.headers:
+            args, kwargs = job.decoded(args, kwargs)
+        return job.name, job.key_of(args, kwargs)
+    except Exception:
+        return job.name, f"\0{call.message.mid}"  # not a valid key
 
 
 class BatchedCall(Context):

@@ -29,6 +29,7 @@ from jobq.flows.adding import flow_of
 from jobq.flows.draining import Drainer
 from jobq.flows.inputs import FlowInputs
 from jobq.jobs.batch_executor import BatchExecutor
+from jobq.jobs.calls import batch_of
 from jobq.jobs.context import Call
 from jobq.jobs.executor import RunHooks
 from jobq.jobs.registry import Registry
@@ -188,7 +189,7 @@ class Draining:
                 together = [(first, call)]
                 if batch is not None and batch > 1:
                     held += self._fetch(queue, batch - 1)
-                    together += [pair for pair in held if _is_of_same_job(pair[1], call)][
+                    together += [pair for pair in held if _is_of_same_batch(pair[1], call)][
                         : batch - 1
                     ]
                     held = [pair for pair in held if pair not in together]
@@ -286,8 +287,8 @@ _COUNTED = {"done": "done", "retry": "failed", "dead": "dead", "expired": "expir
 _RETURNING = frozenset(("retry", "snooze", "hold", "release", "unknown"))
 
 
-def _is_of_same_job(other: Call | Ending, call: Call | Ending) -> bool:
-    return isinstance(other, Call) and isinstance(call, Call) and other.job.name == call.job.name
+def _is_of_same_batch(other: Call | Ending, call: Call | Ending) -> bool:
+    return isinstance(other, Call) and isinstance(call, Call) and batch_of(other) == batch_of(call)
 
 
 def run_call(executor: BatchExecutor, call: Call) -> Ending:

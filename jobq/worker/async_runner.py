@@ -177,7 +177,7 @@ class AsyncRunner(Runner):
         nheld = len(self._runs) + self._nwaiting
         if any(self._batches):
             # A batch has many slots, so slots don't tell how much runs.
-            batch = self._batches[index] - len(self._gathering.slots(index))
+            batch = self._batches[index] - self._gathering.largest(index)
             wanted = max(1, batch) if self._batches[index] else most - nheld
             return min(nfree + freed, wanted) if nheld < most else 0
         return min(nfree + freed, most - nused + freed, most - nheld)

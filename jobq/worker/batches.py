@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from jobq.client.clock import boot_ns
+from jobq.jobs.calls import batch_of
 from jobq.jobs.context import Call
 from jobq.jobs.registry import Registry
 from jobq.queue.types import Ending
-from jobq.worker.shared_state import SharedSlots
+from jobq.worker.shared_state import NEVER, SharedSlots
 
 #: Messages to run together, each with its slot.
 Group = list[tuple[int, Call | Ending]]
@@ -32,16 +33,22 @@ class Gathering:
 
     def __init__(self, slots: SharedSlots, lingers: bool) -> None:
         self._slots, self._lingers = slots, lingers
-        # By queue and job: when its linger ends (boot_ns), and the calls.
-        self._groups: dict[tuple[int, str], tuple[int, Group]] = {}
+        # By queue, job and key: when its linger ends (boot_ns), and the calls.
+        self._groups: dict[tuple[int, str, str | None], tuple[int, Group]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._groups)
 
     def slots(self, index: int) -> set[int]:
         """Return the slots of a queue's waiting calls."""
-        groups = [group for (queue, _), (_, group) in self._groups.items() if queue == index]
-        return {slot for group in groups for slot, _ in group}
+        return {slot for group in self._of(index) for slot, _ in group}
+
+    def largest(self, index: int) -> int:
+        """Return the number of calls in a queue's largest waiting batch."""
+        return max(map(len, self._of(index)), default=0)
+
+    def _of(self, index: int) -> list[Group]:
+        return [group for key, (_, group) in self._groups.items() if key[0] == index]
 
     def groups(self, index: int, messages: Iterable[tuple[int, Call | Ending]]) -> Iterator[Group]:
         """Yield messages of a queue to run now: full batches of a job, batches without linger, single messages."""
@@ -51,7 +58,7 @@ class Gathering:
             if most is None or not isinstance(call, Call) or call.message.ncrashes:
                 yield [(slot, call)]
                 continue
-            key, linger_s = (index, call.job.name), call.job.settings.linger or 0.0
+            key, linger_s = (index, *batch_of(call)), call.job.settings.linger or 0.0
             until = boot_ns() + (round(linger_s * 1e9) if self._lingers else 0)
             _, group = self._groups.setdefault(key, (until, []))
             group.append((slot, call))
@@ -59,13 +66,16 @@ class Gathering:
                 yield self._groups.pop(key)[1]
         yield from (group for _, group in self.due(index))
         self._slots.reading_done()
-        for (queue, _), (until, group) in self._groups.items():
-            if queue == index:
+        for key, (until, group) in self._groups.items():
+            if key[0] == index:
                 self._slots.gather([slot for slot, _ in group], until)
 
     def due(self, index: int | None = None) -> Iterator[tuple[int, Group]]:
-        """Yield the queue and the calls of batches whose linger has passed; of one queue if `index` is given."""
-        now = boot_ns()
+        """Yield the queue and the calls of batches whose linger has passed; of one queue if `index` is given.
+
+        Without a free slot no batch could become larger, so all are due.
+        """
+        now = boot_ns() if self._slots.nfree else NEVER
         keys = [key for key, (until, _) in self._groups.items() if until <= now]
         for key in keys:
             if index in (None, key[0]):
@@ -74,7 +84,7 @@ class Gathering:
     def drop(self) -> list[tuple[int, int]]:
         """Forget all calls, for the caller to return them; return their queues and slots."""
         dropped, self._groups = self._groups, {}
-        return [(index, slot) for (index, _), (_, group) in dropped.items() for slot, _ in group]
+        return [(key[0], slot) for key, (_, group) in dropped.items() for slot, _ in group]
 
     def left_s(self) -> float | None:
         """Return the seconds until the next batch is due; None if no call waits."""

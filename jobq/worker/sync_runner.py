@@ -60,7 +60,7 @@ class SyncRunner(Runner):
         """Number of messages to fetch: as many as ran in the previous interval, at most the free slots."""
         size = self._sizes[index].size
         if self._gathering:
-            size = max(1, size - len(self._gathering.slots(index)))
+            size = max(1, size - self._gathering.largest(index))
         return min(size, self._child.slots.nfree + freed)
 
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:

@@ -10,8 +10,11 @@ import pytest
 
 import jobq
 from jobq.errors import CodecError, ConfigError
-from jobq.jobs.calls import Calls
+from jobq.jobs.batch_executor import BatchExecutor
+from jobq.jobs.calls import Calls, batch_of
+from jobq.jobs.codec import FLOW_HEADER, encode
 from jobq.jobs.registry import Registry
+from jobq.queue.types import Message
 
 if TYPE_CHECKING:
     from jobq import Calls as Hidden
@@ -90,7 +93,7 @@ def test_direct_call_takes_calls_of_its_arguments(registry: Registry):
         ({"batch": 201}, "batch=201 is out of range"),
         ({"linger": "2m"}, "linger"),
         ({"batch": True}, "batch=True is out of range"),
-        ({"key": "customer"}, "key='customer' of mails.send and batch=10"),
+        ({"key": "arg1", "ordered": True}, "ordered=True of mails.send and batch=10"),
         ({"keep_logs": 60}, "keep_logs=60"),
         (
             {"batch": 200, "limits": [Places("a"), Places("b"), Places("c")]},
@@ -143,3 +146,24 @@ def test_timeout_of_another_programs_message_is_ignored(registry: Registry):
     made = declared(registry, lambda calls: None, timeout=30)
     changed = made.with_overrides(Overrides(timeout=0.1, retries=2))
     assert (changed.settings.timeout, changed.settings.retries) == (30, 2)
+
+
+def test_calls_of_a_batch_have_one_key(registry: Registry):
+    def send(calls: Calls[str, date]) -> None: ...
+
+    def resolved(job: Any, *args: Any, headers: Any = None) -> Any:
+        content = encode(job.name, *job.encoded(args, {}), 1, headers)
+        message = Message("m", content, 1, 0, 1, "g", "t", 0)
+        return BatchExecutor(registry).resolve("low", message)
+
+    day = date(2026, 1, 2)
+    by_name = declared(registry, send, key="arg1")
+    by_day = declared(registry, send, name="by_day", key=lambda _, day: day.isoformat())
+    without = declared(registry, send, name="without")
+    assert batch_of(resolved(by_name, "acme", day)) == ("mails.send", "acme")
+    assert batch_of(resolved(by_day, "acme", day)) == ("by_day", "2026-01-02")
+    member = {FLOW_HEADER: "x"}
+    assert batch_of(resolved(by_day, "acme", day, headers=member)) == ("by_day", "2026-01-02")
+    assert batch_of(resolved(without, "acme", day)) == ("without", None)
+    failing = declared(registry, send, name="failing", key=lambda *_: 1 / 0)
+    assert batch_of(resolved(failing, "acme", day)) == ("failing", "\0m")

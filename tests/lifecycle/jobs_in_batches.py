@@ -125,3 +125,9 @@ async def alingers(calls: Calls[str, str]) -> None:
 async def awaits_for_three(calls: Calls[str, str]) -> None:
     """Run `waits_for_three` on the event loop."""
     note_all(calls, "start")
+
+
+@job(name="keyed_together", key=lambda ledger, name: name[0], **TOGETHER)
+def keyed_together(calls: Calls[str, str]) -> None:
+    """Gets calls whose names begin with the same letter."""
+    note_all(calls, "start")

@@ -10,7 +10,7 @@ import pytest
 from jobq.worker import exit_codes
 
 from .conftest import until
-from .jobs_in_batches import together
+from .jobs_in_batches import keyed_together, together
 
 MODULE = "tests.lifecycle.jobs_in_batches"
 pytestmark = pytest.mark.one_server
@@ -201,3 +201,17 @@ def test_waiting_calls_run_in_time_when_a_child_may_fetch_no_more(queue, start, 
     until(lambda: queue.admin.counts().messages == 0)
     assert {tuple(line["batch"]) for line in ledger.lines("start")} == {("a", "b")}
     assert worker.stop() == 0
+
+
+@pytest.mark.main_thread
+def test_batch_has_calls_of_one_key(queue, start, ledger):
+    names = [f"{key}{number}" for number in range(8) for key in "ab"]
+    keyed_together.enqueue_many((str(ledger.path), name) for name in names)
+    queue.rule("b", max=5)
+    worker = start("--processes", "1", "--burst", module=MODULE)
+    assert worker.wait() == 0
+    batches = {tuple(line["batch"]) for line in ledger.lines("start")}
+    assert sorted(name for batch in batches for name in batch) == sorted(names)
+    assert all(len({name[0] for name in batch}) == 1 for batch in batches)
+    assert any(len(batch) > 1 for batch in batches if batch[0][0] == "a")
+    assert queue.admin.fsck() == []

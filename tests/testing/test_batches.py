@@ -157,3 +157,15 @@ def test_batch_job_handles_deaths_together(jobq, registry):
     fail.enqueue_many([(1,), (2,)])
     assert jobq.drain(raises=False) == DrainResult(done=2, dead=2)
     assert died == [[[1], [2]]]
+
+
+def test_drain_runs_calls_of_one_key_together(jobq, registry, sizes):
+    @package.job(batch=3, name="keyed", registry=registry, key="arg1")
+    def keyed(calls: Calls[str, int]) -> None:
+        sizes.append([call.args for call in calls])
+
+    keyed.enqueue_many((name, n) for name in ("a", "b") for n in range(4))
+    assert jobq.drain() == DrainResult(done=8)
+    assert all(len({name for name, _ in batch}) == 1 for batch in sizes)
+    assert sorted(n for batch in sizes for _, n in batch) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert max(map(len, sizes)) > 1

@@ -33,10 +33,10 @@ def a_job(**options):
     return jobq.job(**options)(lambda calls: None)
 
 
-def held(slots, job, count, ncrashes=0):
+def held(slots, job, count, ncrashes=0, args=()):
     """Fetch calls of a job; return them with their slots."""
     messages = [Message(f"m{n}", b"", 1, ncrashes, 1, "g", f"t{n}", 0) for n in range(count)]
-    calls = [Call(job, message, "low", [], {}, {}, 0) for message in messages]
+    calls = [Call(job, message, "low", list(args), {}, {}, 0) for message in messages]
     return list(zip(slots.publish(0, messages, NEVER), calls))
 
 
@@ -98,3 +98,18 @@ def test_largest_batch_of_a_queue_counts():
     for number, queue in ((10, "a"), (30, "a"), (5, "b")):
         a_job(name=f"{queue}{number}", batch=number, queue=queue, registry=registry)
     assert batch_sizes(registry, ["b", "a", "c"]) == [5, 30, 0]
+
+
+def test_calls_of_one_key_run_together(slots, clock):
+    gathering, job = Gathering(slots, True), a_job(batch=3, linger=5, key=lambda name: name)
+    fetched = [*held(slots, job, 2, args=["a"]), *held(slots, job, 1, args=["b"])]
+    assert sizes(gathering.groups(0, fetched)) == []
+    assert (gathering.largest(0), len(gathering.slots(0))) == (2, 3)
+    assert sizes(gathering.groups(0, held(slots, job, 1, args=["a"]))) == [3]
+    assert gathering.largest(0) == 1
+
+
+def test_all_batches_are_due_when_no_slot_is_free(slots, clock):
+    gathering, job = Gathering(slots, True), a_job(batch=3, linger=5)
+    held(slots, job, slots.nfree - 1)
+    assert sizes(gathering.groups(0, held(slots, job, 1))) == [1]
