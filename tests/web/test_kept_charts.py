@@ -13,6 +13,7 @@ from jobq.queue import keys, presence
 from jobq.queue.charts import MINUTE_MS
 from jobq.queue.presence import ChildEntry, RunningJob
 from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 from jobq.web import UserRole
 from jobq.web.sampler import ALL, HANDOUTS, READY, Sampling
 from jobq.worker.charts import ChartKeeper
@@ -83,3 +84,33 @@ def test_page_says_why_a_button_is_missing(client: Client, visit: Any):
     assert "needs the role" not in visit(UserRole.ADMIN).get("/queues/low").text
     closed = visit(UserRole.ADMIN, read_only=True).get("/queues/low").text
     assert "Pause: this dashboard is read-only" in closed
+
+
+def test_list_says_why_its_bulk_buttons_and_orders_are_missing(client: Client, visit: Any):
+    low, now = Queue("low", client), client.clock_ms()
+    low.enqueue(encode("shop.send"), mid="dies")
+    [held] = low.dequeue().messages
+    low.finish([Ending(mid="dies", token=held.token, outcome="dead", reason="ValueError")])
+    low.enqueue(encode("shop.send"), mid="m", delay=60)
+    low.admin.schedule("add", "nightly", '{"name":"nightly","job":"shop.send","cron":"@daily"}')
+    presence.put_worker(client, "web-1:7", {
+        "queues": ["low"], "slots": 2, "lease_ms": 15_000, "seen_at": now,
+    })  # fmt: skip
+    lacks = {
+        "/queues/low/messages?place=due": (["Run now", "Cancel"], []),
+        "/queues/low/messages?place=dead": (["Revive"], ["Purge"]), "/workers": (["Quiet", "Resume"], []),
+        "/workers/web-1:7": (["Quiet", "Stacks"], ["Restart", "Drain"]),
+        "/schedules/nightly": (["Pause", "Run now"], []),
+    }  # fmt: skip
+    viewer, operator, admin = (
+        visit(role) for role in (UserRole.READ, UserRole.OPERATE, UserRole.ADMIN)
+    )
+    closed = visit(UserRole.ADMIN, read_only=True)
+    for path, (of_operators, of_admins) in lacks.items():
+        texts = [site.get(path).text for site in (viewer, operator, admin, closed)]
+        for role, labels in (("operate", of_operators), ("admin", of_admins)):
+            for label in labels:
+                assert f"{label} needs the role {role}" in texts[0], (path, label)
+                assert f"{label}: this dashboard is read-only" in texts[3], (path, label)
+                assert (f"{label} needs the role" in texts[1]) == (role == "admin"), (path, label)
+        assert "needs the role" not in texts[2] and "read-only" not in texts[2], path

@@ -45,6 +45,7 @@ def test_list_shows_late_ones_first_and_paused_ones_last(visit: Any, client: Any
     home = Queue("high", client)
     home.admin.schedule("add", "late", encoded(late), now=now - 3_600_000)
     home.register()
+    presence.put_worker(client, "w", {"queues": ["high"], "lease_ms": 15_000, "seen_at": now})
     shown = visit().get("/schedules").text
     assert names(shown) == ["late", "nightly", "resting"]
     assert "late by" in shown and "at 02:30" in shown and "Europe/Berlin" in shown

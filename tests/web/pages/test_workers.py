@@ -78,7 +78,7 @@ def test_order_reaches_the_worker_and_its_answer_is_shown(visit: Any, client: An
     announce(client, "other")
     names = ["web-7:4711", "other", "none"]
     reply = page.post("/workers/orders", data={"verb": "quiet", "worker": names})
-    assert "sent to 2 workers; 1 can't receive it" in reply.text
+    assert "sent to 2 workers; 1 lost and can't receive it" in reply.text
     assert taken(client) == taken(client, "other") == [("quiet", "anna", 0)]
 
 
@@ -112,9 +112,9 @@ def test_orders_that_no_worker_would_read_are_refused_in_words(visit: Any, clien
     reply = page.post(f"/workers/{W}/orders", data={"verb": "quiet"})
     assert reply.status_code == 409 and "is lost" in reply.text
     announce(client)
-    assert "Drain" in page.get(f"/workers/{W}").text
+    assert "Drain…" in page.get(f"/workers/{W}").text
     readers = visit(UserRole.READ)
-    assert "Drain" not in readers.get(f"/workers/{W}").text
+    assert "Drain…" not in readers.get(f"/workers/{W}").text
     assert readers.post("/workers/orders", data={"verb": "quiet"}).status_code == 403
 
 
