@@ -50,7 +50,9 @@ def fill(client: Client, queues: int, messages: int, workers: int, events: int =
         for first in range(0, share, 1000):
             queue.enqueue_many([content] * min(1000, share - first))
         taken = queue.dequeue(min(events, share)).messages
-        queue.finish([_ending(number + i, one.mid, one.token) for i, one in enumerate(taken)])
+        queue.finish(
+            [_ending(number + i, message.mid, message.token) for i, message in enumerate(taken)]
+        )
     for number in range(workers):
         _start(client, f"host{number // 8}:{number}", number, queues, now)
 

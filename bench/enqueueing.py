@@ -187,9 +187,10 @@ def main() -> None:
         f"{'':32}{'per second':>12}{'slowest':>10}{'fastest':>10}{'producer µs':>13}{'server µs':>11}"
     )
     for name, rounds in found.items():
-        rates = sorted(1 / one.wall for one in rounds)
+        rates = sorted(1 / round_.wall for round_ in rounds)
         cpu = [
-            statistics.median(part) * 1e6 for part in zip(*[one[1:] for one in rounds], strict=True)
+            statistics.median(part) * 1e6
+            for part in zip(*[round_[1:] for round_ in rounds], strict=True)
         ]
         print(
             f"{name:32}{statistics.median(rates):12,.0f}{rates[0]:10,.0f}{rates[-1]:10,.0f}{cpu[0]:13.1f}{cpu[1]:11.1f}"

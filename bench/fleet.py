@@ -59,7 +59,7 @@ Figures = dict[str, float]
 
 def messages() -> Figures:
     """Measure server CPU per message, memory per waiting message and per event."""
-    found: Figures = {}
+    figures: Figures = {}
     for name, (enqueued, fetched, size) in BATCHES.items():
         cpu: dict[int, list[float]] = {size: [], 3 * size: []}
         memory: dict[int, float] = {}
@@ -75,11 +75,11 @@ def messages() -> Figures:
                     cpu[count].append(server_s(client) - before)
                     key = "jobq:{bench}:events"
                     used = int(client.command("MEMORY", "USAGE", key, "SAMPLES", 0))
-                    found["bytes per event in a stream"] = used / int(client.command("XLEN", key))
+                    figures["bytes per event in a stream"] = used / int(client.command("XLEN", key))
         spent = min(cpu[3 * size]) - min(cpu[size])
-        found[f"µs of server CPU per message, {name}"] = spent / (2 * size) * 1e6
-        found["bytes per waiting message"] = (memory[3 * size] - memory[size]) / (2 * size)
-    return found
+        figures[f"µs of server CPU per message, {name}"] = spent / (2 * size) * 1e6
+        figures["bytes per waiting message"] = (memory[3 * size] - memory[size]) / (2 * size)
+    return figures
 
 
 def _enqueue(queue: Queue, count: int, enqueued: int) -> None:
@@ -95,7 +95,10 @@ def _run(queue: Queue, count: int, enqueued: int, fetched: int) -> None:
 def _drain(queue: Queue, fetched: int) -> None:
     dequeued: Dequeued | None = queue.dequeue(fetched)
     while dequeued is not None and dequeued.messages:
-        endings = [Ending(mid=one.mid, token=one.token, record=RECORD) for one in dequeued.messages]
+        endings = [
+            Ending(mid=message.mid, token=message.token, record=RECORD)
+            for message in dequeued.messages
+        ]
         dequeued = queue.finish(endings, dequeue=fetched).dequeued
 
 
@@ -176,7 +179,7 @@ def _fitted(values: Mapping[int, float]) -> float:
 
 def cluster() -> Figures:
     """Count the connections per idle host of a Cluster, to all nodes together."""
-    found: Figures = {}
+    figures: Figures = {}
     with (
         TemporaryDirectory(prefix="jobq-bench-") as folder,
         closing(OwnCluster(Path(folder))) as place,
@@ -189,8 +192,8 @@ def cluster() -> Figures:
             served = list(names.values())[1:queues]
             counted = {hosts: _connected(place, hosts, served) for hosts in (1, 2)}
             what = f"{queues} queue{'s' * (queues > 1)}"
-            found[f"idle host on 3 nodes, {what}: connections"] = _fitted(counted)
-    return found
+            figures[f"idle host on 3 nodes, {what}: connections"] = _fitted(counted)
+    return figures
 
 
 def _connected(place: OwnCluster, hosts: int, queues: list[str]) -> float:
@@ -230,13 +233,13 @@ def readers() -> Figures:
             return used / READINGS * 1e6, took / READINGS * 1e6, sent / READINGS
 
     names = ("µs of server CPU", "µs of CPU of the dashboard", "bytes")
-    found: Figures = {}
+    figures: Figures = {}
     for kind, (less, more), size in (
         ("worker", ((10, 100), (10, 1_000)), 900), ("queue", ((10, 100), (100, 100)), 90),
     ):  # fmt: skip
         for name, low, high in zip(names, reading(*less), reading(*more), strict=True):
-            found[f"a dashboard's reading: {name} per {kind}"] = (high - low) / size
-    return found
+            figures[f"a dashboard's reading: {name} per {kind}"] = (high - low) / size
+    return figures
 
 
 def ingest() -> Figures:
@@ -402,21 +405,21 @@ def main() -> None:
     chosen = parser.parse_args()
     if unknown := set(chosen.parts) - set(PARTS):
         parser.error(f"unknown parts {', '.join(sorted(unknown))}; choose from {', '.join(PARTS)}")
-    found: dict[str, Any] = {"heads": [], "parts": {}}
+    loaded: dict[str, Any] = {"heads": [], "parts": {}}
     if RESULTS.exists():
-        found = json.loads(RESULTS.read_text())
+        loaded = json.loads(RESULTS.read_text())
     if chosen.report:
-        text = "\n".join(document(found))
+        text = "\n".join(document(loaded))
         print(text)
         put(PAGE, COMMAND, text)
         return
     FOLDER.mkdir(exist_ok=True)
-    found["heads"].append(described("bench.fleet"))
+    loaded["heads"].append(described("bench.fleet"))
     for name in chosen.parts:
-        found["parts"][name] = PARTS[name]()
-        for figure, value in found["parts"][name].items():
+        loaded["parts"][name] = PARTS[name]()
+        for figure, value in loaded["parts"][name].items():
             print(f"{value:,.2f} {figure}", flush=True)
-        RESULTS.write_text(json.dumps(found))
+        RESULTS.write_text(json.dumps(loaded))
 
 
 if __name__ == "__main__":

@@ -112,8 +112,9 @@ def tables(count: int, runs: int) -> Iterator[str]:
         kind: Drain(*map(statistics.median, zip(*rows, strict=True)))
         for kind, rows in found.items()
     }
-    for kind, one in medians.items():
-        yield f"| {kind} | {one.rate:,.0f} | {one.worker_us:.0f} | {one.enqueue_us:.1f} | {one.drain_us:.1f} |"
+    for kind, median in medians.items():
+        costs = f"{median.worker_us:.0f} | {median.enqueue_us:.1f} | {median.drain_us:.1f}"
+        yield f"| {kind} | {median.rate:,.0f} | {costs} |"
     ratios = (b / a for a, b in zip(*medians.values(), strict=True))
     yield f"| ratio | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |"
     for steps in READY_AT_ONCE:

@@ -50,11 +50,11 @@ class Counted:
             ["callgrind_control", "-d", str(self.process.pid)], check=True, capture_output=True
         )
         while not (
-            dump.exists() and (found := re.search(r"^totals: (\d+)", dump.read_text(), re.M))
+            dump.exists() and (match := re.search(r"^totals: (\d+)", dump.read_text(), re.M))
         ):
             self.client.command("PING")
             time.sleep(0.02)
-        return int(found[1])
+        return int(match[1])
 
 
 @contextmanager
@@ -93,7 +93,9 @@ def drain(
         if not dequeued.messages and not endings:
             return
         after()
-        endings = [Ending(mid=one.mid, token=one.token, **stored) for one in dequeued.messages]
+        endings = [
+            Ending(mid=message.mid, token=message.token, **stored) for message in dequeued.messages
+        ]
 
 
 def in_batches(
@@ -107,7 +109,7 @@ def in_batches(
     def rows(number: int) -> list[Any]:
         if not keys:
             return [CONTENT] * number
-        return [(None, CONTENT, f"customer-{one % keys}") for one in range(number)]
+        return [(None, CONTENT, f"customer-{index % keys}") for index in range(number)]
 
     with counted() as server:
         queue = Queue("bench", server.client)
@@ -138,7 +140,7 @@ def members(count: int, taken: bool = True) -> tuple[float, float]:
         def enqueue(first: int, number: int) -> None:
             for chunk in range(first, first + number // PER_CHUNK):
                 start = store.reserve("rows", chunk, PER_CHUNK).first
-                mids = [member_mid(store.run, "rows", start + one) for one in range(PER_CHUNK)]
+                mids = [member_mid(store.run, "rows", start + index) for index in range(PER_CHUNK)]
                 queue.enqueue_members([(mid, CONTENT) for mid in mids], in_order=True, now=NOW)
 
         def after() -> None:
@@ -162,7 +164,7 @@ def one_by_one(count: int, keys: int = 0) -> tuple[float, float]:
     with counted() as server:
         queue = Queue("bench", server.client)
         options: list[Any] = [
-            {"key": f"customer-{one % keys}"} if keys else {} for one in range(count)
+            {"key": f"customer-{index % keys}"} if keys else {} for index in range(count)
         ]
         for more in options[:50]:
             queue.enqueue(CONTENT, **more)

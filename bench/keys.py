@@ -67,7 +67,9 @@ def driven(case: Case, count: int) -> tuple[float, float]:
             assert dequeued is not None
             if not dequeued.messages and not endings:
                 break
-            endings = [Ending(mid=one.mid, token=one.token) for one in dequeued.messages]
+            endings = [
+                Ending(mid=message.mid, token=message.token) for message in dequeued.messages
+            ]
         used.append(server_s(client))
     return (used[1] - used[0]) / count * 1e6, (used[2] - used[1]) / count * 1e6
 

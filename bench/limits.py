@@ -53,6 +53,6 @@ def _us(client: jobq.Client, call: Callable[[], object], calls: int) -> float:
     for _ in range(calls):
         call()
     counted = dict(
-        one.split("=") for one in info(client, "commandstats")["cmdstat_evalsha"].split(",")
+        part.split("=") for part in info(client, "commandstats")["cmdstat_evalsha"].split(",")
     )
     return float(counted["usec"]) / calls

@@ -58,7 +58,7 @@ def written(table: OutboxTable, numbers: range, calls: int) -> float:
             cursor.execute("BEGIN")
             cursor.execute(f"INSERT INTO orders VALUES ({number})")  # noqa: S608
             if calls:
-                outbox.enqueue_many(connection, invoice, [(one,) for one in range(calls)])
+                outbox.enqueue_many(connection, invoice, [(index,) for index in range(calls)])
             cursor.execute("COMMIT")
         return (time.perf_counter() - began) / len(numbers)
 

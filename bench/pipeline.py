@@ -81,7 +81,7 @@ def many_queues(queues: int, each: int = 30) -> Iterator[Row]:
         keys = [events_key(client.namespace, name) for name in names]
         started = time.process_time()
         ends = {
-            one.key: one.place for one in events_tails(client, keys) if isinstance(one, LogTail)
+            tail.key: tail.place for tail in events_tails(client, keys) if isinstance(tail, LogTail)
         }
         asked = time.process_time()
         list(trim(client, ends))
@@ -236,7 +236,7 @@ def _append(lake: Lake, seed: int, later_ms: int) -> None:
 def used_s() -> float:
     """The processor time of this process, its JVM and the workers of that, seconds."""
     here = psutil.Process()
-    times = [one.cpu_times() for one in (here, *here.children(recursive=True))]
+    times = [child.cpu_times() for child in (here, *here.children(recursive=True))]
     return sum(one.user + one.system for one in times)
 
 

@@ -164,7 +164,10 @@ def _reply(messages: list[Message]) -> list[Any]:
 
 def _arguments(endings: list[Ending]) -> list[Any]:
     """Return the words that `finish` sends."""
-    rows = [(one.mid, one.token, one.outcome, "", one.age_ms, one.record) for one in endings]
+    rows = [
+        (ending.mid, ending.token, ending.outcome, "", ending.age_ms, ending.record)
+        for ending in endings
+    ]
     return [word for row in rows for word in row]
 
 

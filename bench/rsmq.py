@@ -105,7 +105,9 @@ class Ours:
         for _ in range(cycles // BATCH):
             self.flights.run([self.requests.send("bench", ["hello"], None) for _ in range(BATCH)])
             found = self.flights.run([self.requests.receive("bench", 1, None)] * BATCH)
-            held = [(one.id, one.receipt) for received in found for one in received.messages]
+            held = [
+                (message.id, message.receipt) for received in found for message in received.messages
+            ]
             assert all(self.flights.run([self.requests.delete("bench", [one]) for one in held]))
 
     def batches(self, cycles: int) -> None:

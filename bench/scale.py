@@ -117,7 +117,7 @@ def measured(size: int, engine: str, steps: list[str], known: dict[str, Any]) ->
     if "compact" in steps:
         sizes["lake, compacted"] = per_row(lake, EVENTS)
     if "rollup" in steps:
-        runs = sum(one.size for one in live_files(lake.table(JOB_RUNS.name)))
+        runs = sum(file.size for file in live_files(lake.table(JOB_RUNS.name)))
         sizes["job_runs"] = runs / found["events"]
     shutil.rmtree(path)
     return found
@@ -237,7 +237,7 @@ def ingested(path: Path, size: int, engine: str, sizes: dict[str, float]) -> tup
 def per_row(lake: Lake, table: LakeTable) -> float:
     """Return bytes of the live files per row."""
     files = live_files(lake.table(table.name))
-    return sum(one.size for one in files) / max(1, sum(one.rows for one in files))
+    return sum(file.size for file in files) / max(1, sum(file.rows for file in files))
 
 
 def spent(*arguments: str) -> Spent:
@@ -272,9 +272,9 @@ def _cpu_s() -> float:
 def _sizes(pid: int) -> Iterator[tuple[str, int]]:
     with suppress(psutil.Error):
         first = psutil.Process(pid)
-        for one in (first, *first.children(recursive=True)):
+        for child in (first, *first.children(recursive=True)):
             with suppress(psutil.Error):
-                yield one.name(), one.memory_info().rss
+                yield child.name(), child.memory_info().rss
 
 
 def slope(less: Mapping[str, Any], more: Mapping[str, Any]) -> float:
@@ -308,7 +308,7 @@ def costs(sizes: list[dict[str, Any]]) -> Iterator[str]:
 
 def refreshes(sizes: list[dict[str, Any]]) -> Iterator[str]:
     """Yield a row per size of lake: the cost of the same number of new events, relative to the smallest lake."""
-    found = [one[REFRESH] for one in sizes if REFRESH in one]
+    found = [size[REFRESH] for size in sizes if REFRESH in size]
     if not found:
         return
     yield "| refresh after one million new events, beside a lake of | CPU s | times that of the smallest |"
@@ -319,7 +319,7 @@ def refreshes(sizes: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _of(sizes: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    return [one["steps"][name] for one in sizes if name in one["steps"]]
+    return [size["steps"][name] for size in sizes if name in size["steps"]]
 
 
 def _slope_of(sizes: list[dict[str, Any]], name: str) -> float:
@@ -338,7 +338,7 @@ def weights(sizes: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _weight(sizes: list[dict[str, Any]], name: str) -> float:
-    return next(float(one["bytes"][name]) for one in reversed(sizes) if name in one["bytes"])
+    return next(float(size["bytes"][name]) for size in reversed(sizes) if name in size["bytes"])
 
 
 def plan(sizes: list[dict[str, Any]]) -> Iterator[str]:
@@ -395,25 +395,25 @@ def main() -> None:
     steps = chosen.steps.split(",")
     if unknown := set(steps) - set(known):
         parser.error(f"no step {', '.join(sorted(unknown))}; take of {', '.join(known)}")
-    found: dict[str, Any] = {"heads": [], "sizes": {}}
+    loaded: dict[str, Any] = {"heads": [], "sizes": {}}
     if RESULTS.exists():
-        found = json.loads(RESULTS.read_text())
+        loaded = json.loads(RESULTS.read_text())
     if not chosen.report:
         adopt_orphans()
-        found["heads"].append(described("bench.scale"))
+        loaded["heads"].append(described("bench.scale"))
         FOLDER.mkdir(exist_ok=True)
         for size in chosen.sizes if set(steps) & set(STEPS) else ():
-            before = found["sizes"].get(str(size), {})
-            found["sizes"][str(size)] = measured(size, chosen.engine, steps, before)
-            for name, weight in found["sizes"][str(size)]["bytes"].items():
+            before = loaded["sizes"].get(str(size), {})
+            loaded["sizes"][str(size)] = measured(size, chosen.engine, steps, before)
+            for name, weight in loaded["sizes"][str(size)]["bytes"].items():
                 print(f"{weight:.1f} {WEIGHTS[name]}", flush=True)
-            RESULTS.write_text(json.dumps(found))
+            RESULTS.write_text(json.dumps(loaded))
         for size, step in refreshed(sorted(chosen.sizes)) if REFRESH in steps else ():
             empty = {"events": step["older"], "steps": {}, "bytes": {}}
-            found["sizes"].setdefault(str(size), empty)[REFRESH] = step
-            RESULTS.write_text(json.dumps(found))
+            loaded["sizes"].setdefault(str(size), empty)[REFRESH] = step
+            RESULTS.write_text(json.dumps(loaded))
         return
-    text = "\n".join(document(found))
+    text = "\n".join(document(loaded))
     print(text)
     put(PAGE, COMMAND, text)
 

@@ -26,8 +26,10 @@ def lateness(_: str) -> Iterator[Row]:
         with private_server() as client, ExitStack() as running:
             queue = Queue("bench", client)
             for index in range(SCHEDULES):
-                one = Schedule(name=f"s{index}", job=noop.name, every_ms=1_000, overlap="allow")
-                queue.admin.schedule("add", one.name, encoded(one))
+                schedule = Schedule(
+                    name=f"s{index}", job=noop.name, every_ms=1_000, overlap="allow"
+                )
+                queue.admin.schedule("add", schedule.name, encoded(schedule))
             for _worker in range(count):
                 running.enter_context(running_worker(client, client.url, 1))
             late = _late(queue)
@@ -40,8 +42,8 @@ def _late(queue: Queue) -> list[float]:
     while time.monotonic() < deadline:
         entries = queue.client.command("XRANGE", f"{queue.prefix}events", "-", "+")
         events = [decode(fields[1], fields[0]) for _, fields in entries]
-        due = {one.fingerprint: one.enqueued_at for one in events if one.kind == "tick"}
-        runs = [one for one in events if one.kind == "done" and one.mid in due]
+        due = {event.fingerprint: event.enqueued_at for event in events if event.kind == "tick"}
+        runs = [event for event in events if event.kind == "done" and event.mid in due]
         if len(runs) >= TICKS * SCHEDULES:
             return [_started(run) - due[run.mid] for run in runs]
         time.sleep(0.5)

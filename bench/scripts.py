@@ -88,8 +88,8 @@ def _timed(client: jobq.Client, script: Call) -> Iterator[Row]:
     # Prepared before, so that the percentiles are of this script alone.
     prepared = [script.prepare() for _ in range(CALLS)]
     client.command("CONFIG", "RESETSTAT")
-    for one in prepared:
-        script.call(one)
+    for prepare in prepared:
+        script.call(prepare)
     found = info(client, "latencystats")["latency_percentiles_usec_evalsha"]
     for part in found.split(","):
         share, microseconds = part.split("=")

@@ -78,8 +78,8 @@ def _of_cores(figure: str) -> Callable[[Medians], float | None]:
 
     def found(medians: Medians) -> float | None:
         rate, *per_job = (
-            medians("own", one)
-            for one in (figure, OF_WORKER.format(figure), OF_SERVER.format(figure))
+            medians("own", format_)
+            for format_ in (figure, OF_WORKER.format(figure), OF_SERVER.format(figure))
         )
         if rate is None or None in per_job:
             return None

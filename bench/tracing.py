@@ -117,9 +117,9 @@ def main() -> None:
     for mode, rounds in found.items():
         same = found[mode._replace(name=mode.name.replace(" on", " off"), exports=False)]
         ratio = statistics.median(on.rate / off.rate for on, off in zip(rounds, same))
-        rate = statistics.median(one.rate for one in rounds)
-        children = min(one.children for one in rounds)
-        everyone = min(one.everyone for one in rounds)
+        rate = statistics.median(round_.rate for round_ in rounds)
+        children = min(round_.children for round_ in rounds)
+        everyone = min(round_.everyone for round_ in rounds)
         share = min(one.everyone for one in same) / everyone
         print(
             f"{mode.name:30} {rate:9,.0f} jobs/s {ratio:5.2f}"

@@ -62,7 +62,7 @@ def once(job: Job[..., Any], queue: Queue, server: redis.Redis) -> Iterator[tupl
     began, ended, nothing = cpu_us(server), 0, 0
     messages = queue.dequeue(BATCH).messages
     while nothing < 3:
-        endings = [Ending(mid=one.mid, token=one.token) for one in messages]
+        endings = [Ending(mid=message.mid, token=message.token) for message in messages]
         ended += len(endings)
         handed = queue.finish(endings, dequeue=BATCH).dequeued
         messages = handed.messages if handed else []

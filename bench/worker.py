@@ -15,7 +15,7 @@ from bench.server import ROOT
 
 def tree_s(process: psutil.Process) -> float:
     """Return the CPU seconds of a process and its running descendants."""
-    used = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    used = [child.cpu_times() for child in (process, *process.children(recursive=True))]
     return float(sum(one.user + one.system for one in used))
 
 

@@ -65,7 +65,8 @@ async def _send(
     pool = await _pool()
     for start in range(0, len(arguments), at_once):
         calls: list[Coroutine[Any, Any, Any]] = [
-            pool.enqueue_job(handler, *one, **options) for one in arguments[start : start + at_once]
+            pool.enqueue_job(handler, *argument, **options)
+            for argument in arguments[start : start + at_once]
         ]
         await asyncio.gather(*calls) if at_once > 1 else await calls[0]
 

@@ -31,7 +31,7 @@ def many(handler: str, arguments: list[tuple[Any, ...]]) -> None:
     """1,000 to an LPUSH."""
     for start in range(0, len(arguments), PER_CALL):
         batch = arguments[start : start + PER_CALL]
-        _redis.lpush("queue", *(json.dumps([handler, one]) for one in batch))
+        _redis.lpush("queue", *(json.dumps([handler, argument]) for argument in batch))
 
 
 def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
@@ -41,7 +41,10 @@ def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
         batch = arguments[start : start + PER_CALL]
         _redis.zadd(
             "later",
-            {json.dumps([handler, one, start + index]): due for index, one in enumerate(batch)},
+            {
+                json.dumps([handler, argument, start + index]): due
+                for index, argument in enumerate(batch)
+            },
         )
 
 

@@ -33,8 +33,8 @@ def many(handler: str, arguments: list[tuple[Any, ...]]) -> None:
     for start in range(0, len(arguments), PER_CALL):
         _queue.enqueue_many(
             [
-                Queue.prepare_data(PATH + handler, args=one, result_ttl=0, retry=RETRY)
-                for one in arguments[start : start + PER_CALL]
+                Queue.prepare_data(PATH + handler, args=argument, result_ttl=0, retry=RETRY)
+                for argument in arguments[start : start + PER_CALL]
             ]
         )
 

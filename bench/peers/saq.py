@@ -46,8 +46,8 @@ async def _send(
 ) -> None:
     for start in range(0, len(arguments), at_once):
         calls = [
-            queue.enqueue(handler, arguments=one, ttl=-1, **options)
-            for one in arguments[start : start + at_once]
+            queue.enqueue(handler, arguments=argument, ttl=-1, **options)
+            for argument in arguments[start : start + at_once]
         ]
         await asyncio.gather(*calls) if at_once > 1 else await calls[0]
 

@@ -56,7 +56,7 @@ async def _send(call: Callable[[Any], Any], arguments: list[tuple[Any, ...]], at
         _started.append(True)
         await broker.startup()
     for start in range(0, len(arguments), at_once):
-        calls = [call(list(one)) for one in arguments[start : start + at_once]]
+        calls = [call(list(argument)) for argument in arguments[start : start + at_once]]
         await asyncio.gather(*calls) if at_once > 1 else await calls[0]
 
 

@@ -30,8 +30,8 @@ def publish(total: int, approved_by: str) -> str:
 @job(name="nightly.alert", queue="office")
 def alert(failures: list[Failure]) -> None:
     """Say which rows could not be loaded."""
-    for one in failures:
-        print("not loaded:", one["index"], one["reason"], flush=True)
+    for failure in failures:
+        print("not loaded:", failure["index"], failure["reason"], flush=True)
 
 
 def nightly(day: str, rows: int) -> Flow:

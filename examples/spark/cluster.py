@@ -87,9 +87,9 @@ def _read(log: IO[str]) -> None:
 def _said(log: IO[str], sign: str) -> str:
     before = []
     for line in log:
-        found = re.search(sign, line)
-        if found:
-            return found[1]
+        match = re.search(sign, line)
+        if match:
+            return match[1]
         before.append(line)
     raise RuntimeError("it ended before it was ready:\n" + "".join(before[-20:]))
 

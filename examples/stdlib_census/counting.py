@@ -39,14 +39,14 @@ def count(path: str) -> Counts:
         # Old code has escapes that newer versions warn of.
         warnings.simplefilter("ignore")
         tree = ast.parse(content, path)
-    found = Counts(files=1, lines=content.count(b"\n"))
+    counts = Counts(files=1, lines=content.count(b"\n"))
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.functions += 1
+            counts.functions += 1
         elif isinstance(node, ast.ClassDef):
-            found.classes += 1
+            counts.classes += 1
         elif isinstance(node, ast.Import):
-            found.imports.update(alias.name.partition(".")[0] for alias in node.names)
+            counts.imports.update(alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.imports[node.module.partition(".")[0]] += 1
-    return found
+            counts.imports[node.module.partition(".")[0]] += 1
+    return counts

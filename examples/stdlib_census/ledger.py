@@ -42,13 +42,13 @@ def read(folder: Path, pid: int | None = None) -> Iterator[Line]:
     for file in sorted(folder.glob(f"{pid or '*'}.jsonl")):
         for text in file.read_text(encoding="utf-8").splitlines():
             try:
-                found = json.loads(text)
+                loaded = json.loads(text)
             except ValueError:
                 continue
-            counts = found.get("counts")
+            counts = loaded.get("counts")
             if counts is not None:
                 counts = Counts(**{**counts, "imports": Counter(counts["imports"])})
-            yield Line(found["word"], found["path"], found["pid"], found["at"], counts)
+            yield Line(loaded["word"], loaded["path"], loaded["pid"], loaded["at"], counts)
 
 
 def unfinished(folder: Path, pid: int) -> str | None:

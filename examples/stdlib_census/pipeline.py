@@ -140,8 +140,10 @@ class Pipeline(Demo):
 
         self.steps.begin("jobq lake stats")
         tables = {one.table: one for one in history.stats()}
-        for one in tables.values():
-            click.echo(f"    {one.table}: {one.rows:,} rows, {one.bytes_per_row:g} bytes each")
+        for table in tables.values():
+            click.echo(
+                f"    {table.table}: {table.rows:,} rows, {table.bytes_per_row:g} bytes each"
+            )
         self.steps.begin("jobq lake check")
         findings = history.check()
         for finding in findings:
@@ -151,7 +153,9 @@ class Pipeline(Demo):
                          events.rows, written((self.queue, self.lines)))  # fmt: skip
         self.figures.add("events dropped before they were read", sum(events.lost.values()), 0)
         self.figures.add("dead letters in the lake, and on the server", tables["dead"].rows, dead)
-        self.figures.add("faults that check found", sum(one.level == "fail" for one in findings), 0)
+        self.figures.add(
+            "faults that check found", sum(finding.level == "fail" for finding in findings), 0
+        )
         self._audit(history)
 
     def _audit(self, history: History) -> None:
@@ -171,9 +175,9 @@ class Pipeline(Demo):
         from history import written
 
         self.steps.begin("jobq report all --html")
-        found = history.report(self.page)
-        self.steps.say(f"{found.answers} answers from {found.events:,} events")
-        self.figures.add("events in the report", found.events, written((self.queue, self.lines)))
+        report = history.report(self.page)
+        self.steps.say(f"{report.answers} answers from {report.events:,} events")
+        self.figures.add("events in the report", report.events, written((self.queue, self.lines)))
 
 
 def lines_of(files: Iterable[str]) -> Iterator[str]:
@@ -188,8 +192,8 @@ def judged(page: Path) -> None:
     looks = (doctor.packages, doctor.python, doctor.java, doctor.home)
     faults = [one for look in looks for one in look() if one.level == "fail"]
     if faults:
-        remedies = dict.fromkeys(one.remedy for one in faults if one.remedy)
-        told = "; ".join([", ".join(one.value for one in faults), *remedies])
+        remedies = dict.fromkeys(fault.remedy for fault in faults if fault.remedy)
+        told = "; ".join([", ".join(fault.value for fault in faults), *remedies])
         raise PipelineError(f"the pipeline can't run here: {told}")
     folder = page.resolve().parent
     if page.is_dir() or not os.access(folder, os.W_OK):

@@ -142,5 +142,5 @@ def ran_again_after(kill: Kill, folder: Path) -> float | None:
 
 def held(kill: Kill, log: Path) -> str:
     """Return the killed child's messages, according to the supervisor's log."""
-    found = re.search(rf"child {kill.pid} was killed.*?held (.*)", log.read_text(errors="replace"))
-    return found[1] if found else "1 running"
+    match = re.search(rf"child {kill.pid} was killed.*?held (.*)", log.read_text(errors="replace"))
+    return match[1] if match else "1 running"

@@ -21,11 +21,11 @@ def installed() -> list[str]:
     paths = sysconfig.get_paths()
     library = {Path(paths[name]).resolve() for name in ("stdlib", "platstdlib")}
     packages = {Path(paths[name]).resolve() for name in ("purelib", "platlib")}
-    found = [file for folder in packages for file in folder.rglob("*.py")]
+    sources = [file for folder in packages for file in folder.rglob("*.py")]
     for folder in library:
         own = folder.rglob("*.py")
-        found += [file for file in own if file.relative_to(folder).parts[0] not in BESIDE]
-    return sorted({str(file.resolve()) for file in found if file.is_file()})
+        sources += [file for file in own if file.relative_to(folder).parts[0] not in BESIDE]
+    return sorted({str(file.resolve()) for file in sources if file.is_file()})
 
 
 def chosen(most: int | None) -> list[str]:

@@ -14,7 +14,7 @@ def test_orders_are_appended_under_their_ids(jobq: Any, capsys: pytest.CaptureFi
     write.main()
     assert capsys.readouterr().out == "appended [1, 2, 3]\n"
     topic = Topic("orders")
-    found = [topic.get(index) for index in (1, 2, 3)]
-    assert [message.key for message in found] == ["1", "2", "1"]
-    assert [message.headers for message in found] == [{"from": "python"}] * 3
-    assert "café" in found[1].content.decode("unicode_escape")
+    messages = [topic.get(index) for index in (1, 2, 3)]
+    assert [message.key for message in messages] == ["1", "2", "1"]
+    assert [message.headers for message in messages] == [{"from": "python"}] * 3
+    assert "café" in messages[1].content.decode("unicode_escape")
