@@ -106,8 +106,9 @@ def _waits(run: Run) -> Iterator[str]:
     yield ""
     yield from _targets(run, WAIT_TARGETS)
     for title, note, columns in WAIT_TABLES:
-        yield from ("", f"### {title}", "", note, "")
-        yield from _table(run, columns)
+        heading, line, *rows = _table(run, columns)
+        if rows:
+            yield from ("", f"### {title}", "", note, "", heading, line, *rows)
     yield from _remarks(run)
 
 
@@ -192,7 +193,7 @@ TABLES: tuple[tuple[str, str, tuple[Column, ...]], ...] = (
 )  # fmt: skip
 
 WAIT_TABLES: tuple[tuple[str, str, tuple[Column, ...]], ...] = (
-    ("In threads", "Two processes with 100 threads each. Memory is what each waiting job adds to the worker's PSS.",
+    ("In threads", "Two processes with 100 threads each. Memory: each waiting job adds this much to the worker's PSS.",
      (("jobs/s", WAITING, True), ("worker, µs", OF_WORKER.format(WAITING), False),
       ("server, µs", OF_SERVER.format(WAITING), False),
       ("memory per job, KiB", f"{WAITING}, memory of the worker per job", True))),

@@ -134,12 +134,17 @@ TARGETS = (
 )  # fmt: skip
 #: Targets for waiting jobs.
 WAIT_TARGETS = (
-    Target("jobs that wait, in threads", "≥ 1.5 × Dramatiq", 1.5, _to(WAITING, "dramatiq"), "×", True),
-    Target("jobs that wait, in threads: CPU of the worker", "≤ 0.5 × Dramatiq's", 0.5,
+    Target("waiting jobs, in threads", "≥ Sidekiq", 1, _to(WAITING, "sidekiq"), "×", True),
+    Target("waiting jobs, in threads", "≥ 1.6 × Dramatiq", 1.6, _to(WAITING, "dramatiq"), "×", True),
+    Target("waiting jobs, in threads: CPU of the worker", "≤ 0.5 × Dramatiq's", 0.5,
            _to(OF_WORKER.format(WAITING), "dramatiq"), "×"),
-    Target("jobs that wait, as coroutines", "≥ 1.3 × BullMQ", 1.3, _to(NAPPING, "bullmq"), "×", True),
-    Target("jobs that wait, as coroutines", f"≥ 95 % of the ideal {IDEAL:,}/s", 95, _share(NAPPING, IDEAL), "%", True),
-    Target("jobs that wait, as coroutines: CPU of the worker", "≤ 60 µs", 60, _own(OF_WORKER.format(NAPPING)), "µs"),
+    Target("waiting jobs, in threads: CPU of the server", "≤ 25 µs", 25, _own(OF_SERVER.format(WAITING)), "µs"),
+    Target("waiting jobs, as coroutines", "≥ 1.15 × Sidekiq in threads", 1.15,
+           _ratio(("own", NAPPING), ("sidekiq", WAITING)), "×", True),
+    Target("waiting jobs, as coroutines", "≥ 1.4 × BullMQ", 1.4, _to(NAPPING, "bullmq"), "×", True),
+    Target("waiting jobs, as coroutines", f"≥ 95 % of the ideal {IDEAL:,}/s", 95, _share(NAPPING, IDEAL), "%", True),
+    Target("waiting jobs, as coroutines: CPU of the worker", "≤ 60 µs", 60, _own(OF_WORKER.format(NAPPING)), "µs"),
+    Target("waiting jobs, as coroutines: CPU of the server", "≤ 25 µs", 25, _own(OF_SERVER.format(NAPPING)), "µs"),
 )  # fmt: skip
 SCRIPT_MS = 1.0
 
