@@ -80,7 +80,7 @@ def _renamed(table: dict[str, Any]) -> dict[str, Any]:
 def unknown(app: click.Group, environ: Mapping[str, str]) -> list[str]:
     """Return a sentence for each JOBQ_… that no setting and no option reads.
 
-    Loads only the commands that variables are named after, and all of them to suggest a name for an unknown one.
+    Loads only commands that a variable's name mentions, and all commands to suggest a name for an unknown variable.
     """
     names = {name for name in environ if name.startswith(variables.PREFIX)} - variables.KNOWN
     if not names:

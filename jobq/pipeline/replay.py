@@ -162,7 +162,7 @@ def archiveds(rows: Iterable[dict[str, Any]]) -> Iterator[ArchivedMessage]:
 
 
 def note_key(queue: Queue, source: str, name: str) -> str:
-    """Return the key for how far the replay `name` of the topic `source` is; source '': of dead messages."""
+    """Return the key with the progress of the replay `name` of the topic `source`, '' for dead messages."""
     digest = hashlib.blake2b(f"{source}\x1f{name}".encode(), digest_size=12).hexdigest()
     return f"{queue.prefix}replay:{digest}"
 

@@ -111,7 +111,7 @@ class Answerer(Protocol):
 
 
 class Node:
-    """Queries one node. A key that it doesn't serve isn't looked up elsewhere."""
+    """Queries one node, and doesn't look elsewhere for keys that it doesn't serve."""
 
     def __init__(self, client: Client, place: Hashable, *, is_replica: bool = False) -> None:
         self.url, self.namespace, self.is_replica = client.url, client.namespace, is_replica

@@ -152,7 +152,7 @@ def number_kept(text: bytes) -> int | None:
 
 
 def rate_kept(most: bytes | int, span_ms: bytes | int) -> Rate | None:
-    """Return a rate as scripts answer it."""
+    """Return a rate from the reply of a script."""
     return Rate(int(most), int(span_ms)) if most and span_ms else None
 
 

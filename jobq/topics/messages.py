@@ -187,7 +187,7 @@ def position_of(position: Position) -> dict[str, str | int]:
 
 
 def moment_of(at: datetime | float) -> int:
-    """Epoch ms of a datetime with a zone, or of epoch seconds."""
+    """Convert a datetime with a zone, or epoch seconds, to epoch ms."""
     if isinstance(at, datetime):
         if at.tzinfo is None:
             raise ConfigError(f"{at!r} has no time zone; use datetime.now(timezone.utc) - …")

@@ -78,7 +78,7 @@ class UsersFile:
         self.entries()
 
     def entries(self) -> Entries:
-        """Return the current content of the file. ConfigError while it can't be read: all logins fail then."""
+        """Return the current content of the file. Raises ConfigError while it can't be read; then all logins fail."""
         with self._lock:
             with _opened(self.path) as (descriptor, found):
                 seen = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)

@@ -52,7 +52,7 @@ class CoveredPage(ListPage[T], kw_only=True):
 
 
 class HistogramBar(JsonRecord):
-    """Runs that took at most this time, and longer than the bar before; null is any longer time."""
+    """Number of runs that took at most this time, and longer than the previous bar's; null means any longer time."""
 
     up_to_ms: int | None
     runs: int
