@@ -209,7 +209,8 @@ class Receipt(Generic[R]):
     def follow(self) -> Iterator[State]:
         """Yield the state, and each change of state or progress, until the message is over.
 
-        It asks twice a second.
+        It asks twice a second. Raises UnavailableError when the server doesn't answer within the client's patience;
+        call it again to continue.
         """
         states: Iterator[State] = _calls().follow(self)
         return states

@@ -21,6 +21,8 @@ STATE_OF: dict[str, StateWord] = {
     "locked-with-requeue": "running", "done-awaiting-gc": "done", "done-with-backoff": "done", "dead": "failed",
     "nil": "unknown",
 }  # fmt: skip
+#: Characters of a stored end's error. Other programs may have stored megabytes.
+MAX_ERROR = 16_384
 UNKNOWN_TEXT = (
     "it was never enqueued here, or has ended and is no longer remembered; @job(remember='10m') or result_ttl sets "
     "how long an end is remembered"
@@ -86,9 +88,9 @@ def ended_state(record: Any) -> State:
     attempt, at = record.get("attempt"), record.get("at")
     return State(
         word,
-        attempt if isinstance(attempt, int) else 0,
-        error=str(record.get("error") or ""),
-        ended_at=moment(at) if isinstance(at, int) else None,
+        attempt if type(attempt) is int and attempt > 0 else 0,
+        error=str(record.get("error") or "")[:MAX_ERROR],
+        ended_at=moment(at) if type(at) is int else None,
     )
 
 
