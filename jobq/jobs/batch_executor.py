@@ -134,6 +134,7 @@ class _BatchRun:
         self._thread = threading.get_ident()
         self._spent: Callable[[], int] = thread_time_ns
         self._cpu = self._started = 0
+        self._lock, self._is_over = threading.RLock(), False
 
     def add(self, position: int, call: Call | Ending, waits: Ending | None) -> None:
         """Add a call, or deliver its ending if it must wait."""
@@ -150,7 +151,10 @@ class _BatchRun:
         context, executor = self._begin(), self._executor
         entered = running.set(context)
         try:
-            value = around_run(executor.layers, "run", context, self._called)
+            try:
+                value = around_run(executor.layers, "run", context, self._called)
+            finally:
+                self._close()
             executor.home.only()
             self._end_open(self._results(value))
         except BaseException as error:
@@ -172,7 +176,10 @@ class _BatchRun:
         entered = running.set(context)
         try:
             inner = partial(self._acalled, meter)
-            value = await around_run(executor.layers, "arun", context, inner)
+            try:
+                value = await around_run(executor.layers, "arun", context, inner)
+            finally:
+                self._close()
             executor.home.only()
             self._end_open(self._results(value))
         except BaseException as error:
@@ -190,12 +197,18 @@ class _BatchRun:
         contexts = [executor.context_of(call, BatchedCall) for call in self._members]
         for position, member in zip(self._positions, contexts, strict=True):
             member.is_lost = partial(self._is_lost, position)
-        self.calls: Calls[...] = Calls(contexts, self._on_end)
+        self.calls: Calls[...] = Calls(contexts, self._on_end, self._lock, lambda: self._is_over)
         if log is not None:
             for call in self._members:
                 log.started(call)
         self._started, self._cpu = perf_counter_ns(), self._spent()
         return BatchContext(self._members[0], self.calls, executor.worker, self._owners)
+
+    def _close(self) -> None:
+        """Let no more calls end, and wait for those that other threads end now. Their slots may serve others soon."""
+        self._is_over = True
+        with self._lock:
+            pass
 
     def _whole(self) -> Call:
         return structs.replace(self._members[0], args=[self.calls], kwargs={})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Generic, ParamSpec, overload
 
 from jobq.errors import ConfigError
@@ -96,10 +97,15 @@ class Calls(Sequence[BatchedCall], Generic[P]):
     """
 
     def __init__(
-        self, calls: Sequence[BatchedCall], on_end: Callable[[int, bool], object] | None = None
+        self,
+        calls: Sequence[BatchedCall],
+        on_end: Callable[[int, bool], object] | None = None,
+        lock: AbstractContextManager[object] | None = None,
+        is_over: Callable[[], bool] = bool,
     ) -> None:
         self._calls, self._on_end = tuple(calls), on_end
-        self._lock = threading.Lock()
+        # Who sets `is_over` takes the lock afterwards: a call that ends has been delivered by then.
+        self._lock, self._is_over = lock or threading.RLock(), is_over
         self.results: dict[int, Any] = {}
         self.errors: dict[int, BaseException] = {}
 
@@ -111,14 +117,15 @@ class Calls(Sequence[BatchedCall], Generic[P]):
     def done(self, index: int, result: Any = None) -> None:
         """End a call as done. The result is kept if the job has a `result_ttl`.
 
-        Raises ConfigError if the call has already ended.
+        Raises ConfigError if the call has already ended, or the function's run is over.
         """
         self._end(index, self.results, result)
 
     def fail(self, index: int, error: BaseException) -> None:
         """End a call as if its own run had raised `error`: it is retried or dead by the job's rules.
 
-        `error` may be `Retry`, `Snooze` or `Dead`. Raises ConfigError if the call has already ended.
+        `error` may be `Retry`, `Snooze` or `Dead`. Raises ConfigError if the call has already ended, or the function's
+        run is over.
         """
         if not isinstance(error, BaseException):
             raise TypeError(
@@ -134,13 +141,18 @@ class Calls(Sequence[BatchedCall], Generic[P]):
     def _end(self, index: int, ends: dict[int, Any], value: Any) -> None:
         at = range(len(self))[index]
         with self._lock:
+            if self._is_over():
+                raise ConfigError(
+                    f"call {at} can't end now, because the run of its batch is over; wait for the function's threads "
+                    "before it returns"
+                )
             if at in self.results or at in self.errors:
                 how = "done" if at in self.results else "failed"
                 raise ConfigError(f"call {at} of the batch is {how} already; end each call once")
             ends[at] = value
             is_last = len(self.results) + len(self.errors) == len(self)
-        if self._on_end is not None:
-            self._on_end(at, is_last)
+            if self._on_end is not None:
+                self._on_end(at, is_last)
 
     def __len__(self) -> int:
         return len(self._calls)

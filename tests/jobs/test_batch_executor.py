@@ -194,6 +194,69 @@ def test_threads_of_the_function_may_end_calls(registry: Registry, batches: Batc
     assert results(ended) == list(range(50))
 
 
+def test_call_ends_once_when_a_thread_ends_it_as_the_function_returns(
+    registry: Registry, batches: Batches
+):
+    threads, begun, returned = [], threading.Event(), threading.Event()
+
+    class Slow(Exception):
+        def __str__(self) -> str:
+            if threading.current_thread() in threads:
+                begun.set()
+                returned.wait(0.05)
+            return "slow"
+
+    def function(calls: Calls[int]) -> None:
+        threads.append(threading.Thread(target=calls.fail, args=(0, Slow())))
+        threads[0].start()
+        begun.wait()
+
+    job = batch_job(registry, function)
+    calls = batches.calls(job, [(0,), (1,)])
+    batches.executor.run_calls(calls, lambda *ended: batches.took.append(ended))
+    returned.set()
+    threads[0].join()
+    assert sorted((at, ending.outcome) for at, ending in batches.took) == [
+        (0, "retry"),
+        (1, "done"),
+    ]
+
+
+@pytest.mark.parametrize("error", [None, ValueError("no"), JobAborted("stop")])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_calls_that_were_kept_can_not_end_after_the_run(
+    registry: Registry, batches: Batches, error: BaseException | None, is_async: bool
+):
+    kept: list[Calls[Any]] = []
+
+    def function(calls: Calls[int]) -> None:
+        kept.append(calls)
+        if error is not None:
+            raise error
+
+    async def afunction(calls: Calls[int]) -> None:
+        function(calls)
+
+    job = batch_job(registry, afunction if is_async else function)
+    calls = batches.calls(job, [(0,), (1,)])
+
+    def take(*ended: Any) -> None:
+        batches.took.append(ended)
+
+    try:
+        if is_async:
+            asyncio.run(batches.executor.arun_calls(calls, take))
+        else:
+            batches.executor.run_calls(calls, take)
+    except JobAborted:
+        assert not batches.took
+    took = list(batches.took)
+    for end in (lambda: kept[0].done(0), lambda: kept[0].fail(1, ValueError())):
+        with pytest.raises(ConfigError, match="the run of its batch is over"):
+            end()
+    assert batches.took == took
+
+
 def test_call_ends_only_once(registry: Registry, batches: Batches):
     def send(calls: Calls[int]) -> None:
         calls.done(-1)
