@@ -88,6 +88,7 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
     queue.admin.clear(now=now)
     members(queue, now)
     queue.admin.clear(now=now)
+    queue.scripts["seal"].run({"epoch": 2})
 
 
 def plain(queue: Queue, now: int) -> None:
