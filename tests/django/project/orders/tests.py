@@ -221,7 +221,9 @@ class RunTests(EmptyServer, SimpleTestCase):
             with options(**settings), self.assertLogs("jobq.job") as logged:
                 tasks.returns_coroutine.enqueue()
                 run_all()
-            self.assertIn("is dead: orders.tasks.returns_coroutine returned", logged.output[-1])
+            self.assertIn(
+                "was dead-lettered: orders.tasks.returns_coroutine returned", logged.output[-1]
+            )
 
     def test_errors_that_say_little(self):
         self.assertIn(
