@@ -91,9 +91,9 @@ ROLES = {
         charts=("get",), reads=True,
     ),
     "operator": Role(
-        (*_LOOKING, "announce", "cancel", "clear", "edit", "enqueue", "flow_drop", "flow_read", "hold", "pause",
-         "purge", "put_back", "reschedule", "resume", "retention", "revive", "schedule", "seal", "set_event_level",
-         "set_limits", "take_out", "tick"),
+        (*_LOOKING, "announce", "cancel", "clear", "edit", "enqueue", "enqueue_plain", "flow_drop", "flow_read", "hold",
+         "pause", "purge", "put_back", "reschedule", "resume", "retention", "revive", "schedule", "seal",
+         "set_event_level", "set_limits", "take_out", "tick"),
         (*_LOOKING_AT_KEYS, "unlink"),
         ("sadd", "smembers", "srem"), ("hgetall", "hmget"),
         ("llen", "rpush", "pexpire"), ("get",),
