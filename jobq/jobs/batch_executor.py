@@ -205,7 +205,7 @@ class _BatchRun:
         return BatchContext(self._members[0], self.calls, executor.worker, self._owners)
 
     def _close(self) -> None:
-        """Let no more calls end, and wait for those that other threads end now. Their slots may serve others soon."""
+        """Let no more calls end, and wait until other threads have ended theirs. Slots may serve others soon."""
         self._is_over = True
         with self._lock:
             pass

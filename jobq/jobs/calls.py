@@ -104,7 +104,7 @@ class Calls(Sequence[BatchedCall], Generic[P]):
         is_over: Callable[[], bool] = bool,
     ) -> None:
         self._calls, self._on_end = tuple(calls), on_end
-        # Who sets `is_over` takes the lock afterwards: a call that ends has been delivered by then.
+        # `is_over` is set before the lock is taken: by then each ended call has been delivered.
         self._lock, self._is_over = lock or threading.RLock(), is_over
         self.results: dict[int, Any] = {}
         self.errors: dict[int, BaseException] = {}

@@ -28,6 +28,7 @@ from jobq.client.numbered_calls import Caller, Callers, Tries, is_login_refused
 from jobq.client.runtime import runtime
 from jobq.client.scripts import Argument
 from jobq.config import ServerSettings
+from jobq.durations import counted
 from jobq.errors import (
     BufferFullError,
     ConfigError,
@@ -162,8 +163,8 @@ class OutageBuffer:
         with self._changed:
             if not self._changed.wait_for(lambda: not self._waiting, within_s):
                 raise UnavailableError(
-                    f"{self.nmessages} enqueued messages are still only in this process's memory after {within_s:g} s: "
-                    f"{self._trouble}"
+                    f"after {within_s:g} s, only this process's memory has "
+                    f"{counted(self.nmessages, 'enqueued message')}: {self._trouble}"
                 )
             unknown, self._unknown = self._unknown, deque(maxlen=MAX_UNKNOWN)
         if unknown:

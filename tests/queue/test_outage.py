@@ -116,7 +116,7 @@ def test_overflow_is_an_error_and_accepts_nothing(stoppable, make):
     with pytest.raises(BufferFullError, match=r"was not accepted.*at most 5 messages"):
         queue.enqueue(b"v")
     with pytest.raises(
-        UnavailableError, match="5 enqueued messages are still only in this process's memory"
+        UnavailableError, match="only this process's memory has 5 enqueued messages"
     ):
         client.flush(0.01)
     stoppable.start()
@@ -283,7 +283,8 @@ def test_refused_calls_are_counted_when_the_process_ends(stoppable, make, caplog
     aside(client, 1)
     client.outage.leave()
     assert low.admin.sample().refused == 1
-    assert "lost with this process: 1 enqueued are" in caplog.text
+    assert "are lost with this process: " in caplog.text
+    assert "memory has 1 enqueued message: " in caplog.text
 
 
 @pytest.mark.one_server
@@ -370,7 +371,8 @@ def test_process_that_ends_without_the_server_tells_what_is_lost(stoppable):
     stoppable.kill()
     said = producer(stoppable, "300ms").communicate(timeout=120)
     assert said[0] == "buffered\n"
-    assert "lost with this process: 1 enqueued are" in said[1]
+    assert "are lost with this process: " in said[1]
+    assert "memory has 1 enqueued message: " in said[1]
     stoppable.start()
 
 
