@@ -272,7 +272,7 @@ class Client:
             node: Hashable | None = None
             try:
                 node = self.topology.locate(key)
-                connection = self.topology.open(node)
+                connection = self._open(node, None)
                 connection.connect()
                 return node, connection
             except PASSING as error:

@@ -10,7 +10,7 @@ import pytest
 
 import jobq
 from jobq.chaos.proxy import DOWN, Proxy
-from jobq.client.connection import Client, connect
+from jobq.client.connection import Client, connect, longest_s
 from jobq.client.numbered_calls import Caller, NumberedCall
 from jobq.client.waiter import LONG_S, WakeWaiter
 from jobq.config import ServerSettings
@@ -157,6 +157,17 @@ def test_wait_and_calls_use_one_connection_when_they_take_turns(server: Any, red
         assert sleep.wait(5.0, ())
     assert sleep.woken == [0]
     assert len(open_to(redis) - before) == 1
+    client.close()
+
+
+def test_calls_may_take_their_usual_time_on_a_connection_that_a_wait_opened(server: Any) -> None:
+    client = connect(settings=ServerSettings(url=server.url, patience_s=2, socket_timeout_s=7))
+    sleep = WakeWaiter(client, ["wake"])
+    assert sleep.wait(0.001, ())
+    node, connection = client.borrow("wake")
+    assert connection.socket_timeout == 1.0  # a first try leaves time for another
+    assert longest_s(connection) == 7
+    client.give_back(node, connection)
     client.close()
 
 
