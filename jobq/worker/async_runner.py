@@ -166,10 +166,8 @@ class AsyncRunner(Runner):
 
         Also 0 while more messages wait than the prefetch: those wait for a place of their kind.
         """
-        child, loner = self._child, self._loner
-        if self._nwaiting > self._pace.nahead or self._alone:
-            return 0
-        if loner is not None and self._runs.get(loner.slot) is loner:
+        child = self._child
+        if self._nwaiting > self._pace.nahead or self._must_run_alone:
             return 0
         nfree = child.slots.nfree - child.queues.nasked
         most = self._most + self._pace.nahead
@@ -340,11 +338,21 @@ class AsyncRunner(Runner):
             self._due_alarm = self._loop.call_later(left_s, self._start_due)
 
     def _start_due(self) -> None:
+        if self._must_run_alone:
+            return  # `reported` continues
         for index, group in self._gathering.due():
             self._put_batch_behind(index, group)
         self._start_fetched()
         self._start_due_later()
         self._changed.set()
+
+    @property
+    def _must_run_alone(self) -> bool:
+        """Whether a message with a crash on record runs, or is the next to run."""
+        loner = self._loner
+        return self._alone is not None or (
+            loner is not None and self._runs.get(loner.slot) is loner
+        )
 
     def _put_behind(self, started_call: StartedCall) -> None:
         if started_call.call.message.ncrashes and (self._runs or self._nwaiting):
@@ -626,6 +634,8 @@ class AsyncRunner(Runner):
             alone, self._alone = self._alone, None
             self._put_behind(alone)
             self._start_waiting()
+        if self._gathering and self._gathering.left_s() == 0:
+            self._start_due()
         if not self._runs:
             self._child.all_stopped()
 

@@ -121,6 +121,23 @@ async def alingers(calls: Calls[str, str]) -> None:
     note_all(calls, "start")
 
 
+@ajob(name="alingers_long", **{**HERE, "batch": 3, "linger": 1.0})
+async def alingers_long(calls: Calls[str, str]) -> None:
+    """Run `lingers` on the event loop, after a second."""
+    note_all(calls, "start")
+    gate(calls[0].args[0], "lingered").touch()
+
+
+@ajob(name="awatches", **HERE)
+async def awatches(ledger: str, name: str) -> None:
+    """Note whether a batch starts within the time of its linger and half a second."""
+    note(ledger, name, "start")
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until and not gate(ledger, "lingered").exists():
+        await asyncio.sleep(0.01)
+    note(ledger, name, "end", beside=gate(ledger, "lingered").exists())
+
+
 @ajob(name="awaits_for_three", **{**HERE, "batch": 3, "linger": 60})
 async def awaits_for_three(calls: Calls[str, str]) -> None:
     """Run `waits_for_three` on the event loop."""

@@ -215,3 +215,19 @@ def test_batch_has_calls_of_one_key(queue, start, ledger):
     assert all(len({name[0] for name in batch}) == 1 for batch in batches)
     assert any(len(batch) > 1 for batch in batches if batch[0][0] == "a")
     assert queue.admin.fsck() == []
+
+
+@pytest.mark.long
+@pytest.mark.loop
+def test_batch_is_not_started_next_to_a_message_with_a_crash_on_record(
+    queue, redis, start, send, ledger
+):
+    worker = start("--processes", "1", module=MODULE)
+    send("alingers_long", "a")
+    until(lambda: queue.status("a").word == "locked")
+    send("awatches", "crashed", delay=0.1)
+    redis.hset(f"{queue.prefix}ncrashes", "crashed", 1)
+    until(lambda: queue.admin.counts().messages == 0)
+    assert worker.stop() == 0
+    [end] = ledger.lines("end")
+    assert not end["beside"] and len(ledger.lines("start", "a")) == 1
