@@ -175,13 +175,15 @@ def test_calls_wait_for_others_until_their_batch_is_full_or_their_linger_has_pas
 @pytest.mark.long
 @IN_EACH
 def test_waiting_calls_are_returned_uncharged_by_a_stop_and_after_a_death(
-    queue, start, send, ledger, kind, options
+    queue, redis, start, send, ledger, kind, options
 ):
     names = ("a", "b")
     for name in names:
         send(f"{kind}waits_for_three", name)
     worker = start("--processes", "1", *options, module=MODULE)
     until(lambda: all(queue.status(name).word == "locked" for name in names))
+    # A child that waits for more messages isn't reading one: a death then is charged to nothing.
+    until(lambda: redis.info("clients")["blocked_clients"])
     [child] = worker.children()
     os.kill(child, signal.SIGKILL)
     until(lambda: worker.children() not in ([], [child]))
