@@ -257,7 +257,9 @@ def _statuses(session: Session, queue: Queue, mid: str) -> Iterator[dict[str, An
 
 
 def note_unread(session: Session, queue: str, unread: dict[str, str], is_known: bool) -> None:
-    """Say which parts of the facts about a message can't be read. Without events, a message isn't known to be gone.
+    """Say which parts of the facts about a message can't be read.
+
+    Without events, or with a result that can't be read, a message isn't known to be gone.
 
     A user with few rights can read few parts, so several parts share a line; --json has the error of each.
     """
@@ -266,9 +268,11 @@ def note_unread(session: Session, queue: str, unread: dict[str, str], is_known: 
         session.note(
             f"{queue}: {', '.join(unread)} can't be read: {next(iter(unread.values()))}{more}"
         )
-    elif "events" in unread:
-        error = ScriptError(f"queue {queue} has unreadable events: {unread['events']}")
-        session.problem("events", error)
+    if is_known:
+        return
+    for part, what in (("events", "unreadable events"), ("result", "an unreadable result")):
+        if part in unread:
+            session.problem(part, ScriptError(f"queue {queue} has {what}: {unread[part]}"))
 
 
 def _attempt(event: Event) -> dict[str, Any]:

@@ -15,7 +15,13 @@ from jobq.client.scripts import Argument
 from jobq.client.steps import Ask, ItemAt, Nap, Request, Steps, call_on, drive
 from jobq.config import duration_s
 from jobq.durations import Duration
-from jobq.errors import CodecError, JobFailedError, ResultNotStoredError, ResultTimeoutError
+from jobq.errors import (
+    CodecError,
+    JobFailedError,
+    ResultNotStoredError,
+    ResultTimeoutError,
+    ScriptError,
+)
 from jobq.jobs.codec import decode_any
 from jobq.jobs.options import JobSettings
 from jobq.jobs.progress import read_progress
@@ -107,7 +113,7 @@ def state_in(queue: Any, mid: str, known: Status) -> State:
     receipt: Receipt[Any] = Receipt(mid, "exists", "", "the job", queue, JobSettings())
     try:
         return perform(queue.client, _state(receipt, known))
-    except CodecError as error:
+    except (CodecError, ScriptError) as error:
         return State("unknown", error=str(error))
 
 

@@ -80,6 +80,23 @@ def test_message_is_not_called_missing_when_the_events_cannot_be_read(
     assert "events: queue low has unreadable events" in shown.err
 
 
+@pytest.mark.parametrize("verb", ["status", "why"])
+def test_message_is_shown_or_not_called_missing_when_its_result_cannot_be_read(
+    cli: Any, queue: Queue, redis: Any, verb: str
+) -> None:
+    queue.enqueue(CALL, mid="m")
+    [message] = queue.dequeue().messages
+    queue.finish([Ending(mid="m", token=message.token)])
+    for mid in ("m", "none"):
+        redis.set(queue.result_key(mid), "another type")
+    shown = cli(verb, "m")
+    assert shown.code == 0 and "done" in shown.out
+    assert "result: can't be read: the server refused" in shown.out
+    shown = cli(verb, "none")
+    assert shown.code not in (0, 1) and shown.out == ""
+    assert "result: queue low has an unreadable result" in shown.err
+
+
 def test_status_shows_lock_and_progress_of_a_running_job(cli: Any, queue: Queue) -> None:
     queue.enqueue(CALL, mid="m")
     [message] = queue.dequeue().messages
