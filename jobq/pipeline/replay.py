@@ -121,7 +121,7 @@ def replay(
     """Send in order what the target doesn't have. Call `tell` with the number sent so far."""
     began, reached = time.monotonic(), target.reached()
     sent = exists = behind = first = last = begun = 0
-    for batch in batches(archiveds(rows), pace.most(target.per_call)):
+    for batch in batches(archived_messages(rows), pace.most(target.per_call)):
         begun = begun or _checked(target.begun(batch[0].index), batch[0].index)
         todo = [one for one in batch if one.index > reached]
         behind += len(batch) - len(todo)
@@ -144,7 +144,7 @@ def _checked(begun: int, first: int) -> int:
     return begun
 
 
-def archiveds(rows: Iterable[dict[str, Any]]) -> Iterator[ArchivedMessage]:
+def archived_messages(rows: Iterable[dict[str, Any]]) -> Iterator[ArchivedMessage]:
     """Convert rows of the table `topics`. Raises LakeError if the topic was deleted and recreated within them."""
     last = 0
     for row in rows:

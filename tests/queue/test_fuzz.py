@@ -76,6 +76,7 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
         "repair": Call((NOW, "ready1", "held", "none")),
         "resume": Call(()),
         "retention": Call((10, 1_000, "1")),
+        "seal": Call((1,)),
         "put_back": Call(_numbered("op-1", "waiting", "taken", "due2", "none")),
         "reschedule": Call(_numbered("due1", "", "", "ready1", "*", NOW + 9_000, "none", "", "")),
         "revive": Call(_numbered("op-1", 60_000, dead_id, NOW + 9_000)),
