@@ -244,6 +244,7 @@ def _statuses(session: Session, queue: Queue, mid: str) -> Iterator[dict[str, An
     if not is_known:
         return
     known = status._asdict() | outcomes(session, collector, facts)
+    reason = session.shown("reason", queue.name, mid, facts.dead.reason) if facts.dead else ""
     for what in ("progress", "checkpoint"):
         known[what] = session.shown(what, queue.name, mid, known[what])
     attempts = [event for event in facts.history if event.kind in ATTEMPTS]
@@ -252,7 +253,7 @@ def _statuses(session: Session, queue: Queue, mid: str) -> Iterator[dict[str, An
         "mid": mid, "queue": queue.name, "status": known.pop("word"), "state": state, **known,
         "key": facts.line.key if facts.line else "", "job": facts.job,
         "worker": run.worker if run else last.worker if last else "", "running_since": run.started_at if run else 0,
-        "last_error": last.error if last else "",
+        "last_error": reason.partition("\n")[0] or (last.error if last else ""),
     }  # fmt: skip
 
 
@@ -296,7 +297,7 @@ def cancel(session: Session, mids: tuple[str, ...], queues: str | None) -> bool:
     """Cancel the given messages.
 
     The worker stops a running job when it next renews the job's lease, and the job's result is refused.
-    Exit code 1: a message could not be cancelled, because no queue has it.
+    Exit code 1: a message could not be cancelled, because it is over or no queue has it.
     """
     with session.operation(queues, of_mids(mids)) as performed:
         words = [_cancelled(session, mid, queues) for mid in mids]
@@ -320,6 +321,28 @@ def _cancelled(session: Session, mid: str, names: str | None) -> str:
         both = ", ".join(queue.name for queue in holding)
         raise ConfigError(f"mid {mid!r} is in {both}; choose one with --queues")
     word = holding[0].cancel(mid)[0] if holding else UNKNOWN
-    record = {"mid": mid, "queue": holding[0].name if holding else None, "action": word}
-    session.say(record, f"{mid}: {'not found' if word == UNKNOWN else word}")
+    state = word if word == "cancelled" else _state(session, mid, names)
+    record = {
+        "mid": mid,
+        "queue": holding[0].name if holding else None,
+        "action": word,
+        "state": state,
+    }
+    shown = _NOT_CANCELLED.get(state, state) if word != "cancelled" else word
+    session.say(record, f"{mid}: {shown.format(mid=mid)}")
     return word
+
+
+#: What the command shows about a message in a state in which nothing can be cancelled.
+_NOT_CANCELLED = {
+    "unknown": "not found", "done": "already done", "cancelled": "already cancelled", "expired": "already expired",
+    "failed": "already failed; to delete it, use jobq dead purge {mid}",
+}  # fmt: skip
+
+
+def _state(session: Session, mid: str, names: str | None) -> str:
+    asked = queues_to_ask(session, session.readable(names), mid)
+    records = (
+        session.from_each(asked, lambda queue: _statuses(session, queue, mid)) if asked else ()
+    )
+    return next((record["state"] for record in records), "unknown")

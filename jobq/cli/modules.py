@@ -38,6 +38,9 @@ def load(modules: Iterable[str]) -> None:
             # Only if this module or its package is missing, not one that it imports.
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise
+            module = sys.modules.get(name.rpartition(".")[0])
+            if module is not None and not hasattr(module, "__path__"):
+                written = module.__name__  # the name of a job or file
             remedy = "check --import" if written == name else f"write --import {written}"
             raise ConfigError(
                 f"no module {name!r} in {Path.cwd()} or installed; {remedy}"

@@ -106,6 +106,10 @@ class Command(WithExamples):
     operation: str = ""
 
 
+#: Names that people try -> the command.
+_OTHER_NAMES = {"dashboard": "web"}
+
+
 class Group(WithExamples, click.Group):
     """A group of commands, listed in the order of their declaration."""
 
@@ -121,7 +125,14 @@ class Group(WithExamples, click.Group):
         except click.NoSuchOption:
             raise
         except click.UsageError as error:
-            near = get_close_matches(args[0], self.list_commands(ctx), 3)
+            names = self.list_commands(ctx)
+            near = get_close_matches(_OTHER_NAMES.get(args[0], args[0]), names, 3)
+            groups = {name: self.get_command(ctx, name) for name in names}
+            near += [
+                f"{name} {args[0]}"
+                for name, group in groups.items()
+                if isinstance(group, click.Group) and args[0] in group.list_commands(ctx)
+            ][:3]
             meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise click.UsageError(f"No such command {args[0]!r}.{meant}", ctx) from error
 

@@ -85,7 +85,9 @@ def test_import_of_a_missing_module_names_it(cli: Any) -> None:
     assert ended.code == 2 and "no module 'no_such_module'" in ended.err
 
 
-@pytest.mark.parametrize("file", ["cli_jobs.py", "./cli_jobs.py", "/x/cli_jobs.py", ".cli_jobs"])
+@pytest.mark.parametrize(
+    "file", ["cli_jobs.py", "./cli_jobs.py", "/x/cli_jobs.py", ".cli_jobs", "cli_jobs.resize"]
+)
 def test_import_of_a_file_says_how_its_module_is_written(cli: Any, jobs: str, file: str) -> None:
     ended = cli("enqueue", "cli_jobs.resize", "a.jpg", "--import", file)
     assert ended.code == 2 and ended.err.endswith("; write --import cli_jobs\n")

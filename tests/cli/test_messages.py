@@ -159,9 +159,36 @@ def test_messages_of_other_places(cli: Any, queue: Queue) -> None:
 def test_cancel_takes_a_message_out(cli: Any, queue: Queue) -> None:
     queue.enqueue(CALL, mid="m")
     ended = cli("cancel", "m", "--json")
-    assert (ended.code, ended.records) == (0, [{"mid": "m", "queue": "low", "action": "cancelled"}])
+    assert (ended.code, ended.records) == (
+        0,
+        [{"mid": "m", "queue": "low", "action": "cancelled", "state": "cancelled"}],
+    )
     again = cli("cancel", "m")
-    assert again.code == 1
+    assert (again.code, again.out) == (1, "m: already cancelled\n")
+
+
+def test_cancel_says_how_a_message_ended_when_it_is_over(cli: Any, queue: Queue) -> None:
+    for mid in ("done", "dead"):
+        queue.enqueue(CALL, mid=mid)
+    for message, outcome in zip(queue.dequeue(2).messages, ("done", "dead"), strict=True):
+        queue.finish(
+            [
+                Ending(
+                    mid=message.mid,
+                    token=message.token,
+                    outcome=outcome,
+                    reason="on the block list",
+                )
+            ]
+        )
+    ended = cli("cancel", "done", "dead", "nobody")
+    assert ended.code == 1
+    assert ended.out.split("\n")[:3] == [
+        "done: already done",
+        "dead: already failed; to delete it, use jobq dead purge dead",
+        "nobody: not found",
+    ]
+    assert "last error on the block list" in cli("status", "dead").out
 
 
 def test_cancel_asks_which_queue_when_two_have_the_mid(cli: Any, client: Any) -> None:

@@ -115,6 +115,8 @@ def test_version_is_told(line: Any) -> None:
         (("quues",), "'queues' or 'queue'"),
         (("dead", "lst"), "'list'"),
         (("queue", "pek"), "'peek'"),
+        (("doctor",), "'check doctor'"),
+        (("dashboard",), "'web'"),
     ],
 )
 def test_unknown_command_names_those_with_similar_names(line: Any, words: Any, near: str) -> None:

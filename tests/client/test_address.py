@@ -77,6 +77,7 @@ def test_login_of_sentinels_is_apart_from_that_of_the_master():
     [
         ("http://h", "redis[+]sentinel://"),
         ("localhost", "write redis://localhost"),
+        ("redis:/localhost", "has no // after 'redis'; write redis://host"),
         ("localhost:6379", "'localhost:6379' has no scheme; write redis://localhost:6379"),
         ("10.0.0.7:6379/1", "write redis://10.0.0.7:6379/1"),
         (":secret@cache.example:6379", "write redis://[*]{3}@cache.example:6379"),
