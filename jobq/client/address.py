@@ -80,9 +80,7 @@ def parse(url: str) -> Address:
         raise ConfigError(f"url {meant.partition('://')[2]!r} has no scheme; write {meant}")
     parts = _split(url)
     if parts.scheme in _KINDS and "://" not in url:
-        raise ConfigError(
-            f"the url has no // after {parts.scheme!r}; write {parts.scheme}://host"
-        )
+        raise ConfigError(f"the url has no // after {parts.scheme!r}; write {parts.scheme}://host")
     kind, scheme, query = _kind(url, parts)
     if scheme == "unix":
         return Address("single", f"unix://{parts.netloc}{parts.path}{query}", [])
