@@ -333,7 +333,7 @@ def _cancelled(session: Session, mid: str, names: str | None) -> str:
     return word
 
 
-#: What the command shows about a message in a state in which nothing can be cancelled.
+#: State of a message that is over -> text of the command.
 _NOT_CANCELLED = {
     "unknown": "not found", "done": "already done", "cancelled": "already cancelled", "expired": "already expired",
     "failed": "already failed; to delete it, use jobq dead purge {mid}",
