@@ -130,7 +130,9 @@ def _called(
     if above:
         yield f"Options [described above](#options-of-several-commands): {', '.join(above)}.\n"
     if frequent:
-        yield f"It also takes {', '.join(frequent)}; see [common options](index.md#common-options).\n"
+        *first, last = frequent
+        words = f"{', '.join(first)} and {last}" if first else last
+        yield f"It also takes {words}; see [common options](index.md#common-options).\n"
     examples = [line.strip() for line in getattr(command, "examples", "").strip().splitlines()]
     yield "```\n" + "\n".join(examples) + "\n```"
 

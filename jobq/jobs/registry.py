@@ -137,7 +137,7 @@ default_registry = Registry()
 
 
 def worker_started(function: F, /) -> F:
-    """Call this function in each process of a worker, after its fork and before its first job.
+    """Register a function that each process of a worker calls, after its fork and before its first job.
 
     It is the place for connections, clients and models, which processes must not share. Functions are called in the
     order in which they were added. An exception ends the worker with exit code 11. The function stays an ordinary
