@@ -1,4 +1,4 @@
-"""Number of slots that queues need for running, arriving and waiting messages, for an autoscaler."""
+"""Measure how many slots queues need for running, arriving and waiting messages, for an autoscaler."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import Sample
 from jobq.records import JsonRecord
 
-#: A rate of arrivals is measured over at least this time; a sample older than the second figure is forgotten.
+#: A rate of arrivals is measured over at least MIN_S seconds. Samples older than KEPT_S seconds are forgotten.
 MIN_S, KEPT_S = 10.0, 600.0
-#: Room for arrivals that vary.
+#: Factor that leaves room for varying arrivals.
 SPARE = 1.2
 
 
 class QueueDemand(JsonRecord):
-    """Demand of a queue. A rate or time is unknown if no attempt finished recently, or if events are off."""
+    """The demand of a queue.
+
+    Attributes:
+        arrivals_per_s: None if no attempt finished recently and samples don't yet span MIN_S seconds.
+        mean_run_ms: None if no attempt finished recently, or if events are off.
+    """
 
     queue: str
     paused: bool
@@ -34,10 +39,10 @@ class QueueDemand(JsonRecord):
 
 
 class Demand(JsonRecord):
-    """Combined demand of queues.
+    """The combined demand of queues.
 
     Attributes:
-        wanted_slots: Jobs that should be able to run at the same time.
+        wanted_slots: Number of jobs that should be able to run at the same time.
         unread: Queues that can't be read, with the reason; they count as 0.
     """
 
@@ -49,7 +54,7 @@ class Demand(JsonRecord):
 
 
 class _Before(NamedTuple):
-    """An earlier sample: total hand-outs, and waiting messages."""
+    """An earlier sample: the total of hand-outs, and the number of ready messages."""
 
     at: float
     fence: int
@@ -57,16 +62,16 @@ class _Before(NamedTuple):
 
 
 class DemandMeter:
-    """Measures queues each time it is asked. Threads may share it."""
+    """Measures the demand of queues at each call. Threads may share it."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._lock = threading.Lock()
-        # Queue -> the sample that a rate is measured from, and the newest one.
+        # By queue: the sample from which a rate is measured, and the latest sample.
         self._before: dict[str, tuple[_Before, _Before]] = {}
 
     def measure(self, names: Sequence[str], target_s: float) -> Demand:
-        """Return the demand of these queues, so that waiting messages are done within `target_s`."""
+        """Return the demand of these queues, with enough slots to finish waiting messages within `target_s`."""
         rows, unread = [], dict[str, str]()
         for name in dict.fromkeys(names):
             queue = Queue(name, self._client)
@@ -84,7 +89,10 @@ class DemandMeter:
         )  # fmt: skip
 
     def _arrivals(self, name: str, sample: Sample) -> float | None:
-        """Messages that became ready per second since an earlier look; None at the first."""
+        """Return the messages that became ready per second since an earlier sample.
+
+        Returns None if the samples don't span MIN_S seconds.
+        """
         now = _Before(time.monotonic(), sample.fence, sample.counts.ready)
         with self._lock:
             if len(self._before) > 10_000:
@@ -106,8 +114,8 @@ def demand_of(
 ) -> QueueDemand:
     """Return the demand of a queue.
 
-    At least the running slots, or more if arriving and waiting messages need them. While run times are unknown, a
-    slot per message. A paused queue gets only its running slots.
+    It is at least the number of running slots, and more if arriving and waiting messages need more. While run times are
+    unknown, it is a slot for each running or ready message. A paused queue gets only its running slots.
     """
     counts = sample.counts
     rate = arrivals if arrivals is not None else runs.per_s if runs else None

@@ -1,5 +1,6 @@
-"""Prints metrics in the formats of Prometheus and OpenMetrics with prometheus_client; without it the page reports
-that.
+"""Print metrics in the formats of Prometheus and OpenMetrics, with the package prometheus_client.
+
+Without the package, the page explains how to install it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from jobq.metrics.names import Family, Metric
 from jobq.metrics.serving import Answer, Page, PageRequest, logger
 from jobq.worker.counters import Histogram
 
-#: Where prometheus_client keeps the metrics of an application's processes.
+#: Environment variable with the folder where prometheus_client keeps the metrics of an application's processes.
 APPLICATION = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -23,7 +24,7 @@ def metrics_page(collect: Callable[[], Iterable[Family]], application: str = "")
     """Return the page /metrics.
 
     Args:
-        collect: Called for each scrape.
+        collect: Returns the metrics; called for each scrape.
         application: Folder of the application's own metrics.
     """
 
@@ -45,7 +46,7 @@ def metrics_page(collect: Callable[[], Iterable[Family]], application: str = "")
 
 
 class _Application:
-    """The metrics that jobs count with prometheus_client, in its files of all children."""
+    """Collects the metrics that jobs count with prometheus_client, from the files of all children."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -67,7 +68,7 @@ class _Application:
             logger.warning("can't read the application's metrics in %s: %s", self._folder, error)
 
     def describe(self) -> list[Any]:
-        """Return nothing, as `_Collector`."""
+        """Return nothing, like `_Collector.describe`."""
         return []
 
 

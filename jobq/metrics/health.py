@@ -1,4 +1,4 @@
-"""/healthz and /readyz of a worker, served by its monitor process."""
+"""Serve /healthz, /readyz and /metrics of a worker from its monitor process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jobq.metrics.serving import Answer, Endpoint, Page, PageRequest, PageServer
 from jobq.worker.monitor import PoolView
 from jobq.worker.shared_state import Phase
 
-#: A supervisor whose loop made no turn for this time hangs; or for a lease if that is longer.
+#: A supervisor is stuck if its loop made no turn for this time, or for a lease if that is longer.
 HANGS_S = 10.0
-#: Leases after which a server that doesn't answer is away.
+#: Number of leases after which a server that doesn't answer counts as away.
 AWAY_LEASES = 2
 
 
@@ -47,7 +47,7 @@ def why_not_ready(pool: PoolView) -> str:
 
 
 def probe(why: Callable[[], str]) -> Page:
-    """Return a page that says ok, or why not with status 503."""
+    """Return a page that says ok, or the reason with status 503."""
 
     def page(_: PageRequest) -> Answer:
         text = why()
@@ -60,13 +60,17 @@ class WorkerPages(MonitorListener):
     """Serves the pages of a worker from its monitor process."""
 
     def __init__(self, endpoint: Endpoint, by_job: bool = True) -> None:
-        """by_job: whether metrics have the label job."""
+        """Prepare the pages of a worker.
+
+        Args:
+            by_job: Whether metrics have the label job.
+        """
         self._endpoint, self._by_job = endpoint, by_job
         self._listening: socket.socket | None = None
         self._announced = False
 
     def open(self) -> None:
-        """Listen. Reopening uses the same port, even if port 0 was requested."""
+        """Listen at the endpoint. Reopening uses the same port, even if port 0 was requested."""
         self._listening = listen(self._endpoint)
         if not self._endpoint.path:
             port: int = self._listening.getsockname()[1]
@@ -76,12 +80,12 @@ class WorkerPages(MonitorListener):
             logger.info("probes and metrics at %s", self._endpoint.shown)
 
     def close(self) -> None:
-        """Leave the socket to the monitor process."""
+        """Close this process's copy of the socket; the monitor process keeps its own."""
         if self._listening is not None:
             self._listening.close()
 
     def start(self, pool: PoolView) -> None:
-        """Serve in a thread."""
+        """Serve the pages in a thread."""
         assert self._listening is not None
         pages = {
             "/healthz": probe(lambda: why_dead(pool)),

@@ -1,4 +1,7 @@
-"""Every metric that jobq exports: its name, type, labels and meaning. Code, documents and rules take them from here."""
+"""Define every metric that jobq exports: its name, type, labels and meaning.
+
+The code, the documentation and the alert rules use these definitions.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ Kind = Literal["counter", "gauge", "histogram", "info"]
 
 
 class Metric(NamedTuple):
-    """A metric.
+    """A metric that jobq exports.
 
     Attributes:
         buckets: Upper bounds of a histogram.
@@ -24,17 +27,18 @@ class Metric(NamedTuple):
     buckets: tuple[float, ...] = ()
 
 
-#: Values by the values of labels.
+#: The values of a metric, by the values of its labels.
 Rows = dict[tuple[str, ...], float | Histogram]
 
 
 class LakeBehind(NamedTuple):
-    """How many events of a queue a lake hasn't taken yet.
+    """How far a lake is behind a queue's events.
 
     Attributes:
-        overruns_in_s: Seconds until its stream drops some of them.
-        behind_s: Seconds since the newest event that the lake has. None if nothing is unread, or the lake has none of
-            the queue.
+        events: Number of events that the lake doesn't have yet.
+        overruns_in_s: Seconds until the stream drops some of these events.
+        behind_s: Seconds since the latest event that the lake has. Both times are None if no event is unread, or if the
+            lake has no event of the queue.
     """
 
     events: int
@@ -54,7 +58,7 @@ def table(*metrics: Metric) -> dict[str, Metric]:
     return {metric.name: metric for metric in metrics}
 
 
-#: Of a worker.
+#: Metrics of a worker.
 WORKER = table(
     Metric("jobq_attempts_total", "counter", ("queue", "job", "outcome"), f"Finished attempts: {', '.join(OUTCOMES)}."),
     Metric("jobq_run_seconds", "histogram", ("job",), "Run times of attempts.", tuple(map(float, RUN_BUCKETS))),
@@ -76,7 +80,7 @@ WORKER = table(
 )  # fmt: skip
 #: Places of a queue's messages.
 PLACES = ("ready", "delayed", "locked", "requeued", "deduped", "done")
-#: Of the exporter.
+#: Metrics of the exporter.
 EXPORTER = table(
     Metric("jobq_queue_messages", "gauge", ("queue", "place"), f"Messages in each place: {', '.join(PLACES)}."),
     Metric("jobq_queue_dead", "gauge", ("queue",), "Dead messages."),
@@ -107,7 +111,7 @@ EXPORTER = table(
     Metric("jobq_scrape_seconds", "gauge", (), "Duration of reading all values."),
     Metric("jobq_clock_skew_seconds", "gauge", (), "How far the server's clock is ahead of the exporter's."),
 )  # fmt: skip
-#: Of a relay of an outbox.
+#: Metrics of the relay of an outbox.
 OUTBOX = table(
     Metric("jobq_outbox_rows", "gauge", (), "Waiting rows, at most 100,000."),
     Metric("jobq_outbox_oldest_seconds", "gauge", (), "Age of the oldest waiting row; 0 if none waits."),

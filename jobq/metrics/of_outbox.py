@@ -9,7 +9,7 @@ from jobq.outbox.relay import Relay
 
 
 def relay_families(relay: Relay) -> Iterator[Family]:
-    """Yield the relay's counts, and the waiting rows at its last count."""
+    """Yield the relay's totals, and the waiting rows that it last counted."""
     totals, waiting = relay.totals, relay.waiting
     yield Family(OUTBOX["jobq_outbox_sent_total"], {(): totals.sent})
     yield Family(OUTBOX["jobq_outbox_refused_total"], {(): totals.failed})

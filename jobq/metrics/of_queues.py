@@ -1,4 +1,7 @@
-"""The metrics of queues, topics and schedules, read from the server: one exporter for all, however many workers run."""
+"""Export the metrics of queues, topics and schedules, read from the server.
+
+One exporter is enough, however many workers run.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,10 @@ from jobq.worker.counters import MAX_QUEUES, OTHER
 CACHED_S = 5.0
 #: Interval between searches of all queues for schedules; queues with schedules are read each time.
 ALL_SCHEDULES_S = 60.0
-#: Beyond this, queues, topics with their groups, and schedules are counted as one, OTHER.
+#: Maximum number of labels of a metric. Further queues and schedules share the label OTHER. Topics with further groups
+#: are left out.
 MAX_LABELS = MAX_QUEUES
-#: Of these the greatest counts where several have one label; others are added up.
+#: If several values have the same label, the greatest value of these metrics counts; other metrics are added up.
 _GREATEST = frozenset(
     (
         "jobq_queue_oldest_seconds",
@@ -51,7 +55,7 @@ class Sheet:
         self.rows: dict[str, Rows] = {name: {} for name in EXPORTER}
 
     def put(self, name: str, value: float, *labels: str) -> None:
-        """Note a value."""
+        """Record a value."""
         rows, key = self.rows[name], self._key(name, labels)
         row = rows.get(key)
         if not isinstance(row, int | float):
@@ -60,7 +64,7 @@ class Sheet:
             rows[key] = max(row, value) if name in _GREATEST else row + value
 
     def put_lake_lag(self, queue: str, overruns_in_s: float, behind_s: float) -> None:
-        """Set both values, which alerts compare. OTHER has the values of the queue whose stream the lake lags most."""
+        """Set both values, which alerts compare. OTHER has the values of the queue that is closest to losing events."""
         overruns, behind = (self.rows[name] for name in _LAKE_LAG)
         key = self._key(_LAKE_LAG[0], (queue,))
         match overruns.get(key), behind.get(key):
@@ -77,27 +81,29 @@ class Sheet:
 
 
 class QueueExporter:
-    """Reads everything at most once in CACHED_S. Threads may share it."""
+    """Reads everything at most once in CACHED_S seconds. Threads may share it."""
 
     def __init__(
         self, client: Client, names: Sequence[str] | None = None,
         lake: Callable[[], dict[str, LakeBehind]] | None = None,
     ) -> None:  # fmt: skip
-        """names: the queues to read; None = all that there are.
+        """Prepare to read queues.
 
-        lake: returns how far a lake is behind each queue.
+        Args:
+            names: The queues to read; None reads all.
+            lake: Returns how far a lake is behind each queue.
         """
         self._client, self._names, self._lake = client, names, lake
         self._lock = threading.Lock()
         self._families: list[Family] = []
         self._until = 0.0
-        # Queue -> the message at the head of ready, and the start of its time there.
+        # By queue: the message at the head of ready, and the time since which it has been there.
         self._heads: dict[str, tuple[str, float]] = {}
         self._scheduled: set[str] = set()
         self._schedules_at = 0.0
 
     def families(self) -> list[Family]:
-        """Return everything, as of at most CACHED_S ago. If the server doesn't answer, jobq_up is 0."""
+        """Return all metrics, at most CACHED_S seconds old. If the server doesn't answer, jobq_up is 0."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._families = self._read()
@@ -152,7 +158,7 @@ class QueueExporter:
     def _each(
         self, queues: Sequence[Queue], call: Callable[[Queue], Any]
     ) -> Iterator[tuple[Queue, Any]]:
-        """Yield queues with the results of their calls. A queue that the server rejects is left out, and logged."""
+        """Yield queues with the results of their calls. A queue that the server rejects is logged and left out."""
         results = run_each(self._client, [call(queue) for queue in queues])
         for queue, result in zip(queues, results, strict=True):
             if isinstance(result, Exception):
@@ -243,7 +249,7 @@ def _put_sample(sheet: Sheet, name: str, sample: Sample, unchanged_s: float, now
 
 
 def put_schedules(sheet: Sheet, queue: str, schedules: Schedules) -> None:
-    """Record each schedule's last tick in a queue, and the delay of the next tick."""
+    """Record when each schedule of a queue last ticked, and how late its next tick is."""
     for name, text in schedules.definitions.items():
         state = schedules.ticks.get(name)
         if state is None or state.paused:

@@ -1,4 +1,4 @@
-"""The metrics of a worker, read from the memory that its processes share. A scrape asks the server nothing."""
+"""The metrics of a worker, read from the memory that its processes share. A scrape doesn't query the server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jobq.metrics.names import WORKER, Family, Rows
 from jobq.worker.counters import OUTCOMES, Counted, Histogram, counted
 from jobq.worker.monitor import PoolView
 
-#: Queues that the label of jobq_worker_info names.
+#: Maximum number of queues that the label of jobq_worker_info names.
 MAX_NAMED = 20
 
 

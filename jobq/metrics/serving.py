@@ -1,4 +1,4 @@
-"""A small HTTP server for probes and scrapes: GET of a few pages, at an address or a Unix socket, no state."""
+"""A small HTTP server for probes and scrapes. It serves a few pages at an address or a Unix socket."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from urllib.parse import parse_qs, urlsplit
 from jobq.errors import ConfigError, UnavailableError
 
 logger = logging.getLogger("jobq.metrics")
-#: Timeout of a client for each step of its request, and maximum number of clients. Beyond it the oldest is closed.
+#: Timeout of a client for each step of its request, and maximum number of clients. A further client closes the oldest
+#: connection.
 STEP_S, MAX_CLIENTS = 5.0, 32
 TEXT = "text/plain; charset=utf-8"
 
 
 class Endpoint(NamedTuple):
-    """Where to listen: a host and a port, or the path of a Unix socket."""
+    """A place to listen: a host and a port, or the path of a Unix socket."""
 
     host: str
     port: int
@@ -32,7 +33,7 @@ class Endpoint(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Return the address as a person would write it."""
+        """The address as a person would write it."""
         if self.path:
             return f"unix:{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -58,7 +59,7 @@ Page = Callable[[PageRequest], Answer]
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Read `127.0.0.1:9464`, `[::1]:9464` or `unix:/run/jobq.sock`. Raises ConfigError for anything else."""
+    """Parse `127.0.0.1:9464`, `[::1]:9464` or `unix:/run/jobq.sock`. Raises ConfigError for anything else."""
     if text.startswith("unix:"):
         path = text.removeprefix("unix:")
         if not path or len(os.fsencode(path)) > 100 or "\0" in path:
@@ -74,7 +75,7 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def listen(endpoint: Endpoint) -> socket.socket:
-    """Return a socket that listens there. Raises ConfigError if that can't be."""
+    """Return a socket that listens at the endpoint. Raises ConfigError if it can't listen there."""
     try:
         return _listen_at_path(endpoint.path) if endpoint.path else _listen_at_port(endpoint)
     except (OSError, UnicodeError) as error:
@@ -127,7 +128,7 @@ def _answers(path: str) -> bool:
 
 
 class PageServer(ThreadingMixIn, HTTPServer):
-    """Serves pages by their paths, from a socket that listens already."""
+    """Serves pages by their paths, from a socket that already listens."""
 
     daemon_threads = True
 
@@ -141,11 +142,11 @@ class PageServer(ThreadingMixIn, HTTPServer):
         self._lock = threading.Lock()
 
     def serve_in_thread(self) -> None:
-        """Serve until the process ends."""
+        """Serve in a thread until the process ends."""
         threading.Thread(target=self.serve_forever, name="jobq-metrics", daemon=True).start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Make room by closing the connection that has lasted longest."""
+        """Serve a request. If there are too many connections, first close the oldest."""
         with self._lock:
             while len(self._clients) >= MAX_CLIENTS:
                 with suppress(OSError):
@@ -160,12 +161,12 @@ class PageServer(ThreadingMixIn, HTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log the error; a client that disconnects early is ignored."""
+        """Log the error at the level debug, because mostly a client has disconnected early."""
         logger.debug("a request for metrics failed", exc_info=True)
 
 
 class PageHandler(BaseHTTPRequestHandler):
-    """A request. The connection closes after it."""
+    """Handles one request, then closes the connection."""
 
     server_version, sys_version = "jobq", ""
     timeout = STEP_S
@@ -197,12 +198,12 @@ class PageHandler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Probes come every few seconds, so requests are logged at the level debug."""
+        """Log a request at the level debug, because probes come every few seconds."""
         logger.debug("%s", format % args)
 
 
 class _PathConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
+    """An HTTP connection over a Unix socket."""
 
     def __init__(self, path: str, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
@@ -215,8 +216,8 @@ class _PathConnection(http.client.HTTPConnection):
 
 
 def fetch(endpoint: Endpoint, page: str, timeout_s: float = STEP_S) -> Answer:
-    """Ask another process for a page. Raises UnavailableError if it doesn't answer."""
-    # A server that listens everywhere answers on the loopback.
+    """Fetch a page from another process. Raises UnavailableError if the process doesn't answer."""
+    # A server that listens on all interfaces also answers on the loopback interface.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)  # noqa: S104 # nosec B104
     line = (
         _PathConnection(endpoint.path, timeout_s)

@@ -1,1 +1,1 @@
-"""Reads code bases of other queues, and lists changes for a move to jobq. The code is never imported or run."""
+"""Read code bases that use other queues, and list the changes for a move to jobq. The code is never imported or run."""

@@ -1,4 +1,4 @@
-"""Reads Python files as syntax trees, and finds what they use of Celery, RQ and Dramatiq."""
+"""Read Python files as syntax trees, and find the features of Celery, RQ and Dramatiq that they use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobq.errors import ConfigError
 from jobq.migrate.rules import rule_for
 from jobq.records import JsonRecord, words
 
-#: The first part of an import -> the system that it belongs to.
+#: The system of an import, by the first part of its name.
 _SYSTEMS = {
     "celery": "celery", "kombu": "celery", "billiard": "celery", "rq": "rq", "rq_scheduler": "rq", "django_rq": "rq",
     "flask_rq2": "rq", "rq_dashboard": "rq", "rq_exporter": "rq", "dramatiq": "dramatiq",
@@ -20,7 +20,7 @@ _SYSTEMS = {
 _SKIPPED = frozenset(
     (".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages", ".tox")
 )
-#: Decorators that make a function a task, by the end of their names.
+#: Decorators that make a function a task, by system.
 _DECORATORS = {
     "celery": (
         "celery.shared_task",
@@ -31,13 +31,13 @@ _DECORATORS = {
     "rq": ("rq.decorators.job", "rq.job", "django_rq.job"),
     "dramatiq": ("dramatiq.actor",),
 }
-#: Methods that send a call, and their arguments before the task's arguments.
+#: Methods that send a call, each with the number of arguments before the task's own arguments.
 _SENDS = {
     "celery": dict.fromkeys(("delay", "apply_async", "s", "si", "signature", "apply", "map", "starmap", "chunks"), 0),
     "rq": {"enqueue": 1, "enqueue_call": 1, "enqueue_in": 2, "enqueue_at": 2, "enqueue_many": 1, "delay": 0},
     "dramatiq": dict.fromkeys(("send", "send_with_options", "message", "get_result"), 0),
 }  # fmt: skip
-#: Methods that mean Celery on any object in a code base with Celery.
+#: Methods that count as Celery's on any object, if the code base uses Celery.
 _ANYWHERE = frozenset(("delay", "apply_async"))
 _OF_BOUND = frozenset(("retry", "replace", "add_to_chord", "update_state"))
 _TYPED = ("datetime.", "uuid.", "decimal.", "pathlib.")
@@ -70,7 +70,7 @@ class MigrationFinding(JsonRecord, frozen=True):
 
 
 class Module(NamedTuple):
-    """One file as a tree."""
+    """A Python file and its syntax tree."""
 
     file: str
     tree: ast.Module
@@ -98,7 +98,7 @@ class _Project:
 
 
 class _Names:
-    """Meanings of the names in a file: `app` for `celery.Celery()`, `q` for `rq.Queue()`."""
+    """The meanings of the names in a file, such as `celery.Celery()` for `app` and `rq.Queue()` for `q`."""
 
     def __init__(self, module: Module, project: _Project) -> None:
         self.known: dict[str, str] = {}
@@ -125,7 +125,7 @@ class _Names:
                 self.known[alias.asname or alias.name] = name
 
     def origin(self, node: ast.AST | None) -> str:
-        """Return the meaning of an expression: dotted, with () for calls; '' if unknown."""
+        """Return the meaning of an expression as a dotted name, with () for calls; '' if it is unknown."""
         if isinstance(node, ast.Name):
             return self.known.get(node.id, node.id)
         if isinstance(node, ast.Attribute):
@@ -138,7 +138,10 @@ class _Names:
 
 
 def check(path: Path) -> list[MigrationFinding]:
-    """All findings in a file or folder, by file and line. Raises ConfigError if there is nothing to check in it."""
+    """Return all findings in a file or folder, by file and line.
+
+    Raises ConfigError if no Python file in it imports Celery, RQ or Dramatiq.
+    """
     modules: list[Module] = []
     findings: dict[tuple[str, int, str], MigrationFinding] = {}
     for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
@@ -172,20 +175,20 @@ def system_of(name: str) -> str:
 
 
 def decorated_by(origin: str) -> str:
-    """Return the system whose tasks this decorator makes."""
+    """Return the system whose tasks this decorator makes, '' for other decorators."""
     name = origin.removesuffix("()")
     return next((system for system, names in _DECORATORS.items() if name in names), "")
 
 
 def imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[ast.alias, str]]:
-    """Yield the imported objects by full names; relative imports by the object's name alone."""
+    """Yield each imported object with its full name, or for a relative import with its own name alone."""
     absolute = isinstance(node, ast.ImportFrom) and not node.level and node.module
     for alias in node.names:
         yield alias, f"{absolute}.{alias.name}" if absolute else alias.name
 
 
 def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr | None, ast.expr]]:
-    """The pairs of target and value of an assignment or a `with`."""
+    """Yield the pairs of target and value of an assignment or a `with`."""
     if isinstance(node, ast.Assign):
         yield from ((target, node.value) for target in node.targets)
     elif isinstance(node, ast.With):
@@ -196,14 +199,14 @@ Fact = tuple[int, str, str, str]
 
 
 class _CodeReader:
-    """Writes the features used in a file as lines for the rules: line number, system, feature, name."""
+    """Describes the features used in a file as facts for the rules: line number, system, feature, name."""
 
     def __init__(self, module: Module, project: _Project) -> None:
         self._module, self._project = module, project
         self._names = _Names(module, project)
 
     def facts(self) -> Iterator[Fact]:
-        """Everything that a rule may be about."""
+        """Yield every fact that a rule may match."""
         readers: dict[type[ast.AST], Callable[[Any], Iterator[Fact]]] = {
             ast.Import: self._imports, ast.ImportFrom: self._imports, ast.FunctionDef: self._tasks,
             ast.AsyncFunctionDef: self._tasks, ast.ClassDef: self._bases, ast.Call: self._calls,
@@ -287,7 +290,7 @@ class _CodeReader:
             yield from self._keywords(system, method, node.keywords)
 
     def _sender(self, func: ast.Attribute) -> str:
-        """Return the system of a method that sends a call of a task."""
+        """Return the system of a method that sends a call of a task, '' for other methods."""
         receiver = func.value
         name = receiver.attr if isinstance(receiver, ast.Attribute) else getattr(receiver, "id", "")
         system = self._project.tasks.get(name, "") or system_of(self._names.origin(receiver))
@@ -367,7 +370,7 @@ def _parts(value: ast.expr) -> list[ast.expr]:
 
 
 def _is_start(value: ast.expr, node: ast.Call) -> bool:
-    """Whether this is a time of the call, not an argument."""
+    """Return whether this value is a time of the call instead of an argument."""
     return any(
         keyword.value is value and keyword.arg in ("eta", "expires", "countdown", "delay")
         for keyword in node.keywords

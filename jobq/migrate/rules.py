@@ -1,4 +1,4 @@
-"""Equivalents in jobq for each feature of Celery, RQ and Dramatiq: the rules of `rules.txt`."""
+"""The rules of `rules.txt`: jobq's equivalent of each feature of Celery, RQ and Dramatiq."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class MigrationRule(NamedTuple):
-    """A rule for matching lines.
+    """A rule for features that match its pattern.
 
     Attributes:
         kind: same, differs or none.
@@ -36,5 +36,5 @@ def rules() -> dict[str, list[MigrationRule]]:
 
 
 def rule_for(system: str, line: str) -> MigrationRule | None:
-    """Return the rule for a feature; None if it needs no remark."""
+    """Return the rule for a feature; None if a remark isn't needed."""
     return next((rule for rule in rules()[system] if rule.pattern.fullmatch(line)), None)

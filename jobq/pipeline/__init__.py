@@ -8,7 +8,7 @@
     register(spark)
     spark.read.format("jobq").option("view", "events").load()
 
-Importing this loads neither pyspark nor pyarrow.
+Importing this package loads neither pyspark nor pyarrow.
 """
 
 from __future__ import annotations

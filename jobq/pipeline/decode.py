@@ -1,7 +1,8 @@
-"""Decode entries of event streams to Arrow: whole batches by the CSV reader, the rows that it refuses one by one.
+"""Decode entries of event streams to Arrow. The CSV reader decodes whole batches.
 
-Entries that aren't a record of a known version are returned with their bytes and a reason. No entry is dropped, and
-no entry raises. This runs on executors, so it imports only pyarrow and little of jobq.
+Rows that the CSV reader rejects are decoded one by one. Entries that aren't records of a known version are returned
+with their bytes and a reason, so no entry is dropped or raises an error. This runs on executors, so it imports only
+pyarrow and little of jobq.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from jobq.errors import BadRecordError
 from jobq.events import ABSOLUTE, COLUMNS, LIMITS, SCHEMA, SEPARATOR, columns_of, in_utc
 from jobq.pipeline.schema import events_schema, members
 
-#: A refused batch is halved to find the bad row; so few rows are read one by one instead.
+#: A rejected batch is halved to find the bad rows. A batch of at most this many rows is decoded row by row instead.
 FEW = 16
 VERSION = SCHEMA.encode()
 _SEP = SEPARATOR.encode()
@@ -38,7 +39,7 @@ _ID_TYPES: dict[str, pa.DataType] = {"entry_at": pa.int64(), "entry_seq": pa.int
 
 
 class BadEntry(NamedTuple):
-    """An entry that isn't a record: its id, its bytes, and the reason."""
+    """An entry that isn't a valid record, with its bytes and the reason."""
 
     id: bytes
     version: bytes
@@ -47,16 +48,16 @@ class BadEntry(NamedTuple):
 
 
 class TimeBounds(NamedTuple):
-    """The times that events can have, epoch ms: `finished_at` is between both, `enqueued_at` not after the last.
+    """The range of times that events can have, epoch ms.
 
-    A message may have been enqueued long before: it may have been delayed or imported.
+    `finished_at` must be in the range. `enqueued_at` may be before it, because a message can be delayed or imported.
     """
 
     first: int
     last: int
 
     def check(self, finished_at: int, enqueued_at: int | None) -> None:
-        """Raise BadRecordError for times outside."""
+        """Raise BadRecordError for times out of range."""
         if enqueued_at is not None and enqueued_at < ABSOLUTE:
             enqueued_at = finished_at - enqueued_at
         for name, at in (("finished_at", finished_at), ("enqueued_at", enqueued_at)):
@@ -67,7 +68,7 @@ class TimeBounds(NamedTuple):
                 )
 
     def hold(self, table: pa.Table) -> bool:
-        """Return whether all rows' times are inside."""
+        """Return whether all rows' times are in range."""
         finished, enqueued = table["finished_at"], table["enqueued_at"]
         is_ago = pc.less(enqueued, pa.scalar(ABSOLUTE))
         at = pc.if_else(is_ago, pc.subtract(finished, enqueued), enqueued)
@@ -77,7 +78,12 @@ class TimeBounds(NamedTuple):
 
 
 class DecodedEntries(NamedTuple):
-    """batch: the columns of the view `events`, rows in the given order. bad: the entries that aren't records."""
+    """The result of decoding.
+
+    Attributes:
+        batch: The valid records, with the columns of the view `events`.
+        bad: The entries that aren't valid records.
+    """
 
     batch: pa.RecordBatch
     bad: list[BadEntry]
@@ -98,7 +104,7 @@ def decode(
     queue: str, ids: Sequence[bytes], versions: Sequence[bytes], values: Sequence[bytes],
     bounds: TimeBounds | None = None,
 ) -> DecodedEntries:  # fmt: skip
-    """Decode records. Entries that aren't records, or have times outside `bounds`, are in `bad`."""
+    """Decode event records. Entries that aren't records, or have times outside `bounds`, are in `bad`."""
     bad: list[BadEntry] = []
     batches: list[pa.RecordBatch] = []
     if versions.count(VERSION) != len(versions):
@@ -164,7 +170,7 @@ def _together(
 
 
 def _suspect(text: bytes) -> bool:
-    # Searching one byte is ten times faster than two, and most texts have no blank.
+    # Searching for one byte is ten times faster than for two, and most texts have no blank.
     blanks = _BLANKS if b" " in text else ()
     return any(blank in text for blank in (*_NEVER, *blanks)) or any(
         _NUMBER_LIKE.match(text, at + 1) for start in _AT_START for at in _places(text, start)
@@ -224,7 +230,7 @@ def _id_of(entry_id: bytes) -> dict[str, int]:
 
 
 def _batch(queue: str, entries: pa.Table, table: pa.Table) -> pa.RecordBatch:
-    """Return the view's columns, with those computed from others; times in ms become timestamps."""
+    """Return all columns of the view, including computed columns. Times in ms become timestamps."""
     rows = table.num_rows
     arrays: dict[str, Any] = {name: table[name].chunk(0) for name in COLUMNS}
     arrays |= {name: entries[name].chunk(0) for name in _ID_TYPES}

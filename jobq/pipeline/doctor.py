@@ -31,11 +31,11 @@ from jobq.queue.doctor import Finding, Level
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Package -> the oldest major version that works, and the first that doesn't; as in the extra `spark`.
+#: Packages, each with the oldest major version that works and the first that doesn't, as in the extra `spark`.
 NEEDED: dict[str, tuple[int, int | None]] = {
     "pyspark": (4, 5), "pyarrow": (18, None), "pandas": (2, 3), "deltalake": (1, None), "hiredis": (3, None),
 }  # fmt: skip
-#: Java versions that jobq is tested with; others from 17 on should work.
+#: Java versions that jobq is tested with; other versions above 17 should work.
 TRIED = (17, 21, 25)
 #: Memory of one Python process of Spark's, and of the JVM beyond its heap.
 PYTHON_BYTES, JVM_BYTES = 120 * MIB, 300 * MIB
@@ -49,7 +49,7 @@ REMEDY = (
 def findings(
     client: Client, *, memory: str | None = None, master: str | None = None
 ) -> Iterator[Finding]:
-    """Run the checks in order. The last check starts Spark, if no earlier check failed."""
+    """Run the checks in order. The last check starts Spark, unless a check of this machine failed."""
     well = True
     for look in (packages, python, java, home, lambda: heap(memory), scratch):
         for finding in look():
@@ -62,7 +62,7 @@ def findings(
 
 
 def start(client: Client | None, *, memory: str | None, master: str | None) -> Finding:
-    """Start a session; with a client, have one of its executors read the server's queues."""
+    """Start a Spark session. With a client, one of its executors reads the server's queues."""
 
     began = time.monotonic()
     try:

@@ -1,7 +1,7 @@
-"""Run units of work in this process or on Spark's executors: the same function on the same units, the same results.
+"""Run units of work in this process or on Spark's executors, with the same results.
 
-A unit and a result are plain values that can travel. Starting a JVM costs more than some hundred thousand rows of
-work. So Spark is started for the first large amount of work, and kept while the command runs.
+Units and results are plain values that can travel. Starting a JVM costs more than processing some hundred thousand
+rows. So Spark is started for the first large amount of work, and kept while the command runs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 Unit = TypeVar("Unit")
 Result = TypeVar("Result")
 
-#: So many rows of work start Spark.
+#: Number of rows of work from which Spark is started.
 SPARK_ROWS = 1_000_000
 
 
 @contextmanager
 def gc_off() -> Iterator[None]:
-    """Turn the garbage collector off while there are many rows: they have no cycles, and it would visit them all."""
+    """Turn off the garbage collector, which would visit all rows in memory although they have no cycles."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -47,8 +47,8 @@ class Engine:
         name: `local` runs every task in this process, in order; `spark` runs them on executors; `auto` chooses by
             the number of rows.
         session: Starts Spark when it is first needed.
-        spark_rows: Minimum number of rows for which `auto` starts Spark; a started session is used from a twentieth
-            of it.
+        spark_rows: Minimum number of rows for which `auto` starts Spark. A started session is used from a twentieth of
+            this number.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Engine:
         self._spark: SparkSession | None = None
 
     def chosen(self, rows: int) -> EngineName:
-        """Return the engine for work on about so many rows: `local` or `spark`."""
+        """Return `local` or `spark`, the engine for work on about `rows` rows."""
         least = self._spark_rows if self._spark is None else self._spark_rows // 20
         if self._name == "auto":
             return "spark" if rows >= least else "local"
@@ -72,18 +72,18 @@ class Engine:
 
     @property
     def rule(self) -> str:
-        """Say in brackets how `auto` chooses; empty for an engine that was chosen by name."""
+        """A text in brackets about how `auto` chooses; empty for an engine that was chosen by name."""
         if self._name != "auto":
             return ""
         return f" (auto: Spark from {self._spark_rows:,} rows, once started from {self._spark_rows // 20:,})"
 
     @property
     def used(self) -> EngineName:
-        """Return `spark` if any units ran on executors since the session's start, else `local`."""
+        """`spark` if this engine has a session, else `local`."""
         return "local" if self._spark is None else "spark"
 
     def width(self, rows: int) -> int:
-        """Return how many units run at the same time, of work on about so many rows."""
+        """Return how many units run concurrently, for work on about `rows` rows."""
         return 1 if self.chosen(rows) == "local" else self.spark().sparkContext.defaultParallelism
 
     def spark(self) -> SparkSession:
@@ -95,7 +95,7 @@ class Engine:
     def run_units(
         self, function: Callable[[Unit], Result], units: Sequence[Unit], rows: int
     ) -> Iterator[Result]:
-        """Yield the result of each unit, in their order.
+        """Yield the result of each unit, in the order of the units.
 
         The function has no access to this process's connections. An error that the function raises is raised here;
         Spark tries such a unit four times. Return expected errors as values instead.
@@ -126,7 +126,7 @@ class Engine:
 
 
 def raise_first(failures: Iterable[tuple[str, str] | None]) -> None:
-    """Raise the first error among units' results: class and message, as a task can send them."""
+    """Raise the first error in units' results. An error is a class name and a message, which a task can send."""
     for kind, words in filter(None, failures):
         known: type[JobqError] = getattr(errors, kind, errors.PipelineError)
         raise known(words)

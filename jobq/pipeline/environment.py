@@ -1,4 +1,4 @@
-"""Check what Spark takes from this machine: the driver's heap, the Python of its workers, SPARK_HOME."""
+"""Check what Spark takes from this machine: the driver's heap, the Python of its workers, and SPARK_HOME."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobq.pipeline.java import find_java
 def spark_variables() -> dict[str, str]:
     """Return the variables that spark-submit, spark-class and spark-pipelines need on this machine.
 
-    Existing values are kept, except a JAVA_HOME that is too old.
+    Existing values are kept, except a JAVA_HOME that is too old or broken.
     """
     return {
         "JAVA_HOME": str(find_java().home),
@@ -39,7 +39,7 @@ def requested_heap(memory: str | None) -> str:
 
 
 def heap_bytes(text: str) -> int:
-    """Return the bytes of `1g`, `1536m` or `2048`, which are MiB as in Spark."""
+    """Convert a size such as `1g` or `1536m` to bytes. A number without a unit is in MiB, as in Spark."""
     match = _SIZE.fullmatch(text.strip().lower())
     if not match:
         raise ConfigError(f"memory={text!r} is not a size; write it like 1g or 1536m")
@@ -67,7 +67,7 @@ def available_memory() -> int | None:
 
 
 _THREADS = r"(\*|[1-9]\d*)"
-#: Masters of Spark itself; other clusters bring their own scheme.
+#: Masters of Spark itself; other clusters have their own URL schemes.
 _MASTER = re.compile(
     rf"local(\[{_THREADS}(\s*,\s*[1-9]\d*)?\])?|local-cluster\[\s*\d+\s*(,\s*\d+\s*){{2}}\]|yarn|"
     r"spark://[^\s/]+:\d+|(?!spark:)[a-z][a-z0-9+.-]*://\S+"
@@ -75,8 +75,9 @@ _MASTER = re.compile(
 
 
 def checked_master(master: str) -> str:
-    """Return the master for Spark. Raises ConfigError if Spark couldn't parse it, which it reports only in a JVM
-    traceback.
+    """Return the master for Spark. Raises ConfigError if Spark couldn't parse it.
+
+    Spark itself would report this only in a JVM traceback.
     """
     if not _MASTER.fullmatch(master):
         raise ConfigError(
@@ -106,7 +107,10 @@ def version_of(python: str) -> str:
 
 
 def check_python(python: str) -> str:
-    """Return `3.11, <python>`. Raises ConfigError if Spark would refuse it, which it does only at the first row."""
+    """Return the version and path of a Python, such as `3.11, /usr/bin/python3`.
+
+    Raises ConfigError if its version differs from this Python's. Spark would reject it only at the first row.
+    """
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     there = version_of(python)
     if here != there:
@@ -121,7 +125,10 @@ _JAR = re.compile(r"spark-core_[\d.]+-(\d+\.\d+)\.")
 
 
 def check_spark_home(home: str) -> str:
-    """Return `4.3 at <home>`. Raises ConfigError if there is no Spark, or one of another version."""
+    """Return the version and place of a Spark.
+
+    Raises ConfigError if there is no Spark, or if its version isn't PySpark's.
+    """
     import pyspark
 
     jars = Path(home, "jars").glob("spark-core_*.jar")

@@ -1,6 +1,7 @@
-"""Start and end Spark's JVM, and relay its output: known noise is dropped, the last lines are kept for errors.
+"""Start and end Spark's JVM, and relay its output.
 
-Its stdout goes to stderr: a command's stdout is for programs.
+Known noise is dropped, and the last lines are kept for error messages. The JVM's stdout goes to stderr, because a
+command's stdout is for programs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _starting = Lock()
 
 
 class JvmOutput:
-    """Relay what the JVM writes to `writer`, and keep the last lines."""
+    """Relays the output that the JVM writes to `writer`, and keeps the last lines."""
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe()
@@ -38,7 +39,7 @@ class JvmOutput:
         self._thread.start()
 
     def close(self) -> None:
-        """Close this process's copy of the writer; else the end of the JVM's output would not be seen."""
+        """Close this process's copy of the writer; otherwise the end of the JVM's output would go unnoticed."""
         if self.writer >= 0:
             os.close(self.writer)
             self.writer = -1
@@ -100,7 +101,7 @@ def forget_jvm() -> None:
 
 
 def end_jvm(timeout_s: float = _END_S) -> None:
-    """End this process's JVM. PySpark itself ends it only with the process."""
+    """End this process's JVM. PySpark itself ends the JVM only when the process ends."""
     from pyspark.core.context import SparkContext
 
     with _starting:
@@ -116,9 +117,9 @@ def end_jvm(timeout_s: float = _END_S) -> None:
 
 @contextmanager
 def told_without_traceback() -> Iterator[None]:
-    """In a Python process of Spark: let it report an error of jobq as one sentence, without a traceback before it.
+    """Let a Python process of Spark report an error of jobq as one sentence, without a traceback.
 
-    The process ends with the error, so no other code's traceback is hidden. As a decorator it works too.
+    The process ends with the error, so no other code's traceback is hidden. It also works as a decorator.
     """
     try:
         yield

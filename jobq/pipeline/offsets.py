@@ -1,10 +1,10 @@
-"""Offsets in event streams and topics: new entries, entries trimmed unread, and how to divide them.
+"""Compute with offsets in event streams and topics: find new and lost entries, and divide ranges.
 
 A `LogOffset` is the id of the last entry read and the number of entries ever added up to it. The server keeps that
-number, so the backlog and the loss are differences, exact to the entry. A topic's index is its own number: its offsets
-are `LogOffset(str(index), index)`.
+number, so the backlog and the loss are exact differences. A topic's index is also its number, so its offsets are
+`LogOffset(str(index), index)`.
 
-All functions are pure except functions with a client.
+All functions are pure, except functions that take a client.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jobq.events import MAXLEN
 from jobq.queue import keys
 from jobq.topics.calls import TopicCalls
 
-#: Entries that a call of walk.lua counts: about 10 ms of the server's time.
+#: Number of entries that a call of walk.lua counts, which takes about 10 ms of the server's time.
 STEP = 2_000
 #: Streams per round trip.
 TOGETHER = 300
@@ -33,14 +33,21 @@ START = "0-0"
 
 
 class LogOffset(NamedTuple):
-    """Read up to the entry `id`, the `n`th ever added. The default is before the first."""
+    """The offset after the entry `id`, the `n`th ever added. The default is before the first entry."""
 
     id: str = START
     n: int = 0
 
 
 class LogTail(NamedTuple):
-    """A stream at one moment: `n` entries ever added, the last of them `id`, `length` still there."""
+    """The state of a stream or topic at one moment.
+
+    Attributes:
+        id: Id of the last entry ever added.
+        n: Number of entries ever added.
+        length: Number of entries that are still there.
+        first_id: Id of the oldest entry that is still there.
+    """
 
     key: str
     id: str
@@ -55,7 +62,7 @@ class LogTail(NamedTuple):
 
     @property
     def dropped(self) -> int:
-        """Return how many of the first entries were trimmed."""
+        """The number of entries that are no longer there."""
         return self.n - self.length
 
     @property
@@ -65,11 +72,12 @@ class LogTail(NamedTuple):
 
 
 class LogRange(NamedTuple):
-    """Entries of one stream after the id `after` up to and with `upto`: `expected` of them.
+    """Entries of one stream after the id `after`, up to and including `upto`.
 
     Attributes:
+        expected: Number of these entries, including trimmed entries.
         limit: Maximum number of entries to read, 0 for all.
-        start: The offset at which it begins.
+        start: The offset at which the range begins.
     """
 
     queue: str
@@ -87,7 +95,7 @@ class LogRange(NamedTuple):
 
 
 class ReadPlan(NamedTuple):
-    """What to read next.
+    """A plan of what to read next.
 
     Attributes:
         places: Offset of every queue before this plan.
@@ -103,7 +111,7 @@ class ReadPlan(NamedTuple):
 
     @property
     def ends(self) -> dict[str, LogOffset]:
-        """The offsets of every queue after all ranges, if none has a limit."""
+        """The offsets of every queue after all ranges, if no range has a limit."""
         return self.places | {range_.queue: range_.end for range_ in self.ranges}
 
 
@@ -143,7 +151,7 @@ def events_tail(client: Client, key: str) -> LogTail:
 
 
 def events_tails(client: Client, streams: Sequence[str]) -> Iterator[LogTail | JobqError]:
-    """Yield the tail of each stream, or the error of reading it. A round trip is some hundred streams."""
+    """Yield the tail of each stream, or the error of reading it. A round trip reads some hundred streams."""
     for first in range(0, len(streams), TOGETHER):
         some = streams[first : first + TOGETHER]
         asked = [Read(key, ("XINFO", "STREAM", key)) for key in some]
@@ -165,9 +173,9 @@ def _tail(key: str, reply: Any) -> LogTail | JobqError:
 
 
 def trim(client: Client, ends: Mapping[str, LogOffset]) -> Iterator[JobqError | None]:
-    """Drop all entries up to these offsets from the streams, by key; yield the error of each.
+    """Drop all entries up to each stream's offset. Yield the error for each stream, or None.
 
-    A round trip is some hundred streams. To repeat it is harmless.
+    A round trip trims some hundred streams. Repeating it is harmless.
     """
     left = iter(ends.items())
     while some := list(islice(left, TOGETHER)):
@@ -177,12 +185,12 @@ def trim(client: Client, ends: Mapping[str, LogOffset]) -> Iterator[JobqError | 
 
 
 def is_missing_key(error: ScriptError) -> bool:
-    """Return whether XINFO STREAM failed for want of the key. The server has no code for that."""
+    """Return whether XINFO STREAM failed because the key doesn't exist. The server has no error code for that."""
     return "no such key" in str(error)
 
 
 def topic_tail(client: Client, topic: str) -> LogTail:
-    """Return the topic's tail, as if its log were never compacted: indexes are its numbers."""
+    """Return the topic's tail. Its numbers are indexes, so they include messages removed by compaction."""
     [found] = topic_tails(client, [topic])
     if isinstance(found, JobqError):
         raise found
@@ -190,7 +198,7 @@ def topic_tail(client: Client, topic: str) -> LogTail:
 
 
 def topic_tails(client: Client, topics: Sequence[str]) -> Iterator[LogTail | JobqError]:
-    """Yield what `topic_tail` returns for each topic, or its error. A round trip is some hundred topics."""
+    """Yield each topic's tail, as `topic_tail` returns it, or its error. A round trip reads some hundred topics."""
     for first in range(0, len(topics), TOGETHER):
         some = [TopicCalls(topic, client) for topic in topics[first : first + TOGETHER]]
         asked = [one for binding in some for one in _tail_reads(binding)]
@@ -206,7 +214,7 @@ _NREADS = 3
 
 
 def _tail_reads(binding: TopicCalls) -> list[Read | ScriptCall[Any]]:
-    """The call for the tail; then reads of nothing, which fail where entries can't be read: they have other keys."""
+    """Return the call for the tail, and empty reads of the entries' keys, which fail if these can't be read."""
     bound = binding.scripts()["read"]
     values = bound.script.order({"from": 1, "upto": 0, "count": 1})
     logs = [binding.key(name) for name in ("log", "base")]
@@ -223,13 +231,13 @@ def _topic_tail(binding: TopicCalls, reply: Sequence[Any]) -> LogTail:
 
 
 class Overrun(NamedTuple):
-    """A stream that drops entries before they are read, if they come as fast as since the last look.
+    """A forecast of when a stream drops unread entries, at the rate since the last entry read.
 
     Attributes:
         seconds: Time until then.
-        unread: Unread entries.
+        unread: Number of unread entries.
         kept: Maximum number of entries the stream keeps.
-        lag_s: Time since the last look.
+        lag_s: Age of the last entry read.
     """
 
     seconds: float
@@ -246,7 +254,7 @@ class Overrun(NamedTuple):
 def overruns(
     client: Client, places: Mapping[str, LogOffset], tails: Mapping[str, LogTail]
 ) -> dict[str, Overrun]:
-    """Return when each stream with unread entries overruns what was read of it, if its length is known.
+    """Forecast when each stream with unread entries drops some of them, if its maximum length is known.
 
     The rate is calculated from the entries after the last entry read.
     """
@@ -283,11 +291,11 @@ def _lengths_kept(client: Client, queues: Sequence[str]) -> Iterator[int]:
 def plan(
     places: Mapping[str, LogOffset], tails: Mapping[str, LogTail], max_rows: int = 0
 ) -> ReadPlan:
-    """Plan what to read of each queue after its offset. A queue without one begins with the oldest entry.
+    """Plan what to read from each queue after its offset. A queue without an offset begins with its oldest entry.
 
     Args:
-        max_rows: Approximate maximum for all queues, 0 for no limit. A queue with few entries gets all of them; the
-            others get equal shares, as the `limit` of their ranges.
+        max_rows: Approximate maximum for all queues together, 0 for no limit. A queue with few entries gets all of
+            them; the others get equal shares, as the `limit` of their ranges.
     """
     done = ReadPlan([], dict(places), {}, [])
     for queue, now in sorted(tails.items()):
@@ -338,7 +346,7 @@ def shared(ranges: list[LogRange], lost: Mapping[str, int], max_rows: int) -> li
 def lost(asked: LogRange, read: int) -> int:
     """Return how many entries of a range without a limit were trimmed before they were read.
 
-    At least 0: a stream recreated in between may have more than expected.
+    The number is never negative, although a stream recreated in between may have more entries than expected.
     """
     return max(0, asked.expected - read)
 
@@ -368,9 +376,9 @@ def counted_offset(
 def offset_reached(
     client: Client, asked: LogRange, read: int, last_id: str
 ) -> tuple[LogOffset, int]:
-    """Return the offset after `read` entries of a range, the last of them `last_id`, and the number of lost ones.
+    """Return the offset after reading `read` entries of a range, up to `last_id`, and the number of lost entries.
 
-    The range may have a limit. Without one, the server isn't called.
+    The range may have a limit. If no limit ended the reading, the server isn't called.
     """
     if not asked.limit or read < asked.limit:
         return asked.end, lost(asked, read)
@@ -387,7 +395,7 @@ def offset_reached(
 
 
 def parts(first_id: str, upto: str, count: int) -> list[tuple[str, str]]:
-    """Return up to `count` ranges (after, upto] of about equal time, together all ids from first_id to upto."""
+    """Divide the ids from `first_id` to `upto` into up to `count` ranges (after, upto] of about equal time."""
     low, high = parsed_id(first_id)[0], parsed_id(upto)[0]
     cuts = [low + (high - low + 1) * i // count for i in range(1, count)]
     ends = [f"{cut}-0" for cut in sorted(set(cuts)) if low < cut <= high]
@@ -399,7 +407,7 @@ def parts(first_id: str, upto: str, count: int) -> list[tuple[str, str]]:
 
 
 def index_parts(after: int, upto: int, count: int) -> list[tuple[str, str]]:
-    """Return up to `count` ranges (after, upto] of about equal numbers of a topic's indexes."""
+    """Divide a topic's indexes in (after, upto] into up to `count` ranges of about equal size."""
     ends = sorted({after + (upto - after) * i // count for i in range(count + 1)})
     return [(str(low), str(high)) for low, high in pairwise(ends)]
 
@@ -410,7 +418,7 @@ def to_plain(places: Mapping[str, LogOffset]) -> dict[str, dict[str, Any]]:
 
 
 def loaded(text: str) -> Any:
-    """Parse offsets' text; raise ConfigError if it isn't JSON."""
+    """Parse the text of offsets. Raises ConfigError if it isn't JSON."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -436,12 +444,12 @@ def _checked_id(entry_id: Any) -> str:
 
 
 def clocks(client: Client) -> tuple[int, int]:
-    """Return the time by the server's clock and this machine's: the earlier and the later, epoch ms."""
+    """Return the times of the server's clock and of this machine's, the earlier first, in epoch ms."""
     seconds, _ = client.command("TIME")
     both = (int(seconds) * 1000, time.time_ns() // 1_000_000)
     return min(both), max(both)
 
 
 def latest_time(client: Client) -> int:
-    """Return the latest time that something in the past can have: a day after now, epoch ms."""
+    """Return the latest time that a past event can have: a day after now, epoch ms."""
     return clocks(client)[1] + DAY_MS

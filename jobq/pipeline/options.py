@@ -1,4 +1,4 @@
-"""Options of the data source: texts by name, in any case, as Spark passes them."""
+"""Parse the data source's options, which Spark passes as texts by name, in any case."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Literal
 from jobq.config import STAYING_PATIENCE_S, ServerSettings, parse_time, settings_from_env
 from jobq.errors import ConfigError
 
-#: Options of every read and write: where the server is.
+#: Options of every read and write that say where the server is.
 PLACE = ("url", "namespace")
-#: A time as callers give it; None: no limit.
+#: A time as callers pass it; None means no limit.
 Moment = datetime | date | str | None
-#: What does the work: this process, or the executors of Spark; auto: Spark if there is much.
+#: Where work is done: in this process or on Spark's executors. `auto` chooses Spark for large amounts.
 EngineName = Literal["auto", "local", "spark"]
 _YES, _NO = ("true", "1", "yes"), ("false", "0", "no")
 
 
 class SparkOptions:
-    """The given options, all of them known. Plain data that travels to executors."""
+    """Options whose names are all known, as plain data that travels to executors."""
 
     def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
         names = {name.lower(): name for name in known}
@@ -38,18 +38,18 @@ class SparkOptions:
         return name in self._given
 
     def text(self, name: str, default: str = "") -> str:
-        """Return the text as given."""
+        """Return an option's text, or the default."""
         return self._given.get(name, default)
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return true or false."""
+        """Return an option as a boolean."""
         text = self.text(name, "true" if default else "false").strip().lower()
         if text not in (*_YES, *_NO):
             raise ConfigError(f"option {name}={text!r} is invalid; use true or false")
         return text in _YES
 
     def number(self, name: str, default: int, least: int = 0) -> int:
-        """Return a whole number of `least` or more."""
+        """Return an option as a whole number of at least `least`."""
         text = self.text(name, str(default)).strip()
         if not text.lstrip("-").isdecimal() or int(text) < least:
             raise ConfigError(
@@ -58,7 +58,7 @@ class SparkOptions:
         return int(text)
 
     def choice(self, name: str, choices: Iterable[str], default: str = "") -> str:
-        """Return one of several words; case doesn't matter."""
+        """Return an option that is one of several words; case doesn't matter."""
         known = {word.lower(): word for word in choices}
         text = self.text(name, default).strip()
         if text.lower() not in known:
@@ -66,17 +66,17 @@ class SparkOptions:
         return known[text.lower()]
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Return names between commas, each once; empty if not given."""
+        """Return an option's comma-separated names, each once; empty if the option isn't set."""
         parts = (part.strip() for part in self.text(name).split(","))
         return tuple(dict.fromkeys(filter(None, parts)))
 
     def moment(self, name: str) -> datetime | None:
-        """Return a time in UTC; one without a time zone is UTC."""
+        """Return an option as a time, None if it isn't set. A time without a time zone is UTC."""
         text = self.text(name).strip()
         return parsed_moment(f"option {name}", text) if text else None
 
     def server(self) -> ServerSettings:
-        """Return the server's settings of the options, else of the environment, without the outage buffer."""
+        """Return the server's settings from the options or else the environment, without the outage buffer."""
         settings = settings_from_env(patience_s=STAYING_PATIENCE_S)
         return replace(
             settings,
@@ -95,7 +95,7 @@ def parsed_moment(what: str, text: str) -> datetime:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Return the error text for an unknown name: with the nearest known one, or all of them."""
+    """Return the error text for an unknown name, with the nearest known name or all known names."""
     names = sorted(known)
     near = difflib.get_close_matches(name.lower(), [name.lower() for name in names], 1, 0.5)
     remedy = next(name for name in names if name.lower() == near[0]) if near else ""

@@ -1,12 +1,13 @@
-"""Replay what a lake has: a topic's messages into a topic or a queue, dead messages into their queue.
+"""Replay messages from a lake: a topic's messages into a topic or a queue, dead messages into their queue.
 
-A replay may be killed and run again; each message arrives once. A replay has a name, by default made from its
-source. Under that name the target stores the replay's progress:
+A replay may be killed and run again; each message arrives once. A replay has a name, by default made from its source.
+Under that name the target stores the replay's progress:
 
-- A topic in the call that appends. The call is numbered by the index of its last message, under a caller named after
-  the replay. The script appends and records that number together, and rejects an older number.
-- A queue after each call. Only the call between two records can be repeated. Its ids are made of topic and index, so
-  the queue rejects live and deduped messages, and the replay skips messages that became dead since then.
+- A topic stores it in the call that appends. The call is numbered by the index of its last message, under a caller
+  named after the replay. The script appends and records that number together, and rejects an older number.
+- A queue stores it after each call. Only the call between two records can be repeated. Its message ids are made of
+  topic and index, so the queue rejects live and deduped messages, and the replay skips messages that became dead since
+  then.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class ArchivedMessage:
 class ReplayTarget(Protocol):
     """A target of a replay. Use it as a context."""
 
-    #: The most messages of one call.
+    #: Maximum number of messages per call.
     per_call: int
 
     def __enter__(self) -> object: ...
@@ -82,7 +83,8 @@ class Replayed(NamedTuple):
     """The result of a replay.
 
     Attributes:
-        behind: Messages skipped because the target has them already.
+        exists: Sent messages that the target already had.
+        behind: Messages skipped because this replay had sent them before.
     """
 
     sent: int
@@ -94,7 +96,7 @@ class Replayed(NamedTuple):
 
 
 class Pace:
-    """Limit the rate to `per_s` messages a second; None: no limit."""
+    """Limits the rate to `per_s` messages per second; None means no limit."""
 
     def __init__(self, per_s: float | None) -> None:
         self._per_s = per_s
@@ -118,7 +120,7 @@ def replay(
     rows: Iterable[dict[str, Any]], target: ReplayTarget, pace: Pace,
     tell: Callable[[int], object] = lambda _: None,
 ) -> Replayed:  # fmt: skip
-    """Send in order what the target doesn't have. Call `tell` with the number sent so far."""
+    """Send the messages that the target doesn't have, in order. Call `tell` with the number of new messages so far."""
     began, reached = time.monotonic(), target.reached()
     sent = exists = behind = first = last = begun = 0
     for batch in batches(archived_messages(rows), pace.most(target.per_call)):
@@ -162,7 +164,7 @@ def archived_messages(rows: Iterable[dict[str, Any]]) -> Iterator[ArchivedMessag
 
 
 def note_key(queue: Queue, source: str, name: str) -> str:
-    """Return the key with the progress of the replay `name` of the topic `source`, '' for dead messages."""
+    """Return the key that stores the progress of the replay `name` from the topic `source`, '' for dead messages."""
     digest = hashlib.blake2b(f"{source}\x1f{name}".encode(), digest_size=12).hexdigest()
     return f"{queue.prefix}replay:{digest}"
 
@@ -185,7 +187,7 @@ Shape = Literal["text", "json", "base64"]
 
 
 class QueueReplay:
-    """A queue as the target of the replay `replay` ('': unnamed) of the topic `source`.
+    """A queue as the target of the replay `replay`, '' if it is unnamed, of the topic `source`.
 
     Attributes:
         job: Each message becomes a call of this job, with the content as its argument in the form `shape`; without a
@@ -210,10 +212,10 @@ class QueueReplay:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Release nothing: of two concurrent replays, each queue accepts a message only once."""
+        """Release nothing, because a queue accepts each message only once, even from two concurrent replays."""
 
     def reached(self) -> int:
-        """Return how far this replay is for certain."""
+        """Return the index of the last message recorded as sent, 0 for none."""
         return self._noted()[0]
 
     def begun(self, index: int) -> int:
@@ -226,7 +228,7 @@ class QueueReplay:
         return int(last), int(first)
 
     def send(self, batch: list[ArchivedMessage]) -> int:
-        """Enqueue them in one call; return how many were new."""
+        """Enqueue the messages in one call; return how many were new."""
         messages = [self._message(one) for one in batch if one.content is not None]
         if self._unsure > 0:
             # The last run may have enqueued these and been killed before it recorded that.
@@ -240,7 +242,7 @@ class QueueReplay:
         return sum(one.action == "added" for one in done)
 
     def mid(self, index: int) -> str:
-        """Return the mid of the message of that index."""
+        """Return the mid of the message with that index."""
         named = ":".join(filter(None, ("replay", self._replay, self._source, str(index))))
         if len(named) <= MAX_MID_LENGTH:
             return named
@@ -293,21 +295,22 @@ MAX_REFUSED = 1_000
 
 
 class DeadReplay:
-    """Enqueue dead messages again under their own mids, as new messages with attempts 0.
+    """Enqueues dead messages again under their own mids, as new messages with 0 attempts.
 
-    The ids are recorded after each call, for remember_s. Those still in the queue's dead-letter set are purged from it.
+    After each call, the ids of its dead messages are recorded for `remember_s` seconds. Enqueued messages that are
+    still in the queue's dead-letter set are purged from it.
     """
 
     def __init__(self, queue: Queue, replay: str, *, dedupe_s: float, remember_s: float) -> None:
         self._queue, self._dedupe_s, self._remember_ms = queue, dedupe_s, round(remember_s * 1000)
         self._note = note_key(queue, "", replay)
-        #: The mids that the queue refused, at most a thousand.
+        #: The mids that the queue rejected, up to MAX_REFUSED.
         self.refused: list[str] = []
 
     def replay(
         self, found: list[ArchivedDeath], pace: Pace, tell: Callable[[int], object] = lambda _: None
     ) -> Replayed:
-        """Enqueue the messages that weren't enqueued before. Live mids are skipped."""
+        """Enqueue the messages that this replay hasn't enqueued before. Messages with live mids are skipped."""
         began = time.monotonic()
         todo = self._left(found)
         sent = 0
@@ -333,7 +336,7 @@ class DeadReplay:
         return left
 
     def _not_again(self, some: Iterable[ArchivedDeath]) -> Iterator[ArchivedDeath]:
-        """Skip dead messages that the previous run enqueued before it was killed, and that died again."""
+        """Yield the dead messages, except messages that a killed run has enqueued and that died again."""
         for death in some:
             now = self._queue.admin.dead(mid=death.mid)
             if not now or now[0].dead_id == death.dead_id or now[0].died_at < death.died_at_ms:
@@ -360,7 +363,7 @@ class DeadReplay:
 
 
 ORIGIN, ORIGIN_AT = "jobq-origin", "jobq-origin-at"
-#: The length of the lock of the only writer. Every call renews it.
+#: Duration of the lock that keeps other replays from writing. Every call renews it.
 LOCK_MS = 30_000
 WAIT_S = LOCK_MS / 1000 + 5
 POLL_S = 0.5
@@ -417,20 +420,20 @@ class TopicReplay:
             self._command("DEL", self._lock)
 
     def reached(self) -> int:
-        """Return how far this replay is, 0 before its first call."""
+        """Return the index of the last message that this replay has appended, 0 before its first call."""
         note = self._command("GET", self._note)
         # The record of a numbered call begins with the number: see lua/shared/_call.lua.
         number = re.match(rb"\d+", note or b"")
         return int(number[0]) if number else 0
 
     def begun(self, index: int) -> int:
-        """Return the first index that this replay was ever asked for."""
+        """Return the first index that this replay ever began with."""
         self._command("SET", self._first, index, "NX", "PX", self._remember_ms)
         self._command("PEXPIRE", self._first, self._remember_ms)
         return int(self._command("GET", self._first) or index)
 
     def send(self, batch: list[ArchivedMessage]) -> int:
-        """Append them in one call; return their number.
+        """Append the messages in one call; return their number.
 
         A replay into its own source skips the copies of earlier replays.
         """

@@ -14,16 +14,16 @@ from jobq.topics.keys import topic_names
 _CALLED = (
     ("queue", "enqueue"), ("queue", "counts"), ("queue", "set_event_level"), ("topic", "read"), ("topic", "find"),
 )  # fmt: skip
-#: Commands that it sends to a queue's or a topic's keys itself.
+#: Commands that the pipeline itself sends to a queue's or a topic's keys.
 _OWN = (
     "xinfo|stream", "xrange", "xrevrange", "xtrim", "zcard", "zcount", "zrange",
 )  # fmt: skip
 
 
 def rights(namespace: str = "jobq", names: Sequence[str] = ()) -> list[str]:
-    """Return the ACL rules, without passwords, for queues and topics of these names, or for all.
+    """Return the ACL rules, without passwords, for queues and topics with these names, or for all.
 
-    They allow reading them as DataFrames, writing DataFrames to queues, and filling a lake.
+    The rules allow reading queues and topics as DataFrames, writing DataFrames to queues, and filling a lake.
     """
     paths = (folder() / "pipeline").glob("[!_]*.lua")
     called = [*_CALLED, *(("pipeline", path.stem) for path in paths)]

@@ -1,7 +1,7 @@
-"""The columns of everything that the pipeline reads and stores, each table defined once.
+"""The columns of every table that the pipeline reads or stores.
 
-Its Arrow schema, Spark schema, DDL and the table in docs/reference/events.md are made from a tuple of Column. Types
-are words, so that this module doesn't import pyarrow or pyspark.
+A table's Arrow schema, Spark schema, DDL and documentation are made from one tuple of Column. Types are words, so that
+this module doesn't import pyarrow or pyspark.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Column(NamedTuple):
-    """A column.
+    """A column of a table.
 
     Attributes:
-        in_lake: False if the lake doesn't store it, and reading computes it.
+        in_lake: Whether the lake stores the column; otherwise reading computes it.
     """
 
     name: str
@@ -119,7 +119,7 @@ DEAD_COLUMNS: Columns = (
     Column("content", "binary", "The call as it was enqueued."),
 )
 
-#: The mid of a member of a flow: `~flow.run.step.index`. Both Java's and Arrow's expressions take it.
+#: The pattern of a flow member's mid: `~flow.run.step.index`. Regular expressions of Java and Arrow both accept it.
 MEMBER = (
     "^~(?{0}<flow>[A-Za-z0-9_.@+-]{{1,62}}:[A-Za-z0-9_:@+-]{{1,62}})"
     "[.][A-Za-z0-9]{{1,16}}[.](?{0}<step>[A-Za-z0-9_-]{{1,32}})[.][0-9]{{1,9}}$"
@@ -157,17 +157,17 @@ def stored(columns: Columns) -> Columns:
 
 
 def ddl(columns: Columns) -> str:
-    """Return `name TYPE, …` as Spark parses it; names are quoted."""
+    """Return the columns as `name TYPE, …` for Spark, with quoted names."""
     return ", ".join(f"`{name}` {type_}" for name, type_ in columns_ddl(columns))
 
 
 def columns_ddl(columns: Columns) -> list[tuple[str, str]]:
-    """Return names and SQL types."""
+    """Return each column's name and SQL type."""
     return [(column.name, _DDL[column.type]) for column in columns]
 
 
 def arrow_schema(columns: Columns) -> pa.Schema:
-    """Return the Arrow schema: exactly that of Spark's own conversion in UTC."""
+    """Return the Arrow schema, which is exactly that of Spark's own conversion in UTC."""
     import pyarrow as pa
 
     types: dict[str, pa.DataType] = {
@@ -179,7 +179,7 @@ def arrow_schema(columns: Columns) -> pa.Schema:
 
 
 def struct(columns: Columns) -> StructType:
-    """Return the Spark schema of `columns`; needs pyspark, no JVM."""
+    """Return the Spark schema of `columns`. It needs pyspark, but no JVM."""
     from pyspark.sql import types as t
 
     known: dict[str, DataType] = {
@@ -191,7 +191,7 @@ def struct(columns: Columns) -> StructType:
 
 
 def members(mids: Any) -> tuple[Any, Any]:
-    """Return the flows and the steps that mids name, as Arrow arrays; null for mids of no flow."""
+    """Return the flows and the steps that mids name, as Arrow arrays; null for other mids."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Start a Spark session for jobq: on this machine by default, with few log lines, in UTC, quickly."""
+"""Start a Spark session for jobq: by default on this machine, with few log lines, in UTC."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ def session(
     fast: bool = False,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start a session, or return this process's session with the settings that can still change.
+    """Start a session, or return this process's session with those settings applied that can still change.
 
     Raises PipelineError with the JVM's last lines if it can't be started.
 
     Args:
-        master: JOBQ_SPARK_MASTER by default, else every core of this machine. Under spark-submit, its master.
-        memory: The driver's heap: JOBQ_SPARK_MEMORY by default, else 1g.
+        master: Spark's master; by default JOBQ_SPARK_MASTER, else every core of this machine. Under spark-submit, its
+            master is used.
+        memory: The driver's heap; by default JOBQ_SPARK_MEMORY, else 1g.
         fast: Start sooner and compute more slowly.
         conf: Spark's settings, which override the others.
     """
@@ -60,7 +61,7 @@ def session(
 
 
 def words_of(error: BaseException) -> str:
-    """Return the error on one line: the end of a Python traceback, the beginning of a JVM's."""
+    """Return the error on one line: the last line of a Python traceback, or the first line of a JVM's."""
     # An error of Python code in an executor: Spark hands over the whole traceback as a parameter. Only PySpark's errors
     # have the method, and PySpark may not be installed.
     parameters: dict[str, str] = getattr(error, "getMessageParameters", dict)() or {}
@@ -68,7 +69,7 @@ def words_of(error: BaseException) -> str:
     if traceback:
         return traceback.splitlines()[-1].strip()
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # Py4J names its own call first, and then the JVM's error.
+    # Py4J's text begins with its own call; the JVM's error follows.
     of_jvm = next((line[2:] for line in lines if line.startswith(": ")), "")
     if of_jvm:
         return of_jvm
@@ -92,12 +93,12 @@ SETTINGS = {
 
 
 def submitted() -> bool:
-    """Return whether spark-submit started this process: then the JVM runs already."""
+    """Return whether spark-submit started this process; if so, the JVM already runs."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def cores(master: str) -> int | None:
-    """Return the cores of a local master, 2 for local[2]; None for a cluster."""
+    """Return the number of cores of a local master, such as 2 for local[2]; None for a cluster."""
     if not master.startswith("local"):
         return None
     number = master.removeprefix("local").strip("[]").split(",")[0]
@@ -135,7 +136,7 @@ def _built(
 
 
 def _settings(master: str, memory: str | None, fast: bool, conf: dict[str, str]) -> dict[str, str]:
-    """Return Spark's settings. `conf` wins, except that Java's options are added to jobq's."""
+    """Return Spark's settings. `conf` overrides jobq's settings, but its Java options are added to jobq's."""
     heap = checked_heap(conf.get("spark.driver.memory") or requested_heap(memory))
     options = [f"-Dlog4j2.configurationFile={QUIET.as_uri()}", *([FAST] if fast else [])]
     options.append(conf.get(JAVA_OPTIONS, ""))
@@ -155,7 +156,7 @@ def _settings(master: str, memory: str | None, fast: bool, conf: dict[str, str])
 
 
 def _variables(java: Java, master: str) -> dict[str, str]:
-    """Return the environment for the JVM. A cluster's Python is not checked here."""
+    """Return the environment variables for the JVM. A cluster's Python is not checked here."""
     python = os.environ.get("PYSPARK_PYTHON") or sys.executable
     local = cores(master) is not None
     if local and python != sys.executable:
@@ -167,7 +168,7 @@ def _variables(java: Java, master: str) -> dict[str, str]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables while the JVM starts. Other programs keep their own values."""
+    """Set variables while the JVM starts, then restore their previous values."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

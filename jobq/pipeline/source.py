@@ -1,6 +1,7 @@
-"""`format("jobq")`: make the readers and writers that Spark asks for.
+"""Make the readers of `format("jobq")` that Spark asks for.
 
-Spark finds the class by itself, in `pyspark_jobq`. The readers are imported when they are needed: they load pyarrow.
+Spark finds the data source by itself, in `pyspark_jobq`. The readers are imported only when they are needed, because
+they load pyarrow.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("jobq")` known to a session, where Spark doesn't find it: modules sent with --py-files."""
+    """Register `format("jobq")` in a session.
+
+    This is needed where Spark doesn't find it by itself, as in modules sent with --py-files.
+    """
     from pyspark_jobq import JobqDataSource
 
     spark.dataSource.register(JobqDataSource)
@@ -53,7 +57,7 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
 
 
 def _columns(options: Mapping[str, str], schema: StructType, stream: bool) -> Columns:
-    """Return the columns of a schema, which may be the user's own: some of the view's, with their types."""
+    """Return the columns of a schema. A user's schema may have some of the view's columns, with their types."""
 
     view = view_of(options, stream)
     known = {column.name: column for column in (*VIEWS[view], CORRUPT)}

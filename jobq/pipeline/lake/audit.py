@@ -1,6 +1,6 @@
-"""Audit the messages of a time range from the lake alone: `jobq check audit` for history.
+"""Audit the messages of a time range from the lake, as `jobq check audit` does from the server's streams.
 
-A message that hasn't ended by the events in the lake is `open`: it may still live on the server, which alone can tell.
+A message without an end in the lake's events is `open`. Only the server can tell whether it still has the message.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from jobq.queue.audit import Audited
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: The most between an event's time and its entry's: the server's clock may have been set.
+#: Maximum difference between an event's time and its entry's time, because the server's clock may have been set.
 SLACK_MS = 300_000
-#: (queue, mid) -> whether the server still has the message.
+#: Returns whether the server still has the message, given its queue and mid.
 Lives = Callable[[str, str], bool]
 
 
 class RecordedSpan(NamedTuple):
-    """The times of a queue's events in the lake: first event, first enqueue (None: none), last event.
+    """The times of a queue's events in the lake, epoch ms.
 
     Attributes:
-        jumps: Times of entry and event of each clock jump, epoch ms.
+        first_enqueued_ms: Time of the first recorded enqueue; None if no enqueue is recorded.
+        jumps: Times of the entry and of the event for each clock jump.
     """
 
     queue: str
@@ -44,10 +45,10 @@ class LakeAudited(Audited):
     """The figures of one queue. accepted = finished + superseded + open + live + lost.
 
     Attributes:
-        open: Messages without an end in the lake's events.
-        live: Unfinished messages that the server still has, if it was queried.
+        open: Messages without an end in the lake's events, unless the server was asked about them.
+        live: Unfinished messages that the server still has, if it was asked.
         unrecorded: Finished messages whose enqueue in the range was not recorded.
-        notes: Why figures may be incomplete.
+        notes: Reasons why figures may be incomplete.
     """
 
     open: int = 0
@@ -56,7 +57,7 @@ class LakeAudited(Audited):
 
 
 class LakeAudit:
-    """Audit the view `events`. The DataFrame is read more than once; cache it if that is slow."""
+    """Audits the view `events`. The DataFrame is read more than once; cache it if that is slow."""
 
     def __init__(self, spark: SparkSession, events: DataFrame) -> None:
         self._spark, self._events = spark, events
@@ -70,15 +71,15 @@ class LakeAudit:
         self, since_ms: int | None, until_ms: int | None, queues: Collection[str] = (),
         lives: Lives | None = None, losses: Iterable[Loss] = (), unreadable: Iterable[tuple[str, int]] = (),
     ) -> list[LakeAudited]:  # fmt: skip
-        """Return the figures of each of `queues`, by default of every queue in the lake.
+        """Return the figures of each of `queues`, by default of every queue with recorded enqueues.
 
-        Raises ConfigError for a queue without events, or without recorded enqueues.
+        Raises ConfigError for a named queue without events or without recorded enqueues.
 
         Args:
-            since_ms: None begins with the first recorded enqueue.
-            lives: Queries the server about open messages.
+            since_ms: Start of the range; None begins with the first recorded enqueue.
+            lives: Asks the server about open messages.
             losses: Events that the ingest missed.
-            unreadable: Queue and time of entries in the quarantine.
+            unreadable: Queue and time of each entry in the quarantine.
         """
         chosen = self._chosen(queues)
         found_starts = {one.queue: _audit_start(one, since_ms, bool(queues)) for one in chosen}
@@ -157,7 +158,7 @@ class LakeAudit:
 
 
 def _audit_start(recorded_span: RecordedSpan, since_ms: int | None, named: bool) -> int | None:
-    """Return the time at which a queue's audit begins; None skips an unnamed queue without enqueues."""
+    """Return the time at which a queue's audit begins; None skips a queue without enqueues that wasn't named."""
     if recorded_span.first_enqueued_ms is None:
         if not named:
             return None

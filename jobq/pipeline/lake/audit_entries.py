@@ -1,6 +1,6 @@
-"""Keep the entries of the audit log, each once: who changed what, longer than the server keeps it.
+"""Store each entry of the audit log once. The lake keeps entries longer than the server does.
 
-Argument conditions of filters and ids of erased messages are left out.
+An entry records who changed what. Values of arguments in filters and ids of erased messages are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jobq.pipeline.offsets import LogRange
 from jobq.queue import keys
 from jobq.queue.audit_log import AuditEntry, entry_of, without_values
 
-#: The log's name in the lake; of a source `{eu}audit`.
+#: The log's name in the lake; a source's name comes before it, as in `{eu}audit`.
 LOG = "audit"
 #: Number of entries per call.
 PAGE = 1_000
@@ -43,7 +43,7 @@ def keep_audit(
     Raises CommitConflictError if another ingest stored some at the same time.
 
     Args:
-        tolerating: A context. An error that it swallows ends the reading.
+        tolerating: Returns a context in which the log is read. If it swallows an error, nothing is stored.
         source: Name of the server in the lake.
     """
     with tolerating("the audit log"):
@@ -86,7 +86,7 @@ def _pages(client: Client, asked: LogRange) -> Iterator[list[AuditEntry]]:
 
 
 def _row(entry: AuditEntry, latest: int, log: str) -> dict[str, Any]:
-    """Return the row of an entry. Ids can contain any time; an impossible time is replaced by that of `latest`."""
+    """Return the row of an entry. Ids can contain any time, so an impossible time is replaced by `latest`."""
     impossible = entry.at_ms > latest
     return {
         **structs.asdict(entry), "log": log, "at": _EPOCH + timedelta(milliseconds=min(entry.at_ms, latest)),

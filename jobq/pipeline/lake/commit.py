@@ -1,11 +1,11 @@
 """Commit files and offsets together, so that a table has either all of a batch or none of it.
 
-The offsets after a batch are in a file below the table. It is written before the commit that names it, and never
-changed, so checkpoints can't disagree with it. Delta keeps the number of each app's last transaction permanently;
-the valid offsets are in the commit with that number. The files of the latest KEPT batches are kept.
+The offsets after a batch are in a file below the table. The file is written before the commit that names it, and never
+changed, so checkpoints can't disagree with it. Delta permanently keeps the number of each app's last transaction, and
+the commit with that number names the valid offsets. The files of the latest KEPT batches are kept.
 
-`losses` lists the events trimmed before the ingest read them. `adopt` computes the offsets from the rows, for a
-table whose log was rewritten, or whose commits are all older than the log's retention.
+`losses` lists the events trimmed before the ingest read them. `adopt` computes offsets from the rows, if the table's
+log was rewritten or all its commits are older than the log's retention.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 
 
 KEY = "jobq"
-#: Below a table: the files of offsets, and of how many batches they stay. A reader may be so far behind, and a log
-#: whose newest commits are gone still has offsets.
+#: Folder of a table's offset files, and number of batches whose files are kept. A reader may be that many batches
+#: behind, and a log that lost its newest commits still has offsets.
 FOLDER, KEPT = "_offsets", 10
-#: How many of the newest commits to search for the last batch, step by step; None: all.
+#: Numbers of newest commits to search for the last batch, in this order; None searches all.
 _LOOKS = (1, 25, None)
-#: How many conflicts in a row are retried before the error is raised.
+#: Number of consecutive conflicts at which the error is raised instead of retrying.
 OVERTAKEN = 20
 
 
 class OffsetsUntoldError(LakeError):
-    """The log of a table no longer has the offsets of its newest batch. The table itself can be read."""
+    """The log of a table no longer has the offsets of its latest batch. The table itself can be read."""
 
 
 class CommitConflictError(LakeError):
@@ -58,7 +58,7 @@ class CommitConflictError(LakeError):
 
 @contextmanager
 def taken_back(store: LakeStore, files: Iterable[DataFile]) -> Iterator[None]:
-    """Delete the new files if their commit conflicts with another: nothing refers to them."""
+    """Delete the new files if their commit conflicts with another commit, because nothing refers to them."""
     try:
         yield
     except CommitConflictError:
@@ -71,12 +71,12 @@ class BatchRecord:
     """The record of the latest batch in a commit.
 
     Attributes:
-        rows: Total of all batches.
+        rows: Number of rows that all batches added, or that a rollup's last refresh wrote.
         facts: Figures of this batch.
-        expired: Number of rows dropped for their age.
-        before: The day, YYYY-MM-DD, before which they were dropped.
+        expired: Number of rows dropped because of their age.
+        before: The day, YYYY-MM-DD, before which expired rows were dropped.
         erased: Number of rows dropped by `jobq lake erase`.
-        offsets: Files of the latest batches, latest first; if empty, the table has no offsets.
+        offsets: Offset files of the latest batches, latest first; if empty, the table has no offsets.
     """
 
     batch: int = 0
@@ -97,10 +97,11 @@ _RECORDED = tuple(one.name for one in fields(BatchRecord))
 
 @dataclass(frozen=True, kw_only=True)
 class IngestState(BatchRecord):
-    """How far the ingest of one table is: the record of its newest batch, and the offsets after it.
+    """The progress of one table's ingest: the record of its latest batch, and the offsets after it.
 
     Attributes:
-        lost: Entries trimmed before they were read, in all batches.
+        places: Offset in each queue or topic.
+        lost: Number of entries trimmed before they were read, by queue or topic, in all batches.
     """
 
     places: Mapping[str, LogOffset] = field(default_factory=dict)
@@ -109,7 +110,7 @@ class IngestState(BatchRecord):
     def following(
         self, places: Mapping[str, LogOffset], rows: int, lost: Mapping[str, int], **facts: Any
     ) -> IngestState:
-        """Return the state after another batch, with the files of earlier offsets."""
+        """Return the state after another batch. It still names the files of earlier offsets."""
         everything, total = {**self.places, **places}, dict(self.lost)
         for name, number in lost.items():
             total[name] = total.get(name, 0) + number
@@ -129,7 +130,7 @@ def _ms_of(places: Mapping[str, LogOffset], name: str) -> int:
 
 
 def state_of(lake: Lake, table: LakeTable) -> IngestState:
-    """Return the state after the table's newest batch. Raises OffsetsUntoldError if the lake no longer tells it."""
+    """Return the state after the table's latest batch. Raises OffsetsUntoldError if the lake no longer has it."""
     record = record_of(lake.table(table.name), table.app)
     state, store = IngestState(**vars(record)), lake.below(table.name)
     if not record.offsets:
@@ -143,7 +144,7 @@ def state_of(lake: Lake, table: LakeTable) -> IngestState:
 def offsets_after(
     store: LakeStore, record: BatchRecord
 ) -> tuple[dict[str, LogOffset], dict[str, int]] | None:
-    """Return the offsets after a batch, and the losses until then; None if the file is missing or damaged."""
+    """Return the offsets after a batch, and the losses until then; None without a readable file of offsets."""
     if not record.offsets:
         return None
     try:
@@ -159,7 +160,10 @@ def offsets_after(
 
 
 def record_of(delta: DeltaTable | None, app: str) -> BatchRecord:
-    """Return the log's record of the table's latest batch. Raises OffsetsUntoldError if it has been removed."""
+    """Return the log's record of the table's latest batch, or an empty record before the first batch.
+
+    Raises OffsetsUntoldError if the log no longer has the batch's commit.
+    """
     batch = (delta.transaction_version(app) if delta is not None else None) or 0
     if delta is None or not batch:
         return BatchRecord()
@@ -178,8 +182,8 @@ def _untold(uri: str, batch: int, why: str) -> OffsetsUntoldError:
 
 
 def batches(delta: DeltaTable) -> list[BatchRecord]:
-    """Return each batch in the table's log, oldest first."""
-    # Upkeep repeats the record of the last batch; another batch may have been committed before it.
+    """Return the record of each batch in the table's log, oldest first."""
+    # Upkeep's commits repeat a batch's record. The batch's own commit is the oldest of these, so its record wins.
     own = {record.batch: record for record in _records(delta, None)}
     return [own[batch] for batch in sorted(own)]
 
@@ -195,7 +199,7 @@ def _records(delta: DeltaTable, limit: int | None) -> Iterator[BatchRecord]:
 
 
 def _stored(store: LakeStore, state: IngestState) -> BatchRecord:
-    """Write the file of the offsets; return the record that names it."""
+    """Write the offsets into a file, and return the record that names the file."""
     path = f"{FOLDER}/{state.batch}-{uuid.uuid4().hex[:16]}.json"
     told = {"places": to_plain(state.places), "lost": state.lost}
     with lake_errors(store):
@@ -206,7 +210,7 @@ def _stored(store: LakeStore, state: IngestState) -> BatchRecord:
 
 
 def forget_offsets(store: LakeStore, record: BatchRecord, older_s: float) -> int:
-    """Delete the files of offsets that no batch names and that are older; return their number."""
+    """Delete offset files that `record` doesn't name and that are older than `older_s`; return their number."""
     from pyarrow.fs import FileSelector
 
     with lake_errors(store):
@@ -224,14 +228,14 @@ def forget_offsets(store: LakeStore, record: BatchRecord, older_s: float) -> int
 
 
 class Drop(NamedTuple):
-    """Rows that a commit drops permanently: expired rows, all of days before `before`, and erased rows."""
+    """Numbers of rows that a commit drops permanently: expired rows of days before `before`, and erased rows."""
 
     expired: int = 0
     before: str = ""
     erased: int = 0
 
     def from_(self, record: BatchRecord) -> BatchRecord:
-        """Return the record without these rows."""
+        """Return the record with these rows counted as dropped."""
         return replace(
             record, expired=record.expired + self.expired, before=max(record.before, self.before),
             erased=record.erased + self.erased,
@@ -241,7 +245,7 @@ class Drop(NamedTuple):
 def commit_batch(
     lake: Lake, table: LakeTable, files: Iterable[DataFile], after: IngestState
 ) -> None:
-    """Commit files as the batch `after`. On a conflict, delete them and raise CommitConflictError."""
+    """Commit files as the batch `after`. On a conflict, delete the files and raise CommitConflictError."""
     files = list(files)
     with taken_back(lake.below(table.name), files):
         delta = lake.made(table.name)
@@ -250,7 +254,7 @@ def commit_batch(
             raise CommitConflictError(
                 f"another ingest committed batch {after.batch} of {table.name} first"
             )
-        # Rows may have gone while this batch was read.
+        # Rows may have expired or been erased while this batch was read.
         after = replace(after, expired=before.expired, before=before.before, erased=before.erased)
         commit_files(lake, table.name, delta, [file.action() for file in files], after)
 
@@ -259,11 +263,11 @@ def commit_files(
     lake: Lake, name: str, delta: DeltaTable, actions: Iterable[AddAction | RemoveAction],
     state: BatchRecord | None = None, *, drop: Drop | None = None,
 ) -> None:  # fmt: skip
-    """Commit actions to the table as `delta` has it. With a state, the commit is a batch, with offsets if it has them.
+    """Commit actions to the version of the table that `delta` has. With a state, the commit is a batch.
 
-    Raises CommitConflictError if another commit of the same app came first, or if both remove files. List the files
-    to remove from this same `delta`. Without a state the commit repeats the last batch's record, so that it is
-    found quickly.
+    The offsets of an IngestState are stored with its batch. Raises CommitConflictError if another commit of the same
+    app came first, or if both remove files. List the files to remove from this same `delta`. Without a state, the
+    commit repeats the last batch's record, so that the record is found quickly.
 
     Args:
         drop: Rows that this commit drops permanently; a batch committed in between is also a conflict.
@@ -272,7 +276,7 @@ def commit_files(
     from deltalake.exceptions import CommitFailedError
 
     table, store, actions = TABLES[name], lake.below(name), list(actions)
-    # Read again: batches may have come since `delta`, and the newest is the one to repeat.
+    # Read the table again: batches may have been added since `delta`, and the latest batch's record is repeated.
     known = state or record_of(delta if drop else lake.table(name), table.app)
     transactions = _transactions(delta, table, known if state or drop else None, actions) or None
     if isinstance(state, IngestState):
@@ -308,7 +312,7 @@ def _transactions(
 
     found = [Transaction(table.app, state.batch)] if state else []
     if any(isinstance(action, RemoveAction) for action in actions):
-        # deltalake lets two commits remove the same file; then the table has the rows of both.
+        # deltalake accepts two commits that remove the same file; then the table has the rows of both.
         app = f"{table.app}-upkeep"
         found.append(Transaction(app, (delta.transaction_version(app) or 0) + 1))
     return found
@@ -340,7 +344,7 @@ def _settle(store: LakeStore, delta: DeltaTable) -> None:
 
 
 def last_batch_again(delta: DeltaTable, app: str) -> Any:
-    """Return properties for deltalake's own operations: they repeat the last batch's record."""
+    """Return commit properties for deltalake's own operations, which repeat the last batch's record."""
     from deltalake import CommitProperties
 
     return CommitProperties(custom_metadata=_metadata(record_of(delta, app)))
@@ -351,7 +355,7 @@ def _metadata(known: BatchRecord) -> dict[str, Any] | None:
 
 
 class Loss(NamedTuple):
-    """Events trimmed before a batch read them: written after `after_ms` and before `upto_ms`."""
+    """Events that were written between `after_ms` and `upto_ms`, and trimmed before a batch read them."""
 
     queue: str
     nevents: int
@@ -360,7 +364,7 @@ class Loss(NamedTuple):
 
 
 def losses(lake: Lake) -> list[Loss]:
-    """Return the losses of events in the order of batches. after_ms is 0 where only the total is known."""
+    """Return the losses of events in the order of batches. `after_ms` is 0 if only the total is known."""
     delta = lake.table(EVENTS.name)
     if delta is None:
         return []
@@ -379,14 +383,14 @@ def losses(lake: Lake) -> list[Loss]:
     ]
 
 
-#: The number of an offset that only the server of another source can count.
+#: The number of an offset that the next ingest of its own source has to count.
 UNCOUNTED = -1
 
 
 def adopt(lake: Lake, client: Client, source: str = "") -> None:
-    """Compute and commit the offsets of events and topics, for the tables whose log has none.
+    """Compute offsets of events and topics from the rows, and commit them for each table whose log has none.
 
-    The offsets of other sources get the number UNCOUNTED; their next ingest counts.
+    Offsets of other sources get the number UNCOUNTED; the next ingest of their source counts them.
     """
     for table in (EVENTS, TOPICS):
         delta = lake.table(table.name)
@@ -425,7 +429,7 @@ def _offset_of(
 def offset_in(client: Client, now: LogTail, last: tuple[int, int]) -> LogOffset:
     """Return the offset of the entry with the id `last` in a stream of events."""
     if parsed_id(now.oldest.id) >= last:
-        # All of it has been trimmed from the stream. Other losses can't be determined.
+        # Every entry up to `last` has been trimmed. Whether later entries were also trimmed can't be determined.
         return now.oldest
     return offsets.counted_offset(client, now.key, now.oldest, f"{last[0]}-{last[1]}")
 

@@ -1,6 +1,6 @@
-"""Conditions of an erasure: on columns, and on an argument inside the contents of calls.
+"""Conditions of an erasure: on columns, and on an argument of calls or a key in JSON data.
 
-Plain data that travels to executors.
+Conditions are plain data, so they can be sent to executors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _AND = re.compile(r"and\b", re.IGNORECASE)
 
 
 class Condition(NamedTuple):
-    """A column has one of the values, or none of them."""
+    """The condition that a column has one of the values or, if `is_not`, none of them."""
 
     column: str
     values: tuple[str, ...]
@@ -38,14 +38,17 @@ class Condition(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """A call has this argument, or a key of this name inside an argument. A name of digits is a position, from 0."""
+    """The condition that a call has this argument, or an argument with this key inside.
+
+    A name of digits is a position, counted from 0.
+    """
 
     name: str
     value: str
 
     def is_in(self, content: Any) -> bool:
-        """Return whether JSON data has it at any depth."""
-        # No recursion: a content may be as deep as its decoder reads, which is Python's limit.
+        """Return whether JSON data has the name with the value, at any depth."""
+        # Not recursive, because contents may be nested as deeply as Python's recursion limit allows.
         rest = [content]
         while rest:
             one = rest.pop()
@@ -58,7 +61,7 @@ class Argument(NamedTuple):
         return False
 
     def is_in_call(self, args: Sequence[Any], kwargs: Any) -> bool:
-        """Return whether a call has it."""
+        """Return whether a call has the argument."""
         by_position = any(self._is(str(at), value) for at, value in enumerate(args))
         return by_position or self.is_in(list(args)) or self.is_in(kwargs)
 
@@ -70,23 +73,23 @@ class Argument(NamedTuple):
 
 
 class Sought(NamedTuple):
-    """Rows of a queue or topic (None for all) that match all conditions, and have the argument if one is set."""
+    """Selects the rows that match all conditions and, if an argument is set, have it.
+
+    Attributes:
+        queue: Queue or topic to search; None searches all.
+    """
 
     queue: str | None
     conditions: tuple[Condition, ...]
     argument: Argument | None
 
     def columns(self) -> set[str]:
-        """Return the columns that it reads."""
+        """Return the columns that the search reads."""
         content = {"content"} if self.argument else set()
         return {condition.column for condition in self.conditions} | content
 
     def mask(self, rows: pa.Table, queue: str) -> tuple[Any, int]:
-        """Return for each row whether it matches, and how many contents could not be searched.
-
-        Args:
-            queue: Column with the queue.
-        """
+        """Return a mask of the matching rows, and the number of contents that could not be searched."""
         found: Any = pa.array([True] * rows.num_rows, pa.bool_())
         terms = [Condition(queue, (self.queue,))] if self.queue is not None else []
         for term in [*terms, *self.conditions]:
@@ -118,7 +121,7 @@ def _matches(column: Any, condition: Condition) -> Any:
 
 
 def moment(column: str, text: str) -> datetime:
-    """Return the time in a condition, however it is written."""
+    """Parse the time in a condition on a column."""
     return parsed_moment(f"--where {column}", text)
 
 
@@ -142,12 +145,12 @@ def has_argument(content: bytes, argument: Argument) -> bool | None:
 
 
 def parsed_conditions(text: str) -> tuple[Condition, ...]:
-    """Parse `key = 'acme' and job in ('a', 'b')`; ConfigError says what can't be read."""
+    """Parse conditions such as `key = 'acme' and job in ('a', 'b')`. Raises ConfigError if they can't be read."""
     return tuple(_conditions(checked_text("--where", text)))
 
 
 def checked_text(option: str, text: str) -> str:
-    """Return the text of an option; raise ConfigError if it is empty, or has bytes that are no UTF-8."""
+    """Return the text of an option. Raises ConfigError if the text is empty or isn't UTF-8."""
     if not text or any("\ud800" <= one <= "\udfff" for one in text):
         raise ConfigError(f"{option} {text[:80]!r} is invalid; use non-empty UTF-8 text")
     return text

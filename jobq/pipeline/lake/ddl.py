@@ -1,4 +1,4 @@
-"""SQL with which other engines register a lake's tables, and a view of events with all times."""
+"""Write SQL that registers a lake's tables in other engines, and a view of events with the computed columns."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from jobq.pipeline.lake.tables import EVENTS, LAKE_EVENTS, RESTORED, TABLES
 from jobq.pipeline.schema import DERIVED, EVENT_COLUMNS, MEMBER
 
 EngineSql = Literal["spark", "databricks", "duckdb", "trino", "snowflake"]
-#: Name of the view with the columns that reports and `read` have.
+#: Name of the view, which has the columns that `read` returns.
 VIEW = "events_view"
 
 
 class _Dialect(NamedTuple):
-    """How an engine registers a table, and how it computes what the lake doesn't store."""
+    """An engine's SQL to register a table, and to compute the columns that the lake doesn't store."""
 
     first: tuple[str, ...]
     table: Callable[[str, str, str], str]
@@ -33,7 +33,7 @@ _MEMBER = (
 
 
 def _computed(ago: str, later: str, started: str, run_ms: str, group: str) -> dict[str, str]:
-    """Return the columns that the lake doesn't store, in an engine's own functions."""
+    """Return an engine's expressions for the columns that the lake doesn't store, by column."""
     waited = f"total_ms - {run_ms}"
     return {
         "enqueued_at": ago,
@@ -93,9 +93,9 @@ _DIALECTS: dict[str, _Dialect] = {
 
 
 def statements(lake: Lake, engine: EngineSql, schema: str = "jobq") -> Iterator[str]:
-    """Yield the SQL statements for the tables that the lake has, without semicolons.
+    """Yield the SQL statements for the lake's existing tables, without semicolons.
 
-    Raises ConfigError for an engine that can't reach the lake.
+    Raises ConfigError for an invalid schema, and for Snowflake unless the lake is in S3.
     """
     store = lake.store
     if engine == "snowflake" and not store.uri.startswith("s3://"):

@@ -1,10 +1,10 @@
 """Ingest dead messages with their contents, so that a replay can put them back after a purge.
 
-They are in a sorted set by time of death, not in a log. Each round reads again the last hour before the newest death
-in the table, and takes the ids that the table doesn't have.
+The server has dead messages in a set sorted by time of death, not in a log. Each round begins an hour before the latest
+death that was read from the queue, and stores the messages that the table doesn't have.
 
-Values that `@job(redact=...)` hides are also hidden in the lake. Such a call would run with wrong arguments, so it
-is stored in a form that workers don't run.
+Values that `@job(redact=...)` hides are also hidden in the lake. A call with hidden values would run with wrong
+arguments, so it is stored in a form that workers don't run.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from jobq.pipeline.reading.request import ReadRequest
 from jobq.pipeline.schema import DEAD_COLUMNS
 from jobq.queue import presence
 
-#: A context entered with the name of the queue or topic. It skips the queue or topic by suppressing an error.
+#: Returns a context for reading the named queue or topic. The context skips it by suppressing an error.
 Tolerating = Callable[[str], AbstractContextManager[object]]
 #: How far a server's clock may have stepped back between two deaths.
 OVERLAP_MS = 3_600_000
-#: Dead messages of a task, about.
+#: Approximate number of dead messages per task.
 UNIT_ROWS = 100_000
-#: Why a call in the lake can't run.
+#: The reason why a call in the lake can't run.
 REDACTED = "its job hides arguments (redact=), so the lake has them as [hidden]; enqueue it again with its arguments"
 #: Hidden texts of at least this length are also hidden in the reason of death.
 SHORTEST = 4
@@ -58,14 +58,14 @@ def keep_dead(
 ) -> int:  # fmt: skip
     """Store the dead messages that the lake doesn't have, and return their number.
 
-    Raises CommitConflictError if another ingest stored some at the same time. Times of death after tomorrow are not
-    jobq's and are skipped.
+    Raises CommitConflictError if another ingest stored some at the same time. jobq never writes a time of death that is
+    more than a day ahead; such messages are skipped.
 
     Args:
-        tolerating: A context entered per queue; an error that it swallows skips that queue.
+        tolerating: Returns a context for each queue; if it swallows an error, the queue is skipped.
         source: Name of the server in the lake.
         engine: Runs the tasks that read and write.
-        ran: Called with the engine, if there are dead messages.
+        ran: Called with the chosen engine if there may be new dead messages.
     """
     state = state_of(lake, DEAD)
     own = replace(state, places=of_source(source, state.places))
@@ -78,13 +78,13 @@ def keep_dead(
             if at:
                 newest[queue] = at
     since = {queue: _since(own, queue, upto) for queue in newest}
-    # If the newest were purged, the table has all that is left.
+    # If the latest death is older, messages were purged, and the table has all that are left.
     todo = {queue: at for queue, at in newest.items() if at >= since[queue]}
     if not todo:
         return 0
     spans = {queue: (since[queue], at) for queue, at in todo.items()}
     files, kept = _files_of(lake, client, spans, tolerating, source, engine or Engine("local"), ran)
-    # The newest may have been revived or purged since; offsets only go forward.
+    # The latest dead message may have been revived or purged since; offsets only go forward.
     places = {
         sourced(source, queue): LogOffset(
             str(max(todo[queue], _looked_at_until(own, queue, upto) or 0)), 0
@@ -98,12 +98,12 @@ def keep_dead(
 
 
 class DeadUnit(NamedTuple):
-    """Dead messages of some queues, which a task reads and writes.
+    """A task that reads dead messages of some queues and writes them to the lake.
 
     Attributes:
         names: Names of the queues in the lake.
-        known: The lake's files with dead messages of those days.
-        erased: Tombstones; rows with them are left out.
+        known: Files of the table for the same days; their messages aren't written again.
+        erased: Tombstones; rows that match them are left out.
     """
 
     settings: ServerSettings
@@ -118,9 +118,8 @@ class DeadResult(NamedTuple):
     """Result of a task.
 
     Attributes:
-        problems: Class and message of the error that ended the reading of a queue.
-
-    failed: class and message of any other error; then there are no files.
+        problems: Class and message of the error at which the reading of a queue ended, by queue.
+        failed: Class and message of any other error; then there are no files.
     """
 
     files: tuple[DataFile, ...] = ()
@@ -129,7 +128,7 @@ class DeadResult(NamedTuple):
 
 
 def read_dead(unit: DeadUnit) -> DeadResult:
-    """Write the dead messages that the lake doesn't have. Errors of jobq are in the result."""
+    """Write a unit's dead messages that the lake doesn't have. The result contains errors of jobq."""
     client, problems = Client(unit.settings), dict[str, tuple[str, str]]()
     try:
         erased = unit.erased.load() if unit.erased else None
@@ -156,7 +155,7 @@ def _files_of(
     lake: Lake, client: Client, spans: Mapping[str, tuple[int, int]], tolerating: Tolerating, source: str,
     engine: Engine, ran: Callable[[EngineName], object],
 ) -> tuple[list[DataFile], list[str]]:  # fmt: skip
-    """Write the files in tasks; return them and the queues read to their end."""
+    """Write the new dead messages in tasks. Return the files, and the completely read queues."""
     found = [
         QueueRows(queue, rows, *spans[queue])
         for queue, rows in zip(spans, dead_counts(client, spans), strict=True)
@@ -186,7 +185,7 @@ def _files_of(
 
 
 def _shares(spans: Iterable[QueueRows]) -> Iterator[list[QueueRows]]:
-    """Group spans to about UNIT_ROWS rows."""
+    """Group spans into lists of about UNIT_ROWS rows."""
     some, rows = list[QueueRows](), 0
     for span in spans:
         rows += span.rows
@@ -199,7 +198,7 @@ def _shares(spans: Iterable[QueueRows]) -> Iterator[list[QueueRows]]:
 
 
 def _by_days(spans: Iterable[QueueRows]) -> dict[tuple[str, str], list[QueueRows]]:
-    """Group queues by first and last day, so that an old death doesn't make all queues read a year of ids."""
+    """Group queues by first and last day, so that an old death in a queue doesn't make others read a year of ids."""
     found: dict[tuple[str, str], list[QueueRows]] = {}
     for span in spans:
         found.setdefault((_day(span.since), _day(span.upto)), []).append(span)
@@ -215,7 +214,7 @@ def _jobs_of(rows: pa.Table) -> set[str]:
 
 
 def redacted(rows: pa.Table, hidden: Mapping[str, tuple[str, ...]]) -> pa.Table:
-    """Return dead messages without what their jobs hide.
+    """Return dead messages without the values that their jobs hide.
 
     Args:
         hidden: Names of hidden arguments by job, as workers stored them.
@@ -239,7 +238,7 @@ def _redacted_row(redactor: Redactor, row: Mapping[str, Any]) -> dict[str, Any]:
     try:
         call = codec.decode(unverified(content))
     except CodecError:
-        # It has a job's name; its other content is unknown.
+        # The content names a job, but isn't a readable call.
         why = "its job hides arguments (redact=), and it is not a call"
         return {"content": codec.refusal(why, b"", {}), "reason": HIDDEN}
     shown = redactor.call(job, call.args, call.kwargs)
@@ -256,7 +255,7 @@ def _redacted_row(redactor: Redactor, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _hidden_values(before: Any, after: Any) -> Iterator[str]:
-    """Yield hidden texts that are long enough to identify someone in a reason."""
+    """Yield hidden texts that are long enough to be replaced in a reason of death."""
     if after == HIDDEN and before != HIDDEN:
         yield from (text for text in _texts(before) if len(text) >= SHORTEST)
     elif isinstance(before, dict) and isinstance(after, dict):
@@ -278,13 +277,19 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _looked_at_until(state: IngestState, queue: str, upto: int) -> int | None:
-    """Return the time up to which the queue's dead were read; None for never, or for an impossible time."""
+    """Return the time up to which the queue's dead messages were read.
+
+    Returns None if they never were, or if the stored time is impossible.
+    """
     at = int(state.places[queue].id) if queue in state.places else None
     return None if at is None or at > upto else at
 
 
 def _since(state: IngestState, queue: str, upto: int) -> int:
-    """Return the time from which to read. Expired rows must not return while the server still has them."""
+    """Return the time from which to read dead messages.
+
+    Expired rows must not return to the table while the server still has the messages.
+    """
     if queue not in state.places:
         return 0
     kept_from = datetime.fromisoformat(f"{state.before or '1970-01-01'}T00Z")

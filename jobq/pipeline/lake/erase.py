@@ -1,12 +1,14 @@
-"""Erase messages from the lake: rows, replaced files, log entries. Hashes stay, so that they don't come back.
+"""Erase messages from the lake: their rows, the replaced files and old log entries.
+
+Hashes of the erased ids stay in the lake, so that an ingest doesn't bring the messages back.
 
 1. `selected` finds the message ids, topic messages and quarantine entries to erase.
 2. `begin` commits their tombstones. After that, the ingest leaves them out.
 3. `finish` rewrites each file that has rows with tombstones, deletes the old files and log entries, and records how
    many rows of each table were erased.
 
-If a process dies after `begin`, the erasure is unfinished, and the next `finish` starts again with the tombstones
-alone. Files without such rows are read and not written.
+If a process dies after `begin`, the erasure is unfinished. The next `finish` completes it, using only the tombstones.
+It reads files without erased rows, but doesn't rewrite them.
 """
 
 from __future__ import annotations
@@ -75,21 +77,21 @@ from jobq.pipeline.lake.tombstones import (
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-#: Bytes of files in a unit, and units between two commits.
+#: Approximate bytes of files per unit, and maximum number of units between two commits.
 UNIT_BYTES = 64 * 1024 * 1024
 UNITS = 16
-#: Tables whose rows are erased, or from whose rows mids are.
+#: Tables to search for erased messages. Rows are erased, except in the audit log, whose rows lose only the mids.
 SWEPT = (*NAMED, AUDIT.name)
 #: Tables with contents, which `--arg` searches.
 SEARCHED = (DEAD.name, TOPICS.name, QUARANTINE.name)
 
 
 class Erasable(NamedTuple):
-    """One thing to erase.
+    """A message or entry to erase.
 
     Attributes:
-        kind: A mid, a message of a topic, or an entry of the quarantine.
-        queue: None for all queues.
+        kind: `mid`, `message` of a topic, or `entry` of the quarantine.
+        queue: Queue or topic; None for all queues.
     """
 
     kind: str
@@ -99,7 +101,7 @@ class Erasable(NamedTuple):
 
 @dataclass
 class Selection:
-    """What to erase, and how many rows of each table.
+    """The messages and entries to erase, and the number of rows of each table.
 
     Attributes:
         unsearched: Number of contents that could not be searched, by table.
@@ -131,7 +133,7 @@ class _Found(NamedTuple):
 
 
 class _Rewritten(NamedTuple):
-    """A file with erased rows, and the files with its other rows."""
+    """A file with rows to erase, and the new files with its other rows."""
 
     old: LiveFile
     new: tuple[DataFile, ...]
@@ -144,10 +146,11 @@ class _RewriteResult(NamedTuple):
 
 
 def selected(lake: Lake, engine: Engine, mids: Iterable[str], sought: Sought) -> Selection:
-    """Find what to erase: these mids, the rows with all conditions, and the contents with the argument.
+    """Select these mids, and the rows that match all conditions and have the argument.
 
-    Mids are selected whether the lake has them or not. A condition selects messages by events, job_runs and dead, and
-    messages of topics and entries of the quarantine by themselves.
+    Mids are selected even if the lake doesn't have them. Conditions select a message by its rows in events, job_runs or
+    dead. They select topic messages and quarantine entries by their own rows. An argument is searched only in SEARCHED
+    tables.
     """
     chosen = Selection({Erasable("mid", sought.queue, mid) for mid in mids})
     if not sought.conditions and sought.argument is None:
@@ -219,7 +222,7 @@ def begin(lake: Lake, chosen: Iterable[Erasable], what: str) -> str:
     """Commit tombstones, and return the erasure's id.
 
     Args:
-        what: The request, without any value.
+        what: Describes the request, without any value.
     """
     files = tombstone_files(lake)
     salt = files.load().salt if files else b""
@@ -244,13 +247,13 @@ def _append(lake: Lake, rows: list[dict[str, Any]]) -> None:
 
 
 def pending(lake: Lake) -> dict[str, str]:
-    """Return the conditions of unfinished erasures by id."""
+    """Return the notes of unfinished erasures, by id."""
     files = tombstone_files(lake)
     return files.load().begun if files else {}
 
 
 def counted(lake: Lake, engine: Engine, chosen: Iterable[Erasable] | None = None) -> dict[str, int]:
-    """Return how many rows of each table have tombstones, or would be erased with the chosen rows."""
+    """Return the number of rows with tombstones, by table; with `chosen`, the number of rows that it would erase."""
     marks: TombstoneFiles | Tombstones | None = tombstone_files(lake)
     if chosen is not None:
         salt = os.urandom(32)
@@ -282,10 +285,10 @@ def finish(
     lake: Lake, engine: Engine, *, alone: Callable[[], AbstractContextManager[None]] = nullcontext,
     enough: Callable[[], bool] = lambda: False,
 ) -> dict[str, int] | None:  # fmt: skip
-    """Do what erasures begun before have left; return the rows erased by table, None if `enough()` ended it.
+    """Complete all unfinished erasures. Return the number of erased rows by table, None if `enough()` stopped this.
 
     Args:
-        alone: A context entered for each group of files, such as a RepeatedLock.
+        alone: Returns a context for each group of files, such as a RepeatedLock.
     """
     erased = dict.fromkeys(SWEPT, 0)
     seen: set[tuple[tuple[str, ...], str]] = set()
@@ -295,8 +298,8 @@ def finish(
     if enough():
         return None
     with alone():
-        # In a bucket, which has no lock, an ingest may have added files. Or another erasure may have started, which
-        # also counts as done, so all files are searched for its rows.
+        # A bucket has no lock, so an ingest may have added files. Another erasure may also have begun. It is then
+        # recorded as done too, so all files are searched for its rows.
         for name in SWEPT:
             erased[name] += sum(_rewritten(lake, engine, name, seen, nullcontext, enough))
         if enough():
@@ -317,7 +320,7 @@ def _rewritten(
     lake: Lake, engine: Engine, name: str, seen: set[tuple[tuple[str, ...], str]],
     alone: Callable[[], AbstractContextManager[None]], enough: Callable[[], bool],
 ) -> Iterator[int]:  # fmt: skip
-    """Rewrite the files of a table, some at a time; yield how many rows each commit dropped.
+    """Rewrite the files of a table, a few at a time. Yield the number of rows that each commit erased or redacted.
 
     Args:
         seen: Files already searched, each with the tombstone files it was compared with.
@@ -363,7 +366,7 @@ def _commit(
             *(one.action() for one in new),
         ]
         with taken_back(store, new):
-            # Entries of the audit log stay, without what was erased.
+            # Entries of the audit log stay, without the erased mids.
             rows = 0 if name == AUDIT.name else sum(each.rows for each in done)
             commit_files(lake, name, delta, actions, drop=Drop(erased=rows))
     return done
@@ -384,7 +387,7 @@ def _rewrite(unit: _EraseUnit) -> _RewriteResult:
 
 
 def _erased_rows(unit: _EraseUnit, marks: Tombstones, file: LiveFile) -> int:
-    """Count rows with tombstones by the table's name columns, or in the audit log by mentions."""
+    """Count the file's rows that have a tombstone or, in the audit log and the quarantine, mention an erased mid."""
     if unit.table == AUDIT.name:
         columns = ["log", "queue", *AUDIT_TEXTS]
     else:
@@ -398,7 +401,7 @@ def _erased_rows(unit: _EraseUnit, marks: Tombstones, file: LiveFile) -> int:
 
 
 def _written(unit: _EraseUnit, marks: Tombstones, file: LiveFile) -> list[DataFile]:
-    """Write the rows without tombstones, in their order, into a file of the same kind."""
+    """Write the rows that aren't erased, in their order, into a new file of the same kind."""
     prefix = file.path.rpartition("/")[2].partition("-")[0]
     form = (COMPACTED if file.is_compact else INGESTED)._replace(prefix=prefix)
     table = TABLES[unit.table]
@@ -409,7 +412,7 @@ def _written(unit: _EraseUnit, marks: Tombstones, file: LiveFile) -> list[DataFi
 
 
 def forget_rollups(lake: Lake) -> None:
-    """Make the rollups recompute from the remaining events, and delete state kept for the next refresh.
+    """Make the next refresh recompute the rollups from the remaining events, and delete the state kept for it.
 
     Expired days keep their rows, because they can't be recomputed.
     """
@@ -442,7 +445,7 @@ def _purge(lake: Lake, name: str) -> None:
         return
     store = lake.below(name)
     with lake_errors(store):
-        # Files that are in no commit may be of an ingest into a bucket that works just now.
+        # In a bucket, files in no commit may belong to an ingest that is running.
         delta.vacuum(
             retention_hours=0, dry_run=False, full=store.is_local, enforce_retention_duration=False,
             commit_properties=last_batch_again(delta, table.app),
@@ -454,7 +457,7 @@ def _purge(lake: Lake, name: str) -> None:
 
 
 def _forget_log(store: LakeStore, version: int) -> None:
-    """Delete the log entries before this version, of which there is a checkpoint."""
+    """Delete the log entries before this version, which has a checkpoint."""
     from pyarrow.fs import FileSelector, FileType
 
     opened = store.files()

@@ -1,8 +1,8 @@
-"""An erasure from the request to the last file: in a lake, and on the server of its ingest.
+"""Carry out an erasure: in a lake, and on the server that its ingest reads.
 
-The server has messages, dead messages, results and entries of event streams. An entry is deleted once the lake has read
-past it, so that the ingest doesn't count it as lost. A topic's log has no call that deletes one message: such messages
-are counted as left.
+The server has messages, dead messages, results and entries of event streams. An entry is deleted only after the lake
+has read past it, so that the ingest doesn't count it as lost. A single message can't be deleted from a topic's log, so
+such messages are counted as left.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PAGE = 1_000
 
 
 class ErasureRequest(NamedTuple):
-    """What to erase: messages by their mids, else what is sought, of a queue or of all."""
+    """A request to erase messages by their mids, and all rows that `sought` selects."""
 
     mids: Sequence[str]
     sought: Sought
@@ -65,7 +65,7 @@ class ErasureRequest(NamedTuple):
 
     @property
     def basis(self) -> str:
-        """Return how it was asked for, without any value."""
+        """Return the option by which the messages were requested, without its value."""
         if self.sought.argument:
             return f"--arg {self.sought.argument.name}"
         return "--where" if self.sought.conditions else "--mid"
@@ -73,7 +73,12 @@ class ErasureRequest(NamedTuple):
 
 @dataclass
 class LiveErased:
-    """Results on the server: erased by kind, and left by the reason."""
+    """The results on the server.
+
+    Attributes:
+        erased: Number of erased items, by kind.
+        left: Number of items left, by kind or reason.
+    """
 
     erased: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
@@ -81,13 +86,15 @@ class LiveErased:
 
 @dataclass(frozen=True)
 class Erasure:
-    """Erase from a lake: `select`, `begin`, then `erase.finish`. With a server, `erase_live` comes before the last.
+    """Erases from a lake: call `select`, `begin`, then `erase.finish`.
+
+    With a server, call `erase_live` before `erase.finish`.
 
     Attributes:
-        alone: Context for each step that changes the lake, such as a RepeatedLock.
-        enough: Whether to stop.
-        server: The server to erase from as well.
-        told: Called with each batch read.
+        alone: Returns a context for each step that changes the lake, such as a RepeatedLock.
+        enough: Returns whether to stop.
+        server: The ingest from the server to erase from as well.
+        told: Called with each ingested batch.
     """
 
     lake: Lake
@@ -98,7 +105,7 @@ class Erasure:
     told: Callable[[IngestBatch], None] = field(default=lambda batch: None)
 
     def select(self, request: ErasureRequest, *, ingest: bool = True) -> Selection:
-        """Find the selected rows, and count them.
+        """Find the messages that the request selects, and count their rows.
 
         Args:
             ingest: First ingest the server's events.
@@ -117,11 +124,11 @@ class Erasure:
             erase.begin(self.lake, chosen.found, request.basis)
 
     def erase_live(self, server: Ingest, chosen: Selection) -> LiveErased:
-        """Erase on the server what it still has. The outcome of a running attempt is refused."""
+        """Erase the chosen messages that the server still has. It then rejects the outcome of a running attempt."""
         done = LiveErased()
         by_queue = _by_queue(server, chosen.found, done)
         _erase_messages(server, by_queue, done)
-        # Events that cancelling added to the streams.
+        # Ingest the events that cancelling added to the streams.
         self._ingest(server)
         _erase_events(server, by_queue, done)
         return done
@@ -132,7 +139,7 @@ class Erasure:
 
 
 def _select_live(server: Ingest, sought: Sought, chosen: Selection) -> None:
-    """Add the live messages that are meant, and how many contents could not be searched."""
+    """Add the selected live messages to `chosen`, and count contents that could not be searched."""
     known = {column.name for column in MESSAGE_COLUMNS}
     client, source = server.client, server.options.source
     owner, name = parted(sought.queue) if sought.queue is not None else (source, None)
@@ -158,7 +165,7 @@ def _erase_messages(server: Ingest, by_queue: dict[str, set[str]], done: LiveEra
     for name, mids in by_queue.items():
         with server.tolerating(f"messages of queue {name}"):
             queue = Queue(name, server.client)
-            # A stream's entry may name what no message can have.
+            # A stream's entry may have an id that no message can have.
             for some in _pages(sorted(filter(_can_be_mid, mids))):
                 words = Counter(queue.cancel(*some))
                 done.erased["messages"] += words["cancelled"]
@@ -171,12 +178,12 @@ def _erase_messages(server: Ingest, by_queue: dict[str, set[str]], done: LiveEra
 
 
 def _purged(queue: Queue, mid: str) -> int:
-    """Purge the dead messages of a mid; return how many there were."""
+    """Purge the dead messages of a mid, and return their number."""
     number = 0
     while dead := queue.admin.dead(mid=mid, limit=1):
         ids = [one.dead_id for one in dead]
         if dead[0].mid != mid:
-            # The dead id of a message is the mid of another, which `dead` doesn't find by it.
+            # `dead` found another message, whose dead id equals this mid.
             ids = [one.dead_id for one in queue.admin.iter_dead() if one.mid == mid]
         purged = queue.admin.purge(*ids) if ids else 0
         if not purged:
@@ -194,7 +201,7 @@ def _can_be_mid(mid: str) -> bool:
 
 
 def _erase_events(server: Ingest, by_queue: dict[str, set[str]], done: LiveErased) -> None:
-    """Delete the entries that the lake has read past; count the others as left."""
+    """Delete entries that name an erased message and that the lake has read past; count the others as left."""
     client, places = (
         server.client,
         of_source(server.options.source, state_of(server.lake, EVENTS).places),
@@ -225,7 +232,7 @@ def _entries(client: Client, key: str, mids: set[bytes]) -> Iterator[list[str]]:
 
 
 def _by_queue(server: Ingest, chosen: Iterable[Erasable], done: LiveErased) -> dict[str, set[str]]:
-    """Return the mids by queue of the server; count messages of its topics, which stay."""
+    """Return the chosen mids by queue of the server. Count messages of its topics as left."""
     everywhere, found, source = set[str](), dict[str, set[str]](), server.options.source
     for one in chosen:
         owner, queue = parted(one.queue) if one.queue is not None else (source, None)

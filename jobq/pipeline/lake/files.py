@@ -1,6 +1,6 @@
-"""Data files of a lake's tables: current files, and writing new files.
+"""List the data files of a lake's tables, and write new files.
 
-A data file counts once a commit names it. The next vacuum deletes uncommitted files.
+A data file belongs to its table once a commit names it. Vacuum deletes uncommitted files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EPOCH = date(1970, 1, 1)
 
 
 class FileFormat(NamedTuple):
-    """How files are written.
+    """Settings for writing files.
 
     Attributes:
         group: Number of rows of a row group; larger groups compress better and take more memory.
@@ -79,7 +79,7 @@ class DataFile(NamedTuple):
 
 
 class DataFileWriter:
-    """Write rows into a file per day. As a context it deletes its files after an error."""
+    """Writes rows into one file per day. As a context, it deletes its files after an error."""
 
     def __init__(self, store: LakeStore, table: LakeTable, form: FileFormat = INGESTED) -> None:
         self._store, self._table, self._form = store, table, form
@@ -108,7 +108,7 @@ class DataFileWriter:
 def write_rows(
     store: LakeStore, table: LakeTable, rows: pa.Table, form: FileFormat = INGESTED
 ) -> list[DataFile]:
-    """Write the rows into new files, all or none."""
+    """Write the rows into new files. After an error, no file is left."""
     with DataFileWriter(store, table, form) as writer:
         writer.add(rows)
         return writer.finish()
@@ -187,7 +187,7 @@ LAST_DAY = "9999-12-31"
 
 
 class LiveFile(NamedTuple):
-    """A file that the table has now, as its log describes it.
+    """A current file of the table, as the table's log describes it.
 
     Attributes:
         dt: Its partition, YYYY-MM-DD.
@@ -204,7 +204,7 @@ class LiveFile(NamedTuple):
 
     @property
     def is_compact(self) -> bool:
-        """Whether a compaction or a rollup wrote it."""
+        """Whether a compaction or a rollup wrote the file."""
         return self.path.rpartition("/")[2].startswith(COMPACTED.prefix)
 
 
@@ -238,9 +238,9 @@ def _micros(at: datetime) -> int:
 
 
 def added_files(delta: DeltaTable, store: LakeStore, since: int) -> list[LiveFile] | None:
-    """Return the files that commits after the version `since` added with new rows.
+    """Return the files with new rows from commits after the version `since`.
 
-    A compaction doesn't add rows. None if the log is incomplete: a commit was removed, or it replaced rows.
+    A compaction doesn't add rows. Returns None if such a commit was removed from the log or replaced rows.
     """
     found: list[LiveFile] = []
     opened = store.files()
@@ -281,7 +281,7 @@ def rows_of_files(
     """Yield the rows of each file as a table.
 
     Args:
-        table: Table whose columns are null in files that lack them.
+        table: If all columns are read, the table's columns that a file lacks are null.
     """
     opened = store.files()
     for file in files:
@@ -291,14 +291,14 @@ def rows_of_files(
 
 
 def rows_of_paths(store: LakeStore, paths: Iterable[str]) -> Iterator[pa.Table]:
-    """Yield the rows of each file."""
+    """Yield the rows of each file as a table."""
     return rows_of_files(store, [LiveFile(path, 0, 0, "") for path in paths])
 
 
 def row_groups(
     store: LakeStore, file: LiveFile, table: LakeTable, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a file, one row group at a time: with all columns of the table, or some."""
+    """Yield a file's rows, one row group at a time, with all columns of the table or some."""
     wanted = (
         table.schema() if columns is None else pa.schema(table.schema().field(c) for c in columns)
     )

@@ -1,10 +1,10 @@
 """Ingest events and topics into the lake batch by batch, each entry once.
 
-A batch reads the ends of the streams, plans ranges from the offsets in the table's last commit, lets partitions read,
-decode and write files, and commits the files with the new offsets. After a crash the next batch begins where the last
-commit ended. Files without a commit count for nothing.
+A batch plans ranges from the offsets in the table's last commit to the current ends of the streams. Its partitions read
+and decode the ranges, and write files. Then one commit adds the files and the new offsets. After a crash, the next
+batch begins where the last commit ended. Files without a commit are ignored.
 
-A round is batches until everything is read. `rounds` repeats them until a signal stops it.
+A round runs batches until everything is read. `rounds` repeats rounds until a signal stops it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class IngestBatch(NamedTuple):
     Attributes:
         more: Whether there was more to read than fits in a batch.
         engine: `local` or `spark`.
-        overruns: Event streams of which more than half was unread at the beginning.
+        overruns: Event streams with more than half of their entries unread when the batch began.
     """
 
     table: str
@@ -103,11 +103,11 @@ class IngestOptions:
 
 
 class Ingest:
-    """Ingest from one server into one lake.
+    """Ingests from one server into one lake.
 
     Attributes:
-        problem: Called with a name that the server refuses to read, mostly because of its type, and the error; the
-            rest is read. Without it such an error is raised.
+        problem: Called with an unreadable queue or topic and the error; the rest is read. Without it, the error is
+            raised.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Ingest:
         return {sourced(self.options.source, name): value for name, value in found.items()}
 
     def _counted(self, state: IngestState, tails: Mapping[str, LogTail]) -> IngestState:
-        """Return the state with the offsets that `adopt` took from rows while it couldn't ask this server."""
+        """Return the state, with numbers for offsets that `adopt` computed without access to this server."""
         uncounted = {name for name in tails if name in state.places and state.places[name].n < 0}
         counted = {
             name: offset_in(self.client, tails[name], offsets.parsed_id(state.places[name].id))
@@ -177,7 +177,7 @@ class Ingest:
 
     @contextmanager
     def tolerating(self, what: str) -> Iterator[None]:
-        """Report what the server refuses to read as a problem of this queue or topic alone."""
+        """Report an error in reading a queue or topic as a problem, and continue with the others."""
         try:
             yield
         except ScriptError as error:
@@ -192,7 +192,7 @@ class Ingest:
     def _told(
         self, what: str, names: Sequence[str], found: Iterable[LogTail | JobqError]
     ) -> dict[str, LogTail]:
-        """Return the tails by name, except unreadable ones."""
+        """Return the tails by name, without unreadable queues or topics."""
         tails = {}
         for name, tail in zip(names, found, strict=True):
             with self.tolerating(f"{what} {name}"):
@@ -253,7 +253,7 @@ class Ingest:
         return answers
 
     def _bounds(self, tails: Mapping[str, LogTail]) -> TimeBounds:
-        """Return the times that events can have: from a day before the oldest known one to a day after now."""
+        """Return the times that events can have: from a day before the oldest known event to a day after now."""
         earlier, later = clocks(self.client)
         oldest = [offsets.parsed_id(tail.first_id)[0] for tail in tails.values() if tail.length]
         for file in live_files(self.lake.table(EVENTS.name))[:1]:
@@ -274,7 +274,7 @@ class Ingest:
         return now._replace(first_id=page[0][0].decode()) if page else now
 
     def _reached(self, range_: LogRange, done: RangeResult) -> tuple[LogOffset, int]:
-        """Return the offset after what was read, and how many entries were trimmed before."""
+        """Return the offset after the last entry read, and the number of entries trimmed before they were read."""
         last = done.reads[-1]
         if "-" not in range_.upto:
             upto = last.source.upto
@@ -300,7 +300,7 @@ class Ingest:
             commit_batch(self.lake, table, files, after)
 
     def _forget(self, table: LakeTable, answers: Iterable[PartitionResult]) -> None:
-        """Delete the files of results that don't count."""
+        """Delete the files of discarded results."""
         answers = list(answers)
         remove_files(
             self.lake.below(table.name), [file.path for answer in answers for file in answer.files]
@@ -311,7 +311,7 @@ class Ingest:
         )
 
     def _drop(self, tails: Mapping[str, LogTail]) -> None:
-        """Trim from the streams what the lake has."""
+        """Trim the entries that the lake has from the streams."""
         places = state_of(self.lake, EVENTS).places
         ends = {
             tail.key: places[queue]
@@ -332,8 +332,8 @@ class IngestRound(NamedTuple):
     """Totals of a round.
 
     Attributes:
-        engines: The engine of each part.
-        engine: spark if executors did any part.
+        engines: The engine used for each part.
+        engine: `spark` if executors did any part.
     """
 
     events: int = 0
@@ -349,7 +349,7 @@ class IngestRound(NamedTuple):
     engines: Mapping[str, EngineName] = MappingProxyType({})
 
     def done_by(self, part: str, engine: EngineName) -> IngestRound:
-        """Return the round with a part's engine set to executors if they did any of it."""
+        """Return the round with the engine of a part; it is `spark` if executors did any of the part."""
         used: EngineName = "spark" if "spark" in (self.engines.get(part), engine) else engine
         return self._replace(
             engines={**self.engines, part: used},
@@ -380,7 +380,10 @@ class IngestRound(NamedTuple):
 def one_round(
     ingest: Ingest, told: Callable[[IngestBatch], None], enough: Callable[[], bool]
 ) -> IngestRound:
-    """Run batches until everything is read. Between two batches, stop if `enough()`."""
+    """Ingest batches until everything is read, then dead messages and, if requested, the audit log.
+
+    Between two batches, stop if `enough()`.
+    """
     round_ = IngestRound()
     for step in (ingest.events, ingest.topics):
         more, overtaken = True, 0
@@ -395,7 +398,7 @@ def one_round(
             more, round_ = batch.more, round_.plus(batch)
             told(batch)
     if not enough():
-        # On a conflict another ingest has just stored them. The next round stores the rest.
+        # On a conflict, another ingest has just stored dead messages. The next round stores the rest.
         used: list[EngineName] = []
         with suppress(CommitConflictError):
             kept = dead_messages.keep_dead(
@@ -415,7 +418,7 @@ def one_round(
 
 
 class StopRequest:
-    """A flag that TERM or INT sets, and that is checked between batches."""
+    """A flag that TERM or INT sets. It is checked between batches."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -428,13 +431,13 @@ class StopRequest:
         self._event.set()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep until the stop is requested, or the time is over. Return whether it was requested."""
+        """Sleep until the stop is requested, for at most `seconds`. Return whether it was requested."""
         return self._event.wait(max(0.0, seconds))
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[StopRequest]:
-    """Let TERM and INT stop the round between two batches. A second signal ends the process as usual."""
+    """Let TERM and INT stop the round between two batches. The same signal again ends the process as usual."""
     ending = StopRequest()
     before: dict[int, Any] = {}
 
@@ -455,10 +458,10 @@ def rounds(
     ingest: Ingest, every_s: float | None, told: Callable[[IngestBatch], None], ending: StopRequest,
     after: Callable[[IngestRound], None], wait_s: float = 0.0,
 ) -> Iterator[IngestRound]:  # fmt: skip
-    """Run one round, or one every `every_s` until `ending` is set. Call `after` at the end of each.
+    """Run one round, or a round every `every_s` seconds until `ending` is set. Call `after` at the end of each.
 
-    Each round holds the lake's lock; between rounds others can acquire it. The first round waits `wait_s` for the
-    lock and then raises LakeBusyError. Later rounds wait without limit.
+    Each round holds the lake's lock; between rounds, other processes can acquire it. The first round waits for the lock
+    for `wait_s` seconds, then raises LakeBusyError. Later rounds wait without limit.
     """
     while True:
         began = time.monotonic()

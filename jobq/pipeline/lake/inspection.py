@@ -1,4 +1,4 @@
-"""Statistics of a lake, and a check of its files against its commits."""
+"""Return statistics of a lake, and check its files against its commits."""
 
 from __future__ import annotations
 
@@ -99,13 +99,15 @@ def stats(lake: Lake) -> list[TableStats]:
 
 
 class QueueBacklog(NamedTuple):
-    """Lag of the lake in a queue's events.
+    """How far the lake is behind a queue's events.
 
     Attributes:
-        dropped: Number of trimmed events.
-
-    overruns_in_s: when the stream drops events that the lake doesn't have, if they come as fast as since the lake's
-    newest one, which is behind_s old; None if nothing is unread or the lake has none of the queue.
+        id and n: Offset after the last event that the lake has read.
+        backlog: Number of events that the lake hasn't read yet.
+        dropped: Number of events trimmed before the lake read them.
+        overruns_in_s: Seconds until the stream drops unread events, at the rate since the lake's latest event. None if
+            no event is unread, or if the lake has no events of the queue.
+        behind_s: Age of the lake's latest event.
     """
 
     queue: str
@@ -126,7 +128,7 @@ def backlog(
     """Return the backlog of each queue.
 
     Args:
-        tolerating: A context per queue. An error that it swallows skips the queue.
+        tolerating: Returns a context for each queue. If it swallows an error, the queue is skipped.
         source: The name under which the lake has this server's queues.
     """
     places = of_source(source, state_of(lake, EVENTS).places)
@@ -159,7 +161,7 @@ def backlog(
 
 
 def check(lake: Lake, engine: Engine | None = None) -> Iterator[LakeFinding]:
-    """Check every file and every commit. A task reads a few files, or some minutes of a day."""
+    """Check every file and every commit. A task reads a few files, or a part of a day."""
     engine = engine or Engine("local")
     for name, table in TABLES.items():
         delta = lake.table(name)
@@ -183,7 +185,7 @@ def check(lake: Lake, engine: Engine | None = None) -> Iterator[LakeFinding]:
     yield from _erasures(lake, engine)
 
 
-#: So many unknown files are named.
+#: Maximum number of unknown files to name.
 _NAMED = 5
 
 
@@ -217,13 +219,13 @@ def _erasures(lake: Lake, engine: Engine) -> Iterator[LakeFinding]:
 
 
 class FilesToCheck(NamedTuple):
-    """Files that a task opens."""
+    """Files that a task checks."""
 
     store: LakeStore
     files: tuple[LiveFile, ...]
 
 
-#: Files share a task up to so many bytes.
+#: Approximate bytes of files per task.
 _SHARE = 64 * 1024 * 1024
 
 
@@ -239,7 +241,7 @@ def _shares(files: Iterable[LiveFile]) -> Iterator[list[LiveFile]]:
 
 
 def checked(unit: FilesToCheck) -> list[tuple[str, str]]:
-    """Return path and text of each file that can't be read or has another number of rows than its commit says."""
+    """Return path and problem of each file that can't be read or whose number of rows differs from its commit's."""
     opened, wrong = unit.store.files(), []
     for file in unit.files:
         try:
@@ -255,7 +257,12 @@ def checked(unit: FilesToCheck) -> list[tuple[str, str]]:
 
 
 class DuplicateSearch(NamedTuple):
-    """Files of one day, and the part of it in which a task looks for rows with the same key, epoch µs."""
+    """A search for rows with the same key, within one part of a day.
+
+    Attributes:
+        files: Files of the day.
+        since_us and until_us: Bounds of the part, epoch µs.
+    """
 
     table: str
     store: LakeStore
@@ -265,9 +272,9 @@ class DuplicateSearch(NamedTuple):
 
 
 def doubled(unit: DuplicateSearch) -> int | None:
-    """Return how many rows of that part are there again; None if a file can't be read.
+    """Return the number of duplicate rows in that part; None if a file can't be read.
 
-    A table of groups takes five times the memory of its rows. So there is one for some of the times after the other.
+    Grouping takes five times the memory of the rows, so the rows are divided by time, and each part is grouped alone.
     """
     table, keys = TABLES[unit.table], list(KEYS[unit.table])
     at, schema = pc.field(table.day_of), table.schema()
@@ -283,7 +290,7 @@ def doubled(unit: DuplicateSearch) -> int | None:
     except (OSError, ValueError):
         return None
     times = rows[table.day_of].cast(pa.int64()).to_numpy() // 1000
-    # An entry quarantined twice has two times.
+    # An entry can be in the quarantine twice, with two times, so all entries are grouped together.
     parts = 1 if table is QUARANTINE else math.ceil(rows.num_rows / GROUPED_ROWS)
     some = (rows.filter(pa.array(times % parts == part)) for part in range(parts))
     return rows.num_rows - sum(one.group_by(keys).aggregate([]).num_rows for one in some)
@@ -309,21 +316,21 @@ def _unique(
         yield LakeFinding("ok", table.name, f"all rows differ in {', '.join(KEYS[table.name])}")
 
 
-#: Approximate number of rows of a search in memory, and of rows grouped together. Searches end at this many steps
-#: of a file's time.
+#: Approximate number of rows that a search keeps in memory, and of rows grouped together. A file's time is divided into
+#: this many steps, at which a search can end.
 SEARCH_ROWS, GROUPED_ROWS, _STEPS = 4_000_000, 250_000, 10
 
 
 def _searches(
     store: LakeStore, table: LakeTable, files: Sequence[LiveFile]
 ) -> Iterator[DuplicateSearch]:
-    """Divide a day into parts with about SEARCH_ROWS rows. The same row has the same time, so it is in one part."""
+    """Divide a day into parts of about SEARCH_ROWS rows. Duplicates have the same time, so they share a part."""
     high = max(file.high_us for file in files)
     if sum(file.rows for file in files) <= SEARCH_ROWS or table is QUARANTINE:
-        # An entry quarantined twice has two times.
+        # An entry can be in the quarantine twice, with two times.
         yield DuplicateSearch(table.name, store, tuple(files), *_EVER)
         return
-    # Each file's rows are taken to be evenly distributed over its time.
+    # Each file's rows are assumed to be evenly distributed over its time.
     ends = sorted(
         (file.low_us + (file.high_us - file.low_us) * part // _STEPS, file.rows / _STEPS)
         for file in files
@@ -367,9 +374,9 @@ def _commits(lake: Lake, delta: DeltaTable, table: LakeTable, rows: int) -> Iter
 
 
 def _backwards(store: LakeStore, delta: DeltaTable) -> Iterator[str]:
-    """Yield commits with lower offsets than an earlier commit, although the stream was not recreated.
+    """Describe each commit with a lower offset than the previous commit, unless the stream was recreated.
 
-    Of batches whose offsets are no longer kept, only the numbers are compared.
+    If a batch's offsets are no longer kept, only the batch numbers are compared.
     """
     told = ((batch, offsets_after(store, batch)) for batch in batches(delta))
     for (before, then), (after, now) in pairwise(told):

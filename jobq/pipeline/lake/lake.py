@@ -1,7 +1,7 @@
 """Open or create a lake, and lock it.
 
-The lock is an advisory one on a file in the lake's folder: one ingest or upkeep at a time. It ends with its process.
-A bucket has no lock. There, two at a time cost work done twice, and Delta refuses the second commit of a batch.
+The lock is an advisory lock on a file in the lake's folder, for one ingest or upkeep at a time. It ends with its
+process. A bucket has no lock: two concurrent ingests do the same work, and Delta rejects the second commit of a batch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TABLE = {"delta.checkpointInterval": "50", "delta.logRetentionDuration": "inter
 
 @dataclass(frozen=True)
 class Lake:
-    """The tables in one folder or bucket. A table is created by its first write."""
+    """The tables in one folder or bucket. A table is created at its first write."""
 
     store: LakeStore
 
@@ -44,7 +44,7 @@ class Lake:
     def open(
         cls, path: str | None = None, storage_options: Mapping[str, str] | None = None
     ) -> Lake:
-        """Open the lake at `path`, else at JOBQ_LAKE. Raises LakeError if it is missing or of a newer version."""
+        """Open the lake at `path`, by default JOBQ_LAKE. Raises LakeError if it is missing or has another version."""
         lake = cls(_store_at(path, storage_options))
         if not lake._is_marked():
             raise LakeError(
@@ -56,7 +56,7 @@ class Lake:
     def create(
         cls, path: str | None = None, storage_options: Mapping[str, str] | None = None
     ) -> Lake:
-        """Open the lake at `path`; create it in an empty place. Raises LakeError if something else is there."""
+        """Open the lake at `path`, or create it if the place is empty. Raises LakeError if something else is there."""
         lake = cls(_store_at(path, storage_options))
         if not lake._is_marked():
             lake._mark()
@@ -107,7 +107,7 @@ class Lake:
         if store.is_local:
             os.makedirs(store.uri, exist_ok=True)
         with lake_errors(store):
-            # Two may create it at the same time: the second opens what the first created.
+            # Two processes may create the table at the same time; the second process opens the existing table.
             DeltaTable.create(
                 store.uri, table.delta_schema(), mode="ignore", name=table.name, partition_by=["dt"],
                 configuration=_TABLE, storage_options=dict(store.options) or None,
@@ -180,7 +180,7 @@ def _store_at(path: str | None, options: Mapping[str, str] | None) -> LakeStore:
 
 
 def check_newest_commit(store: LakeStore, version: int | None = None) -> None:
-    """Raise LakeError if the newest file of a table's log is damaged; deltalake takes an empty one for a commit.
+    """Raise LakeError if the newest file of a table's log is damaged. deltalake accepts an empty file as a commit.
 
     Args:
         version: Version of the newest commit; None if the log can't be read.
@@ -212,7 +212,7 @@ def check_newest_commit(store: LakeStore, version: int | None = None) -> None:
 
 
 def importable() -> str | None:
-    """Return the name of a package that the lake needs and that isn't installed; None if all are."""
+    """Return the name of a package that the lake needs and that isn't installed; None if none is missing."""
     return next((name for name in ("deltalake", "pyarrow") if find_spec(name) is None), None)
 
 
@@ -223,10 +223,10 @@ def _table_named(name: str) -> LakeTable:
 
 
 LOCK_FILE = "_jobq.lock"
-#: How often a waiting process tries the lock, and the pause after a release, in which it can succeed.
+#: Interval at which a waiting process tries the lock, and the pause after a release, in which it can succeed.
 LOOK_S = 0.05
 PAUSE_S = 2 * LOOK_S
-#: Never through a symbolic link: taking the lock empties the file.
+#: Don't follow a symbolic link, because taking the lock empties the file.
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -240,7 +240,7 @@ def locked(
 ) -> Iterator[None]:
     """Hold the lake's lock.
 
-    Raises LakeBusyError if another process has it for longer than `wait_s`, or until `enough()`.
+    Raises LakeBusyError if another process still has the lock after `wait_s` seconds, or when `enough()`.
     """
     if not lake.store.is_local:
         yield
@@ -257,9 +257,9 @@ def locked(
 
 
 class RepeatedLock:
-    """Hold the lock for one step after another, so that others can take it in between.
+    """Holds the lock for one step after another, so that other processes can take it in between.
 
-    The first step waits `wait_s` and then raises LakeBusyError. Later steps wait without limit, or until
+    The first step waits `wait_s` seconds and then raises LakeBusyError. Later steps wait without limit, or until
     `enough()`.
     """
 

@@ -1,10 +1,11 @@
 """Divide a batch of an ingest into partitions: units of work for an `Engine`.
 
-A partition says in plain values where to read and where to write, and its result is plain values. Errors travel in
-the result, so that Spark doesn't retry a full disk three times, and the message arrives whole.
+A partition and its result are plain values. The partition names the ranges to read and the table to write to. Errors
+are returned in the result, so that Spark doesn't retry after an error such as a full disk, and the message arrives
+complete.
 
-Small ranges share a partition. The id of the millionth entry is unknown, so a large range is cut by time, which is
-part of an id. A part that turns out larger than its limit ends early; the parts after it then don't count.
+Small ranges share a partition. The id of the millionth entry is unknown, so a large range is cut by time, which is part
+of an id. A part that turns out larger than its limit ends early, and the results of the parts after it are discarded.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from jobq.pipeline.offsets import LogRange, LogTail
 from jobq.pipeline.reading.streams import kept_pages, topic_batch
 from jobq.topics.calls import TopicCalls
 
-#: Entries per call, and per decoded batch: larger replies cost more each, larger batches fewer conversions.
+#: Entries per call, and per decoded batch. Larger replies cost more per entry; larger batches need fewer conversions.
 PAGE = 1_000
 CHUNK = 20_000
 FAR = 2**62
@@ -43,9 +44,9 @@ class IngestPartition(NamedTuple):
     """Ranges to read in order, and the table to write to.
 
     Attributes:
-        bounds: Events with times outside go to the quarantine.
+        bounds: Events with times outside these bounds go to the quarantine.
         erased: Rows with these tombstones are left out.
-        quarantine: Existing quarantine entries, for a partition of events.
+        quarantine: State of the quarantine, for a partition of events.
     """
 
     table: str
@@ -57,7 +58,7 @@ class IngestPartition(NamedTuple):
     quarantine: Quarantine | None = None
 
     def with_quarantine(self, quarantine: Quarantine) -> IngestPartition:
-        """Return the partition with its facts about the quarantine."""
+        """Return the partition with the state of the quarantine for its queues."""
         return self._replace(quarantine=quarantine.of({range_.queue for range_ in self.ranges}))
 
 
@@ -65,8 +66,9 @@ class RangeRead(NamedTuple):
     """How far a range was read.
 
     Attributes:
-        cut: Whether its limit ended it.
-        lost: Messages of a topic that retention dropped before they were read. Losses of events follow from offsets.
+        cut: Whether the range's limit ended the reading.
+        lost: Number of a topic's messages that retention dropped before they were read. Losses of events are computed
+            from offsets.
     """
 
     source: LogRange
@@ -80,9 +82,9 @@ class PartitionResult(NamedTuple):
     """The result of a partition.
 
     Attributes:
-        nbad: Entries that can't be decoded.
-        kept: Bad entries that are new to the quarantine.
-        failed: Class and message of its error, after which its files are deleted.
+        nbad: Number of entries that aren't valid records.
+        kept: Bad entries that the quarantine didn't have yet.
+        failed: Class and message of the error, if there was one; then the files are deleted.
     """
 
     reads: tuple[RangeRead, ...] = ()
@@ -93,12 +95,12 @@ class PartitionResult(NamedTuple):
 
 
 def settings_of(client: Client) -> ServerSettings:
-    """Return how a task reaches the client's server."""
+    """Return the settings with which a task connects to the client's server."""
     return replace(client.settings, url=client.url, codec=None, outage_buffer=0)
 
 
 def run_partition(partition: IngestPartition) -> PartitionResult:
-    """Read, decode and write. Errors of jobq are in the result; nothing else is expected."""
+    """Read, decode and write a partition. The result contains errors of jobq; no other errors are expected."""
     client = Client(partition.settings)
     try:
         with gc_off(), DataFileWriter(partition.store, TABLES[partition.table]) as writer:
@@ -150,7 +152,7 @@ def _unerased(
 
 
 class _Chunk(NamedTuple):
-    """Some entries of a range, or how many were dropped there."""
+    """Some entries of a range, or the number of messages dropped there."""
 
     rows: pa.Table
     entries: int
@@ -166,7 +168,7 @@ TOGETHER = 300
 def _many(
     client: Client, ranges: Sequence[LogRange], bounds: TimeBounds | None
 ) -> Iterator[tuple[pa.Table, list[RangeRead], list[tuple[str, BadEntry]]]]:
-    """Read ranges of few entries, some hundred in a round trip, and decode them together.
+    """Read small ranges, some hundred per round trip, and decode their entries together.
 
     Ranges that have more entries than planned are left out.
     """
@@ -257,9 +259,9 @@ def _topic(client: Client, given: LogRange) -> Iterator[_Chunk]:
         yield _Chunk(rows, len(page), page[-1][0].decode() if page else "", lost=lost)
 
 
-#: Entries of a partition, about.
+#: Approximate number of entries per partition.
 PARTITION_ENTRIES = 100_000
-#: How many times that a part of a cut range may hold before it ends early.
+#: A part of a range cut by time ends early after this many times the planned number of entries.
 PARTITION_SLACK = 3
 _LAST_SEQ = 2**64 - 1
 
@@ -276,7 +278,7 @@ class RangeResult(NamedTuple):
 
     @property
     def last_id(self) -> str:
-        """The id of the last entry; empty without any."""
+        """The id of the last entry; empty if there are no entries."""
         return next((read.last_id for read in reversed(self.reads) if read.entries), "")
 
 
@@ -322,7 +324,7 @@ def _cut(range_: LogRange, now: LogTail, size: int) -> list[LogRange]:
         range_._replace(after=after, upto=end, limit=limit)
         for after, end in offsets.parts(first_id, upto, count)
     ]
-    # Entries before the oldest existing entry count as lost; they are in no range.
+    # The first part begins before the oldest existing entry, because trimmed entries count as lost.
     return [ranges[0]._replace(after=range_.after), *ranges[1:]]
 
 

@@ -1,8 +1,8 @@
-"""Keep entries that are not event records, with their bytes and the reason, each once.
+"""Store each entry that isn't an event record once, with its bytes and the reason.
 
-The task that reads them writes them, and the driver commits their files before the batch they came with. If the batch's
-own commit fails, the batch is repeated and its bad entries are found in the table already: the table has offsets of its
-own.
+The task that reads such entries writes them. The driver commits their files before the batch that they came with. If
+the batch's own commit fails, the batch is repeated. The table's own offsets then show that it already has the bad
+entries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jobq.pipeline.offsets import LogOffset
 
 
 class Quarantine(NamedTuple):
-    """Facts about the quarantine table for a task.
+    """The state of the quarantine table, for a task.
 
     Attributes:
         upto: Id of the latest entry of each queue.
@@ -39,14 +39,14 @@ class Quarantine(NamedTuple):
     files: tuple[LiveFile, ...] = ()
 
     def of(self, queues: Collection[str]) -> Quarantine:
-        """Return the facts about these queues."""
+        """Return the state with these queues only."""
         remade = self.remade.intersection(queues)
         upto = {queue: self.upto[queue] for queue in queues if queue in self.upto}
         return Quarantine(self.store, upto, remade, self.files if remade else ())
 
 
 class KeptEntries(NamedTuple):
-    """Files that a task wrote, their number of rows, and the newest id of each queue in them."""
+    """Files that a task wrote, their number of rows, and the latest id of each queue in them."""
 
     files: tuple[DataFile, ...] = ()
     rows: int = 0
@@ -54,7 +54,7 @@ class KeptEntries(NamedTuple):
 
 
 def quarantine_of(lake: Lake, remade: Iterable[str]) -> Quarantine:
-    """Return the table's state for tasks."""
+    """Return the state of the quarantine table, for tasks."""
     delta, again = lake.table(QUARANTINE.name), frozenset(remade)
     places = state_of(lake, QUARANTINE).places
     files = tuple(live_files(delta)) if again else ()
@@ -72,14 +72,14 @@ def written(there: Quarantine, bad: Sequence[tuple[str, BadEntry]]) -> KeptEntri
     ]  # fmt: skip
     if not new:
         return KeptEntries()
-    # Ordered by id: entries of an unknown version come first in their chunk.
+    # Sort by id, because the decoder returns a chunk's entries of an unknown version first.
     new.sort(key=lambda found: offsets.parsed_id(found[1].id.decode()))
     places = {queue: one.id.decode() for queue, one in new}
     return KeptEntries(tuple(write_rows(there.store, QUARANTINE, _rows(new))), len(new), places)
 
 
 def commit(lake: Lake, kept: Iterable[KeptEntries]) -> None:
-    """Commit what tasks wrote. On a conflict, delete their files and raise CommitConflictError."""
+    """Commit the files that tasks wrote. On a conflict, delete the files and raise CommitConflictError."""
     kept = [one for one in kept if one.rows]
     if not kept:
         return

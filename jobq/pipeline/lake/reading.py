@@ -1,10 +1,9 @@
-"""Read a lake's tables: as DataFrames, or row by row in order.
+"""Read a lake's tables as DataFrames, or row by row in order.
 
-A folder is read by Spark's own Parquet reader, a bucket by `format("jobq_lake")`. A DataFrame is a snapshot: it has
-the files that the table had when it was made. Files that a compaction replaced stay readable until vacuum.
+Spark's own Parquet reader reads a folder, and `format("jobq_lake")` reads a bucket. A DataFrame is a snapshot of the
+files that the table had when the DataFrame was made. Files that a compaction replaced stay readable until vacuum.
 
-`ArchivedRows` gives the rows of one topic or queue in order: through Arrow day by day, or through Spark if days are
-large.
+`ArchivedRows` yields the rows of one topic or queue in order. Arrow reads them day by day, but Spark reads large days.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class TimeSpan(NamedTuple):
-    """The time from `since`, included, to `until`, excluded; None: without end."""
+    """The time from `since` (included) to `until` (excluded). None is unlimited."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -61,7 +60,7 @@ class TimeSpan(NamedTuple):
 
 
 def time_span(since: Moment = None, until: Moment = None) -> TimeSpan:
-    """Make a span of datetimes, days or ISO texts. Times without a time zone are UTC."""
+    """Make a span from datetimes, days or ISO texts. Times without a time zone are UTC."""
     return TimeSpan(_instant("since", since), _instant("until", until))
 
 
@@ -97,7 +96,7 @@ def read(
 def of_files(
     spark: SparkSession, lake: Lake, table: LakeTable, files: Sequence[LiveFile]
 ) -> DataFrame:
-    """Return the rows of these files of a table, as `read` does, with the column `file`: the name of their file."""
+    """Return the rows of these files of a table as `read` does, with a column `file` for the file's name."""
     store, schema = (
         lake.below(table.name),
         struct(view(table)).add("dt", "date").add("file", "string"),
@@ -175,12 +174,12 @@ def _in_span(table: LakeTable, span: TimeSpan) -> Any:
 
 
 def view(table: LakeTable) -> Columns:
-    """Return the columns of the DataFrame, without `dt`."""
+    """Return the columns that `read` returns for a table, without `dt`."""
     return EVENT_COLUMNS if table is EVENTS else table.columns
 
 
 def _check_all_there(lake: Lake, table: LakeTable, files: Sequence[LiveFile]) -> None:
-    """Raise LakeError if a file can't be found: Spark passes over one in a folder in silence."""
+    """Raise LakeError if a file is missing, because Spark silently skips missing files in a folder."""
     store = lake.below(table.name)
     with lake_errors(store):
         opened = store.files()
@@ -203,7 +202,7 @@ def _parquet(
     store = lake.below(table.name)
     if not files:
         return spark.createDataFrame([], struct(table.columns).add("dt", "date"))
-    # Brackets and stars in the folder's name are no pattern.
+    # Brackets and stars in the folder's name aren't patterns.
     reader = spark.read.schema(f"{ddl(table.columns)}, dt DATE").option("__globPaths__", "false")
     paths = [os.path.join(store.uri, file.path) for file in files]
     return reader.option("basePath", store.uri).parquet(*paths)
@@ -246,7 +245,7 @@ ROWS_AT_ONCE = 2_000
 
 
 class ArchiveSummary(NamedTuple):
-    """Number of rows, bytes of content, and key and time (epoch µs) of the first and the last row."""
+    """Summary of rows: number, bytes of content, and key and time (epoch µs) of the first and the last row."""
 
     rows: int
     nbytes: int
@@ -260,7 +259,7 @@ class ArchiveSummary(NamedTuple):
 class ArchivedRows:
     """The rows of `table` where `column` is `name`, within `span`, ordered by day, then by `order`.
 
-    Without Spark they are a snapshot: the rows that the table had at the first read.
+    Without Spark, they are a snapshot of the table at the first read.
     """
 
     lake: Lake
@@ -277,7 +276,7 @@ class ArchivedRows:
 
     @cached_property
     def days(self) -> list[list[LiveFile]]:
-        """The files that may have such rows, grouped by day."""
+        """The files that may have these rows, grouped by day."""
         files = live_files(self.lake.table(self.table), self.span.first_day, self.span.last_day)
         return list(files_by_day(files).values())
 
@@ -289,7 +288,7 @@ class ArchivedRows:
         )
 
     def rows(self, spark: Callable[[], SparkSession] | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the rows, times as epoch µs.
+        """Yield the rows, with times as epoch µs.
 
         Args:
             spark: Returns the session that reads; None reads in this process.
@@ -310,7 +309,7 @@ class ArchivedRows:
         """Summarize the rows.
 
         Args:
-            sized: Also add the bytes of contents, which reads all of them.
+            sized: Also add up the bytes of contents, which requires reading all contents.
         """
         if spark is not None:
             return self._summary(self._frame(spark()), sized)

@@ -1,17 +1,17 @@
 """Compute the tables job_runs and rollup_hourly from events with Spark. They stay when events expire.
 
-A refresh reads the event files added since the last refresh, as listed in the log of `events`, and merges their
-figures into both tables. So its cost depends on the number of new events, not on the size of the lake.
+A refresh reads the event files added since the last refresh, as listed in the log of `events`, and merges their figures
+into both tables. So its cost depends on the number of new events, not on the size of the lake.
 
-A message's events are cut into segments, in the order of its queue's stream: a segment ends with the end of the
-message, or before a pause of LOOK_BACK_DAYS. An event without an enqueue time belongs to the latest life of its
-segment that started earlier. The events of unfinished segments are kept next to job_runs, in `_open/`, and the next
-refresh recomputes their rows. All other rows are complete except for events of an older life, such as a second
-`done`, which are added to the existing row.
+A message's events, in the order of its queue's stream, are divided into segments. A segment ends with an event that
+ends the message, or before a pause of more than LOOK_BACK_DAYS. An event without an enqueue time belongs to the latest
+life in its segment that began before the event. The events of unfinished segments are kept next to job_runs, in
+`_open/`, and the next refresh recomputes their rows. All other rows are complete, except that late events of an older
+life, such as a second `done`, are added to the existing row.
 
-Without the version of the last refresh, or if the log or a file is gone, both tables are computed from all events.
-Strings are grouped by, never aggregated, so that Spark hashes instead of sorting. Statements name the DataFrames that
-they read as `{events}`.
+If the version of the last refresh is unknown, or if the log or a file is gone, the table is computed from all events.
+Statements over events group by strings but never aggregate them, so that Spark hashes instead of sorting. Statements
+name the DataFrames that they read in braces, such as `{events}`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ if TYPE_CHECKING:
 
 #: Size of the KLL sketches: the error of a quantile is below a tenth of a percent of rank.
 K = 2000
-#: Rows of events for one task of a shuffle. Four tasks for 50 million ended a JVM with 1 GB of heap; 48 tasks did not.
+#: Rows of events for one task of a shuffle. Four tasks for 50 million rows ran a JVM with 1 GB of heap out of memory;
+#: 48 tasks did not.
 ROWS_PER_TASK = 1_000_000
 SHUFFLE_TASKS = "spark.sql.shuffle.partitions"
 _COUNTS = [c.name for c in ROLLUP_COLUMNS if c.name in KINDS]
@@ -69,7 +70,7 @@ _KINDS = ",\n  ".join(f"count_if(kind = '{name}') AS {name}" for name in _COUNTS
 
 
 def _total(column: str) -> str:
-    """Return SQL for a sum: 0 without rows, and the largest BIGINT on overflow, as hostile records can cause."""
+    """Return SQL for a sum: 0 without rows, and the largest BIGINT on overflow, which hostile records can cause."""
     return f"coalesce(try_sum({column}), CASE WHEN count({column}) = 0 THEN 0L ELSE 9223372036854775807L END)"
 
 
@@ -98,7 +99,7 @@ _SUMS = ",\n  ".join(
     f"{_total(name)} AS {name}"
     for name in ("nevents", *_COUNTS, "runs", "run_us", "cpu_us", "bytes", "done_us", "failed_us")
 )
-#: Rows of rollup_hourly that are about the same hour, queue and job, as one row.
+#: Merges the rows of rollup_hourly for the same hour, queue and job.
 HOURLY_MERGED = f"""
 SELECT hour, queue, job, {_SUMS}, max(rss_kib) AS rss_kib,
   CASE WHEN count(run_us_sketch) > 0 THEN kll_merge_agg_bigint(run_us_sketch, {K}) END AS run_us_sketch,
@@ -111,12 +112,12 @@ GROUP BY dt, hour, queue, job
 #: A longer pause of a message separates its segments. Open events are kept twice as long, because a queue may be
 #: read that much later than the others.
 LOOK_BACK_DAYS = 7
-#: Kinds that end a message.
+#: Kinds of a message's last event.
 ENDS = ("done", "dead", "cancelled", "expired", "evicted")
 _ENDS = ", ".join(f"'{kind}'" for kind in ENDS)
 
-#: Events with their message's life, and whether that life may get more events. Partitioned by mid first, because a
-#: sort compares first bytes, and queue names mostly share theirs.
+#: Events with their message's life, and whether that life may get more events. Partitioned by mid first, because a sort
+#: compares the first bytes, which queue names mostly share.
 LIVES = f"""
 SELECT * EXCEPT (lives, begins, ended, last_entry, last_segment),
   coalesce(enqueued_at, array_max(filter(lives, at -> at <= finished_at))) AS life_at,
@@ -148,12 +149,12 @@ _NEWEST = (
     "max(unix_millis(entry_at) * 1048576L + least(CAST(entry_seq AS BIGINT), 65535L) * 16L"
     f" + CASE kind {_CODES} END)"
 )
-#: Attempts that are a message's first, unless it ran before and was snoozed.
+#: Condition for a message's first attempt. It isn't the first run if the message ran before and was snoozed.
 FIRST_RUN = "kind IN ('done', 'retry', 'dead', 'crashed', 'snoozed') AND attempt = 1"
 _WAITED = """CASE WHEN started_at IS NOT NULL AND enqueued_at IS NOT NULL
     THEN greatest(0L, unix_millis(started_at) - unix_millis(enqueued_at)) END AS wait_ms"""
 
-#: A row per life, apart for its open and its other segments; without a life a row per segment.
+#: Computes a row per life; its open and its other segments have separate rows. Without a life, each segment has a row.
 JOB_RUNS_SQL = f"""
 WITH runs AS (
   SELECT queue, mid, life_at AS enqueued_at, is_open, CASE WHEN life_at IS NULL THEN segment END AS apart,
@@ -188,7 +189,7 @@ _ADDED = ", ".join(
         "snoozes",
     )
 )
-#: Merges rows of job_runs about the same life. newer: the order of their sources.
+#: Merges the rows of job_runs for the same life. `newer` is the order of their sources.
 RUNS_MERGED = f"""
 SELECT *, {_WAITED} FROM (
   SELECT queue, mid, max_by(job, xxhash64(job)) FILTER (WHERE job IS NOT NULL) AS job, enqueued_at, first_at,
@@ -200,7 +201,7 @@ SELECT *, {_WAITED} FROM (
 )
 """  # noqa: S608  # nosec B608
 
-#: What is kept of the events of open segments.
+#: Columns kept from the events of open segments.
 OPEN_COLUMNS: Columns = tuple(
     c for c in EVENT_COLUMNS if c.name in (
         "queue", "mid", "kind", "job", "attempt", "enqueued_at", "started_at", "finished_at", "run_us", "cpu_us",
@@ -211,9 +212,9 @@ OPEN_COLUMNS: Columns = tuple(
 OPEN_FOLDER = "_open"
 _OPEN = "compact-open"
 _LIFE = ["queue", "mid", "enqueued_at"]
-#: So many small files of a day are joined by the next refresh.
+#: If a day has more files smaller than SMALL_BYTES than this, the next refresh joins them.
 MAX_FILES, SMALL_BYTES = 32, 16 * 1024 * 1024
-#: So many minutes are compared with the ranges of files; with more, every file of their days is read.
+#: Maximum number of minutes to compare with the ranges of files. With more, all files are searched.
 _MAX_MINUTES = 50_000
 
 #: Schema of a writing partition's result: the fields of DataFile.
@@ -226,8 +227,8 @@ class Unread(NamedTuple):
     """The event files that a table doesn't count yet.
 
     Attributes:
-        whole: These are all files, because the table's state is unknown.
-        version: The version of `events` that has them.
+        whole: Whether these are all files, because the table's state is unknown.
+        version: The version of `events` that has these files.
     """
 
     version: int
@@ -244,22 +245,25 @@ def stale(lake: Lake, table: LakeTable = ROLLUP) -> dict[str, int]:
 
 
 def uncounted(lake: Lake, before: str) -> dict[str, int]:
-    """Return the days before this day with events that a table hasn't counted, and how many at least."""
+    """Return the days before `before` with events that a rollup hasn't counted, and the number of these events.
+
+    For a day with uncounted events in both rollups, it is the larger number.
+    """
     found = [*stale(lake).items(), *stale(lake, JOB_RUNS).items()]
     return {day: rows for day, rows in sorted(found) if day < before}
 
 
 def refresh(lake: Lake, spark: SparkSession) -> dict[str, int]:
-    """Bring both tables up to date; return the rows written by table."""
+    """Update both tables; return the number of rows written, by table."""
     return {ROLLUP.name: _hourly(lake, spark), JOB_RUNS.name: _runs(lake, spark)}
 
 
 @contextmanager
 def shuffled(spark: SparkSession, files: Iterable[LiveFile]) -> Iterator[int | None]:
-    """Give shuffles as many tasks as these files need; the number, or None where Spark decides itself.
+    """Set the number of shuffle tasks that these files need, and yield it; yield None if Spark decides itself.
 
-    A task that gets more rows than ROWS_PER_TASK can end the JVM for want of memory. Fewer tasks than the session's
-    setting are never taken: Spark joins small ones.
+    A task with more rows than ROWS_PER_TASK can run the JVM out of memory. The number never falls below the session's
+    setting, because Spark joins small tasks.
     """
     before = spark.conf.get(SHUFFLE_TASKS)
     if before is None or not before.isdecimal():
@@ -279,7 +283,7 @@ def refreshed_at(lake: Lake) -> float:
 
 
 def _known(delta: DeltaTable | None, table: LakeTable) -> BatchRecord:
-    """Return the state after the last refresh; without facts if the log no longer has it."""
+    """Return the table's state after the last refresh, without facts if the log no longer has it."""
     try:
         return record_of(delta, table.app)
     except OffsetsUntoldError:
@@ -302,7 +306,7 @@ def _unread(lake: Lake, table: LakeTable, known: BatchRecord) -> Unread:
 
 
 def _are_there(store: LakeStore, files: Iterable[LiveFile], live: Iterable[LiveFile]) -> bool:
-    """Return whether the files can be read, including replaced and expired files."""
+    """Return whether all files still exist, including replaced and expired files."""
     from pyarrow.fs import FileType
 
     known = {one.path for one in live}
@@ -336,7 +340,7 @@ def _hourly(lake: Lake, spark: SparkSession) -> int:
 
 
 def _first_day(lake: Lake, new: Unread) -> str:
-    """Return the first day of which the lake has all events."""
+    """Return the first day whose events haven't expired."""
     try:
         before = record_of(lake.table(EVENTS.name), EVENTS.app).before
     except OffsetsUntoldError:
@@ -468,7 +472,7 @@ class _RunsRefresh:
         ]
 
     def _merged(self, rows: DataFrame, older: DataFrame) -> DataFrame:
-        """Add older rows of the same lives to these."""
+        """Merge older rows of the same lives into these rows."""
         both = rows.selectExpr("*", "1 AS newer").unionByName(older.selectExpr("*", "0 AS newer"))
         # Rows without a life are one segment each.
         apart = both.where("enqueued_at IS NULL").drop("newer")
@@ -476,7 +480,7 @@ class _RunsRefresh:
         return self._spark.sql(RUNS_MERGED, runs=runs).select(*apart.columns).unionByName(apart)
 
     def _rows_written(self, rows: DataFrame, prefix: str) -> list[DataFile]:
-        # Executors share a large day, and small ones are one file each.
+        # Executors share a large day; a small day becomes one file.
         spread = rows.hint("rebalance", "dt").sortWithinPartitions("dt", *JOB_RUNS.sort)
         return _files_of(spread, self._store, JOB_RUNS, prefix)
 
@@ -498,7 +502,7 @@ class _RunsRefresh:
 
 
 def forget_open(lake: Lake, needed: Set[str] = frozenset()) -> None:
-    """Delete the events kept next to job_runs, except needed files."""
+    """Delete the files kept next to job_runs, except needed files."""
     from pyarrow.fs import FileSelector
 
     store = lake.below(JOB_RUNS.name)
@@ -512,7 +516,7 @@ def _is_open(file: LiveFile) -> bool:
 
 
 def _crowded(files: Iterable[LiveFile]) -> set[LiveFile]:
-    """Return the small files of days that have many."""
+    """Return the small files of days that have too many."""
     days = files_by_day(file for file in files if file.size < SMALL_BYTES)
     return {one for some in days.values() if len(some) > MAX_FILES for one in some}
 
@@ -527,7 +531,7 @@ def _replace(
     lake: Lake, table: LakeTable, delta: DeltaTable, old: Sequence[LiveFile], new: Sequence[DataFile],
     known: BatchRecord, **facts: Any,
 ) -> None:  # fmt: skip
-    """Replace files in a commit that keeps the state for the next refresh."""
+    """Replace files in a commit that records the state for the next refresh."""
     total = sum(one.rows for one in new)
     after = BatchRecord(batch=known.batch + 1, rows=total, facts={"at": time.time(), **facts})
     actions: list[Any] = [*removal(old), *(one.action() for one in new)]
@@ -544,7 +548,7 @@ def _files_of(rows: DataFrame, store: LakeStore, table: LakeTable, prefix: str) 
 def _write_rows(
     store: LakeStore, name: str, prefix: str, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Write one partition's rows and return its files."""
+    """Write one partition's rows, and yield its files."""
     import pyarrow as pa
 
     table = TABLES[name]
@@ -560,7 +564,7 @@ def _write_rows(
 def _keep_rows(
     store: LakeStore, columns: Columns, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Write a partition's rows into a file next to the table."""
+    """Write a partition's rows into a file next to the table, and yield its path."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -586,7 +590,7 @@ def _keep_rows(
 def _kept_rows(
     store: LakeStore, columns: Columns, units: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Read such files."""
+    """Read the files that `_keep_rows` wrote."""
     import pyarrow.parquet as pq
 
     names = [column.name for column in columns]
@@ -597,10 +601,11 @@ def _kept_rows(
 
 
 class RollupTimer:
-    """Refresh the rollups during an ingest, at most every `every_s` seconds (0: never), if there are enough new events.
+    """Refreshes the rollups during an ingest, if there are enough new events, at most every `every_s` seconds.
 
-    Few events are no reason to start Spark: the rollups aren't needed before events expire, and `expire` and
-    `compact` also refresh them. A failed refresh is reported and retried later. Events don't depend on it.
+    With `every_s` 0 it never refreshes. A few events don't justify starting Spark, because the rollups aren't needed
+    before events expire, and `jobq lake expire` and `compact` also refresh them. A failed refresh is reported and
+    retried later. Storing events doesn't depend on it.
     """
 
     def __init__(self, lake: Lake, every_s: float, told: Callable[[str], None]) -> None:

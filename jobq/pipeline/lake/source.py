@@ -1,4 +1,4 @@
-"""`format("jobq_lake")`: the reader behind pyspark_jobq_lake."""
+"""The reader of `format("jobq_lake")`, which pyspark_jobq_lake uses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 OPTIONS = ("path", "table", "since", "until", "storageOptions")
-#: Files share a partition up to so many bytes.
+#: Approximate bytes of files per partition.
 SHARE = 64 * 1024 * 1024
 
 
@@ -32,7 +32,7 @@ def schema_of(options: Mapping[str, str]) -> StructType:
 
 
 def reader(options: Mapping[str, str]) -> DataSourceReader:
-    """Make the reader of that table."""
+    """Make the reader of the table that the options name."""
     given = SparkOptions(options, OPTIONS)
     text = given.text("storageOptions")
     try:

@@ -1,6 +1,6 @@
-"""Where a lake's files are: a folder, or an object store that deltalake knows.
+"""The place of a lake's files: a folder, or an object store that deltalake supports.
 
-A LakeStore holds two texts and travels to executors. This module imports without pyarrow and deltalake.
+A LakeStore is plain data that travels to executors. Importing this module loads neither pyarrow nor deltalake.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-#: Escape codes of terminals, and other control characters but white space.
+#: Escape codes of terminals, and other control characters except white space.
 _CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0e-\x1f\x7f-\x9f]")
 _FULL = (ENOSPC, EDQUOT, EFBIG)
 
@@ -38,7 +38,7 @@ class LakeStore:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a folder of this machine."""
+        """Whether it is a folder on this machine."""
         return "://" not in self.uri
 
     def below(self, name: str) -> LakeStore:
@@ -80,7 +80,7 @@ def _remote(store: LakeStore) -> FileSystem:
 
 
 class _Bytes:
-    """A stream for deltalake that accepts pyarrow's buffers, because deltalake's accepts only bytes."""
+    """A stream for deltalake that also accepts pyarrow's buffers, because deltalake's own stream accepts only bytes."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
@@ -119,8 +119,8 @@ def lake_errors(store: LakeStore, became: str = "") -> Iterator[None]:
     """Raise OSError and deltalake's errors as LakeError, with the lake's address.
 
     Args:
-        became: What the error message says about the batch. If empty, an error for a full disk says
-            'this batch was not committed'.
+        became: Outcome of the batch, for the error message. If empty, an error for a full disk says 'this batch was not
+            committed'.
     """
     from deltalake.exceptions import DeltaError
 
@@ -140,9 +140,9 @@ def _described(store: LakeStore, error: Exception, became: str) -> str:
 
 
 def is_disk_full(error: Exception) -> bool:
-    """Return whether a write failed because the disk or a quota is full, or the file too large.
+    """Return whether a write failed because the disk or a quota is full, or the file is too large.
 
-    Errors of deltalake and pyarrow often have the number in their text alone.
+    Errors of deltalake and pyarrow often have the error number only in their text.
     """
     text = str(error).lower()
     in_text = any(f"os error {number}" in text or f"errno {number}]" in text for number in _FULL)

@@ -24,7 +24,7 @@ from jobq.pipeline.schema import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Column of the view -> the column that is stored instead: a distance.
+#: Columns of the view `events` that are stored as a distance from `finished_at`, each with its stored column.
 DISTANCES = {
     "enqueued_at": Column("total_ms", "int64", "finished_at - enqueued_at; null if unknown."),
     "entry_at": Column("entry_ms", "int64", "Time of the entry's id - finished_at."),
@@ -137,7 +137,7 @@ def sourced(source: str, name: str) -> str:
 
 
 def parted(name: str) -> tuple[str, str]:
-    """Return the source of a name in the lake, '' without one, and the name on its server."""
+    """Split a name in the lake into its source, '' if it has none, and the name on its server."""
     source, brace, rest = name[1:].partition("}") if name.startswith("{") else ("", "", "")
     return (source, rest) if brace else ("", name)
 
@@ -233,7 +233,7 @@ def to_lake(batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=EVENTS.schema())
 
 
-#: Column of the view -> the stored columns that it is computed from.
+#: Computed columns of the view `events`, each with the stored columns that it is computed from.
 _MADE_OF = {
     "flow": ("mid",), "step": ("mid",),
     "enqueued_at": ("finished_at", "total_ms"), "started_at": ("finished_at", "run_us"),
@@ -248,10 +248,10 @@ def stored_for(names: Iterable[str]) -> list[str]:
 
 
 def from_lake(table: pa.Table, names: Iterable[str] = ()) -> pa.Table:
-    """Convert stored rows to the columns of the view `events`, and `dt` if they have it.
+    """Convert stored rows to the columns of the view `events`, and `dt` if the rows have it.
 
     Args:
-        names: Columns to return; None returns all.
+        names: Columns to return; by default all.
     """
     import pyarrow as pa
 

@@ -1,7 +1,7 @@
-"""Which rows stay out of the lake because they were erased: salted hashes, never the names themselves.
+"""Tombstones of erased rows, which stay out of the lake: salted hashes, never the names themselves.
 
-The table `erased` has one row for each erased message, topic message and entry of the quarantine. A `TombstoneFiles`
-travels to executors; they read the hashes once per process.
+The table `erased` has a row for each erased message, topic message and entry of the quarantine. A `TombstoneFiles`
+travels to executors, which read the hashes once per process.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from jobq.pipeline.lake.tables import (
     sourced,
 )
 
-#: Names of rows in each table: the kind of tombstone, the column with the queue or topic, and the columns of the
-#: name.
+#: The name of a row, by table: the kind of tombstone, the column with the queue or topic, and the columns of the name.
 NAMED = {
     EVENTS.name: ("mid", "queue", ("mid",)),
     JOB_RUNS.name: ("mid", "queue", ("mid",)),
@@ -39,18 +38,18 @@ NAMED = {
     TOPICS.name: ("message", "topic", ("index", "at")),
     QUARANTINE.name: ("entry", "queue", ("entry_id",)),
 }
-#: Columns of the audit log that may contain message ids, and their replacement.
+#: Columns of the audit log that may contain message ids, and the text that replaces erased ids.
 AUDIT_TEXTS = ("filter", "note")
 REDACTED = "[erased]"
 #: Parts of such a text that may be a message id: a quoted value, or a word.
 _NAMES = re.compile(r'"(?:\\.|[^"\\])*"|[^\s"/,;()\[\]{}]+')
-#: Words of an entry that may be message ids. Ids may have other characters; so a record's fields are also compared
-#: completely.
+#: Words of an entry that may be message ids. Ids may have other characters, so each field of a record is also compared
+#: as a whole.
 _WORDS = re.compile(rb"[\w~:.@+-]+")
 
 
 class TombstoneFiles(NamedTuple):
-    """The files of the table `erased`. Plain data that travels."""
+    """The files of the table `erased`, as plain data that travels to executors."""
 
     store: LakeStore
     paths: tuple[str, ...]
@@ -83,11 +82,11 @@ class Tombstones:
     """The hashes in memory.
 
     Attributes:
-        begun: Conditions of each unfinished erasure, by its id.
+        begun: Note of each unfinished erasure, by its id.
     """
 
     def __init__(self, tables: Iterable[pa.Table]) -> None:
-        #: Salt -> hash -> queues; None among them: in every queue.
+        #: Queues by salt and hash. None among the queues means every queue.
         self._queues: dict[bytes, dict[bytes, set[str | None]]] = {}
         self.begun: dict[str, str] = {}
         self.salt = b""
@@ -106,14 +105,14 @@ class Tombstones:
             self.begun.pop(one, None)
 
     def load(self) -> Tombstones:
-        """Return itself, for the same interface as files of tombstones."""
+        """Return these tombstones, as `TombstoneFiles.load` does."""
         return self
 
     def __len__(self) -> int:
         return sum(len(hashes) for hashes in self._queues.values())
 
     def queues(self, kind: str, name: str) -> set[str | None]:
-        """Return the queues in which the name is erased; None among them: in every queue."""
+        """Return the queues in which the name is erased. None among them means every queue."""
         found: set[str | None] = set()
         for salt, hashes in self._queues.items():
             found |= hashes.get(hash_of(salt, kind, name), set())
@@ -124,7 +123,7 @@ class Tombstones:
         return not {None, queue}.isdisjoint(self.queues(kind, name))
 
     def mask(self, table: str, rows: pa.Table) -> Any:
-        """Return of each row of a table whether it is erased, or names what is; None if no row is or does."""
+        """Return a mask of erased rows and rows with an erased mid; None if there are no such rows."""
         if table == AUDIT.name:
             found = pa.array([self._redacted(row) != row for row in rows.to_pylist()], pa.bool_())
             return found if pc.any(found).as_py() else None
@@ -136,7 +135,7 @@ class Tombstones:
         return found if found is not None and pc.any(found).as_py() else None
 
     def kept(self, table: str, rows: pa.Table) -> pa.Table:
-        """Return the rows that aren't erased; entries of the audit log without the mids that are."""
+        """Return the rows that aren't erased. In the audit log, all entries stay, without erased mids."""
         if table == AUDIT.name:
             return pa.Table.from_pylist(
                 [self._redacted(row) for row in rows.to_pylist()], rows.schema
@@ -145,7 +144,7 @@ class Tombstones:
         return rows if mask is None else rows.filter(pc.invert(mask))
 
     def is_named_in(self, queue: str, content: bytes | None) -> bool:
-        """Return whether bytes of an entry have the mid of an erased message."""
+        """Return whether an entry's bytes contain the mid of an erased message."""
         words = {*(content or b"").split(b"\x1f"), *_WORDS.findall(content or b"")}
         return any(self.has("mid", queue, word.decode("utf-8", "replace")) for word in words)
 
@@ -196,7 +195,10 @@ class Tombstones:
 
 
 def _mids_of(word: str) -> Iterator[tuple[str, str]]:
-    """Yield possible message ids in a word, after their prefix: the whole word, and the part after each colon."""
+    """Yield each possible message id in a word, after the text before it.
+
+    Possible ids are the whole word, and the part after each colon.
+    """
     for text in (
         word,
         word.rstrip(".:!?'"),
@@ -211,7 +213,7 @@ def _mids_of(word: str) -> Iterator[tuple[str, str]]:
 
 
 def names_of_rows(table: str, rows: pa.Table) -> Any:
-    """Return the name of each row, as its tombstone has it."""
+    """Return the name of each row, as tombstones hash it."""
     columns: list[Any] = [_text(rows[name]) for name in NAMED[table][2]]
     return columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, "@")
 

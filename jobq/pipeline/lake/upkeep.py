@@ -1,4 +1,4 @@
-"""Upkeep: compact the files of many batches, delete unused files, drop old days, set marks."""
+"""Compact the files of many batches, delete unused files, drop old days, and set marks."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from deltalake.transaction import RemoveAction
 
 TARGET = 128 * 1024 * 1024
-#: A group of files has about so many rows at most: it is sorted in the memory of one process.
+#: Approximate maximum number of rows in a group of files, which one process sorts in memory.
 GROUP_ROWS = 2_000_000
-#: A compact file of less than this part of a full one is compacted again, with others.
+#: A compact file smaller than a full file divided by this number is compacted again, with other files.
 SMALL = 4
-#: Tables whose files are replaced day by day by their refresh.
+#: Tables whose own refresh replaces their files.
 _REFRESHED = (JOB_RUNS.name, ROLLUP.name)
-#: The least age for vacuum in a bucket: a younger file may still be in the making.
+#: Minimum age for vacuum in a bucket, because an ingest may still be writing a younger file.
 MIN_S = 3600.0
 
 
@@ -90,11 +90,13 @@ def compact(
     on_compacted: Callable[[Compacted], None] = lambda one: None, enough: Callable[[], bool] = lambda: False,
     alone: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[Compacted]:  # fmt: skip
-    """Sort and join the files of every day that isn't compact, some files at a time; one commit for each group.
+    """Sort and join the files of every day that isn't compact. Each group of files has its own commit.
 
     Args:
-        alone: A context entered for a few groups, one for each core, such as a RepeatedLock. Compaction stops between
-            them if `enough()`. Memory holds one group of about `target` bytes or GROUP_ROWS rows on each core.
+        target: Approximate bytes of a new file.
+        alone: Returns a context, such as a RepeatedLock, for a few groups: one per core. Between two contexts,
+            compaction stops if `enough()`. Each core has one group in memory, of about `target` bytes or GROUP_ROWS
+            rows.
     """
     compaction = _Compaction(lake, engine or Engine("local"), target)
     done: list[Compacted] = []
@@ -110,7 +112,7 @@ class FileGroup(NamedTuple):
     """Files of one day that a task sorts and joins.
 
     Attributes:
-        per_file: Number of rows of a new file.
+        per_file: Maximum number of rows in a new file.
     """
 
     table: str
@@ -120,10 +122,10 @@ class FileGroup(NamedTuple):
 
 
 class WrittenFiles(NamedTuple):
-    """New files.
+    """The new files of a group.
 
     Attributes:
-        failed: Class and message of the error; then the files are empty.
+        failed: Class and message of the error, if there was one; then there are no files.
     """
 
     files: tuple[DataFile, ...] = ()
@@ -131,7 +133,7 @@ class WrittenFiles(NamedTuple):
 
 
 def rewritten(group: FileGroup) -> WrittenFiles:
-    """Write the rows of a group, sorted, into new files. Errors of jobq are in the result."""
+    """Write the rows of a group, in the table's order, into new files. The result contains errors of jobq."""
     table, written = TABLES[group.table], list[DataFile]()
     try:
         with gc_off():
@@ -147,10 +149,10 @@ def rewritten(group: FileGroup) -> WrittenFiles:
 
 
 def _sorted_places(rows: pa.Table, table: LakeTable) -> pa.Array[Any]:
-    """Return the places of the rows in the table's order.
+    """Return the indices of the rows in the table's order.
 
-    An event without a job gets the job of another event of its message. So the same mid comes again within one page
-    of the file, and is compressed: half of a file's bytes are mids.
+    To sort, an event without a job gets the job of another event of its message. This puts equal mids on the same page
+    of the file, which compresses them. Mids are half of a file's bytes.
     """
     keys: dict[str, Any] = {name: rows[name] for name in table.sort}
     if table is EVENTS:
@@ -169,7 +171,10 @@ class _Compaction:
     def table(
         self, table: LakeTable, enough: Callable[[], bool], alone: Callable[[], AbstractContextManager[None]]
     ) -> Iterator[Compacted]:  # fmt: skip
-        """Yield each day once all its groups are compact. Groups that others have changed are planned again."""
+        """Compact a table. Yield each day once all its groups are compact.
+
+        Groups whose files other processes have changed are planned again.
+        """
         for _ in range(OVERTAKEN):
             groups = self._groups(table, live_files(self._lake.table(table.name)))
             rows = sum(file.rows for group in groups for file in group.files)
@@ -226,7 +231,7 @@ class _Compaction:
     def _some(
         self, table: LakeTable, groups: Sequence[FileGroup], rows: int
     ) -> Iterator[Compacted]:
-        """Rewrite and commit groups; without rows where another process has changed the files of one."""
+        """Rewrite and commit groups. A group whose files another process has changed gives a result without rows."""
         delta = self._lake.made(table.name)
         there = {file.path for file in live_files(delta)}
         todo = [group for group in groups if there.issuperset(file.path for file in group.files)]
@@ -271,7 +276,7 @@ def _nothing_of(group: FileGroup) -> Compacted:
 def vacuum(lake: Lake, older_s: float) -> dict[str, int]:
     """Delete files that no version younger than `older_s` names; return their number by table.
 
-    deltalake takes whole hours; `older_s` is rounded up.
+    deltalake accepts only whole hours, so `older_s` is rounded up.
     """
     if not lake.store.is_local and older_s < MIN_S:
         raise ConfigError(
@@ -307,10 +312,10 @@ def expire(
     lake: Lake, older_s: float, names: Iterable[str] = ("events",), *, now: datetime | None = None,
     first: Callable[[str], object] = lambda before: None,
 ) -> list[Expired]:  # fmt: skip
-    """Drop the days that are completely older. The next vacuum deletes their files. Rollups stay.
+    """Drop the days that are completely older than `older_s`. A later vacuum deletes their files. Rollups stay.
 
     Args:
-        first: Called with the first day that stays, before events are dropped. If it raises, nothing is dropped.
+        first: Called with the first day that stays, before events are dropped. If it raises, no events are dropped.
     """
     now = now or datetime.now(UTC)
     # Days before 1970 don't exist.
@@ -336,7 +341,7 @@ def _expired(
         done = Expired(name, len(files_by_day(files)), sum(file.rows for file in files), before)
         if delta is None or not files:
             return done
-        # Later files aren't among the dropped files.
+        # Files added after this listing aren't dropped.
         first(before)
         try:
             commit_files(lake, name, delta, removal(files), drop=Drop(done.rows, before))
@@ -348,7 +353,7 @@ def _expired(
 
 
 def mark(lake: Lake, name: str, at: datetime | None = None) -> datetime:
-    """Record that `name` happened, now or at a time; return that time."""
+    """Record that `name` happened at a time, by default now; return that time."""
     if not name.strip() or len(name) > 200 or not name.isprintable():
         raise ConfigError(f"mark {name!r} is invalid; use 1 to 200 printable characters")
     at = at or datetime.now(UTC)
@@ -359,7 +364,7 @@ def mark(lake: Lake, name: str, at: datetime | None = None) -> datetime:
 
 
 def marks(lake: Lake) -> list[tuple[str, datetime]]:
-    """Return all marks, oldest first. Of a repeated name, reports take the newest."""
+    """Return all marks, oldest first. If a name is repeated, reports use its latest mark."""
     rows = [
         (row["name"], row["at"].astimezone(UTC))
         for found in stored_rows(lake, MARKS)

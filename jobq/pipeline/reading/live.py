@@ -1,7 +1,7 @@
-"""Read the current state of queues as Arrow batches: live messages, counts, dead messages.
+"""Read the current state of queues as Arrow batches: live messages, counts and dead messages.
 
-Every action reads live messages again, page by page. Counts are from the time of planning. Dead messages are the
-messages dead at that time and not purged or revived since.
+Every action reads live messages again, page by page. Counts are from the time of planning. Dead messages are
+read if they were dead at that time, and weren't purged or revived since.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SEP = b"\x1f"
 
 
 class QueueRows(NamedTuple):
-    """One queue's live messages, or its dead ones that died from `since` to `upto`, epoch ms.
+    """One queue's live messages, or its dead messages with times of death from `since` to `upto`, epoch ms.
 
     Attributes:
         rows: Approximate number of rows.
@@ -54,7 +54,7 @@ _head = msgspec.json.Decoder(_Head).decode
 
 
 def head(content: bytes) -> tuple[str | None, int | None]:
-    """Return job and enqueued_at of a call; None for an encrypted call or other content."""
+    """Return a call's job and enqueue time, epoch ms; None for an encrypted call or other content."""
     content = unverified(content)
     try:
         found = _head(content)
@@ -92,7 +92,7 @@ def message_parts(client: Client, names: Sequence[str]) -> list[QueueRows]:
 
 
 def dead_parts(client: Client, request: ReadRequest, names: Sequence[str]) -> list[QueueRows]:
-    """Return the queues with dead messages, up to the latest death now."""
+    """Return the queues with dead messages, each up to its latest death now."""
     shelves = []
     for name in names:
         # A later time is impossible: jobq never wrote it.
@@ -117,7 +117,10 @@ def newest_death(client: Client, queue: str, upto: int) -> int | None:
 def newest_deaths(
     client: Client, queues: Sequence[str], upto: int
 ) -> Iterator[int | JobqError | None]:
-    """Yield what `newest_death` returns for each queue, or its error. A round trip is some hundred queues."""
+    """Yield each queue's newest death, as `newest_death` returns it, or its error.
+
+    A round trip reads some hundred queues.
+    """
     for first in range(0, len(queues), offsets.TOGETHER):
         streams = [_dead_key(client, queue) for queue in queues[first : first + offsets.TOGETHER]]
         asked = [
@@ -132,7 +135,7 @@ def newest_deaths(
 
 
 def dead_counts(client: Client, spans: Mapping[str, tuple[int, int]]) -> Iterator[int]:
-    """Yield how many of each queue died in its span, both ends included; 0 where that can't be read."""
+    """Yield the number of deaths in each queue's span, both ends included; 0 if it can't be read."""
     left = iter(spans.items())
     while some := list(islice(left, offsets.TOGETHER)):
         asked = [
@@ -144,7 +147,10 @@ def dead_counts(client: Client, spans: Mapping[str, tuple[int, int]]) -> Iterato
 
 
 def cut_dead(client: Client, one: QueueRows, size: int) -> Iterator[QueueRows]:
-    """Divide the dead of a queue into spans of about `size` rows; all that died in one ms are in the same span."""
+    """Divide a queue's dead messages into spans of about `size` rows.
+
+    Deaths in the same ms are in the same span.
+    """
     key = _dead_key(client, one.name)
     while one.rows > size:
         words = (one.since, one.upto, "BYSCORE", "LIMIT", size, 1, "WITHSCORES")
@@ -171,7 +177,7 @@ def message_batches(
     whole = "1" if request.wants("content", "job", "enqueued_at") else ""
     seen: set[bytes] = set()
     cursor: bytes | str = "0"
-    # With contents, pages of about 256 KiB: estimated from the page before.
+    # Pages with contents have about 256 KiB, estimated from the previous page.
     count = FIRST_PAGE if whole else PAGE
     while True:
         cursor, *lists = script.run(
@@ -223,7 +229,7 @@ def _dead_row(queue: str, dead_id: bytes, died_at: bytes, stored: bytes) -> dict
 
 
 def _number(text: bytes) -> int:
-    """Return the number; 0 for bytes that jobq never wrote."""
+    """Return the bytes as a number; 0 for bytes that jobq never wrote."""
     return int(text) if text.isdigit() and len(text) < 10 else 0
 
 

@@ -1,4 +1,4 @@
-"""Ranges of event streams and topics that a read covers, and how they are divided into partitions.
+"""Plan the ranges of event streams and topics that a read covers, and divide them into partitions.
 
 The bounds are fixed when the read is planned, so that every action on one DataFrame has the same entries.
 """
@@ -18,7 +18,7 @@ from jobq.pipeline.reading.request import ReadRequest
 from jobq.queue.directory import queue_names
 from jobq.topics.calls import TopicCalls, topic_names
 
-#: Rows of a partition by default, about. Each partition costs PySpark 40 ms.
+#: Approximate number of rows per partition by default. Each partition costs PySpark 40 ms.
 ROWS_PER_PART = 500_000
 MAX_PARTS = 32
 UNKNOWN = -1
@@ -33,11 +33,12 @@ Piece = TypeVar("Piece", bound=_Sized)
 
 
 class ReadRange(NamedTuple):
-    """Entries of one queue or topic after the id `after` up to and with `upto`.
+    """Entries of one queue or topic after the id `after`, up to and including `upto`.
 
     Attributes:
         expected: Number of entries; UNKNOWN if the range was cut by time.
-        anchor: For such a range, the entry before the first entry, or the first entry if there is none before.
+        anchor: If the range was cut by time, the id of the entry before its first entry. If the stream has no entry
+            before, it is the id of the first entry.
         dropped: Number of the stream's entries trimmed before planning.
         rows: Estimated number of rows, for dividing the work.
     """
@@ -60,7 +61,7 @@ def tail_of(client: Client, view: str, name: str) -> LogTail:
 
 
 def tails_of(client: Client, view: str, names: Sequence[str]) -> dict[str, LogTail]:
-    """Return the tails of queues or topics by name. A round trip is some hundred of them."""
+    """Return the tails of queues or topics by name. A round trip reads some hundred tails."""
     streams = [offsets.events_key(client.namespace, name) for name in names]
     tails = (
         offsets.topic_tails(client, names)
@@ -97,9 +98,9 @@ def _has_stream(client: Client, request: ReadRequest, name: str) -> bool:
 
 
 def planned(client: Client, request: ReadRequest) -> tuple[list[ReadRange], dict[str, int]]:
-    """Return the ranges that the request covers now, and by name how many entries were trimmed before.
+    """Return the ranges that the request covers now, and the number of entries already trimmed from them, by name.
 
-    The latter is known only if the request's offsets have numbers.
+    The number is known only if the request's offsets have numbers.
     """
     tails = tails_of(client, request.view, chosen(client, request))
     starts = bounds(client, request, tails, request.starting, request.since_ms)
@@ -140,7 +141,10 @@ def bounds(
     text: str,
     at_ms: int | None = None,
 ) -> dict[str, LogOffset]:
-    """Return offsets by name for an option: earliest, latest, JSON, or a time. n is -1 if it isn't known."""
+    """Return the offsets that an option's text means, by name. The text is earliest, latest, JSON, or a time.
+
+    An offset's `n` is UNKNOWN if it isn't known.
+    """
     word = text.lower()
     if at_ms is None and word in ("earliest", "latest"):
         return {
@@ -154,7 +158,7 @@ def bounds(
 
 
 def place_at(client: Client, view: str, name: str, at_ms: int) -> LogOffset:
-    """Return the offset before the first entry of that time or later."""
+    """Return the offset before the first entry with that time or a later time."""
     if view == "topic":
         index = int(TopicCalls(name, client).run("find", {"time": at_ms})[0]) - 1
         return LogOffset(str(index), index)
@@ -189,7 +193,7 @@ def _one(name: str, value: Any, now: LogTail) -> LogOffset:
 def divided(
     client: Client, stretches: Iterable[ReadRange], count: int = 0
 ) -> list[tuple[ReadRange, ...]]:
-    """Divide ranges into about equal partitions: `count` of them, 0: as many as needed."""
+    """Divide ranges into up to `count` partitions of about equal size; 0 chooses the number."""
     todo = list(stretches)
     total = sum(stretch.rows for stretch in todo)
     # A power of two suits most numbers of cores.

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 class JobqReader(DataSourceReader):
-    """Reads a request. It doesn't accept filters from Spark, because 4.3 would apply them to other reads as well."""
+    """Reads a request. It accepts no filters from Spark, because Spark 4.3 would also apply them to other reads."""
 
     def __init__(self, request: ReadRequest) -> None:
         self.request = request
 
     @told_without_traceback()
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan what there is now. Every action on the DataFrame reads this and nothing newer."""
+        """Plan partitions of the current entries. Later entries aren't read, except later live messages."""
         with self.request.connected() as client:
             return [
                 InputPartition(value) for value in _PLANS[self.request.view](self.request, client)
@@ -98,9 +98,9 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, request: ReadRequest) -> None:
         self.request = request
         self._client: Client | None = None
-        #: The tails when an AvailableNow query began: it ends there.
+        #: The tails when an AvailableNow query began, at which it ends.
         self._frozen: dict[str, LogTail] | None = None
-        #: Where queues reach `until`. To count the entries before it takes a while.
+        #: Offsets at which queues reach `until`; they are kept, because counting the entries before takes a while.
         self._ends: dict[str, LogOffset] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of maxRowsPerTrigger."""
+        """Return the limit that maxRowsPerTrigger sets."""
         return ReadMaxRows(self.request.max_rows) if self.request.max_rows else ReadAllAvailable()
 
     @told_without_traceback()
@@ -157,7 +157,10 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @told_without_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Plan what is between two offsets. Raises DataLossError if some of it was trimmed already."""
+        """Plan partitions for the entries between two offsets.
+
+        Raises DataLossError if some of them were already trimmed, unless the options allow losses.
+        """
         begun, ended = offsets.from_plain(start), offsets.from_plain(end)
         changed = [name for name, upto in ended.items() if begun.get(name) != upto]
         tails = ranges.tails_of(self._connected(), self.request.view, changed)
@@ -178,7 +181,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @told_without_traceback()
     def commit(self, end: dict[str, Any]) -> None:
-        """With trimOnCommit: trim the entries that no later batch reads."""
+        """With trimOnCommit, trim the entries that no later batch reads."""
         if self.request.trims:
             client = self._connected()
             for name, place in offsets.from_plain(end).items():
@@ -205,7 +208,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: now for name, now in tails.items() if now.n or name in places}
 
     def _numbered(self, now: LogTail, place: LogOffset) -> LogOffset:
-        """Return the offset with its number; count it if only an id was given."""
+        """Return the offset with its number, which is counted if only an id was given."""
         if place.n != ranges.UNKNOWN:
             return place
         if offsets.parsed_id(place.id) <= offsets.parsed_id(now.oldest.id):
@@ -214,7 +217,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return LogOffset(place.id, counted.n)
 
     def _cut(self, range_: LogRange) -> LogOffset:
-        """Return the offset at which a range ends by its limit."""
+        """Return the offset at which a range's limit ends it."""
         if self.request.view == "topic":
             now = ranges.tail_of(self._connected(), "topic", range_.queue)
             index = min(range_.end.n, max(range_.start.n, now.dropped) + range_.limit)
@@ -222,11 +225,11 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         place = offsets.counted_offset(
             self._connected(), range_.key, range_.start, range_.upto, range_.limit
         )
-        # Without progress all of it was trimmed; partitions() raises that.
+        # Without progress, all of the range was trimmed; partitions() raises the error.
         return place if place.n > range_.start.n else range_.end
 
     def _begin(self, name: str, now: LogTail) -> LogOffset:
-        """Return the offset at which a queue begins that wasn't there when the query began."""
+        """Return the offset at which to begin a queue that didn't exist when the query began."""
         if self.request.since_ms is None:
             return LogOffset()
         place = ranges.place_at(self._connected(), self.request.view, name, self.request.since_ms)
@@ -242,7 +245,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if offsets.parsed_id(now.id) <= offsets.parsed_id(last.id):
             return now
         if offsets.parsed_id(place.id) >= offsets.parsed_id(last.id):
-            # Whatever became of the stream since then: nothing more of it is read.
+            # The query has reached `until`, so nothing more is read from the stream, even if it was recreated.
             return LogTail(now.key, place.id, place.n, 0, place.id)
         if last.n == ranges.UNKNOWN and name not in self._ends:
             start = max(place, now.oldest, key=lambda one: offsets.parsed_id(one.id))

@@ -1,4 +1,4 @@
-"""The options of a read, checked on the driver, in a form that travels to executors."""
+"""Check the options of a read on the driver, and put them into a form that travels to executors."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ STREAM: dict[str, tuple[str, ...]] = {
     "events": (*_BASIC, "queues", *_SPAN, *_OFFSETS, "maxRowsPerTrigger", "trimOnCommit", "mode"),
     "topic": (*_BASIC, "topics", *_SPAN, *_OFFSETS, "maxRowsPerTrigger"),
 }
-#: Columns that are read only when named: often most of the bytes.
+#: Columns that are read only if they are named, because they are often most of the bytes.
 _ON_DEMAND = {"messages": ("content",)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRequest:
-    """A read.
+    """The checked options of a read.
 
     Attributes:
-        names: Queues or topics, (): all.
+        names: Queues or topics to read; empty reads all.
         strict: Raise DataLossError instead of logging the loss.
     """
 
@@ -68,7 +68,7 @@ class ReadRequest:
         return arrow_schema(self.columns)
 
     def wants(self, *names: str) -> bool:
-        """Return whether one of these columns is read."""
+        """Return whether any of these columns is read."""
         return any(column.name in names for column in self.columns)
 
     @contextmanager
@@ -83,7 +83,7 @@ class ReadRequest:
 
 
 def view_of(given: Mapping[str, str], stream: bool = False) -> str:
-    """Return the view that is read. Raises ConfigError if it is unknown or can't be streamed."""
+    """Return the view to read. Raises ConfigError if it is unknown or can't be streamed."""
     text = next((value for name, value in given.items() if name.lower() == "view"), "events")
     view = text.strip().lower()
     if view not in VIEWS:
@@ -94,7 +94,7 @@ def view_of(given: Mapping[str, str], stream: bool = False) -> str:
 
 
 def columns_of(given: Mapping[str, str]) -> Columns:
-    """Return the named columns in their order, else all of the view."""
+    """Return the named columns in their order; without names, all columns of the view that are read by default."""
     view = view_of(given)
     every = [name for names in (*READ.values(), *STREAM.values()) for name in names]
     # Spark doesn't say yet whether it will read or stream: requested() checks that.
@@ -113,7 +113,7 @@ def columns_of(given: Mapping[str, str]) -> Columns:
 
 
 def _options(given: Mapping[str, str], view: str, stream: bool) -> SparkOptions:
-    """Return the options. Raises ConfigError for an option of another view, or of streams in a read."""
+    """Return the options. Raises ConfigError for an option of another view, or for a stream's option in a read."""
     here, there = (STREAM, READ) if stream else (READ, STREAM)
     known = {name.lower() for name in here[view]}
     for name in given:
@@ -131,7 +131,7 @@ def _options(given: Mapping[str, str], view: str, stream: bool) -> SparkOptions:
 
 
 def check_options(given: Mapping[str, str]) -> None:
-    """Raise ConfigError for options that neither a read nor a stream of the view takes, and for their values.
+    """Raise ConfigError for options that neither a read nor a stream of the view accepts, and for invalid values.
 
     Spark asks for the schema before it announces a read or a write.
     """
@@ -146,7 +146,7 @@ def check_options(given: Mapping[str, str]) -> None:
 def requested(
     given: Mapping[str, str], columns: Columns | None = None, stream: bool = False
 ) -> ReadRequest:
-    """Make the request from options.
+    """Make a read request from options.
 
     Args:
         columns: Columns of the user's schema, if there is one.
@@ -185,8 +185,9 @@ def _values(
 
 
 def _settings(options: SparkOptions) -> ServerSettings:
-    """Return the server's settings, resolved here, because executors have neither the driver's environment nor its
-    files.
+    """Return the server's settings, resolved on the driver.
+
+    Executors have neither the driver's environment nor its files.
     """
 
     settings = replace(options.server(), codec=None)

@@ -1,4 +1,4 @@
-"""Events and topics as Arrow batches, and entries that retention dropped before they were read."""
+"""Read events and topics as Arrow batches, and detect entries dropped before they were read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("jobq.pipeline")
 
 
 def planned_parts(request: ReadRequest, client: Client) -> list[tuple[ReadRange, ...]]:
-    """Plan what there is of events or topics now, in partitions."""
+    """Divide the current entries of events or topics into partitions."""
     stretches, gone = ranges.planned(client, request)
     for name, lost in gone.items():
         report_loss(request, name, lost)
@@ -37,7 +37,10 @@ def planned_parts(request: ReadRequest, client: Client) -> list[tuple[ReadRange,
 def event_batches(
     request: ReadRequest, range_: ReadRange, client: Client
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the events of a range. Raises DataLossError or BadRecordError, unless the options allow losses."""
+    """Yield the events of a range.
+
+    Raises DataLossError for lost entries and BadRecordError for bad entries, unless the options allow them.
+    """
     names = [column.name for column in request.columns]
     pages = _Pages(request, client, range_)
     for entries in pages.chunks():
@@ -53,10 +56,10 @@ def event_batches(
 
 
 class _Pages:
-    """Read a range, and detect entries trimmed before they were read.
+    """Reads a range, and detects entries trimmed before they were read.
 
-    If the number of entries is known, the loss is the difference. Else each page begins with an entry already read:
-    if the server still has it, later entries weren't trimmed. Once it is gone, the loss is the number of entries
+    If the number of entries is known, the loss is the difference. Otherwise each page begins with an entry already
+    read: if the server still has it, later entries weren't trimmed. Once it is gone, the loss is the number of entries
     trimmed since planning.
     """
 
@@ -96,21 +99,21 @@ class _Pages:
         return page
 
     def lost(self) -> int:
-        """Return how many entries are missing, once all were read."""
+        """Return the number of missing entries, after all chunks were read."""
         if self._one.expected == UNKNOWN:
             return self._dropped
         return max(0, self._one.expected - self._read)
 
 
 def report_loss(request: ReadRequest, name: str, lost: int) -> None:
-    """Raise or log that entries were trimmed before they were read."""
+    """Raise or log an error if entries were trimmed before they were read."""
     if not lost:
         return
     _tell(request, _loss(request.view, name, lost))
 
 
 def report_remade(request: ReadRequest, name: str) -> None:
-    """Raise or log that the stream was deleted or recreated."""
+    """Raise or log an error because the stream was deleted or recreated."""
     _tell(
         request,
         f"{request.view} of {name!r}: the stream was deleted or recreated, and the number of lost entries "
@@ -172,7 +175,7 @@ def _bytes(bad_entry: BadEntry) -> bytes:
 
 
 def _shells(name: str, bad: list[BadEntry]) -> pa.RecordBatch:
-    """Return rows with nothing but the entry's id."""
+    """Return a row for each entry, with only its queue and id."""
     rows: list[dict[str, Any]] = []
     for one in bad:
         ms, seq = offsets.parsed_id(one.id.decode())
@@ -204,7 +207,10 @@ def topic_batches(
 
 
 def kept_pages(binding: TopicCalls, following: int, upto: int) -> Iterator[tuple[list[Any], int]]:
-    """Yield pages of a topic's log with 0; or an empty page with the number of messages that retention dropped."""
+    """Yield pages of a topic's log, each with the number of messages that retention dropped.
+
+    Dropped messages come with an empty page; for other pages the number is 0.
+    """
     while following <= upto:
         try:
             for page in pages(binding, following, upto, True):
@@ -212,7 +218,7 @@ def kept_pages(binding: TopicCalls, following: int, upto: int) -> Iterator[tuple
                 yield page, 0
             return
         except OutOfRangeError as error:
-            # Gaps of a compaction aren't losses: these were dropped by retention.
+            # Retention dropped these messages. Gaps left by a compaction aren't losses.
             first = min(max(error.first, error.position + 1), upto + 1)
             yield [], first - error.position
             following = first

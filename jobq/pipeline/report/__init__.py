@@ -1,1 +1,1 @@
-"""Reports on the history of jobs: one SQL file each over the view `events`, shown as table, JSON, CSV or a page."""
+"""Reports on the history of jobs, shown as a table, JSON, CSV or a page. Each is an SQL file over the view `events`."""

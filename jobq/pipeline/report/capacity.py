@@ -1,8 +1,8 @@
-"""How many workers meet a wait target: simulations of the recorded hour on executors, and a formula.
+"""Compute how many workers meet a wait target, by simulating the busiest recorded hour and by a formula.
 
 The simulation serves the recorded arrivals first come first served, with their recorded run times. So bursts, daily
-waves and long tails count. A free worker takes from the queues by weight, as `jobq worker --queues high:6,low` does: a
-smooth weighted round robin among the queues that have messages.
+waves and long tails count. A free worker chooses among the queues by weight, as `jobq worker --queues high:6,low` does:
+by a smooth weighted round robin among the queues that have messages.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ HOUR_US = 3_600_000_000
 
 
 class Trace(NamedTuple):
-    """Arrivals in order, µs.
+    """Recorded arrivals in order, with times in µs.
 
     Attributes:
         queue: Index of the queue.
-        counted: 1 within the measured hour. Other arrivals fill the queues.
+        counted: 1 for an arrival within the measured hour. Other arrivals only fill the queues.
     """
 
     queue: array[int]
@@ -44,7 +44,8 @@ class Waits(NamedTuple):
     """The waits of one simulated pool, µs.
 
     Attributes:
-        within, by_queue: Share of messages that started in time; None without messages.
+        within: Share of messages that started in time.
+        by_queue: The same share for each queue; None for a queue without messages.
     """
 
     mean: float
@@ -59,6 +60,7 @@ class Load(NamedTuple):
 
     Attributes:
         offered: Mean number of busy workers, by Little's law.
+        arrival_scv and run_scv: Squared coefficients of variation.
     """
 
     rate: float
@@ -90,7 +92,7 @@ def _many_queues(trace: Trace, workers: int, weights: Sequence[int]) -> array[in
     waiting: list[deque[int]] = [deque() for _ in weights]
     credit, following, held, now = [0] * len(weights), 0, 0, 0
     for _ in range(n):
-        # Time never goes back: a worker that was free before an arrival starts it at its arrival.
+        # A worker that was free before a message arrived starts the message when it arrives.
         now = max(now, free[0])
         if not held and following < n and trace.arrived[following] > now:
             now = trace.arrived[following]
@@ -105,7 +107,7 @@ def _many_queues(trace: Trace, workers: int, weights: Sequence[int]) -> array[in
 
 
 def _turn(waiting: Sequence[deque[int]], weights: Sequence[int], credit: list[int]) -> int:
-    """Return the next queue: the queue with the most credit that has messages."""
+    """Return the index of the next queue: the queue with messages that has the most credit."""
     best, total = -1, 0
     for i, queue in enumerate(waiting):
         if queue:
@@ -118,7 +120,7 @@ def _turn(waiting: Sequence[deque[int]], weights: Sequence[int], credit: list[in
 
 
 def simulate(trace: Trace, workers: int, weights: Sequence[int], target_us: int) -> Waits:
-    """Return the waits of the counted arrivals."""
+    """Simulate a pool, and return the waits of the counted arrivals."""
     found = waits(trace, workers, weights)
     judged = sorted(compress(found, trace.counted))
     all_of, late_of = [0] * trace.queues, [0] * trace.queues
@@ -133,7 +135,7 @@ def simulate(trace: Trace, workers: int, weights: Sequence[int], target_us: int)
 
 
 def load(trace: Trace, observed_us: int = HOUR_US) -> Load:
-    """Return rate and run time of the arrivals counted in that time, and their squared coefficients of variation."""
+    """Return the rate and the mean run time of the counted arrivals, with their variation."""
     arrived = list(compress(trace.arrived, trace.counted))
     runs = list(compress(trace.run, trace.counted))
     gaps = [b - a for a, b in pairwise(arrived)]
@@ -161,15 +163,15 @@ def formula_wait(load: Load, workers: int) -> float:
 
 Row = dict[str, Any]
 Try = tuple[str, int]
-#: The first counts to try: so many workers more than are busy on average.
+#: The first numbers of workers to try: the mean number of busy workers plus these.
 BEYOND = (0, 1, 2, 4, 8, 16, 32, 64)
 #: Number of counts to try together between the last failing and the first passing count.
 FINE = 6
-#: A pool that is busier has no reserve.
+#: A pool that is busy for a larger share of the time has no reserve.
 ROOM = 0.8
 
 
-#: Simulate each pool of the list on a trace, in this process or on executors: `SqlEngine.each`.
+#: Simulates each pool on a trace, in this process or on executors; see `SqlEngine.each`.
 Each = Callable[[Callable[[Trace, "Pool"], Waits], Trace, Sequence["Pool"]], list[Waits]]
 
 
@@ -201,10 +203,10 @@ def sized(each: Each, query: ReportQuery, rows: Sequence[Row]) -> tuple[list[Row
 
 
 def _observed(query: ReportQuery, rows: Sequence[Row], trace: Trace) -> int:
-    """Return the length of the part of the busiest hour that the counted arrivals are of."""
+    """Return how much of the busiest hour the counted arrivals cover, in µs."""
     observed: int = rows[0]["observed_us"]
     if len(rows) >= query.trace_rows:
-        # The limit cut off what arrived later.
+        # The limit cut off later arrivals.
         counted = list(compress(trace.arrived, trace.counted))
         observed = min(observed, counted[-1] - counted[0])
     return max(1, observed)
@@ -240,7 +242,10 @@ def searched(
     least: int,
     judged: Callable[[Iterable[Try]], dict[Try, Waits]],
 ) -> dict[Try, Waits]:
-    """Try a few counts, then counts between them until the least that holds is known."""
+    """Try a few numbers of workers, then numbers between them, until the smallest that meets the target is known.
+
+    If the query names numbers of workers, try only these.
+    """
     counts = query.workers or tuple(least + more for more in BEYOND)
     results = judged((name, count) for name in weights for count in counts)
     if query.workers:
@@ -251,7 +256,7 @@ def searched(
 
 
 def _between(query: ReportQuery, name: str, results: Mapping[Try, Waits]) -> range:
-    """Return the counts to try next: between the first that holds and the one below it."""
+    """Return the numbers to try next: between the first that meets the target and the number tried before it."""
     counts = sorted(count for weights, count in results if weights == name)
     holds = next((n for n in counts if _holds(query, results[name, n])), counts[0])
     fails = max((n for n in counts if n < holds), default=holds - 1)

@@ -1,6 +1,6 @@
-"""Compare a report with an earlier range's: match the rows, and compute the changes.
+"""Compare a report with the same report on an earlier range: match their rows, and compute the changes.
 
-A row of a time line belongs to the row with the same position in the other range.
+A row of a time line matches the row at the same position in the other range.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jobq.pipeline.report.query import ReportQuery, iso, moment
 from jobq.pipeline.report.registry import Report, ReportColumn
 from jobq.pipeline.report.run import EarlierRows, ReportResult
 
-#: Report -> the columns that say which rows belong together. The others compare ranges themselves, or simulate.
+#: Columns by which rows of both ranges are matched, by report. Other reports compare ranges themselves, or simulate.
 KEYS: Mapping[str, tuple[str, ...]] = {
     "errors": ("error", "fingerprint"), "dead": ("queue", "job", "error", "fingerprint"), "retries": ("queue", "job"),
     "slo": ("queue",), "queue-time": ("queue", "job"), "schedules": ("queue", "schedule"), "flows": ("flow", "step"),
@@ -33,7 +33,7 @@ _SHARE = ReportColumn("share", "", "share")
 
 
 def with_comparison(query: ReportQuery, text: str, now: datetime) -> ReportQuery:
-    """Return the query with the range that `text` names: `previous`, or `FROM..TO`."""
+    """Return the query with a range to compare with, which `text` names: `previous`, or `FROM..TO`."""
     if text == PREVIOUS:
         try:
             since = query.since - (query.until - query.since)
@@ -83,7 +83,7 @@ def _keyed(report: Report, query: ReportQuery) -> Callable[[Row], tuple[Any, ...
 
 
 def change(value: Any, before: Row | None, column: ReportColumn, query: ReportQuery) -> str:
-    """Say what a figure was in the earlier range, and how it changed: `1.1 s ↑ 9.1 %`, `new`, `= 3`."""
+    """Return a figure's value in the earlier range, and how it changed: `1.1 s ↑ 9.1 %`, `new`, `= 3`."""
     if before is None:
         return "new"
     was = before[column.name]
@@ -95,7 +95,7 @@ def change(value: Any, before: Row | None, column: ReportColumn, query: ReportQu
     if said == shown(value, column, query):
         return f"= {said}"
     arrow = "↑" if value > was else "↓"
-    # Of a share, or of nothing, a share says little.
+    # The relative change of a share, or from 0, says little.
     if column.unit == "share" or not was:
         return f"{said} {arrow}"
     return f"{said} {arrow} {shown(abs(value / was - 1), _SHARE, query)}"

@@ -1,12 +1,12 @@
-"""Run the statements of reports: in this process by DuckDB, or by Spark. Both run the same SQL.
+"""Run the statements of reports with DuckDB in this process, or with Spark. Both run the same SQL.
 
-A statement is written in the SQL that Spark and DuckDB share, and in a few words of jobq's: `sketch(column, k)`,
-`merged(column)`, `quantile(column, share)`, `critical_path(column)` and `latest(column, since, until)`. Their arguments
-are names of columns, or numbers. DuckDB knows these words, and functions that only Spark has, as macros. For Spark they
-are replaced in the text.
+A statement uses the SQL that Spark and DuckDB share, and a few words of jobq's: `sketch(column, k)`, `merged(column)`,
+`quantile(column, share)`, `critical_path(column)` and `latest(column, since, until)`. Their arguments are names of
+columns, or numbers. In DuckDB, macros define these words, and functions that only Spark has. For Spark, the words are
+replaced in the text.
 
-A sketch is the sorted list of all values where they fit in memory, so a quantile is exact. Spark's KLL sketches, for
-more rows, answer a little differently each time.
+In DuckDB, and in Spark for up to EXACT_ROWS events, a sketch is the sorted list of all values, so quantiles are exact.
+For more events, Spark's KLL sketches give slightly different answers each time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 Shared = TypeVar("Shared")
 Unit = TypeVar("Unit")
 Result = TypeVar("Result")
-#: The most events whose quantiles are exact.
+#: Maximum number of events for which Spark computes exact quantiles.
 EXACT_ROWS = 1_000_000
 
 
@@ -54,14 +54,14 @@ class SqlEngine(Protocol):
     def make(
         self, view: str, statement: str, args: Mapping[str, Any] | None = None, keep: bool = False
     ) -> None:
-        """Make a view of a statement, and replace one of that name.
+        """Make a view from a statement. It replaces a view of the same name.
 
         Args:
-            keep: Compute the view once.
+            keep: Compute the view only once.
         """
 
     def drop(self, *views: str) -> None:
-        """Remove views, and free what was kept."""
+        """Remove views, and free their kept rows."""
 
     def rows(self, statement: str, args: Mapping[str, Any] | None = None) -> list[Row]:
         """Return the rows of a statement; their times are in UTC."""
@@ -126,7 +126,7 @@ class SparkEngine:
 
 
 def as_spark(engine: SqlEngine) -> SparkEngine:
-    """Return the engine; raise PipelineError if it isn't Spark's, which alone reads rollups."""
+    """Return the engine; raise PipelineError if it isn't a SparkEngine, because only Spark reads rollups."""
     if isinstance(engine, SparkEngine):
         return engine
     raise PipelineError(
@@ -164,7 +164,7 @@ def for_spark(statement: str, exact: bool) -> str:
     return _WORD.sub(lambda word: words[word[1]].format(*word[2].split(", ")), statement)
 
 
-#: Functions that DuckDB doesn't have, or has with another meaning. Times have no zone here, and are UTC.
+#: Functions that DuckDB doesn't have, or that have another meaning there. Times have no zone here, and are UTC.
 _MACROS = (
     "pmod(a, b) AS ((a % b) + b) % b",
     "unix_micros(at_) AS epoch_us(at_)",
@@ -197,7 +197,8 @@ _MACROS = (
     "'path_': list_append(taken.path_, item.step)} ELSE taken END, "
     "{'at_': CAST(9007199254740991 AS BIGINT), 'path_': CAST([] AS VARCHAR[])}).path_)",
 )
-#: A comment; a parameter; a number's type; an operator; a column whose name DuckDB takes for a keyword.
+#: Patterns for a comment, a parameter, a number's type, an operator, and a column whose name DuckDB takes for a
+#: keyword.
 _SPELLED = (
     (re.compile(r"--.*|/\*.*?\*/"), ""),
     (re.compile(r"(?<![:\w]):(\w+)"), r"$\1"),
@@ -211,7 +212,7 @@ _SPELLED = (
 
 @cache
 def for_duckdb(statement: str) -> str:
-    """Return the statement as DuckDB spells it."""
+    """Return the statement in DuckDB's spelling."""
     for pattern, spelled in _SPELLED:
         statement = pattern.sub(spelled, statement)
     return statement
@@ -226,7 +227,11 @@ class LocalEngine:
     name: EngineName = "local"
 
     def __init__(self, lake: LakeStore | None = None) -> None:
-        """lake: whose files `open_files` may read."""
+        """Open a database in memory.
+
+        Args:
+            lake: The lake whose files `open_files` may read.
+        """
         self.exact = True
         self._database = _database(lake)
         self._opened: set[str] = set()
@@ -244,7 +249,7 @@ class LocalEngine:
     def open_files(
         self, view: str, store: LakeStore, table: LakeTable, paths: Sequence[str]
     ) -> None:
-        """Make a view of a table's files and `dt`. Each statement reads as much of them as it needs."""
+        """Make a view from a table's files, with the column `dt`. Each statement reads only the data that it needs."""
         import pyarrow as pa
         import pyarrow.dataset as ds
 
@@ -284,7 +289,7 @@ class LocalEngine:
     def rows(self, statement: str, args: Mapping[str, Any] | None = None) -> list[Row]:
         with _explained():
             found = self._database.sql(for_duckdb(statement), params=_values(args))
-            # DuckDB needs the package pytz to return a moment with a zone. All of its moments are in UTC.
+            # DuckDB needs the package pytz to return a time with a zone. All its times are in UTC.
             columns = [
                 f'CAST("{name}" AS {str(kind).replace(_ZONED, "TIMESTAMP")}) AS "{name}"'
                 if _ZONED in str(kind)
@@ -336,7 +341,7 @@ def _database(store: LakeStore | None = None) -> DuckDBPyConnection:
     database.execute("SET enable_external_access = false")
     database.execute("SET TimeZone = 'UTC'")
     database.execute("SET default_null_order = 'nulls_first_on_asc_last_on_desc'")
-    # DuckDB 2.0.0 ends some joins of many rows with an internal error, unless they are joined in the order as written.
+    # DuckDB 2.0.0 ends some joins of many rows with an internal error, unless they are joined in the written order.
     database.execute("SET disabled_optimizers = 'join_order'")
     for macro in _MACROS:
         database.execute(f"CREATE TEMP MACRO {macro}")

@@ -1,7 +1,7 @@
-"""Reports from the rollups of a lake, for days with expired events.
+"""Compute reports from the rollups of a lake, for days with expired events.
 
-rollup_hourly has whole hours, so a range that cuts an hour there loses that part. job_runs has a row per message,
-with the time of its first run and of its end. Its rows represent those runs or ends in the view `events`.
+rollup_hourly has whole hours, so if a range cuts such an hour, its part of the hour is left out. job_runs has a row per
+message, with the times of its first run and of its end. In the view `events`, its rows represent those runs or ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jobq.pipeline.schema import DERIVED, columns_ddl
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: The name of the view with rows of rollup_hourly. It has none where events are there.
+#: Name of the view with rows of rollup_hourly, for hours whose events have expired.
 HOURS = "rollup_hours"
 _HOUR = timedelta(seconds=HOUR_S)
 _NOTHING = tuple(
@@ -36,7 +36,7 @@ _FIRST_RUN = (
     "first_ended_at AS finished_at", *_NOTHING, "CAST(NULL AS STRING) AS flow", "CAST(NULL AS STRING) AS step",
     "wait_ms AS first_wait_ms", "enqueued_at AS arrived_at",
 )  # fmt: skip
-#: The end of a message of a flow, as its event. That of a cancelled one doesn't say when it was enqueued.
+#: The end of a flow's message, as its event. The event of a cancelled message doesn't have the enqueue time.
 _END = (
     "queue", "CASE WHEN done > 0 THEN 'done' ELSE outcome END AS kind", "mid", "job", "1 AS attempt",
     "CASE WHEN outcome <> 'cancelled' THEN enqueued_at END AS enqueued_at",
@@ -51,7 +51,8 @@ class RollupSource(NamedTuple):
 
     Attributes:
         before: Time before which events have expired; `nexpired` counts them.
-        table: Returns the rows of a table in the time from `since` to `until`; None means without end.
+        table: Returns the rows of a table in the time from `since` to `until`. If `since` is None, it begins with the
+            first row.
     """
 
     before: datetime
@@ -60,7 +61,7 @@ class RollupSource(NamedTuple):
 
 
 class SeenHours(NamedTuple):
-    """Number of events, and the first and last hour, that rollup_hourly has for a queue."""
+    """Number of events of a queue in rollup_hourly, and their first and last hour."""
 
     queue: str
     events: int
@@ -69,7 +70,7 @@ class SeenHours(NamedTuple):
 
 
 def no_hours(exact: bool) -> str:
-    """Return the statement of the view HOURS without rows.
+    """Return the statement for the view HOURS without rows.
 
     Args:
         exact: Whether its sketches are lists of values.
@@ -85,7 +86,7 @@ def no_hours(exact: bool) -> str:
 
 
 def whole_hours(query: ReportQuery, before: datetime) -> ReportQuery | None:
-    """Return the query without the hours that its range cuts before this time; None if no hour is left of them."""
+    """Return the query without the hours before this time that its range cuts; None if it has no whole hour there."""
     since, until = -(-query.since.timestamp() // HOUR_S), query.until
     first = datetime.fromtimestamp(since * HOUR_S, UTC)
     if until <= before:
@@ -114,7 +115,7 @@ class ExpiredPart:
         self._upto = min(rollups.before, query.until)
 
     def seen(self) -> list[SeenHours]:
-        """Return the queues of rollup_hourly in this part."""
+        """Return the queues that rollup_hourly has in this part."""
         from pyspark.sql import functions as f
 
         whole = whole_hours(self._query, self._before)
@@ -129,14 +130,14 @@ class ExpiredPart:
         return [SeenHours(**row) for row in found.toArrow().to_pylist()]
 
     def queues(self) -> set[str]:
-        """Return the names of all queues that rollup_hourly knows."""
+        """Return the names of all queues in rollup_hourly."""
         rows = self._rollups.table(ROLLUP.name, None, self._before).select("queue").distinct()
         return {row["queue"] for row in rows.toArrow().to_pylist()}
 
     def shown(
         self, report: Report, plain: DataFrame
     ) -> tuple[ReportQuery, DataFrame, DataFrame | None, list[str]]:
-        """Return the sources of a report: the query, the events, the hours, and notes about it.
+        """Return the query, the events and the hours for a report, and notes about its figures.
 
         Args:
             plain: All events of the range, including late events of expired days, which rollups also count.
@@ -163,7 +164,7 @@ class ExpiredPart:
 
         runs = self._chosen(JOB_RUNS.name)
         known = self._within(runs.where("wait_ms IS NOT NULL"), "first_ended_at")
-        # A run after a snooze isn't the first, even if the snooze has expired; a run after a later revival is.
+        # A run after a snooze isn't the first, even if the snooze has expired, but a run after a later revival is.
         snoozed = runs.where(f.col("first_ended_at") < f.lit(self._before)).where("snoozes > 0")
         life = ["queue", "mid", "enqueued_at"]
         earlier = snoozed.select(*life).distinct().withColumn("ran", f.lit(True))
@@ -208,7 +209,7 @@ class ExpiredPart:
         return of_queues(rows, self._query)
 
     def _chosen(self, table: str) -> DataFrame:
-        """Return the rows of messages that began before the end of the part."""
+        """Return a table's rows that began before the end of the part."""
         return of_queues(self._rollups.table(table, None, self._upto), self._query)
 
     def _within(self, rows: DataFrame, column: str) -> DataFrame:
@@ -231,7 +232,7 @@ class ExpiredPart:
 
 
 def _cut(query: ReportQuery, whole: ReportQuery) -> str:
-    """Return which parts of hours are left out, in words."""
+    """Describe the parts of hours that are left out."""
     found = []
     if whole.since > query.since:
         found.append(f"begin at {iso(whole.since)}, not at {iso(query.since)}")

@@ -16,7 +16,7 @@ from jobq.pipeline.report.registry import ReportColumn
 from jobq.pipeline.report.run import ReportResult
 
 NOTHING = "–"
-#: A spreadsheet runs a text that begins so as a formula.
+#: A spreadsheet runs a text that begins with such a character as a formula.
 _FORMULA = ("=", "+", "-", "@")
 _CONTROL = ("\t", "\r", "\n")
 
@@ -46,7 +46,7 @@ def memory(kib: float) -> str:
 
 
 def decimal(value: float) -> str:
-    """Format three significant digits, with at most three decimals."""
+    """Format a number with three significant digits and at most three decimals."""
     if abs(value) >= 99.95:
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) >= 0.001 or not value else "< 0.001"
@@ -61,7 +61,7 @@ _SHOWN: Mapping[str, Callable[[Any], str]] = {
 
 
 def wall_time(local: datetime) -> str:
-    """Format a time of a zone, to the minute: with its offset in an hour that the clocks repeat."""
+    """Format a local time to the minute, with its offset if the clocks repeat the hour."""
     both = {local.replace(fold=fold).utcoffset() for fold in (0, 1)}
     repeated = len(both) > 1
     return (local if repeated else local.replace(tzinfo=None)).isoformat(" ", "minutes")
@@ -79,7 +79,7 @@ def shown(value: Any, column: ReportColumn, query: ReportQuery) -> str:
 
 
 def is_number(column: ReportColumn) -> bool:
-    """Return whether the column is aligned to the right."""
+    """Return whether the column has numbers, which are aligned to the right."""
     return column.unit not in ("text", "time", "weekday")
 
 
@@ -95,7 +95,7 @@ def cells(result: ReportResult, query: ReportQuery) -> Iterable[Sequence[str]]:
 
 
 def document(results: Sequence[ReportResult], query: ReportQuery) -> str:
-    """Return JSON in ASCII, times in ISO 8601, UTC. Several reports are a list."""
+    """Return the results as JSON in ASCII, with times in ISO 8601 and UTC. Several reports are a list."""
     whole: dict[str, Any] = {
         "since": iso(query.since), "until": iso(query.until), "queues": list(query.queues)
     }  # fmt: skip
@@ -118,7 +118,7 @@ def document(results: Sequence[ReportResult], query: ReportQuery) -> str:
 
 
 def _rows(result: ReportResult) -> list[dict[str, Any]]:
-    """Return the rows; of a comparison each with its row of the earlier range, None if there is none."""
+    """Return the rows. In a comparison, `before` is a row's match in the earlier range, None if there is none."""
     if result.earlier is None:
         return [dict(row) for row in result.rows]
     pairs = zip(result.rows, result.earlier.pairs, strict=True)
@@ -126,7 +126,7 @@ def _rows(result: ReportResult) -> list[dict[str, Any]]:
 
 
 def spreadsheet(result: ReportResult) -> str:
-    """Return CSV as in RFC 4180, with the columns' names and plain units."""
+    """Return CSV as in RFC 4180, with the names of the columns and plain values."""
     text = io.StringIO()
     writer = csv.writer(text)
     names = [column.name for column in result.report.columns]
@@ -151,7 +151,8 @@ def _cell(value: Any) -> Any:
 def _may_run(text: str) -> bool:
     """Return whether a spreadsheet may take the text for a formula.
 
-    Some skip invisible characters at the beginning, and some accept full-width signs (OWASP, "CSV Injection").
+    Some spreadsheets skip invisible characters at the beginning, and some accept full-width signs (OWASP, "CSV
+    Injection").
     """
     shown = "".join(
         one for one in text if not one.isspace() and unicodedata.category(one) not in ("Cc", "Cf")

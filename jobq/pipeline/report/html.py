@@ -1,7 +1,7 @@
-"""Reports as one HTML page without scripts, fonts or pictures from elsewhere. Its own script sorts tables.
+"""Write reports as one HTML page that loads no scripts, fonts or pictures. Its own script sorts tables.
 
-It begins with three summary cards: slowdowns, failures, delays. Everything from a queue is escaped by text(); the
-page's content policy forbids all scripts except this script.
+The page begins with summary cards for slowdowns, failures and delays. text() escapes everything that comes from a
+queue, and the page's content policy forbids all other scripts.
 """
 
 from __future__ import annotations
@@ -24,15 +24,21 @@ from jobq.pipeline.report.query import ReportQuery, zone_of
 from jobq.pipeline.report.registry import ReportColumn
 from jobq.pipeline.report.run import SLOWER, TOO_FEW, EventsSeen, ReportResult
 
-#: Lines of a summary card.
+#: Maximum number of worst cases on a summary card.
 TOLD = 3
-#: Characters of an error on a card; the table has the rest.
+#: Maximum length of an error on a card; the table has the rest.
 MAX_LENGTH = 60
 _SHARE, _CHANGE = ReportColumn("share", "", "share"), ReportColumn("change", "", "share")
 
 
 class SummaryCard(NamedTuple):
-    """A heading, a short answer, whether it is bad (None: unknown), the worst cases, and the report to read."""
+    """A summary at the top of the page.
+
+    Attributes:
+        bad: Whether the answer is bad; None if unknown.
+        lines: The worst cases.
+        links: Name and title of each report to read.
+    """
 
     heading: str
     answer: str
@@ -122,7 +128,7 @@ def _late(found: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCard:
     return SummaryCard("Delays", answer, bool(burning) if rows else None, lines, links)
 
 
-#: Rows of a table on the page, and on paper.
+#: Maximum number of a table's rows on the page, and on paper.
 ROWS, PRINTED = 200, 40
 #: Columns whose texts may break over lines.
 _LONG = ("error", "jobs", "examples")
@@ -135,7 +141,7 @@ def page(
     seen: EventsSeen,
     now: datetime | None = None,
 ) -> str:
-    """Return the whole document."""
+    """Return the whole page."""
     own, script = (
         (files("jobq.pipeline") / "report" / name).read_text(encoding="utf-8")
         for name in ("page.css", "sort.js")
@@ -180,7 +186,7 @@ def _summary(results: Sequence[ReportResult], query: ReportQuery) -> str:
 
 def _card(card: SummaryCard) -> str:
     style = {True: " bad", False: " well", None: ""}[card.bad]
-    # A figure and its unit stay together.
+    # Keep a figure and its unit on the same line.
     lines = "".join(f"<li>{text(line).replace(' %', '&nbsp;%')}</li>" for line in card.lines)
     links = ", ".join(f'<a href="#{name}">{text(title)}</a>' for name, title in card.links)
     return (
@@ -222,7 +228,7 @@ def _table(result: ReportResult, query: ReportQuery) -> str:
     then = [(pair,) for pair in result.earlier.pairs] if result.earlier else [()] * len(result.rows)
     rows = list(zip(result.rows, then, strict=True))
     if late:
-        # The newest rows of a time line come first.
+        # Show the latest rows of a time line first.
         rows.sort(key=lambda pair: pair[0]["at"], reverse=True)
     rows = rows[:ROWS]
     head = "".join(
@@ -257,7 +263,7 @@ def _cell(
     """Return a cell.
 
     Args:
-        before: The value to compare with, if any.
+        before: In a comparison, the earlier row, or None.
     """
     said = shown(value, column, query)
     written, kind = text(said), _side(column)

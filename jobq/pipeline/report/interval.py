@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-#: Fewer runs on a side are not enough.
+#: Minimum number of runs on each side.
 MIN_COUNT = 30
 
 
@@ -33,7 +33,7 @@ class MedianDifference(NamedTuple):
 
 
 def difference(before: MedianSample, after: MedianSample) -> MedianDifference:
-    """Return after - before."""
+    """Return the difference of the medians, after minus before, with its interval."""
     found = after.median - before.median
     return MedianDifference(
         found,

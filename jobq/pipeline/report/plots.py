@@ -1,4 +1,4 @@
-"""The charts of reports: which rows are drawn, and how each is named."""
+"""Draw the charts of reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jobq.pipeline.report.query import ReportQuery, zone_of
 from jobq.pipeline.report.registry import Chart
 from jobq.pipeline.report.run import FASTER, SLOWER, ReportResult
 
-#: The most bars, and the most lines; the other lines are added up to one.
+#: Maximum number of bars, and of lines. Further lines are added up into one line.
 BARS, LINES = 12, 5
 FIGURES = "the table has the figures."
 EARLIER = "earlier range"
@@ -114,7 +114,7 @@ def _earlier(
 
 
 def _series(chart: Chart, rows: Sequence[Any]) -> list[ChartLine]:
-    """Return each line, the highest first; lines after the first LINES are added up."""
+    """Return the lines, the highest first. If there are more than LINES + 1, the lines after LINES are added up."""
     found: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
     for row in rows:
         found[str(row[chart.by])][row[chart.x[0]].timestamp()] += row[chart.y]

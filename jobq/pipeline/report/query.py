@@ -1,4 +1,4 @@
-"""The range, queues and targets of a report, and how they are written on the command line."""
+"""The range, queues and targets of a report, and how to write them on the command line."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from jobq.pipeline.report.interval import MIN_COUNT
 #: Possible lengths of a time bucket, seconds.
 STRETCHES = (60, 300, 900, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 604_800)
 HOUR_S = 3600
-#: The most points of a chart, and of one with a point a week.
+#: Maximum number of points of a chart, and of a chart with a point per week.
 POINTS, MAX_POINTS = 180, 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportQuery:
-    """The parameters of a report. `since` <= finished_at < `until`; both in UTC."""
+    """The parameters of a report on the events with `since` <= finished_at < `until`; both are in UTC."""
 
     since: datetime
     until: datetime
     #: The range to compare with: its `since` and `until`.
     compared: tuple[datetime, datetime] | None = None
     queues: tuple[str, ...] = ()
-    #: Only the queues of this server of a lake that several share.
+    #: Include only the queues of this server, if several servers share the lake.
     source: str = ""
     zone: str = "UTC"
     #: Targets of the service level and of capacity.
@@ -48,7 +48,8 @@ class ReportQuery:
     min_runs: int = 20
     min_hours: int = 8
     min_score: float = 3.5
-    #: For capacity: counts of workers and weights like "high:6,low:1" to try; empty: chosen automatically.
+    #: For capacity: numbers of workers, and weights like "high:6,low:1" to try. If empty, they are chosen
+    #: automatically.
     workers: tuple[int, ...] = ()
     weights: tuple[str, ...] = ()
     trace_rows: int = 200_000
@@ -75,7 +76,7 @@ class ReportQuery:
 
     @property
     def earlier(self) -> ReportQuery | None:
-        """Return this query for the earlier range."""
+        """This query for the earlier range; None without a comparison."""
         if self.compared is None:
             return None
         since, until = self.compared
@@ -83,7 +84,10 @@ class ReportQuery:
 
     @property
     def bucket_s(self) -> int:
-        """The length of a time bucket: the shortest with no more than POINTS rows, else a week; longer over decades."""
+        """The length of a time bucket: the shortest length that gives at most POINTS buckets.
+
+        If the range is too long for that, it is a week, or several weeks over decades.
+        """
         span = (self.until - self.since).total_seconds()
         longest = STRETCHES[-1] * ceil(span / STRETCHES[-1] / MAX_POINTS)
         fitting = (s for s in STRETCHES if span / s <= POINTS and s >= self.least_bucket_s)
@@ -91,10 +95,10 @@ class ReportQuery:
 
     @cached_property
     def edges(self) -> list[int]:
-        """The ends of the time buckets, epoch seconds: minutes, hours, days and weeks of the zone.
+        """The edges of the time buckets, epoch seconds: minutes, hours, days and weeks of the zone.
 
-        The first edge is at or before `since`, the last at or after `until`. Weeks begin on Monday. A bucket of a
-        day has 23 or 25 hours when the clocks change, and a repeated hour is two buckets.
+        The first edge is at or before `since`, the last at or after `until`. Weeks begin on Monday. A bucket of a day
+        has 23 or 25 hours when the clocks change, and a repeated hour is two buckets.
         """
         zone, step = zone_of(self.zone), timedelta(seconds=self.bucket_s)
         wall = self.since.astimezone(zone)
@@ -117,7 +121,7 @@ class ReportQuery:
 
     @property
     def compared_at(self) -> datetime:
-        """`at`, else the middle of the range."""
+        """The time that divides before and after: `at`, or else the middle of the range."""
         return self.at or self.since + (self.until - self.since) / 2
 
     @property
@@ -134,12 +138,12 @@ class ReportQuery:
         }  # fmt: skip
 
 
-#: A Monday.
+#: A Monday, from which buckets are counted.
 _WEEK_BEGINS = datetime(1, 1, 1)
 
 
 def _past(at: datetime, step: timedelta) -> timedelta:
-    """Return how long ago the last bucket began, by the time on the wall."""
+    """Return how long ago the last bucket began, by the zone's clock."""
     return (at.replace(tzinfo=None) - _WEEK_BEGINS) % step
 
 
@@ -158,7 +162,7 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def moment(text: str, now: datetime, zone: str = "UTC") -> datetime:
-    """Parse `1h` (before now), or an ISO 8601 time, in `zone` unless it has its own."""
+    """Parse `1h`, which is before now, or an ISO 8601 time, which is in `zone` unless it has its own zone."""
     return parse_time(text, now=now, zone=zone_of(zone))
 
 
@@ -174,7 +178,7 @@ def marked(name: str, marks: Mapping[str, datetime]) -> datetime:
 
 
 def pools(query: ReportQuery, queues: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """Return the weights of --weights, one per queue; unnamed queues have 1."""
+    """Return the weights from --weights by their text: one per queue, 1 for a queue that isn't named."""
     found = {}
     for text in query.weights:
         given = dict(parse_queues(text))

@@ -1,6 +1,7 @@
 """The list of reports, each with its question, columns, parameters and chart.
 
-A report is `sql/<name>.sql` over the view `events`. Its :markers are `parameters`, from ReportQuery.values.
+A report is `sql/<name>.sql` over the view `events`. The markers in it are its `parameters`, with values from
+`ReportQuery.values`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Chart:
     by: str | None = None
     #: The value of a reference line.
     mark: float | None = None
-    #: Keep the order of the rows; else the largest bars come first.
+    #: Keep the order of the rows; otherwise the largest bars come first.
     ordered: bool = False
 
 
@@ -61,7 +62,7 @@ class Report:
     parameters: tuple[str, ...] = ()
     #: The columns of the statement, if Python computes the result from them.
     raw: tuple[str, ...] = field(default=())
-    #: Source for days with expired events: hours of rollup_hourly; first runs or ends of flows in job_runs.
+    #: Source for days with expired events: hours of rollup_hourly, or first runs or ends of flows in job_runs.
     rollup: Literal["", "hours", "runs", "flows"] = field(default="", kw_only=True)
     #: Without a rollup: data missing from the rollups. With a rollup: a note about its figures.
     lacks: str = field(default="", kw_only=True)

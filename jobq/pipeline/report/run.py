@@ -1,8 +1,8 @@
-"""Run reports: their SQL statements over the view `events`, then the Python part of two of them.
+"""Run reports: their SQL statements over the view `events`, then the Python part that two of them have.
 
 The view has the events of the range, from a lake or from the server's streams. A small range is computed in this
-process, a large range by Spark (`engines`). There, each statement reads its few columns of Parquet files again,
-which is cheaper than keeping all columns in a heap of 1 GB. Events that come through Python are cached.
+process, a large range by Spark (`engines`). With Spark, each statement reads its few columns of Parquet files again,
+which is cheaper than keeping all columns in a heap of 1 GB. Events read through Python are cached.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jobq.pipeline.report.query import ReportQuery, iso
 from jobq.pipeline.report.registry import Report, statement
 from jobq.pipeline.report.sources import EventSource, ingest_state
 
-#: Groups with sketches in memory before Spark sorts all rows instead. Spark's default is 128.
+#: Number of groups with sketches in memory after which Spark sorts all rows instead. Spark's default is 128.
 MAX_SKETCHES = "10000"
 _SKETCHES = "spark.sql.objectHashAggregate.sortBased.fallbackThreshold"
 #: Views: all events read, events of the range and its queues, and events with the first wait.
@@ -38,7 +38,7 @@ _READ, _CHOSEN, _PLAIN = "events_read", "events_chosen", "events_plain"
 
 
 class EventsSeen(NamedTuple):
-    """Number of events of the range, the first and last time, and the queues."""
+    """Facts about the events of the range: their number, first and last time, and queues."""
 
     events: int
     first: datetime
@@ -46,7 +46,7 @@ class EventsSeen(NamedTuple):
     queues: tuple[str, ...]
 
 
-#: Show a report the events and hours that it is made from; returns its query and remarks on its figures.
+#: Prepares the events and hours for a report. Returns the report's query and notes on its figures.
 Show = Callable[[Report], tuple[ReportQuery, list[str]]]
 
 
@@ -54,10 +54,10 @@ Show = Callable[[Report], tuple[ReportQuery, list[str]]]
 def events_view(engine: SqlEngine, read: EventSource, query: ReportQuery) -> Iterator[EventsSeen]:
     """Make the view `events` for the length of the context: the events of the query's range and queues.
 
-    In addition to the columns of `sources.READ_COLUMNS` it has `first_wait_ms`: how long a message waited for its
-    first run, or its first run since its revival. It is null for every other event, and for a run after a snooze,
-    which doesn't cost an attempt. `arrived_at` is that revival, else the enqueue. The view `rollup_hours` exists
-    without rows.
+    In addition to the columns of `sources.READ_COLUMNS` it has `first_wait_ms`: how long a message waited for its first
+    run, or its first run since its revival. It is null for every other event, and for a run after a snooze, which
+    doesn't cost an attempt. `arrived_at` is the time of that revival, or else of the enqueue. The view `rollup_hours`
+    is empty.
     """
     with report_views(engine, read, query) as (seen, _):
         yield seen
@@ -67,7 +67,7 @@ def events_view(engine: SqlEngine, read: EventSource, query: ReportQuery) -> Ite
 def report_views(
     engine: SqlEngine, read: EventSource, query: ReportQuery
 ) -> Iterator[tuple[EventsSeen, Show]]:
-    """Make both views like `events_view`; the yielded function changes them to a report's views."""
+    """Make both views like `events_view`; the yielded function changes them for a report."""
     part = None
     if read.rollups and query.since < read.rollups.before:
         part = ExpiredPart(as_spark(engine).spark, read.rollups, query)
@@ -119,7 +119,7 @@ def _many_sketches(engine: SqlEngine) -> Iterator[None]:
 
 
 def _with_hours(seen: EventsSeen, hours: Sequence[SeenHours]) -> EventsSeen:
-    """Add what rollup_hourly has of expired days. Late events of those days are in both, and count twice."""
+    """Add the figures of rollup_hourly for expired days. Late events of those days are in both, and count twice."""
     if not hours:
         return seen
     first = min(hour.first for hour in hours)
@@ -138,7 +138,7 @@ _SNOOZED, _REVIVED = "snoozed", "revived"
 def _looked_over(
     engine: SqlEngine, read: EventSource, query: ReportQuery
 ) -> tuple[EventsSeen, set[str]]:
-    """Make the view of the chosen events. Return facts about the range, and the special kinds in it."""
+    """Make the view of the chosen events. Return facts about the range, and which of the special kinds occur in it."""
     engine.open(_READ, read.between(query.since, query.until))
     args: dict[str, Any] = {"since": query.since, "until": query.until}
     chosen = "SELECT * FROM events_read WHERE finished_at >= :since AND finished_at < :until"
@@ -166,7 +166,7 @@ def _looked_over(
 
 
 def _with_first_wait(kinds: Set[str]) -> str:
-    """Return the statement of the view `events`. Most ranges have neither kind, and don't need a join."""
+    """Return the statement of the view `events`. Most ranges have no events of these kinds, and don't need a join."""
     rows, life, revived_at, is_first = (
         "events_chosen",
         "queue, mid",
@@ -247,10 +247,10 @@ def check_range(lake: Lake, query: ReportQuery) -> str:
 
 
 class EarlierRows(NamedTuple):
-    """Answer for an earlier range.
+    """The answer for an earlier range.
 
     Attributes:
-        pairs: Row that matches each row of the later range; None: no match.
+        pairs: For each row of the later range, the matching row, or None.
     """
 
     pairs: Sequence[Row | None]
@@ -275,7 +275,7 @@ class ReportResult:
 
 
 def answer(engine: SqlEngine, report: Report, query: ReportQuery, limit: int = 0) -> list[Row]:
-    """Return the rows of the report's statement, up to a limit; 0: all."""
+    """Return the rows of the report's statement, up to a limit; 0 returns all."""
     args = {name: query.values[name] for name in report.parameters}
     return engine.rows(f"{report.sql}\nLIMIT {limit}" if limit else report.sql, args)
 
@@ -293,7 +293,7 @@ def make_report(engine: SqlEngine, report: Report, query: ReportQuery) -> Report
 
 
 def judge(report: Report, query: ReportQuery, rows: Sequence[Row]) -> ReportResult:
-    """Return each job's verdict, the worst first."""
+    """Return each job's verdict, slower jobs first."""
     enough = [row for row in rows if min(row["n_before"], row["n_after"]) >= MIN_COUNT]
     judged = [_judged(row, query) for row in rows]
     judged.sort(key=lambda row: (_ORDER[row["verdict"]], -abs(row["change"] or 0), row["job"]))

@@ -1,4 +1,4 @@
-"""Where the events of reports come from: a lake, or the server's streams; for Spark or for this process."""
+"""Read the events of reports from a lake or from the server's streams, for Spark or for this process."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ _COLUMNS = (*READ_COLUMNS, "wait_ms")
 
 
 class EventSource(NamedTuple):
-    """between: returns the events from one time to another, None: without end; for DuckDB an Arrow table.
+    """The events that reports read.
 
     Attributes:
-        dear: Cache the events.
+        between: Returns the events from one time to another; None means no limit. For DuckDB, they are an Arrow table.
+        dear: Whether to cache the events, because reading them is slow.
         rollups: Rollups of a lake with expired events.
     """
 
@@ -51,7 +52,7 @@ def from_lake(spark: SparkSession | None, lake: Lake) -> EventSource:
     """Return the events of a lake, and its rollups if events have expired.
 
     Args:
-        spark: None reads them in this process.
+        spark: None reads the events in this process.
     """
     rollups, state = None, ingest_state(lake.table(EVENTS.name))
     if state.before:
@@ -74,10 +75,10 @@ def from_lake(spark: SparkSession | None, lake: Lake) -> EventSource:
 
 
 def from_server(spark: SparkSession | None, url: str | None, namespace: str) -> EventSource:
-    """Return the events that the server's streams still have: about the last 100,000 of each queue.
+    """Return the events that the server's streams still have: by default about the last 100,000 of each queue.
 
     Args:
-        spark: None reads them in this process.
+        spark: None reads the events in this process.
     """
     if spark is None:
         return EventSource(lambda since, until: _streamed(live_options(url, namespace, since)))
@@ -101,7 +102,7 @@ def live_options(url: str | None, namespace: str, since: datetime | None = None)
         "mode": "DROPMALFORMED",
     }
     if since:
-        # The option compares the time of the entry, which is after that of the event.
+        # The option compares the time of the entry, which is after the event's time.
         options["since"] = since.isoformat()
     return options | ({"url": url} if url else {})
 
@@ -122,11 +123,12 @@ def _streamed(options: dict[str, str]) -> pa.Table:
 def engine_for(
     name: EngineName, lake: Lake | None, server: tuple[str | None, str], query: ReportQuery
 ) -> EngineName:
-    """Return the engine for a query, and for the range that it is compared with: `local` or `spark`.
+    """Return the engine for a query and the range it is compared with: `local` or `spark`.
+
+    `auto` chooses Spark for many events, for expired events, and if DuckDB isn't installed.
 
     Args:
-        server: URL and namespace, without a lake. `auto` chooses Spark for many events, for expired events, and if
-            DuckDB isn't installed.
+        server: URL and namespace, which are used without a lake.
     """
     if name != "auto":
         return name
@@ -149,7 +151,7 @@ def _rows_of_server(server: tuple[str | None, str], since: datetime) -> int:
 
 
 def _rows_of_lake(lake: Lake, query: ReportQuery) -> int | None:
-    """Return about how many events a query reads; None if rollups have to answer for expired ones."""
+    """Return about how many events a query reads; None if rollups have to replace expired events."""
     delta = lake.table(EVENTS.name)
     before, span = ingest_state(delta).before, time_span(query.since, query.until)
     if before > span.first_day:
@@ -158,7 +160,7 @@ def _rows_of_lake(lake: Lake, query: ReportQuery) -> int | None:
 
 
 def ingest_state(delta: DeltaTable | None) -> BatchRecord:
-    """Return the state of an ingest; an empty one if the table tells none."""
+    """Return the record of the latest ingested batch of events, or an empty record if there is none."""
     try:
         return record_of(delta, EVENTS.app)
     except OffsetsUntoldError:

@@ -1,1 +1,1 @@
-"""DataFrame to queue: each row becomes one message, however often Spark runs a task again."""
+"""Write DataFrames to queues. Each row becomes one message, however often Spark runs a task again."""

@@ -1,8 +1,8 @@
-"""Column types: which types can be arguments of a call, and how their values are converted.
+"""Check which types of columns can be arguments of a call, and convert their values.
 
 Texts, booleans, whole numbers, floats and nulls are kept; so are arrays, structs and maps with text keys. Dates, times
-and timestamps become ISO text (timestamps in UTC), decimals their digits as text, intervals of days seconds. Other
-types are refused on the driver. Equal values become equal text, since ids are made from it: the session's time zone
+and timestamps become ISO text (timestamps in UTC). Decimals become text, and intervals of days become seconds. The
+driver rejects other types. Equal values become equal text, because ids are made from the text: the session's time zone
 and the order of a map's entries don't matter.
 """
 
@@ -35,17 +35,17 @@ _REMEDIES = {
 
 
 def word(kind: DataType) -> str:
-    """Return the type's name without its parameters: 'decimal', 'array', 'bigint'."""
+    """Return the type's name without its parameters, such as 'decimal', 'array' or 'bigint'."""
     return kind.simpleString().partition("(")[0].partition("<")[0].partition(" ")[0]
 
 
 def is_text(kind: DataType) -> str:
-    """Check a column of queue names."""
+    """Return '' if a column of this type can hold queue names, else a remedy."""
     return "" if word(kind) in ("string", "varchar", "char") else "use a string"
 
 
 def is_id(kind: DataType) -> str:
-    """Check a column of mids."""
+    """Return '' if a column of this type can hold mids, else a remedy."""
     fits = not is_text(kind) or word(kind) in _WHOLE
     return (
         "" if fits else "use a string or a whole number; cast(… as string) chooses how to write it"
@@ -53,13 +53,13 @@ def is_id(kind: DataType) -> str:
 
 
 def is_arguments(kind: DataType) -> str:
-    """Check a column of positional arguments."""
+    """Return '' if a column of this type can hold positional arguments, else a remedy."""
     fits = not is_text(kind) or word(kind) in ("array", "struct")
     return "" if fits else "use an array, a struct, or a string that is a JSON array"
 
 
 def is_time(kind: DataType) -> str:
-    """Check a column of times."""
+    """Return '' if a column of this type can hold times, else a remedy."""
     fits = word(kind) in (*_WHOLE, "float", "double", "decimal", "timestamp")
     return "" if fits else "use a number of seconds, or a timestamp"
 
@@ -93,7 +93,7 @@ def _is_interval(kind: DataType) -> bool:
 
 
 def plain(kind: DataType) -> Plain | None:
-    """Return the function that converts Arrow's values, timestamps as epoch µs; None if no conversion is needed."""
+    """Return the function that converts Arrow's values, with timestamps as epoch µs; None if it isn't needed."""
     name = word(kind)
     if name == "decimal":
         return _or_none(lambda value: format(value, "f"))
@@ -146,12 +146,12 @@ def _or_none(convert: Plain) -> Plain:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: Time zones that still have a date for instants a little before UTC's year 1, and after its year 9999.
+#: Time zones in which instants shortly before UTC's year 1, and after its year 9999, still have a date.
 _EARLIEST, _LATEST = (timezone(sign * timedelta(hours=23, minutes=59)) for sign in (1, -1))
 
 
 def _instant(micros: int) -> str:
-    """Return ISO text in UTC. Of an instant that has a year from 1 to 9999 only elsewhere: in such an offset."""
+    """Return ISO text in UTC, or in another time zone if the year in UTC isn't from 1 to 9999."""
     since = timedelta(microseconds=micros)
     try:
         return (_EPOCH + since).isoformat()
@@ -161,7 +161,7 @@ def _instant(micros: int) -> str:
 
 
 def with_micros(kind: pa.DataType) -> pa.DataType:
-    """Return the Arrow type with timestamps as epoch µs, which have no time zone and no first or last year."""
+    """Return the Arrow type with zoned timestamps as epoch µs, which have no first or last year."""
     import pyarrow as pa
 
     types = pa.types
@@ -177,7 +177,7 @@ def with_micros(kind: pa.DataType) -> pa.DataType:
 
 
 def comparable(column: Column, kind: DataType) -> Column:
-    """Return the column so that to_json() tells all different values apart, whatever the session's settings."""
+    """Convert the column so that to_json() returns different texts for different values, whatever the settings are."""
     from pyspark.sql import functions as f
 
     name = word(kind)

@@ -1,7 +1,7 @@
 """Send the messages of one partition to their queues, in batches.
 
-Where the line of a key is full, as many of its messages are sent as there is room for. The others are set aside, in
-their order, and sent as there is room; messages of other keys pass them.
+If the line of a key is full, as many of the key's messages are sent as there is room for. The others are set aside in
+their order, and sent when there is room. Messages of other keys don't wait for them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from jobq.queue.queue import line_full, queue_scripts
 
 #: Limits on messages and content bytes waiting in memory for a full batch, over all queues.
 MAX_WAITING = 20_000
-#: How long messages that are set aside wait for room in a line that stays full, and how often they are tried.
+#: How long messages that are set aside wait for room in a line that stays full, and the interval between tries.
 FULL_S, PAUSE_S = 30.0, 0.25
 MAX_WAITING_BYTES = 16 * 1024 * 1024
 _pack = msgspec.msgpack.Encoder().encode
 
 
 class QueueSender:
-    """Send batches to one queue. Not shared between threads: its calls are numbered."""
+    """Sends batches to one queue. Threads can't share it, because its calls are numbered."""
 
     def __init__(self, client: Client, queue: str, dedupe_ms: int, keyed: str = "") -> None:
         self._client, self._name, self._keyed = client, queue, keyed
@@ -58,7 +58,7 @@ class QueueSender:
         }
         word, nadded, npresent = self._script.call(self._caller, values, by=confirmation.exchange)
         if word == b"full":
-            # Its numbers are a key, and how many of its messages may wait.
+            # The other two values are the key, and how many of its messages may wait.
             raise line_full((word, nadded, npresent))
         confirmation.check([message.mid for message in messages])
         self.nadded += int(nadded)
@@ -66,7 +66,7 @@ class QueueSender:
 
 
 class Delivery:
-    """Gather messages by queue and send them in batches of at most `batch` messages.
+    """Gathers messages by queue, and sends them in batches of at most `batch` messages.
 
     Attributes:
         keyed: 'key' or 'ordered' if messages have keys.
@@ -78,21 +78,21 @@ class Delivery:
         self._waiting: dict[str, list[RowMessage]] = {}
         self._bytes: dict[str, int] = {}
         self._nwaiting = self._nbytes = 0
-        #: Queue and key -> what waits for room.
+        #: Messages set aside until there is room, by queue and key.
         self._aside: dict[tuple[str, str], list[RowMessage]] = {}
 
     @property
     def nadded(self) -> int:
-        """Number of messages that were new in their queue."""
+        """Number of added messages."""
         return sum(sender.nadded for sender in self._senders.values())
 
     @property
     def npresent(self) -> int:
-        """Messages whose mid was in its queue already."""
+        """Number of messages that weren't added, because the queue already had their mid."""
         return sum(sender.npresent for sender in self._senders.values())
 
     def put(self, message: RowMessage) -> None:
-        """Take one message, and send the batch that it fills."""
+        """Add a message, and send its batch if it is full."""
         queue, size = message.queue, len(message.content)
         batch = self._waiting.get(queue)
         if batch is None:
@@ -108,7 +108,7 @@ class Delivery:
             self.flush()
 
     def flush(self) -> None:
-        """Send everything that waits. Raises KeyFullError if a line stays full for FULL_S."""
+        """Send all waiting messages. Raises KeyFullError if a key's line stays full for FULL_S seconds."""
         for queue in list(self._waiting):
             self._send(queue)
         self._send_aside()
@@ -143,7 +143,7 @@ class Delivery:
         return sender
 
     def _send_line(self, queue: str, key: str) -> KeyFullError | None:
-        """Send as many messages as the key's queue has room for, at most a batch; return the error for the rest."""
+        """Send as many messages as the key's line has room for, at most a batch. Return the error for the rest."""
         line = self._aside[queue, key]
         sent, full = send_fitting(line[: self._batch], self._sender(queue).send)
         del line[:sent]
@@ -152,7 +152,7 @@ class Delivery:
         return full
 
     def _send_aside(self) -> None:
-        """Send all that is set aside, as there is room."""
+        """Send all messages that are set aside, whenever there is room."""
         deadline = monotonic() + FULL_S
         while self._aside:
             before = sum(map(len, self._aside.values()))

@@ -27,8 +27,8 @@ class RowMessage(NamedTuple):
     """The message of a row.
 
     Attributes:
-        when: '' immediately, 'd<ms>' after a delay, 'a<epoch ms>' at that time at the earliest.
-        key: '' for none.
+        when: The earliest start: '' for immediately, 'd<ms>' for a delay, 'a<epoch ms>' for a time.
+        key: The message's key; '' if it has none.
     """
 
     queue: str
@@ -65,7 +65,7 @@ class Rows:
         self.number = 0
 
     def messages(self, batch: pa.RecordBatch) -> Iterator[RowMessage]:
-        """Yield a message per row. BadRecordError names the row and its fault."""
+        """Yield a message per row. Raises BadRecordError, which names the row and its error."""
         settings = self._settings
         stamp = b',"enqueued_at":%d}' % (time.time_ns() // 1_000_000)
         nothing = [None] * batch.num_rows
@@ -88,7 +88,7 @@ class Rows:
                 raise self._bad(str(error), mid) from error
 
     def _message(self, serving: tuple[Any, Any, Any, Any], call: bytes, stamp: bytes) -> RowMessage:
-        """Make the message.
+        """Make the message of a row.
 
         Args:
             serving: The row's queue, mid, time and key; each may be None.
@@ -160,7 +160,7 @@ def _when(value: Any) -> str:
 
 
 def _due_ms(when: str) -> float:
-    """Return the epoch ms of a `when`."""
+    """Return the earliest start that `when` means, in epoch ms; 0 for immediately."""
     if not when:
         return 0
     return int(when[1:]) + (time.time() * 1000 if when[0] == "d" else 0)
@@ -182,11 +182,11 @@ def _from_json(text: str) -> Sequence[Any]:
 
 
 class Ids:
-    """Makes the ids of rows that have none: the same ids whenever Spark repeats the partition, in any order of rows.
+    """Makes ids for rows that have none.
 
-    An id is a hash of load, partition, row, and the number of earlier equal rows in the partition. The partition's
-    number is included, because otherwise equal rows of two partitions would be the same message. Keeps about 100
-    bytes per row.
+    The ids are the same if Spark repeats the partition, in any order of rows. An id is a hash of load, partition, row,
+    and the number of earlier equal rows in the partition. The partition's number is included, because otherwise equal
+    rows of two partitions would be the same message. It keeps about 100 bytes per row in memory.
     """
 
     def __init__(self, load_id: str, partition: int) -> None:
@@ -210,10 +210,10 @@ class Ids:
 
 
 def with_ids(df: DataFrame, column: str = "id", load_id: str = "") -> DataFrame:
-    """Add a column for `idColumn`: ids that don't depend on how the rows are partitioned.
+    """Add a column of ids for `idColumn`. The ids don't depend on how the rows are partitioned.
 
-    An id is a hash of `load_id`, the row's values, and its number among equal rows; this costs a shuffle. Give a load
-    that recurs with the same rows another `load_id` each time.
+    An id is a hash of `load_id`, the row's values, and its number among equal rows; this costs a shuffle. If a load
+    recurs with the same rows, pass another `load_id` each time.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F

@@ -1,4 +1,4 @@
-"""The options and the schema of a write, checked on the driver before any row is sent."""
+"""Check the options and the schema of a write on the driver, before any row is sent."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ KNOWN = (
     *PLACE, "job", "queue", "queueColumn", "idColumn", "keyColumn", "ordered", "loadId", "argsColumn", "kwargsColumns",
     "delayColumn", "delay", "dedupeFor", "batch", "checkpointLocation", "queryName",
 )  # fmt: skip
-#: Options that name a column -> the check of its type.
+#: Options that name a column, each with the check of the column's type.
 SERVING = {
     "queueColumn": column_types.is_text, "idColumn": column_types.is_id, "argsColumn": column_types.is_arguments,
     "delayColumn": column_types.is_time, "keyColumn": column_types.is_id,
 }  # fmt: skip
-#: The most messages of one call.
+#: Maximum number of messages per call.
 MAX_COUNT = 1_000
 MAX_S = 3_153_600_000
 
@@ -37,7 +37,7 @@ class WriteSettings:
     """The settings of a write: plain data that travels to executors. `server` may have keys and is never printed.
 
     Attributes:
-        when: For rows without a time, '' immediately or 'd<ms>'.
+        when: The earliest start of rows without a time: '' for immediately, or 'd<ms>' for a delay.
     """
 
     server: ServerSettings
@@ -57,7 +57,7 @@ class WriteSettings:
 
     @property
     def keyed(self) -> str:
-        """Return the keys argument for lua/pipeline/deliver.lua: '' if no row has a key."""
+        """The argument `keyed` for lua/pipeline/deliver.lua; '' if no row has a key."""
         return "" if not self.key_column else "ordered" if self.ordered else "key"
 
     def __repr__(self) -> str:
@@ -65,7 +65,7 @@ class WriteSettings:
 
 
 def write_settings(given: Mapping[str, str], schema: StructType) -> WriteSettings:
-    """Make the settings. Raises ConfigError for options and columns that can't become messages."""
+    """Make a write's settings. Raises ConfigError for options and columns that can't become messages."""
     options = SparkOptions(given, KNOWN)
     columns = _columns(schema)
     _check_loads(options)

@@ -39,7 +39,7 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 @dataclass
 class PartitionWritten(WriterCommitMessage):
-    """Result of a task: rows, messages new in their queue, and messages already in their queue."""
+    """Result of a task: the numbers of rows, of messages new in their queue, and of messages already there."""
 
     nrows: int
     nadded: int
@@ -47,7 +47,10 @@ class PartitionWritten(WriterCommitMessage):
 
 
 class PartitionOrigin(NamedTuple):
-    """Where a task runs. query and batch are set within a stream, also within its foreachBatch; else ''."""
+    """The partition that a task writes.
+
+    `query` and `batch` are set in a stream, including its foreachBatch; otherwise they are ''.
+    """
 
     partition: int = 0
     query: str = ""
@@ -55,7 +58,7 @@ class PartitionOrigin(NamedTuple):
 
 
 def current_origin() -> PartitionOrigin:
-    """Return the position of the task that runs in this process."""
+    """Return the partition that this process's task writes."""
     context = TaskContext.get()
     if context is None:
         return PartitionOrigin()
@@ -64,7 +67,7 @@ def current_origin() -> PartitionOrigin:
 
 
 class JobqWriter(DataSourceArrowWriter):
-    """Writer of a `save()`."""
+    """Writer of a batch, for `df.write`."""
 
     def __init__(self, settings: WriteSettings, schema: StructType) -> None:
         self.settings, self.schema = settings, schema
@@ -74,16 +77,16 @@ class JobqWriter(DataSourceArrowWriter):
         return write_partition(self.settings, self.schema, iterator, current_origin())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Every partition is written."""
+        """Log skipped rows, after every partition was written."""
         _log_present(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """A task has failed for the last time."""
+        """Log the failure, after a task has failed for the last time."""
         _log_failed()
 
 
 class JobqStreamWriter(DataSourceStreamArrowWriter):
-    """Writer of a query. The ids of a batch's rows depend on the query and the batch."""
+    """Writer of a streaming query. Generated ids depend on the batch and on loadId, by default the query's id."""
 
     def __init__(self, settings: WriteSettings, schema: StructType) -> None:
         self.settings, self.schema = settings, schema
@@ -98,11 +101,14 @@ class JobqStreamWriter(DataSourceStreamArrowWriter):
         return write_partition(self.settings, self.schema, iterator, position)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Every partition of this batch is written."""
+        """Log skipped rows, after every partition of this batch was written."""
         _log_present(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """A task has failed for the last time. The query ends, and repeats the batch when it is started again."""
+        """Log the failure, after a task has failed for the last time.
+
+        The query ends, and repeats the batch when it is restarted.
+        """
         _log_failed()
 
 
@@ -130,7 +136,7 @@ def stream_writer(
 
 
 def _connected(settings: WriteSettings) -> WriteSettings:
-    """Return the settings with the address of the server, which has answered."""
+    """Connect to the server, and return the settings with its address."""
     client = connect(settings=settings.server)
     try:
         if settings.queue_column:
@@ -144,7 +150,10 @@ def _connected(settings: WriteSettings) -> WriteSettings:
 
 
 def _warn_of_unknown_job(client: Client, settings: WriteSettings) -> None:
-    """Log a warning if workers serve the queue and none of them knows the job. Workers may still start."""
+    """Log a warning if workers serve the queue but none of them knows the job.
+
+    This isn't an error, because other workers may still start.
+    """
     try:
         now_ms = client.clock_ms()
         live = [
@@ -171,7 +180,7 @@ def write_partition(
     batches: Iterator[pa.RecordBatch],
     position: PartitionOrigin,
 ) -> PartitionWritten:
-    """Write the rows of one partition; all of them, or an error that says how many are enqueued."""
+    """Write all rows of one partition. The error for a bad row has the number of rows already enqueued."""
     client = connect(settings=settings.server)
     delivery = Delivery(client, settings.batch, settings.dedupe_ms, settings.keyed)
     rows = Rows(settings, schema, _load_id(settings, position), position.partition)
