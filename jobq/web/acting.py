@@ -1,4 +1,4 @@
-"""Do what a visitor asks for, with an entry of the audit log before and after."""
+"""Perform users' actions, with an audit log entry before and after each action."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jobq.web.site import site_of
 def audited(
     request: Request, verb: str, *, queue: str = "", filter: str = "", number: int | None = None
 ) -> AbstractContextManager[Performed]:
-    """Write who does what to the audit log, around an action.
+    """Write to the audit log, before and after an action, who performs it.
 
     Args:
         queue, filter, number: See `Act`.
@@ -32,9 +32,9 @@ def audited(
 def performing(
     request: Request, verb: str, *, queue: str = "", filter: str = "", number: int | None = None
 ) -> Iterator[Client]:
-    """Yield the connection for changes; what happens with it is one entry of the audit log, as `audited` writes it.
+    """Yield the connection for changes, and write the action to the audit log as `audited` does.
 
-    A ConfigError, which says what was refused, becomes a page that shows it.
+    A ConfigError becomes a page that shows why the action was rejected.
     """
     try:
         with audited(request, verb, queue=queue, filter=filter, number=number):

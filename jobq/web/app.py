@@ -1,4 +1,4 @@
-"""Assemble the dashboard: routes, the checks around them, pages for errors."""
+"""Assemble the dashboard from routes, the checks around them, and pages for errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from jobq.web.settings import WebSettings
 from jobq.web.site import Site, site_of
 
 log = logging.getLogger("jobq.web")
-#: Errors about something that doesn't exist, which a page or an action may name in its address.
+#: Errors about objects that don't exist. The address of a page or an action may name such an object.
 NOT_FOUND = (GroupNotFoundError, QueueNotFoundError, EmptyKeyError)
 SAYS = {
     403: ("Not allowed", "Your login doesn't have the right to do this."),
@@ -50,13 +50,13 @@ def create_app(
     client: Client | None = None, *, operate: Client | None = None, settings: WebSettings | None = None,
     **changes: Any,
 ) -> Starlette:  # fmt: skip
-    """Make the dashboard as an ASGI application.
+    """Return the dashboard as an ASGI application.
 
     Args:
-        client: Client of the server to show; default: the jobs' client.
-        operate: The same server with a user that has more rights, for actions.
-        changes: Fields of `settings`, such as `title=` or `identify=`. ConfigError without `identify=` or
-            `access=`, so that a dashboard is never open by accident.
+        client: Client of the server to show. By default, the jobs' client.
+        operate: Client of the same server for actions, with a user that has more rights. By default, `client`.
+        changes: Fields of `settings`, such as `title=` or `identify=`. Without `identify=` or `access=`, this
+            function raises ConfigError, so that a dashboard is never open by accident.
     """
     chosen = replace(settings, **changes) if settings else WebSettings(**changes)
     site = Site(client or default_client(), chosen, operate)
@@ -66,8 +66,8 @@ def create_app(
         middleware=[
             Middleware(SecurityHeaders),
             Middleware(Gate, settings=site.guard.settings, prefix=chosen.prefix),
-            # Five hundred rows are half a megabyte, every two seconds. Pages contain no secrets hidden from the
-            # reader.
+            # Five hundred rows are half a megabyte every two seconds. Compression is safe, because pages don't
+            # contain secrets that their readers may not see.
             Middleware(GZipMiddleware, minimum_size=4096, compresslevel=1),
         ],
         exception_handlers={
@@ -94,7 +94,7 @@ def error_page(request: Request, status: int, title: str, text: str, **facts: An
 
 
 def _is_api(request: Request) -> bool:
-    """Whether a program asked, which reads JSON."""
+    """Return whether the request is for the API, which replies in JSON."""
     path = request.url.path.removeprefix(request.scope.get("root_path", ""))
     return path.removeprefix(site_of(request).settings.prefix).startswith("/api/")
 
@@ -122,7 +122,7 @@ async def _away(request: Request, error: Exception) -> Response:
 
 
 async def _wrong(request: Request, error: Exception) -> Response:
-    """Return a name or a value in the address that nothing can have."""
+    """Return the error page for an invalid name or value in the address."""
     return await run_in_threadpool(error_page, request, 400, "Not done", str(error), live=0)
 
 
@@ -131,7 +131,7 @@ async def _missing(request: Request, error: Exception) -> Response:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    """Return the client disconnected before its request was complete. The reply isn't read."""
+    """Return a reply for a client that disconnected before its request was complete; the client can't read it."""
     return Response(status_code=400)
 
 

@@ -22,7 +22,7 @@ class Asset:
     """A static file.
 
     Attributes:
-        served: Its name in URLs.
+        served: File name in URLs.
         integrity: Integrity attribute for the page's link.
     """
 
@@ -42,7 +42,7 @@ def asset_of(name: str, content: bytes) -> Asset:
 
 @cache
 def assets() -> dict[str, Asset]:
-    """Return the files of the package by their own names."""
+    """Return the package's static files by their original names."""
     root = files("jobq.web") / "static"
     found = [*root.iterdir(), *(root / "vendor").iterdir()]
     made = {
@@ -56,5 +56,5 @@ def assets() -> dict[str, Asset]:
 
 
 def accent_sheet(colour: str) -> Asset:
-    """Return the style sheet that gives a cluster its colour."""
+    """Return the style sheet that sets the colour of the cluster."""
     return asset_of("accent.css", f":root {{ --accent: {colour}; }}\n".encode())

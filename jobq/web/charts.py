@@ -1,4 +1,4 @@
-"""The charts of the first page and of a queue: which figures, over which time, with a table that says the same."""
+"""Charts on the first page and on the page of a queue, each with a table of its values."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from jobq.web.past import LONG_RANGES, Past, past_of
 from jobq.web.sampler import ALL, DELAYED, HANDOUTS, READY, RUNNING, Sampling, Snapshot
 from jobq.web.site import Site
 
-#: How much a chart shows, in seconds.
+#: Time ranges of charts, in seconds.
 RANGES = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400}
-#: Shorter ranges are read from the server after the start, not from a lake.
+#: Charts of ranges up to this length never need a lake.
 LONG_S = 3_600
-#: Points of a line; rows of its table; points of a sparkline, and its time range.
+#: Maximum points of a line and rows of its table; below, points of a sparkline and its time range.
 POINTS, ROWS = 150, 12
 SPARK_POINTS, SPARK_S = 60, 900
-#: Minutes in which workers started that a chart marks.
+#: Maximum number of minutes that a chart marks because workers started in them.
 MAX_STARTS = 6
 Points = Sequence[tuple[float, float | None]]
 
@@ -41,7 +41,7 @@ class ChartView(NamedTuple):
     """One chart with its legend and its table.
 
     Attributes:
-        drawing: '' while there is nothing to draw.
+        drawing: Empty while there is no data to draw.
     """
 
     name: str
@@ -53,11 +53,11 @@ class ChartView(NamedTuple):
 
 
 class ChartRange(NamedTuple):
-    """Range of the charts of a page.
+    """Time range of a page's charts.
 
     Attributes:
-        word: One of RANGES or LONG_RANGES.
-        since, until: Epoch seconds.
+        word: A key of RANGES or LONG_RANGES.
+        since, until: Start and end in epoch seconds.
     """
 
     word: str
@@ -68,7 +68,7 @@ class ChartRange(NamedTuple):
 
     @property
     def is_long(self) -> bool:
-        """Whether it goes beyond what a dashboard remembers."""
+        """Whether the range is longer than the day that a dashboard keeps."""
         return self.word in LONG_RANGES
 
 
@@ -78,7 +78,7 @@ def ranges_of(has_lake: bool) -> dict[str, int]:
 
 
 def span_of(word: str, snapshot: Snapshot, zone: tzinfo, has_lake: bool = False) -> ChartRange:
-    """Return the range that a page was asked for; the first of RANGES for one that isn't offered."""
+    """Return the requested range; if the page doesn't offer it, the first of RANGES."""
     ranges = ranges_of(has_lake)
     word = word if word in ranges else next(iter(RANGES))
     until = snapshot.at_ms / 1000
@@ -89,9 +89,9 @@ def span_of(word: str, snapshot: Snapshot, zone: tzinfo, has_lake: bool = False)
 def with_past(
     site: Site, sampling: Sampling, span: ChartRange, queue: str = ""
 ) -> tuple[ChartRange, Past | None]:
-    """Return the lake's data for a range longer than this process has read, and the range with the lake's deploys.
+    """Return the range with the lake's deploys, and the lake's data from before this process started reading.
 
-    None where nothing is needed of a lake, or there is none.
+    The data is None if the range doesn't need a lake, or if there is no lake.
     """
     known = _known_since_s(sampling, queue or None)
     if not span.is_long and (RANGES[span.word] <= LONG_S or 0 < known <= span.since):
@@ -101,9 +101,9 @@ def with_past(
 
 
 def starts(workers: Sequence[WorkerEntry], since_s: float) -> list[Mark]:
-    """Return the minutes in which workers started that still run: a deploy, mostly.
+    """Mark the minutes in which the listed workers started; such a minute is usually a deploy.
 
-    None where they started in more minutes than that: workers come and go there, and no minute stands out.
+    Return no marks for more than MAX_STARTS minutes, because then workers come and go all the time.
     """
     found: dict[int, int] = {}
     for worker in workers:
@@ -119,7 +119,7 @@ def starts(workers: Sequence[WorkerEntry], since_s: float) -> list[Mark]:
 
 
 def backlog(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartView:
-    """Return how many messages are ready, delayed and running."""
+    """Return the chart of ready, delayed and running messages."""
     lines = [
         (name, name, sampling.points(queue, figure, span.since, span.until))
         for name, figure in (("ready", READY), ("delayed", DELAYED), ("running", RUNNING))
@@ -128,7 +128,7 @@ def backlog(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartView
 
 
 def dequeued(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartView:
-    """Return how many messages were handed out per second."""
+    """Return the chart of hand-outs per second."""
     points = sampling.points(queue, HANDOUTS, span.since, span.until)
     return _chart(
         "dequeued", "Hand-outs per second", [("hand-outs", "running", points)], span, _rate
@@ -138,10 +138,10 @@ def dequeued(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartVie
 def outcomes(
     sampling: Sampling, span: ChartRange, queue: str | None = None, past: Past | None = None
 ) -> ChartView:
-    """Return how many attempts were done, failed and died in each minute.
+    """Return the chart of done, failed and dead attempts per minute.
 
     Args:
-        past: Counts before those that were read here.
+        past: Data from before this process started reading.
     """
     known, since_s = sampling.outcomes, _since_s(sampling, span, queue)
     past = None if past and past.error else past
@@ -166,7 +166,7 @@ def outcomes(
 
 
 def _known_since_s(sampling: Sampling, queue: str | None) -> float:
-    """Return the start of known events, of all queues or of one queue."""
+    """Return the time since which events of a queue, or of all queues, are known; 0 if none are."""
     names = sampling.snapshot.queues if sampling.snapshot and queue is None else [queue or ""]
     found = [since for name in names if (since := sampling.tail.since_ms(name)) is not None]
     return max(found, default=0) / 1000
@@ -177,7 +177,7 @@ def _from(since_s: float, points: Points) -> Points:
 
 
 def _since_s(sampling: Sampling, span: ChartRange, queue: str | None) -> float:
-    """Return the start of the data that this process can chart; none for a long range."""
+    """Return when this process's own data begins: for a long range, only at its end."""
     return span.until if span.is_long else _known_since_s(sampling, queue)
 
 
@@ -188,7 +188,7 @@ def _with_past(
     found: Sequence[tuple[int, float | None]],
     read: Points,
 ) -> Points:
-    """Put what a lake has before what was read here. Where it has no attempts there were none."""
+    """Return a lake's points followed by this process's points. Parts without attempts in the lake count as 0."""
     by_part = {round((at / 1000 - span.since) / past.step_s): value for at, value in found}
     before: list[tuple[float, float | None]] = []
     for part in range(int(((since_s or span.until) - span.since) // past.step_s)):
@@ -202,12 +202,12 @@ def _with_past(
 def times(
     sampling: Sampling, span: ChartRange, queue: str = ALL, past: Past | None = None
 ) -> ChartView:
-    """Return for each minute the time within which 95 % of attempts started, and ran.
+    """Return the chart of the times within which 95 % of each minute's attempts started, and ran.
+
+    For ranges longer than a day, it shows mean run times, because the lake keeps older data as hourly sums.
 
     Args:
         past: Data from before this process started reading.
-
-    For ranges longer than a day, return mean run times, because the lake keeps older data as hourly sums.
     """
     if span.is_long and past and not past.error:
         means = [(point.at / 1000, point.run_mean_ms) for point in past.points]
@@ -237,7 +237,7 @@ def _after(since_s: float, read: Points) -> Points:
 
 
 def spark(sampling: Sampling, snapshot: Snapshot, queue: str = ALL, figure: int = READY) -> Drawing:
-    """Return the sparkline of the last 15 minutes."""
+    """Return the sparkline of a figure over the last 15 minutes."""
     until = snapshot.at_ms / 1000
     points = sampling.spark_points(queue, figure, until - SPARK_S, until)
     return sparkline(spread(points, until - SPARK_S, until, SPARK_POINTS))
@@ -268,7 +268,7 @@ def _chart(
 def _thinned(
     points: Points, span: ChartRange, count: int, width: float
 ) -> list[tuple[float, float | None]]:
-    """Return at most `count` points; where there are fewer, as they are."""
+    """Return at most `count` points. If there are fewer, return them unchanged."""
     if len(points) <= count:
         return list(points)
     values = spread(points, span.since, span.until, count)
@@ -278,7 +278,7 @@ def _thinned(
 def _rows(
     lines: Sequence[tuple[str, str, Points]], span: ChartRange, label: Callable[[float], str]
 ) -> list[list[str]]:
-    """Return the greatest value of each part of the time, the newest part first; parts without any are left out."""
+    """Return the greatest values in each part of the range, latest part first. Parts without values are left out."""
     columns = [spread(points, span.since, span.until, ROWS) for _, _, points in lines]
     step = (span.until - span.since) / ROWS
     found = []

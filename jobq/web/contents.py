@@ -28,7 +28,7 @@ from jobq.observe.facts import job_name
 from jobq.observe.redaction import Redactor, ShownArguments
 from jobq.queue.types import text_of
 
-#: Characters of a text that is shown whole.
+#: Maximum number of characters of a text to show.
 MAX_SHOWN = 65_536
 
 
@@ -40,7 +40,7 @@ class ShownCall(NamedTuple):
         arguments: None if this user may not see them, or if there are none.
         note: How it is sealed, or why it can't be read; '' for a plain call.
         options: Options set for this message.
-        raw: Content that isn't a call.
+        raw: The content, if it isn't a call.
     """
 
     job: str = ""
@@ -59,7 +59,7 @@ class ShownResult(NamedTuple):
     """Return value of a job.
 
     Attributes:
-        failed: The value is the text of its error.
+        failed: Whether the job failed; then the value is the error's text.
         note: Why there is no value to show.
     """
 
@@ -69,9 +69,9 @@ class ShownResult(NamedTuple):
 
 
 class Contents:
-    """Reads contents for one user.
+    """Reads the contents of messages for one user.
 
-    Attributes:
+    Args:
         arguments: Whether this user may see arguments, results and encrypted content.
         hide_errors: Show the types of errors, not their texts.
     """
@@ -83,12 +83,12 @@ class Contents:
         self._hides_errors = hide_errors
 
     def job(self, queue: str, mid: str, content: bytes) -> tuple[str, int]:
-        """Return a call's job, and when it was enqueued, epoch ms; '' and 0 if that can't be read."""
+        """Return a call's job and its enqueue time in epoch ms; '' and 0 if they can't be read."""
         plain = self._opened(queue, mid, content)[0]
         return job_name(plain), enqueued_at(plain)
 
     def call(self, queue: str, mid: str, content: bytes) -> ShownCall:
-        """Return all that this user may see of a content."""
+        """Return everything in a content that this user may see."""
         plain, note = self._opened(queue, mid, content)
         if not plain:
             return ShownCall(note=note or "it is empty", size=len(content))
@@ -109,10 +109,12 @@ class Contents:
         )
 
     def text(self, purpose: Purpose, queue: str, mid: str, text: str, *, job: str = "") -> str:
-        """Return a reason, a progress or a log, opened if this user may see it, with secrets hidden.
+        """Return a reason, a progress report or a log with its secrets hidden.
+
+        A sealed text is only opened for a user who may see it.
 
         Args:
-            job: Values named in its `@job(redact=...)` are also hidden.
+            job: The values that this job's `@job(redact=...)` names are also hidden.
         """
         if text.startswith(MARK.decode()) and not self.may_see:
             key = text_of(key_id_of(text.encode("utf-8", "replace")))
@@ -121,13 +123,13 @@ class Contents:
         return self.error(shown, job) if purpose == "reason" else self.plain(shown, job)
 
     def traceback(self, queue: str, mid: str, text: str, job: str = "") -> str:
-        """Return a traceback as this user may see it; '' where only the types of errors are shown."""
+        """Return a traceback as this user may see it; '' if only the types of errors are shown."""
         return (
             "" if self._hides_errors or not text else self.text("reason", queue, mid, text, job=job)
         )
 
     def error(self, text: str, job: str = "") -> str:
-        """Return the text of an error as this user may see it: `Timeout: no route`, or `Timeout` alone."""
+        """Return the text of an error as this user may see it: `Timeout: no route`, or only `Timeout`."""
         return (
             text.partition("\n")[0].partition(": ")[0]
             if self._hides_errors
@@ -141,7 +143,7 @@ class Contents:
         return self._redactor.text(cut, self._redactor.declared(job))
 
     def value(self, purpose: Purpose, queue: str, mid: str, text: str, *, job: str = "") -> Any:
-        """Return a checkpoint as JSON data with secrets hidden; a text if it isn't JSON."""
+        """Return a checkpoint as JSON data with secrets hidden, or as text; None if this user may not see it."""
         if not self.may_see:
             return None
         shown = shown_text(self._seal, purpose, queue, mid, text)
@@ -153,7 +155,7 @@ class Contents:
     def result(self, queue: str, job: str, mid: str, content: bytes) -> ShownResult:
         """Return a job's result as this user may see it."""
         if not self.may_see:
-            return ShownResult(note="you need the right 'arguments' to see it")
+            return ShownResult(note="to see it, you need the 'arguments' right")
         try:
             value = decode_result(opened_end(self._seal, queue, mid, content), job, mid)
             return ShownResult(self._redactor.tree(value, self._redactor.declared(job)))

@@ -23,7 +23,7 @@ from jobq.web.search import (
     dead_row,
 )
 
-#: Groups of a page, and characters of an error that tell groups apart.
+#: Maximum groups on a page, and maximum characters of an error's shape.
 MAX_GROUPS, MAX_ERROR = 200, 160
 #: Variable parts of similar errors: numbers, ids, addresses, texts in quotes.
 _VARIES = re.compile(
@@ -50,13 +50,13 @@ class DeadGroup(NamedTuple):
 
 
 class DeadGroups(NamedTuple):
-    """The groups, the largest first.
+    """Groups of dead messages, largest first.
 
     Attributes:
         more: Number of omitted groups.
         at_ms: Time by the server's clock.
         problems: Queue -> why it can't be read.
-        total: Dead messages of these queues, of which looked_at were read.
+        total: Number of dead messages in these queues; `looked_at` of them were read.
     """
 
     groups: list[DeadGroup]
@@ -85,7 +85,7 @@ def groups(
     client: Client, contents: Contents, asked: Filter, names: Sequence[str],
     most: int = MAX_MESSAGES, seconds: float = MAX_SECONDS,
 ) -> DeadGroups:  # fmt: skip
-    """Group the newest dead of each queue that match. The queues share what one request may look at."""
+    """Group the latest matching dead messages of each queue. All queues share one request's limits."""
     until, now_ms = time.monotonic() + seconds, client.clock_ms()
     counts, problems = counts_of(client, [name for name in names if asked.may("queue", name)])
     left = sorted((count.dead, name) for name, count in counts.items() if count.dead)
@@ -123,7 +123,7 @@ def groups(
 def _newest(
     queue: Queue, contents: Contents, most: int, now_ms: int, until: float
 ) -> list[ListedRow]:
-    """Return the newest dead of one queue as rows: at least one page of them."""
+    """Return the latest dead messages of one queue as rows. At least one page is read, even after `until`."""
     found: list[ListedRow] = []
     while not found or (len(found) < most and time.monotonic() < until):
         page = queue.admin.dead(len(found), min(PER_CALL, most - len(found)))
@@ -142,7 +142,7 @@ def shape(error: str) -> str:
 
 
 def filter_of_group(queue: str, job: str, error: str) -> str:
-    """Return the filter that lists the messages of a group, and at most others whose errors begin alike."""
+    """Return the filter that lists a group's messages. A filter that would be too long is cut, and matches more."""
     parts = [quoted(part) if part else "" for part in error.split("*")]
     named = f"queue:{quoted(queue)} job:{quoted(job) if job else chr(34) * 2} error:"
     text = named + ("*".join(parts) or '""')

@@ -1,8 +1,8 @@
 """Filters of lists: `queue:mails place:ready,due -job:shop.* attempt:>3 age:>1h error:"no route*" arg.to:a@b.example`.
 
 A space means *and*, a comma *or*, and a leading `-` *not*; `*` stands for any text. `>`, `<`, `>=` and `<=` compare
-numbers and durations.
-Quotes keep spaces, commas and stars as they are. There are no regular expressions, so no filter takes long to match.
+numbers and durations. Quotes keep spaces, commas and stars as they are. Filters don't support regular expressions, so
+matching is always fast.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jobq.errors import ConfigError
 from jobq.events import KINDS
 from jobq.observe.redaction import HIDDEN
 
-#: Characters of a filter, and conditions in it.
+#: Maximum number of characters in a filter, and of conditions.
 MAX_CHARACTERS, MAX_TERMS = 500, 20
 PLACES = ("ready", "due", "running", "done", "dead")
 #: The type of each key.
@@ -47,12 +47,12 @@ class FilterError(ConfigError):
 
 @dataclass(frozen=True)
 class Row:
-    """Filterable facts about a message or event. '' and None: unknown.
+    """Filterable facts about a message or event. '' and None mean unknown.
 
     Attributes:
-        age_ms: Time since the enqueue; for a dead message since its death, for an event since it was written.
+        age_ms: Time since the message was enqueued or died, or since the event was written.
         due_ms: Time until it is due, negative once it is late.
-        arguments: Redacted `(args, kwargs)`, None if they can't be read.
+        arguments: Returns redacted `(args, kwargs)`, or None if they can't be read.
     """
 
     queue: str
@@ -75,17 +75,17 @@ class Row:
 
 
 class TextPattern(NamedTuple):
-    """Text with `*` between its parts: one part is that text and no other."""
+    """A pattern of texts with `*` between them. A pattern of one text matches only that text."""
 
     parts: tuple[str, ...]
 
     @property
     def exact(self) -> str | None:
-        """The only text that it matches, None if there are more."""
+        """The only text that the pattern matches; None if it can match several."""
         return self.parts[0] if len(self.parts) == 1 else None
 
     def __call__(self, text: str) -> bool:
-        """Whether all of `text` matches; in time proportional to its length."""
+        """Return whether the whole text matches."""
         if len(self.parts) == 1:
             return text == self.parts[0]
         first, *between, last = self.parts
@@ -109,18 +109,18 @@ class Compared(NamedTuple):
     number: float
 
     def __call__(self, value: object) -> bool:
-        """Whether a number compares so; nothing else does."""
+        """Return whether the value is a number for which the comparison holds."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         return value == self.number if self.by == "=" else _COMPARED[self.by](value, self.number)
 
 
 class Term(NamedTuple):
-    """A condition.
+    """A condition of a filter.
 
     Attributes:
-        path: Path of an argument.
-        tests: At least one must match.
+        path: Path to a value in the arguments; empty for other keys.
+        tests: Tests of which at least one must match.
     """
 
     key: str
@@ -130,11 +130,11 @@ class Term(NamedTuple):
     column: int
 
     def __call__(self, row: Row) -> bool:
-        """Whether the row meets it. A hidden value meets none, so that no filter finds out what it is."""
+        """Return whether the row meets the condition. A hidden value never does, so filters can't reveal it."""
         return self.holds(*_values(row, self.key, self.path))
 
     def holds(self, *values: Any) -> bool:
-        """Whether these values meet it: at most one, none if there is no such argument."""
+        """Return whether this value meets the condition. Pass no value if the argument doesn't exist."""
         if self.path and HIDDEN in values:
             return False
         return self.negated != any(_holds(test, value) for test in self.tests for value in values)
@@ -142,7 +142,7 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Filter:
-    """Conditions that must all hold. An empty one matches everything."""
+    """Conditions that must all hold. An empty filter matches everything."""
 
     text: str = ""
     terms: tuple[Term, ...] = ()
@@ -151,11 +151,11 @@ class Filter:
         return bool(self.terms)
 
     def __call__(self, row: Row) -> bool:
-        """Whether the row matches."""
+        """Return whether the row matches."""
         return all(term(row) for term in self.terms)
 
     def only(self, key: str) -> frozenset[str] | None:
-        """Return the texts of which `key` must be one; None if they can't be listed."""
+        """Return the only texts that `key` may have; None if the filter doesn't list them."""
         found: frozenset[str] | None = None
         for term in self.terms:
             texts = [test.exact for test in term.tests if isinstance(test, TextPattern)]
@@ -165,17 +165,17 @@ class Filter:
         return found
 
     def may(self, key: str, text: str) -> bool:
-        """Return whether a row can match if only `key` is known; saves reading queues and places."""
+        """Return whether a row can match if its `key` is `text`. This saves reading queues and places."""
         return all(term.holds(text) for term in self.terms if term.key == key)
 
 
 def parse(
     text: str, *, may_see_arguments: bool = False, keys: Sequence[str] = tuple(KEYS)
 ) -> Filter:
-    """Parse a filter. FilterError names the column of the error.
+    """Parse a filter. Raises FilterError, which names the column of the error.
 
     Args:
-        keys: Keys that this list supports.
+        keys: Keys that the list supports.
     """
     if len(text) > MAX_CHARACTERS:
         raise FilterError(
@@ -191,7 +191,7 @@ def parse(
         term = _term(reader, column, keys)
         if term.path and not may_see_arguments:
             raise FilterError(
-                "arg. needs the right 'arguments', which this login does not have", column
+                "arg. needs the 'arguments' right, which this login does not have", column
             )
         terms.append(term)
     return Filter(text.strip(), tuple(terms))
@@ -222,7 +222,7 @@ class _Reader:
         return self.text[self.at : self.at + 1]
 
     def take(self, *words: str) -> str:
-        """Skip the first of these words that comes next, and return it; '' if none does."""
+        """Skip the first of these words that is found here, and return it; '' if none is."""
         for word in words:
             if self.text.startswith(word, self.at):
                 self.at += len(word)
@@ -261,7 +261,7 @@ class _Reader:
         return "".join(found)
 
     def pattern(self) -> TextPattern:
-        """Return a value up to the next blank or comma outside of quotes."""
+        """Parse a value up to the next blank or comma outside of quotes."""
         parts = [""]
         while self.peek() and not self.peek().isspace() and self.peek() != ",":
             if self.peek() == '"':
@@ -345,7 +345,7 @@ def _values(row: Row, key: str, path: tuple[str, ...]) -> Iterator[Any]:
 
 
 def _argument(args: Sequence[Any], kwargs: dict[str, Any], path: tuple[str, ...]) -> Iterator[Any]:
-    """The value at a path: a position or a name first, then keys of objects and positions in lists."""
+    """Yield the value at a path: a position or a name, then keys of objects and positions in lists."""
     first, *rest = path
     value: Any = kwargs
     if first in kwargs:

@@ -1,4 +1,4 @@
-"""Findings that need attention: each with a sentence, and a page with details."""
+"""Problems that need attention, each with a sentence and a link to details."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from jobq.web.sampler import Snapshot
 from jobq.web.site import Site
 from jobq.web.words import sentence, state_label
 
-#: Maximum number of findings of a kind on the first page.
+#: Maximum number of findings of each kind on the first page.
 MAX_COUNT = 8
-#: Interval between searches for late schedules, delay after which a schedule is late, and schedules per queue to
-#: check.
+#: Interval between searches for late schedules, delay after which a schedule is late, and maximum number of
+#: schedules to check per queue.
 LATE_EVERY_S, LATE_MS, MAX_SCHEDULES = 15.0, 60_000, 1_000
 
 
 class PageFinding(NamedTuple):
-    """A line of the findings.
+    """A line in the list of findings.
 
     Attributes:
         style, word: The state.
-        name: The subject.
-        route, values: The page with details.
-        since: Epoch ms.
+        name: The subject, for example a queue.
+        route, values: Route of the page with details, and values for its path.
+        since: When the problem began, in epoch ms; None if unknown.
     """
 
     style: str
@@ -51,18 +51,18 @@ class PageFinding(NamedTuple):
 
 
 Finder = Callable[[Site, Snapshot], list[PageFinding]]
-#: Modules of pages add what they find when they are imported.
+#: Functions that find problems. Modules of pages add their functions when they are imported.
 FINDERS: list[Finder] = []
 
 
 def finder(find: Finder) -> Finder:
-    """Declare a function that finds problems. It costs at most one round trip."""
+    """Declare a function that finds problems. It may make at most one round trip."""
     FINDERS.append(find)
     return find
 
 
 def findings(site: Site, snapshot: Snapshot) -> list[PageFinding]:
-    """Return everything that needs attention: causes, then queues that no cause explains."""
+    """Return the findings: causes first, then queues without a known cause, then other problems."""
     return [
         *_causes(snapshot), *_queues(snapshot),
         *site.part(LateSchedules, lambda site: LateSchedules(site.client)).found(snapshot),
@@ -71,7 +71,7 @@ def findings(site: Site, snapshot: Snapshot) -> list[PageFinding]:
 
 
 class LateSchedules:
-    """Finds schedules with overdue ticks; it queries the server every LATE_EVERY_S."""
+    """Finds schedules that are overdue or no longer declared. It queries the server at most every LATE_EVERY_S."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -80,7 +80,7 @@ class LateSchedules:
         self._found: list[PageFinding] = []
 
     def found(self, snapshot: Snapshot) -> list[PageFinding]:
-        """Return late schedules, the latest first."""
+        """Return findings about these schedules, most overdue first."""
         with self._lock:
             if time.monotonic() >= self._until and not snapshot.broken:
                 self._found = self._read(list(snapshot.queues))
@@ -155,7 +155,7 @@ def _causes(snapshot: Snapshot) -> list[PageFinding]:
     shown = [
         incident
         for incident in snapshot.incidents
-        # A queue's state reports these with figures of a longer period.
+        # Other incidents are left to the states of their queues, whose figures cover a longer period.
         if incident in snapshot.causes or not told.issuperset(incident.queues)
     ]
     lines = [cause_line(incident) for incident in shown[:MAX_COUNT]]
@@ -166,7 +166,7 @@ def _causes(snapshot: Snapshot) -> list[PageFinding]:
 
 
 def cause_line(incident: Incident) -> PageFinding:
-    """Return an incident as a line, with a link to the page that shows more."""
+    """Return an incident as a finding, with a link to the page with details."""
     style, word = _OF_CODES[incident.code]
     text = f"{incident.sentence[:1].upper()}{incident.sentence[1:]}.{' → ' * bool(incident.remedy)}{incident.remedy}"
     queue = incident.queues[0] if incident.queues else ""

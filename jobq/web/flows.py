@@ -35,12 +35,12 @@ from jobq.web.formats import duration, number
 from jobq.web.search import dead_row
 from jobq.web.site import site_of
 
-#: State of a step -> the state of messages whose colour and glyph it has.
+#: State of a step -> the message state whose colour and glyph it uses.
 LOOKS: dict[StepState, str] = {
     "waiting": "waiting", "ready": "ready", "running": "running", "done": "done", "failed": "dead",
     "skipped": "skipped", "cancelled": "skipped",
 }  # fmt: skip
-#: State of a flow -> the same.
+#: State of a flow -> the message state whose colour and glyph it uses.
 FLOW_LOOKS = {
     "open": "waiting", "running": "running", "done": "done", "failed": "dead", "cancelled": "skipped",
 }  # fmt: skip
@@ -49,9 +49,9 @@ GLYPHS = {
 }  # fmt: skip
 #: A folded node looks like its most urgent step.
 URGENCY = ("dead", "running", "delayed", "ready", "waiting", "skipped", "done")
-#: Steps that the table of a page has, and dead members whose reasons it shows; each of those is read by a call.
+#: Maximum rows in a table of steps, and maximum dead members whose reasons are read, with one call for each.
 MAX_ROWS, MAX_REASONS = 100, 6
-#: How often flows are looked at for the first page, and how many of the newest.
+#: Interval between searches for the first page, in seconds, and number of latest flows to search.
 LOOK_EVERY_S, MAX_LOOKED_AT = 15.0, 100
 
 
@@ -59,11 +59,13 @@ class StepRow(NamedTuple):
     """A step's row on a page.
 
     Attributes:
-        look: Its glyph and colour.
-        share: Share of its members that ended; None for a single member.
-
-    sentence: why it is skipped. took_ms: from ready to its end or to now. messages, dead:
-    filters of its messages, '' if it has none. mid: of its only message.
+        look: Name of its glyph and colour.
+        share: Share of a map's finished members; None for other steps and before the map begins.
+        sentence: Why the step was skipped, or ''.
+        took_ms: Time since the step was ready, until its end or until now.
+        mid: Id of its message, if the step has only one.
+        messages: Filter that lists the messages of a map, or ''.
+        dead: Filter that lists its dead messages, or ''.
     """
 
     view: StepView
@@ -84,30 +86,30 @@ class StepRow(NamedTuple):
 
     @property
     def anchor(self) -> str:
-        """Return the id of its row, to which the drawing links."""
+        """The id of the step's row, to which the drawing links."""
         return f"step-{self.view.name}"
 
     @property
     def after(self) -> tuple[Edge, ...]:
-        """Return the steps that it waits for."""
+        """The edges from the steps that this step waits for."""
         return self.view.facts.after
 
 
 def look_of(view: StepView) -> str:
-    """Return the glyph and colour of a step; a wait or a timer that has begun looks like a delayed message."""
+    """Return the name of a step's glyph and colour; a wait or a timer that has begun looks like a delayed message."""
     if view.state == "running" and view.facts.kind in ("wait", "timer"):
         return "delayed"
     return LOOKS[view.state]
 
 
 def step_rows(flow: FlowView) -> list[StepRow]:
-    """Return the steps in the order in which they were defined."""
+    """Return a row for each step, in the order of their definition."""
     path = {one.step for one in flow.critical_path}
     return [_row(flow, view, view.name in path) for view in flow.steps]
 
 
 def listed_steps(rows: Sequence[StepRow]) -> list[StepRow]:
-    """Return all rows of a table, or the rows that need attention first."""
+    """Return all rows; if there are more than MAX_ROWS, the most urgent rows first."""
     if len(rows) <= MAX_ROWS:
         return list(rows)
     return sorted(rows, key=lambda row: URGENCY.index(row.look))[:MAX_ROWS]
@@ -153,7 +155,7 @@ def _progress(flow: FlowView, view: StepView) -> str:
     facts, state = view.facts, view.state
     if state == "waiting":
         open_ = len(view.waits_for)
-        return f"waits for {counted(open_, 'step')}" if open_ else "waiting for the flow to start"
+        return f"waiting for {counted(open_, 'step')}" if open_ else "waiting for the flow to start"
     if facts.kind == "map" and facts.has_begun:
         more = "" if facts.sealed else ", adding"
         dead = f", {number(facts.dead)} dead" if facts.dead else ""
@@ -163,7 +165,7 @@ def _progress(flow: FlowView, view: StepView) -> str:
         left_ms = facts.due_at - flow.facts.now_ms
         left = duration(left_ms / 1000) if left_ms > 0 else ""
         if facts.kind == "wait":
-            return f"signal, or {left}" if left else "waits for a signal"
+            return f"signal, or {left}" if left else "waiting for a signal"
         if facts.kind == "timer":
             return f"in {left}" if left else "due now"
     took = _took(flow, view)
@@ -174,7 +176,7 @@ def graph_of(flow: FlowView, href: Callable[[StepRow], str]) -> DrawnGraph:
     """Draw the steps and their edges.
 
     Args:
-        href: Returns the link of a step of the drawing.
+        href: Returns the link for a step in the drawing.
     """
     rows, path = step_rows(flow), [one.step for one in flow.critical_path]
     following = set(itertools.pairwise(path))
@@ -194,7 +196,7 @@ def graph_of(flow: FlowView, href: Callable[[StepRow], str]) -> DrawnGraph:
 
 
 def says(flow: FlowView) -> str:
-    """Return a flow in one sentence, for those who can't see its drawing."""
+    """Describe a flow in words, for users who can't see its drawing."""
     states = ", ".join(f"{count:,} {state}" for state, count in flow.counts.items())
     path = ", ".join(one.step for one in flow.critical_path[:20])
     number_of = counted(len(flow.facts.steps), "step")
@@ -202,10 +204,10 @@ def says(flow: FlowView) -> str:
 
 
 class ListedFlow(NamedTuple):
-    """A row of the list.
+    """A flow's row in a list.
 
     Attributes:
-        share: Finished share of the flow. For a running map, the share of its members counts.
+        share: Share of the flow's finished steps. A running map counts by its finished members.
     """
 
     row: FlowRow
@@ -224,7 +226,7 @@ def listed(row: FlowRow) -> ListedFlow:
 def steer(
     request: Request, view: FlowView, verb: str, say: Callable[[FlowRun], None], step: str = ""
 ) -> None:
-    """Send a signal, a retry or a cancel to a flow, with an entry of the audit log before and after."""
+    """Send a signal, a retry or a cancel to a flow, with an audit log entry before and after."""
     facts = view.facts
     what = f"flow:{facts.flow_id}" + (f" step:{step[:40]}" if step else "")
     with audited(request, f"flow-{verb}", queue=facts.queue, filter=what):
@@ -232,10 +234,10 @@ def steer(
 
 
 class DeadMember(NamedTuple):
-    """A dead member.
+    """A dead member of a flow.
 
     Attributes:
-        error: The first line, as its reader may see it.
+        error: First line of its error, as this user may see it.
         died_at: Epoch ms, 0 if unknown.
     """
 
@@ -282,7 +284,7 @@ def _dead_member(
 
 
 class FlowsInNeed:
-    """Finds failed flows, and flows with a stopped producer; it queries the server every LOOK_EVERY_S."""
+    """Finds failed flows, and flows with a stopped producer. It queries the server at most every LOOK_EVERY_S."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -291,7 +293,7 @@ class FlowsInNeed:
         self._found: list[PageFinding] = []
 
     def found(self) -> list[PageFinding]:
-        """Return findings about the latest flows, and how many more there are."""
+        """Return findings about the latest flows. If there are too many, the last finding counts the rest."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._found = self._read()

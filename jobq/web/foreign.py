@@ -1,6 +1,6 @@
 """Topics and the queues of RSMQ, RELIABLEQ, Sidekiq and Resque on pages and in the API.
 
-Unreadable parts are named, and the rest is shown.
+Parts that can't be read are named, and the rest is still shown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from jobq.topics.listing import TopicRecord, topic_record
 from jobq.topics.messages import Retention, TopicMessage
 from jobq.topics.topic import Topic
 
-#: Rows of a page, groups whose lag a list of topics asks for, and characters of a content.
+#: Maximum rows on a page, groups whose lag a list of topics reads, and characters of a content.
 MAX_ROWS, MAX_GROUPS, MAX_SHOWN = 100, 200, 2_000
 #: Where Sidekiq and Resque keep their keys.
 SYSTEMS = (RubyQueueName("sidekiq", "", ""), RubyQueueName("resque", "resque", ""))
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Readable(NamedTuple, Generic[T]):
-    """Rows, and unreadable parts with the reason.
+    """Rows, and the reasons why other parts can't be read.
 
     Attributes:
         more: Whether there are more names than rows.
@@ -68,17 +68,17 @@ def read_each(client: Client, names: Iterable[Any], read: Callable[[Any], T]) ->
 
 
 class ShownBytes:
-    """Shows contents to a user: with secrets hidden, or not at all.
+    """Shows contents to a user who may see them, with secrets hidden.
 
     Attributes:
-        may_see: The right `arguments`.
+        may_see: Whether the user has the `arguments` right.
     """
 
     def __init__(self, redactor: Redactor, may_see: bool) -> None:
         self._redactor, self.may_see = redactor, may_see
 
     def __call__(self, content: bytes | None) -> str | None:
-        """Return a content as text; None for one that this user may not see, or that isn't there."""
+        """Return a content as text; None if there is none, or if this user may not see it."""
         if content is None or not self.may_see:
             return None
         try:
@@ -96,8 +96,8 @@ class TopicRow(TopicRecord):
     """A row of the list of topics, with its groups.
 
     Attributes:
-        lag: The greatest of its groups; unknown beyond the first 200 groups.
-        paused: How many of its groups are paused.
+        lag: The greatest lag of its groups; null after the first 200 groups of a page.
+        paused: Number of its paused groups.
     """
 
     lag: int | None
@@ -106,7 +106,7 @@ class TopicRow(TopicRecord):
 
 
 class GroupRow(JsonRecord):
-    """Where a group is."""
+    """A group's position in a topic."""
 
     group: str
     lag: int
@@ -121,7 +121,7 @@ class GroupRow(JsonRecord):
 
 
 class TopicView(JsonRecord):
-    """A topic, its groups with where they are."""
+    """A topic, with its groups and their positions."""
 
     topic: str
     messages: int
@@ -138,7 +138,7 @@ class TopicView(JsonRecord):
 
 
 def topics(client: Client, offset: int = 0) -> Readable[TopicRow]:
-    """Rows of topics, with the greatest lag of their groups; None where too many groups would be asked."""
+    """Return rows of topics, with the greatest lag of their groups; None if that would read too many groups."""
     names, asked = topic_names(client), 0
 
     def row(name: str) -> TopicRow:
@@ -158,7 +158,7 @@ def topics(client: Client, offset: int = 0) -> Readable[TopicRow]:
 
 
 def topic(client: Client, name: str) -> TopicView:
-    """Everything of a topic, its groups with where they are."""
+    """Return the facts about a topic, with its groups and their positions."""
     opened = Topic(name, client)
     facts = opened.describe()
 
@@ -198,7 +198,7 @@ def _message(message: TopicMessage, shown: ShownBytes) -> dict[str, Any]:
 
 
 def rsmq_queues(rsmq: Rsmq, offset: int = 0) -> Readable[dict[str, Any]]:
-    """Return rows of RSMQ's queues: facts as in `jobq rsmq queue describe`."""
+    """Return rows of RSMQ's queues, with the facts of `jobq rsmq queue describe`."""
     names = rsmq.list_queues()
 
     def row(name: str) -> dict[str, Any]:
@@ -226,14 +226,14 @@ def rsmq_messages(
 
 
 class ReliableQueues(NamedTuple):
-    """Rows of queues, and how far they were looked for."""
+    """Rows of queues, and how far the search for queues went."""
 
     found: FoundQueues
     readable: Readable[ReliableRecord]
 
 
 def reliable_queues(queue: ReliableQueue, offset: int = 0) -> ReliableQueues:
-    """Return rows of RELIABLEQ's queues: facts as in `jobq reliable list`."""
+    """Return rows of RELIABLEQ's queues, with the facts of `jobq reliable list`."""
     try:
         queues = find_queues(queue.client, queue.ns)
     except ScriptError as error:  # the user may not list keys
@@ -266,7 +266,7 @@ def reliable_messages(
 
 
 def ruby_queues(client: Client) -> Readable[RubyQueueRecord]:
-    """Return rows of Ruby's queues: facts as in `jobq ruby queues`."""
+    """Return rows of Ruby's queues, with the facts of `jobq ruby queues`."""
     rows, unread, more = list[RubyQueueRecord](), dict[str, str](), False
     for system in SYSTEMS:
         listed = read_each(client, [system], lambda one: queues_of(client, one))
@@ -279,7 +279,7 @@ def ruby_queues(client: Client) -> Readable[RubyQueueRecord]:
 
 
 def ruby_workers(client: Client) -> Readable[RubyWorker]:
-    """Rows of Ruby's workers, jobq's that serve Ruby's queues among them."""
+    """Return rows of Ruby's workers, including jobq's workers that serve Ruby's queues."""
     reads = {"sidekiq": lambda: sidekiq_processes(client), "resque": lambda: resque_workers(client)}
     found = read_each(client, reads, lambda name: list(islice(reads[name](), MAX_ROWS)))
     return Readable(list(chain.from_iterable(found.rows)), found.unread)
@@ -288,7 +288,7 @@ def ruby_workers(client: Client) -> Readable[RubyWorker]:
 def ruby_queue(
     client: Client, system: str, name: str, shown: ShownBytes, offset: int = 0
 ) -> dict[str, Any]:
-    """Return a queue's counts, its next jobs in Ruby's format, and the jobs taken by workers of jobq."""
+    """Return a queue's counts, its next jobs in Ruby's format, and the jobs claimed by jobq's workers."""
     of = next(one for one in SYSTEMS if one.system == system)._replace(queue=name)
     kind = SidekiqQueue if system == "sidekiq" else ResqueQueue
     jobs = kind(name, client, namespace=of.namespace).peek(offset, MAX_ROWS)

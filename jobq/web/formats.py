@@ -15,7 +15,7 @@ _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
 def number(value: float | None) -> str:
-    """Format a count: whole to 9,999, then `12.4k`, `1.23M`."""
+    """Format a count: in full up to 9,999, then as `12.4k` or `1.23M`."""
     if value is None or math.isnan(value):
         return UNKNOWN
     if abs(value) < 9_999.5:
@@ -50,7 +50,7 @@ def duration(seconds: float | None) -> str:
 
 
 def per(seconds: int) -> str:
-    """Format the whole seconds that a rate counts by: `minute`, `5 minutes`."""
+    """Format the period of a rate: `minute`, `5 minutes`."""
     for unit, name in ((86_400, "day"), (3600, "hour"), (60, "minute")):
         if seconds % unit == 0:
             return name if seconds == unit else f"{seconds // unit} {name}s"
@@ -71,7 +71,7 @@ def size(bytes_: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """Format a share of 1: `<0.1 %`, `4.2 %`, `41 %`."""
+    """Format a share between 0 and 1: `<0.1 %`, `4.2 %`, `41 %`."""
     if value is None or math.isnan(value):
         return UNKNOWN
     percent = 100 * value
@@ -81,13 +81,13 @@ def share(value: float | None) -> str:
 
 
 def moment(at: datetime, zone: ZoneInfo) -> str:
-    """Format a full moment: `2026-11-23 14:02:03.250 CET`."""
+    """Format a time in full: `2026-11-23 14:02:03.250 CET`."""
     local = _local(at, zone)
     return f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03} {local:%Z}"
 
 
 def time(at: datetime, now: datetime, zone: ZoneInfo) -> str:
-    """Format a time: relative within an hour, then the clock, with the day if it isn't today."""
+    """Format a time: relative within an hour, otherwise as clock time, with the date unless it is today."""
     away = (now - at).total_seconds()
     if abs(away) < 3600:
         if abs(away) < 0.5:
@@ -109,11 +109,11 @@ def _local(at: datetime, zone: ZoneInfo) -> datetime:
     try:
         return at.astimezone(zone)
     except OverflowError:
-        # The last hours of the year 9999 are beyond it elsewhere.
+        # In other zones, the last hours of the year 9999 are in the year 10000.
         return at
 
 
 def _three(value: float) -> str:
-    """Three significant digits."""
+    """Format a number with three significant digits."""
     places = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
     return f"{value:.{places}f}"

@@ -1,7 +1,7 @@
 """Figures per job, groups of errors and runs, from finished attempts.
 
-`StreamHistory` reads the newest events of the queues from the server, a bounded number. `jobq.web.lake.LakeHistory`
-gives the same figures of a lake.
+`StreamHistory` reads a bounded number of the latest events from the server. `jobq.web.lake.LakeHistory` computes the
+same figures from a lake.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ T = TypeVar("T")
 Failure = TypeVar("Failure", "RunRow", "ErrorFigures")
 #: Maximum number of events per search of the streams, and number of streams per call.
 MAX_EVENTS, AT_ONCE = 20_000, 100
-#: How long one look at the streams serves all who ask the same.
+#: How long the result of a search is reused for equal searches, in seconds.
 KEPT_S = 5.0
 #: Event kinds that end a run, and the failures among them.
 ENDS = ("done", "retry", "dead", "crashed", "recovered")
 FAILED = ENDS[1:]
-#: Points of a chart, rows of a list of runs, and of a list of groups.
+#: Points of a chart, and maximum rows in a list of runs and in a list of groups.
 POINTS, SLOWEST, MAX_GROUPS = 60, 20, 1_000
 #: Upper bounds of a histogram of run times, ms; one more bucket has the rest.
 BOUNDS_MS = (
@@ -42,25 +42,28 @@ BOUNDS_MS = (
 
 
 class Span(NamedTuple):
-    """From `since` on, before `until`; epoch ms."""
+    """A time range from `since` until just before `until`, in epoch ms."""
 
     since: int
     until: int
 
     @property
     def step(self) -> int:
-        """The length of a point of a chart, ms."""
+        """The time that a point of a chart covers, in ms."""
         return max(1, -(-(self.until - self.since) // POINTS))
 
     def point(self, at: int) -> int:
-        """Return the number of the point that has this time."""
+        """Return the number of the point that covers this time."""
         return min(POINTS - 1, max(0, (at - self.since) // self.step))
 
 
 class PastPoint(NamedTuple):
-    """How attempts ended within one point of a range. at: its beginning, epoch ms.
+    """How attempts ended within one point of a chart.
 
-    p95: None without a run, and where only hourly sums are known. mean: None without a run.
+    Attributes:
+        at: Start of the point, epoch ms.
+        wait_p95_ms, run_p95_ms: None without attempts, and if only hourly sums are known.
+        run_mean_ms: None without runs.
     """
 
     at: int
@@ -73,7 +76,7 @@ class PastPoint(NamedTuple):
 
 
 class Percentiles(JsonRecord):
-    """Milliseconds; unknown without a run."""
+    """Percentiles in milliseconds; null without a run."""
 
     p50: float | None = None
     p95: float | None = None
@@ -81,11 +84,11 @@ class Percentiles(JsonRecord):
 
 
 class JobFigures(JsonRecord):
-    """One job in a span of time.
+    """Figures of one job in a range of time.
 
     Attributes:
         crashed: Runs that crashed, or whose lease ended.
-        failed: Runs that did not end well.
+        failed: Runs that were retried, died, or crashed.
         cpu_ms: Mean CPU time of a run.
         rss_kib: The highest peak of resident memory.
     """
@@ -109,10 +112,10 @@ class ErrorFigures(JsonRecord):
     """Errors of one class from one place.
 
     Attributes:
-        group: The fingerprint; of errors without one the class of the error, or the kind of the event.
-        trend: Failures in 60 equal parts of the range.
-        place: Where the latest of these errors was raised: file, line and function. Empty if that is unknown, as
-            in the lake.
+        group: The fingerprint of the errors; without a fingerprint, their class or the kind of their events.
+        trend: Failures in each of 60 equal parts of the range.
+        place: File, line and function that raised the latest of these errors. Empty if unknown; always empty
+            from a lake.
     """
 
     group: str
@@ -168,14 +171,14 @@ class JobHistory(NamedTuple):
 
 
 class ErrorHistory(NamedTuple):
-    """One group of errors, and its newest runs."""
+    """One group of errors, and its latest runs."""
 
     figures: ErrorFigures | None
     newest: tuple[RunRow, ...]
 
 
 class Wanted(NamedTuple):
-    """Conditions of a list of runs; '' = any."""
+    """Conditions for a list of runs; '' matches anything."""
 
     queue: str = ""
     job: str = ""
@@ -189,7 +192,7 @@ ANYTHING = Wanted()
 
 
 class RunPage(NamedTuple):
-    """Newest runs first.
+    """A page of runs, latest first.
 
     Attributes:
         next_cursor: Start of the next page, None at the end.
@@ -203,7 +206,7 @@ class Found(NamedTuple):
     """Result of a search for events.
 
     Attributes:
-        since: Start of complete data.
+        since: Time since which the events are complete.
         unread: Queue -> why it can't be read.
     """
 
@@ -218,12 +221,12 @@ def group_of(event: Event) -> str:
 
 
 def shown_error(text: str, hidden: bool) -> str:
-    """Return the error, or its type alone where texts are hidden."""
+    """Return the error, or only its type if texts are hidden."""
     return text.partition(":")[0] if hidden else text
 
 
 def with_shown_errors(rows: Iterable[Failure], hidden: bool) -> list[Failure]:
-    """Return the rows with their errors as `shown_error` shows them, and without places where texts are hidden."""
+    """Return the rows. If texts are hidden, errors are reduced to their types, and places are left out."""
     return [
         structs.replace(
             row,
@@ -235,7 +238,7 @@ def with_shown_errors(rows: Iterable[Failure], hidden: bool) -> list[Failure]:
 
 
 def percentiles(values: list[float]) -> Percentiles:
-    """Return the nearest ranks; sorts `values`."""
+    """Return percentiles by nearest rank. Sorts `values` in place."""
     if not values:
         return Percentiles()
     values.sort()
@@ -259,15 +262,20 @@ class StreamHistory:
     def __init__(
         self, client: Client, names: Callable[[], Sequence[str]], most: int = MAX_EVENTS
     ) -> None:
-        """names: the queues. most: events of one look."""
+        """Create a reader.
+
+        Args:
+            names: Returns the names of the queues.
+            most: Maximum number of events per search.
+        """
         self._client, self._names, self._most = client, names, most
         self._lock = threading.Lock()
         self._kept: dict[tuple[Span, tuple[str, ...]], tuple[float, Found]] = {}
 
     def found(self, span: Span, queues: Sequence[str] = ()) -> Found:
-        """Return the events of the span; of queues with too many, the newest."""
+        """Return the events in a range; from queues with too many events, only the latest."""
         names = tuple(queues or self._names())
-        # A span that moves with the clock is asked for again and again.
+        # A range that moves with the clock is requested again and again, so close ranges share a result.
         key = (Span(span.since // 5_000, span.until // 5_000), names)
         with self._lock:
             now = time.monotonic()
@@ -290,7 +298,7 @@ class StreamHistory:
         return sorted(rows, key=lambda row: (-row.runs, row.job))[:MAX_GROUPS]
 
     def job(self, span: Span, job: str) -> JobHistory:
-        """Everything of one job."""
+        """Return a job's figures, its chart and its slowest runs."""
         return history_of(
             job, span, [event for event in self.found(span).events if event[1].job == job]
         )
@@ -305,7 +313,7 @@ class StreamHistory:
         return sorted(rows, key=lambda row: (-row.failures, row.group))[:MAX_GROUPS]
 
     def error(self, span: Span, group: str) -> ErrorHistory:
-        """One group of errors."""
+        """Return one group of errors."""
         mine = [
             (queue, event)
             for queue, event in self.found(span).events
@@ -316,7 +324,7 @@ class StreamHistory:
         return ErrorHistory(error_figures(group, span, mine) if mine else None, runs)
 
     def failures_between(self, span: Span, group: str, moments: Sequence[int]) -> list[int]:
-        """Count an error before the first of these ascending moments, then between each moment and the next."""
+        """Count an error before the first of these ascending moments, between them, and after the last."""
         counts = [0] * (len(moments) + 1)
         for _, event in self.found(span).events:
             if event.kind in FAILED and group_of(event) == group:
@@ -364,7 +372,7 @@ class StreamHistory:
         return Found(rows, complete, unread)
 
     def _ask(self, last: dict[str, str], since: int, count: int) -> Iterator[tuple[str, Any]]:
-        """Yield each queue with its next entries, newest first, or the error."""
+        """Yield each queue with its next entries, newest first, or with the error."""
         left = list(last)
         while left:
             some = left[: 1 if self._client.is_cluster else AT_ONCE]
@@ -418,7 +426,7 @@ def figures_of(job: str, events: Sequence[tuple[str, Event]]) -> JobFigures:
 
 
 def history_of(job: str, span: Span, events: Sequence[tuple[str, Event]]) -> JobHistory:
-    """Return everything of one job's events."""
+    """Return a job's history, computed from its events."""
     ends = [event for event in events if event[1].kind in ENDS]
     histogram = [0] * (len(BOUNDS_MS) + 1)
     times: list[list[float]] = [[] for _ in range(POINTS)]
@@ -460,16 +468,16 @@ def _names(found: Iterable[str]) -> tuple[str, ...]:
 
 
 def matches(run: RunRow, wanted: Wanted) -> bool:
-    """Whether a run matches the conditions of a list."""
+    """Return whether a run matches the conditions of a list."""
     return all(asked in ("", getattr(run, name)) for name, asked in wanted._asdict().items())
 
 
-#: A run's position in a list: its time, then fields that distinguish runs of that time.
+#: A run's position in a list: its time, then fields that distinguish runs with the same time.
 Cursor = tuple[int, str, str, str]
 
 
 def cursor_of(run: RunRow) -> Cursor:
-    """Return where a run stands."""
+    """Return the position of a run in a list."""
     return run.at, run.queue, run.kind, run.mid
 
 
@@ -481,7 +489,7 @@ def _before(cursor: str) -> tuple[Any, ...]:
 
 
 def page_of(rows: Sequence[RunRow], limit: int) -> RunPage:
-    """Return a page of `limit` rows; one more says that there is another page."""
+    """Return a page of up to `limit` rows. An extra row means that another page follows."""
     shown = tuple(rows[:limit])
     more = len(rows) > limit and bool(shown)
     return RunPage(shown, "\x1f".join(map(str, cursor_of(shown[-1]))) if more else None)

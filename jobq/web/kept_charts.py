@@ -1,4 +1,4 @@
-"""Charts of the time before a page was open: figures that workers keep, minute by minute, for a day."""
+"""Chart data from before this process read the queues: workers keep one value per minute for a day."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from jobq.queue.charts import MINUTE_MS, ChartMinute, kept_minutes
 
 #: Interval between readings of the rings; and maximum number of queues whose rings are kept.
 READ_EVERY_S, MAX_REMEMBERED = 30.0, 50
-#: The number of a figure, as of the sampler's rings, whose value is a rate.
+#: Number of the figure that is a rate; the sampler's rings use the same numbers.
 _RATE = 4
 Points = list[tuple[float, float | None]]
 
 
 class KeptCharts:
-    """Reads rings as they are asked for. Threads may share it."""
+    """Reads the rings of workers on request. Threads may share it."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -30,7 +30,7 @@ class KeptCharts:
     def filled(
         self, own: Points, queue: str, figure: int, since_s: float, until_s: float, *, step_s: int
     ) -> Points:
-        """Return the points, with kept ones in minutes in which none is known.
+        """Return the points, with values kept by workers in minutes without a known value.
 
         Args:
             step_s: Time between the points.
@@ -38,7 +38,7 @@ class KeptCharts:
         known = {int(at // 60) for at, value in own if value is not None}
         kept: Points = []
         for minute, value in _values(self._minutes(queue), figure):
-            # The last minute known here is the present one, which is not over.
+            # Skip minutes with a value of this process, such as the current minute.
             if minute in known or not since_s - 60 < minute * 60 <= until_s:
                 continue
             kept += [(float(minute * 60 + at), value) for at in range(0, 60, step_s)]
@@ -53,7 +53,7 @@ class KeptCharts:
             at, minutes = self._read.get(queue, (0.0, []))
         if at and time.monotonic() < at + READ_EVERY_S:
             return minutes
-        # Without the lock: a slow server must not make other pages wait.
+        # The lock is released here, so that a slow server doesn't make other pages wait.
         with suppress(JobqError):  # reported elsewhere on the page
             minutes = kept_minutes(self._client, queue, self._client.clock_ms() // MINUTE_MS)
         with self._lock:

@@ -1,8 +1,8 @@
-"""History from a lake: the figures of `jobq.web.history` by SQL, in a child process that can be killed.
+"""History from a lake: SQL in a child process, which can be killed, computes the figures of `jobq.web.history`.
 
-The statements are in the SQL of reports, and the engine of reports runs them (`jobq.pipeline.report.engines`). The
-child answers one query at a time and is killed after MAX_S. It ends when its stdin does. Run as `python -m
-jobq.web.lake`; its first line says where the lake is.
+The statements use the SQL of reports, and the engine of reports runs them (`jobq.pipeline.report.engines`). The child
+answers one query at a time, and is killed if an answer takes longer than MAX_S. It ends when its stdin closes. It runs
+as `python -m jobq.web.lake`, and reads the lake's location from the first line of its stdin.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from jobq.web.history import (
 
 #: How long a query may take, and how large an answer may be.
 MAX_S, MAX_BYTES = 10.0, 16 << 20
-#: Of more than this, outcomes are read from hourly sums where there are any.
+#: For longer ranges, outcomes are read from hourly sums where they are complete.
 ROLLED_MS, DAY_MS = 172_800_000, 86_400_000
-#: Of an entry of the audit log: the second number of its id, which has at most 64 bits without a sign.
+#: The second number of an audit entry's id is an unsigned 64-bit number; SQL reads greater values as MAX_SEQ.
 MAX_SEQ = 2**63 - 1
 _SEQ = f"coalesce(try_cast(split_part(entry_id, '-', 2) AS BIGINT), {MAX_SEQ})"
-#: The last day of all, and the end of the year 9999, epoch ms.
+#: The latest possible day, and the end of the year 9999 in epoch ms.
 LAST_DAY = "9999-12-31"
 LATEST_MS = 253_402_300_799_999
-#: Columns of the view `events` in addition to the stored columns. first_wait_ms: of a message's first attempt.
+#: Columns of the view `events` in addition to the stored columns. `first_wait_ms` is the wait of a first attempt.
 _EVENTS = f"""{RESTORED["enqueued_at"]} AS enqueued_at, {DERIVED["wait_ms"]} AS wait_ms,
     CASE WHEN attempt <= 1 THEN wait_ms END AS first_wait_ms, unix_millis(finished_at) AS at_ms,
     coalesce(nullif(fingerprint, ''), nullif(error, ''), kind) AS grouped"""
@@ -68,14 +68,14 @@ _POINT = f"least({POINTS - 1}, (at_ms - :since) DIV :step)"
 
 
 class DeployMark(NamedTuple):
-    """A deploy, or another event that divides before from after."""
+    """A deploy, or another event to compare figures before and after."""
 
     name: str
     at: int
 
 
 class HistoryFilter(NamedTuple):
-    """A condition with its arguments, and the days of the files that may have such rows."""
+    """An SQL condition with its arguments, and the days whose files may have matching rows."""
 
     sql: str = "true"
     args: Mapping[str, Any] = MappingProxyType({})
@@ -97,9 +97,12 @@ class LakeHistory:
     def __init__(
         self, path: str, options: Mapping[str, str] | None = None, most_s: float = MAX_S, server: str = ""
     ) -> None:  # fmt: skip
-        """path, options: as of jobq.pipeline.lake.Lake.open.
+        """Create a reader.
 
-        server: under which name, the source, the lake has the queues of the server; their names here are without it.
+        Args:
+            path, options: See `jobq.pipeline.lake.Lake.open`.
+            most_s: Time limit of a query, in seconds.
+            server: Source name of this server in the lake. Queue names are returned without it.
         """
         self.path, self.server = path, server
         self._args = {"mine": sourced(server, ""), "log": sourced(server, "audit")}
@@ -121,7 +124,7 @@ class LakeHistory:
         self._owner = 0
 
     def close(self) -> None:
-        """End the child. The next query starts another."""
+        """Stop the child process. The next query starts a new child."""
         with self._lock:
             self._end()
 
@@ -147,7 +150,7 @@ class LakeHistory:
         return [_figures(row) for row in rows]
 
     def job(self, span: Span, job: str) -> JobHistory:
-        """Everything of one job."""
+        """Return a job's figures, its chart and its slowest runs."""
         mine = _within(span, ENDS) & _one_of("job", [job])
         figures = self._jobs(mine)
         points = self.query(
@@ -176,9 +179,10 @@ class LakeHistory:
         )
 
     def outcomes(self, span: Span, queue: str = "") -> list[PastPoint]:
-        """How the attempts of a queue ended, or of all queues, in equal parts of a range; only parts with attempts.
+        """Return how attempts of a queue, or of all queues, ended in equal parts of a range.
 
-        Of more than ROLLED_MS, days whose hourly sums count all of their events are read from these sums.
+        Parts without attempts are left out. In ranges longer than ROLLED_MS, days with complete hourly sums are read
+        from these sums.
         """
         mine = _one_of("queue", [queue] if queue else [])
         days = self._rolled(span) if span.until - span.since > ROLLED_MS else []
@@ -202,7 +206,7 @@ class LakeHistory:
         ]
 
     def _rolled(self, span: Span) -> list[str]:
-        """Return the whole UTC days of a range whose hourly sums count as many events as there are, or were."""
+        """Return the whole UTC days in a range whose hourly sums count at least the stored events."""
         first, last = -(-span.since // DAY_MS), span.until // DAY_MS - 1
         if last < first:
             return []
@@ -231,14 +235,14 @@ class LakeHistory:
         return self._errors(span, _within(span, FAILED) & mine)
 
     def error(self, span: Span, group: str) -> ErrorHistory:
-        """One group of errors."""
+        """Return one group of errors."""
         mine = _within(span, FAILED) & _one_of("grouped", [group])
         errors = self._errors(span, mine)
         newest = self._runs(mine, "finished_at DESC", SLOWEST)
         return ErrorHistory(errors[0] if errors else None, tuple(newest))
 
     def first_seen(self, groups: Sequence[str]) -> dict[str, int]:
-        """Return when each group of errors was first seen, of all days that the lake has; epoch ms."""
+        """Return when each group of errors was first seen on any day in the lake, in epoch ms."""
         if not groups:
             return {}
         rows = self.query(
@@ -248,12 +252,12 @@ class LakeHistory:
         return {row["grouped"]: row["at_ms"] for row in rows}
 
     def begins_at(self) -> int:
-        """Return when the oldest event of the lake happened, epoch ms; 0 for an empty one."""
+        """Return when the oldest event of the lake happened, in epoch ms; 0 if it is empty."""
         [row] = self.query("SELECT unix_millis(min(finished_at)) AS at_ms FROM events")
         return row["at_ms"] or 0
 
     def failures_between(self, span: Span, group: str, moments: Sequence[int]) -> list[int]:
-        """Count an error before the first of these ascending moments, then between each moment and the next."""
+        """Count an error before the first of these ascending moments, between them, and after the last."""
         cases = " ".join(f"WHEN at_ms < {at} THEN {n}" for n, at in enumerate(moments))
         rows = self.query(
             "SELECT {part} AS part, count(*) AS failures FROM events WHERE {chosen} GROUP BY 1",
@@ -286,7 +290,7 @@ class LakeHistory:
         return page_of(self._runs(chosen, order, limit + 1), limit)
 
     def message(self, queue: str, mid: str, most: int = 200) -> list[RunRow]:
-        """Return the newest events of a message in a queue; of all queues if that is ''."""
+        """Return the latest events of a message in a queue, or in all queues if `queue` is ''."""
         mine = _one_of("mid", [mid]) & _one_of("queue", [queue] if queue else [])
         return self._runs(mine, "finished_at DESC", most)
 
@@ -334,18 +338,18 @@ class LakeHistory:
         return [AuditEntry(f"{row['ms']}-{row.pop('seq')}", row.pop("ms"), **row) for row in rows]
 
     def since(self, span: Span, queues: Sequence[str] = ()) -> int:
-        """Return the start of the period with complete figures: always the beginning."""
+        """Return the start of the period with complete figures: always the start of the range."""
         return span.since
 
     def query(
         self, sql: str, chosen: HistoryFilter = EVERYTHING, table: str = "events", **parts: object
     ) -> list[dict[str, Any]]:
-        """Return the rows of a statement about one table: the rows of this server, of marks all.
+        """Run a statement about one table and return its rows. Only `marks` includes rows of other servers.
 
-        Raises LakeError if the statement fails or takes too long, or if the lake has events, but only of other servers.
+        Raises LakeError if the statement fails or takes too long, or if the lake has only events from other servers.
 
         Args:
-            parts: Inserted into the statement for their names in braces; never from outside.
+            parts: Texts that replace their names in braces in the statement. Never pass text from outside.
         """
         if table == "events" and not self._has_mine:
             self._check_server()
@@ -435,7 +439,7 @@ class LakeHistory:
         return child
 
     def _line(self, child: subprocess.Popen[bytes]) -> bytes:
-        """Return one line of the child, which has `most_s` for it."""
+        """Read one line from the child. Raises LakeError if it takes longer than `most_s`."""
         assert child.stdout is not None
         until, found = time.monotonic() + self._most_s, bytearray()
         number = child.stdout.fileno()
@@ -455,7 +459,7 @@ class LakeHistory:
         child, self._child = self._child, None
         if child is None:
             return
-        # A forked child continues.
+        # In a forked process, the child belongs to the parent and continues.
         if self._owner == os.getpid():
             child.kill()
             child.wait()
@@ -472,7 +476,7 @@ def _day(at_ms: int) -> str:
 
 
 def _one_of(column: str, values: Sequence[str]) -> HistoryFilter:
-    """Choose the rows with one of these values; without any, all."""
+    """Return a condition for rows with one of these values; without values, for all rows."""
     args = {f"{column}{number}": value for number, value in enumerate(values)}
     return (
         HistoryFilter(f"{column} IN ({', '.join(f':{arg}' for arg in args)})", args)
@@ -525,7 +529,7 @@ def _dates(days: Sequence[str]) -> str:
 
 
 def _past_point(span: Span, number: int, rows: Sequence[Mapping[str, Any]]) -> PastPoint:
-    """Return a point from hourly sums and events."""
+    """Return a point computed from hourly sums and events."""
     done, dead, ends, runs, run_us = (
         sum(row[name] or 0 for row in rows) for name in ("done", "dead", "ends", "runs", "run_us")
     )
@@ -548,7 +552,7 @@ def _run(row: Mapping[str, Any]) -> RunRow:
 
 
 def serve(asked: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer queries, a JSON line each, until `asked` ends."""
+    """Answer queries, one JSON line each, until `asked` ends."""
     where, engine = json.loads(asked.readline()), None
     for line in asked:
         try:
@@ -562,7 +566,7 @@ def serve(asked: IO[bytes], answers: IO[bytes]) -> None:
             engine.open_files("stored", store, table, [file.path for file in files])
             answer = json.dumps({"rows": engine.rows(query["sql"], query["args"])}, default=str)
         except Exception as error:  # deltalake, DuckDB and storage raise many classes
-            # Of a statement that fails, reports say that Spark may be able to compute it.
+            # The engine's own error suggests Spark, which isn't available here, so report DuckDB's error.
             cause = error.__cause__ if "duckdb" in type(error.__cause__).__module__ else error
             answer = json.dumps({"error": str(cause)[:1000]})
         if len(answer) > MAX_BYTES:
@@ -572,8 +576,8 @@ def serve(asked: IO[bytes], answers: IO[bytes]) -> None:
 
 
 def main() -> None:
-    """Run the child."""
-    # Whatever a library prints must not stand among the answers.
+    """Run the child process."""
+    # Text that a library prints must not mix with the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     serve(sys.stdin.buffer, answers)

@@ -9,10 +9,10 @@ from jobq.web.site import Site, site_of
 
 
 def sampler_of(site: Site) -> Sampler:
-    """Return the one sampler of a dashboard."""
+    """Return the dashboard's sampler."""
     return site.part(Sampler, lambda site: Sampler(site.client))
 
 
 def snapshot_of(request: Request) -> Snapshot:
-    """Return the newest reading of the server that a request is about."""
+    """Return the latest reading of the server, for the dashboard that serves a request."""
     return sampler_of(site_of(request)).look()

@@ -25,31 +25,36 @@ _GLYPHS: dict[StateWord, str] = {
     "scheduled": "delayed", "queued": "ready", "running": "running", "retrying": "retry", "done": "done",
     "failed": "dead", "cancelled": "paused", "expired": "dead", "unknown": "unknown",
 }  # fmt: skip
-#: What a page adds to the public state of these stored words.
+#: Stored word -> text that a page adds to the public state.
 _DETAILS = {
     "locked-with-requeue": "enqueued again", "done-with-requeue": "enqueued again", "done-with-backoff": "id rejected",
 }  # fmt: skip
-#: Kinds of events, and the states that they show.
+#: Kind of an event -> name of its glyph and colour.
 _KINDS = {
     "done": "done", "retry": "retry", "dead": "dead", "crashed": "retry", "recovered": "retry", "snoozed": "delayed",
     "enqueued": "ready", "revived": "ready", "tick": "ready",
 }  # fmt: skip
 _NOWHERE = ("nil", "")
-#: Attempts whose log is shown.
+#: Maximum number of attempts whose logs are shown.
 MAX_LOGS = 5
 
 
 class StateShown(NamedTuple):
-    """name: of the glyph and colour."""
+    """A state as a page shows it.
+
+    Attributes:
+        name: Name of the glyph and colour.
+    """
 
     name: str
     word: str
 
 
 class AttemptShown(NamedTuple):
-    """One attempt, ended or running. Times are epoch ms; ended_at 0: it runs. None: unknown.
+    """One attempt, ended or running. Times are epoch ms, and None means unknown.
 
     Attributes:
+        ended_at: 0 while the attempt is running.
         wait_ms: Time since the enqueue, or since the end of the previous attempt.
     """
 
@@ -74,7 +79,7 @@ class TimelinePoint(NamedTuple):
     """A point of a timeline.
 
     Attributes:
-        after_ms: Time since the previous point; None if unknown.
+        after_ms: Time since the end of the previous point; None for the first.
         lasts_ms: Duration of an attempt.
     """
 
@@ -112,13 +117,13 @@ class MessageShown:
 
     @property
     def enqueued_at(self) -> int:
-        """Return when it was enqueued, epoch ms, by its content or else by its events; 0 if neither says."""
+        """When the message was enqueued, in epoch ms, from its content or its events; 0 if unknown."""
         history = reversed(self.facts.history)
         return self.call.enqueued_at or next((at for one in history if (at := one.enqueued_at)), 0)
 
     @property
     def is_known(self) -> bool:
-        """Whether the queue, its dead or its newest events have it."""
+        """Whether the queue, its dead-letter set or its latest events have the message."""
         return self.facts.status.word not in _NOWHERE or bool(self.facts.history)
 
 
@@ -157,7 +162,7 @@ def read_message(client: Client, contents: Contents, queue_name: str, mid: str) 
 def _logs(
     collector: Collector, facts: MessageFacts, newest: int, contents: Contents
 ) -> Iterator[tuple[int, str]]:
-    """Return logs of the latest attempts, if their job declares keep_logs. They may quote arguments."""
+    """Yield logs of the latest attempts, if the job declares keep_logs and this user may see arguments."""
     numbers = range(newest, max(0, newest - MAX_LOGS), -1) if contents.may_see else ()
     for number, log in collector.logs(facts.mid, numbers).items():
         text = log.decode("utf-8", "replace")
@@ -167,14 +172,14 @@ def _logs(
 def _with_traceback(
     facts: MessageFacts, contents: Contents, attempts: list[AttemptShown]
 ) -> list[AttemptShown]:
-    """Return the attempts. The latest failure in code has its traceback."""
+    """Return the attempts, with the stored traceback added to its attempt."""
     status, dead = facts.status, facts.dead
     number = status.failed_attempt
     text = contents.traceback(facts.queue, facts.mid, status.traceback, facts.job)
     if dead is not None and not text:
         number, text = dead.attempts, dead.reason.partition("\n\n")[2]
     for index in range(len(attempts) - 1, -1, -1):
-        # An earlier life of the message may have an attempt of the same number.
+        # An earlier life of the message may have an attempt with the same number.
         if text and attempts[index].number == number and attempts[index].error:
             attempts[index] = attempts[index]._replace(traceback=text)
             break
@@ -182,7 +187,7 @@ def _with_traceback(
 
 
 def _seen(facts: MessageFacts, contents: Contents) -> MessageFacts:
-    """Return the facts with the errors as this user may see them; the sentences of reasons quote errors."""
+    """Return the facts with errors as this user may see them, because reasons quote these errors."""
     dead = facts.dead
     if dead is not None:
         dead = dead._replace(
@@ -200,7 +205,7 @@ def _seen(facts: MessageFacts, contents: Contents) -> MessageFacts:
 
 
 def state_of(status: Status, public: StateWord | None = None) -> StateShown:
-    """Return how a page shows where a message is, with its public state if more than the status is known."""
+    """Return a message's state for a page: from `public` if given, otherwise from its status."""
     if status.word == "queued" and status.lock_expires_at:
         return StateShown("retry", "retrying, lease ended")
     word = public or state_word(status)
@@ -209,7 +214,7 @@ def state_of(status: Status, public: StateWord | None = None) -> StateShown:
 
 
 def state_of_kind(kind: str) -> StateShown:
-    """Return how a page shows the kind of an event."""
+    """Return the state that a page shows for a kind of event."""
     return StateShown(_KINDS.get(kind, "unknown"), kind)
 
 
@@ -242,9 +247,7 @@ def attempts_of(facts: MessageFacts) -> Iterator[AttemptShown]:
 def timeline(
     facts: MessageFacts, enqueued_at: int, attempts: Sequence[AttemptShown]
 ) -> Iterator[TimelinePoint]:
-    """Return a timeline from the enqueue to now: attempts and actions of users; then the waiting time, or the due
-    time.
-    """
+    """Yield a timeline from the enqueue to now: attempts and user actions, then the waiting time or the due time."""
     known = [
         TimelinePoint(
             attempt.started_at or facts.now_ms, attempt.state,
@@ -280,14 +283,14 @@ def timeline(
 
 
 class FoundMessage(NamedTuple):
-    """A queue that knows a mid."""
+    """A queue that has a message, and the message's status."""
 
     queue: str
     status: Status
 
 
 def find_mid(client: Client, names: Sequence[str], mid: str) -> list[FoundMessage]:
-    """Return the queues that have this mid, alive or dead. One round trip; in a Cluster one a queue."""
+    """Return the queues that have this mid, alive or dead. It takes one round trip; on a Cluster, one per queue."""
     calls = [Queue(name, client).status_call(mid) for name in names]
     return [
         FoundMessage(name, one)

@@ -1,7 +1,7 @@
-"""Names in paths: any text is one part of a path, whatever it holds.
+"""Names in paths: any text can be encoded as one part of a path.
 
-Most characters are percent-encoded as usual. Servers, proxies and browsers change some encoded ones: they take
-`%2F` for `/`, and drop `.` and `..`. Those are written with a tilde: `~2F`, `~2E`.
+Most characters are percent-encoded as usual. Servers, proxies and browsers change some encoded characters: they
+turn `%2F` into `/`, and drop `.` and `..`. Such characters are encoded with a tilde instead: `~2F`, `~2E`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _TILDE = re.compile(r"~([0-9A-Fa-f]{2})")
 
 
 def tilded(name: str) -> str:
-    """`a/b` -> `a~2Fb`; the empty name is a lone tilde."""
+    """Encode unsafe characters with tildes: `a/b` -> `a~2Fb`. The empty name becomes a lone tilde."""
     return _CHANGED.sub(lambda found: "".join(f"~{ord(c):02X}" for c in found[0]), name) or "~"
 
 
 def untilded(text: str) -> str:
-    """Return the text before `tilded`."""
+    """Decode a text that `tilded` encoded."""
     return "" if text == "~" else _TILDE.sub(lambda found: chr(int(found[1], 16)), text)
 
 
@@ -32,12 +32,12 @@ def encoded(name: str) -> str:
 
 
 class NameConvertor(Convertor[str]):
-    """`{queue:name}` in a route: one part of the path, any text."""
+    """Converts `{queue:name}` in a route: one part of the path, with any text."""
 
     regex = "[^/]+"
 
     def convert(self, value: str) -> str:
-        """Return the name that the part of a path stands for."""
+        """Return the name that a part of a path encodes."""
         return untilded(value)
 
     def to_string(self, value: str) -> str:

@@ -1,4 +1,4 @@
-"""Errors that events of the last minutes have and earlier ones don't."""
+"""Errors that occur in the events of the last minutes, but not in earlier events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobq.web.tail import FOLLOWERS
 
 #: An error is new for this long.
 NEW_MS = 900_000
-#: Before an error is new, its queues have to be known for this long without it: it may only be rare.
+#: An error is only new if its queues' events were known for this long without it. Otherwise it may just be rare.
 KNOWN_MS = NEW_MS // 10
 #: Maximum number of error groups to keep; beyond it, groups unseen for the longest time are dropped.
 MAX_KEPT = 5_000
@@ -67,7 +67,7 @@ class ErrorGroups:
     def __init__(self) -> None:
         self._lock = Lock()
         self._groups: dict[str, _Group] = {}
-        #: Queue -> the oldest event that was seen. An error that is as old may be older still.
+        #: Queue -> time of the oldest event seen. An error of that time may have begun earlier.
         self._since: dict[str, int] = {}
 
     def take(self, queue: str, entries: Sequence[StreamEntry], weight: float = 1.0) -> None:
@@ -83,7 +83,7 @@ class ErrorGroups:
             oldest = min(entry.at_ms for entry in entries)
             self._since[queue] = min(oldest, self._since.get(queue, oldest))
             for at_ms, event in entries:
-                # That a lease ended is a fault of a worker, not of a job.
+                # An expired lease is a worker's fault, not an error in a job.
                 if event.kind in FAILED and event.error != LOCK_EXPIRED:
                     group = group_of(event)
                     kept = self._groups.get(group) or self._groups.setdefault(group, _Group(at_ms))
@@ -102,7 +102,7 @@ class ErrorGroups:
         """Return the groups first seen in the last minutes, the most frequent first.
 
         Args:
-            since_ms: Start of the known events of a queue; None while unknown.
+            since_ms: Returns the start of a queue's known events; None while unknown.
         """
         with self._lock:
             found = [

@@ -1,4 +1,4 @@
-"""Who did what lately, from the newest entries of the audit log, in one round trip."""
+"""The latest actions of users, read from the audit log in one round trip."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from jobq.queue.audit_log import AuditEntry, AuditLog, without_ended_intents
 
 #: Number of entries to read.
 LOOKED_AT = 200
-#: Filter prefixes of control entries that pause or resume a worker.
+#: Filter prefixes of control entries that pause, resume or restart a worker.
 _STEERING = ("control:quiet", "control:resume", "control:restart")
 
 
 class NewestActs(NamedTuple):
-    """The newest entries.
+    """The latest entries of the audit log.
 
     Attributes:
-        unread: Reason why the log can't be read.
+        unread: Reason why the log can't be read, or ''.
     """
 
     entries: Sequence[AuditEntry] = ()
@@ -37,7 +37,7 @@ def newest_acts(client: Client, most: int) -> NewestActs:
 
 
 def paused_by(client: Client, queue: str) -> AuditEntry | None:
-    """Return who paused a queue last; None if that isn't among the newest entries."""
+    """Return the entry of a queue's pause; None if a resume followed, or if the latest entries don't have it."""
     for entry in _entries(client):
         if (
             entry.verb in ("pause", "resume")
@@ -49,7 +49,7 @@ def paused_by(client: Client, queue: str) -> AuditEntry | None:
 
 
 def quieted_by(client: Client) -> dict[str, AuditEntry]:
-    """Return the user who paused each worker, for workers whose latest command was a pause."""
+    """Return worker -> entry of its pause, for workers whose latest command was a pause."""
     newest: dict[str, AuditEntry] = {}
     for entry in _entries(client):
         order, _, workers = entry.filter.partition(" ")
@@ -60,7 +60,7 @@ def quieted_by(client: Client) -> dict[str, AuditEntry]:
 
 
 def _entries(client: Client) -> list[AuditEntry]:
-    """Return the newest entries; none if the log can't be read, so that a page doesn't name the user."""
+    """Return the latest entries; an empty list if the log can't be read, so that pages still work."""
     try:
         return list(_read(client))
     except ScriptError:

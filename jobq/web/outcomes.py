@@ -12,14 +12,14 @@ from typing import NamedTuple
 from jobq.events import Event
 from jobq.web.rings import Ring
 
-#: What is counted of each minute.
+#: Columns of the counts of a minute.
 DONE, FAILED, DEAD = range(3)
 #: Bucket i of a histogram has the attempts up to 2**i ms; the last bucket has all longer attempts.
 BUCKETS = 26
 DAY_MINUTES = 1_440
-#: Minutes of which the page of a queue has percentiles.
+#: Number of latest minutes that the figures of a queue cover.
 RECENT_MINUTES = 15
-#: Number of dead messages to keep for display.
+#: Default number of dead messages to show.
 NEWEST_DEAD = 50
 _COLUMN = {"done": DONE, "retry": FAILED, "crashed": FAILED, "recovered": FAILED, "dead": DEAD}
 
@@ -46,7 +46,7 @@ class DeadEvent(NamedTuple):
 
 
 class DurationCounts:
-    """Counts of durations in buckets that double."""
+    """Counts of durations in buckets of doubling size."""
 
     __slots__ = ("counts",)
 
@@ -62,7 +62,7 @@ class DurationCounts:
         self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
 
     def quantile_ms(self, share: float) -> float | None:
-        """Return about how long the fastest `share` of all took at most; None if there are none."""
+        """Return an estimate of a quantile in ms, such as 0.95; None without durations."""
         total = sum(self.counts)
         if not total:
             return None
@@ -101,7 +101,7 @@ class Recent(NamedTuple):
 class _OfQueue:
     def __init__(self) -> None:
         self.minutes = Ring(DAY_MINUTES, 60, 3)
-        #: Minute -> waiting and run times of attempts; kept for the last RECENT_MINUTES and charted minutes.
+        #: Minute -> waiting and run times of attempts, kept for the last RECENT_MINUTES.
         self.waits: dict[int, DurationCounts] = {}
         self.runs: dict[int, DurationCounts] = {}
         self.quantiles = Ring(DAY_MINUTES, 60, 2)
@@ -124,7 +124,7 @@ class _OfQueue:
         return counts
 
     def close_minutes(self, now_minute: int) -> None:
-        """Keep only the percentiles of minutes that are over."""
+        """Reduce minutes older than RECENT_MINUTES to their percentiles."""
         for minute in sorted(self.waits):
             if minute >= now_minute - RECENT_MINUTES:
                 break
@@ -188,10 +188,10 @@ class Outcomes:
     def counted(
         self, queue: str | None, column: int, since_s: float, until_s: float
     ) -> list[tuple[float, float | None]]:
-        """Return how many attempts ended so in each minute; 0 where nothing ended.
+        """Return how many attempts had this outcome in each minute.
 
         Args:
-            queue: None means all.
+            queue: None means all queues.
         """
         first, last = int(since_s // 60), int(until_s // 60)
         found = dict.fromkeys(range(first, last + 1), 0.0)
@@ -207,7 +207,7 @@ class Outcomes:
     def quantiles(
         self, queue: str, since_s: float, until_s: float
     ) -> tuple[list[tuple[float, float | None]], list[tuple[float, float | None]]]:
-        """Return for each minute the time within which 95 % of the attempts started, and ran, in ms."""
+        """Return the 95th percentiles of waiting times and of run times in each minute, in ms."""
         with self._lock:
             mine = self._queues.get(queue)
             if mine is None:

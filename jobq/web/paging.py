@@ -1,4 +1,4 @@
-"""Pages of a list that is read whole: workers, schedules, keys of one page."""
+"""Page numbers for lists that are read whole, such as workers and schedules."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ PER_PAGE = 100
 
 
 def page_number(text: str, count: int) -> int:
-    """Return the page that an address asks for, from 1: the nearest one that there is."""
+    """Return the requested page number, from 1, or the nearest page that exists."""
     wanted = int(text) if text.isdecimal() and len(text) < 8 else 1
     return max(1, min(wanted, -(-count // PER_PAGE)))

@@ -20,17 +20,17 @@ from jobq.web.sources import sources_of
 
 #: Ranges in seconds, beyond a dashboard's day, that need a lake.
 LONG_RANGES = {"7d": 604_800, "30d": 2_592_000}
-#: How long an answer is shown: of a range of a day at most, and of a longer one.
+#: How long an answer is reused, in seconds: for a range of up to a day, and for a longer range.
 KEPT_S, LONG_KEPT_S = 60.0, 300.0
 MAX_KEPT = 100
 
 
 class Past(NamedTuple):
-    """Attempts of a range, and its deploys.
+    """Attempts and deploys in a range.
 
     Attributes:
-        since_s: Beginning of the lake.
-        error: Reason why it can't be read, else ''.
+        since_s: Time of the lake's oldest event, epoch seconds.
+        error: Reason why the lake can't be read, or ''.
     """
 
     points: Sequence[PastPoint] = ()
@@ -49,7 +49,7 @@ class PastReader:
         self._known: dict[tuple[str, str], tuple[float, Past]] = {}
 
     def past_of(self, word: str, span: Span, queue: str = "") -> Past:
-        """Return the past of a queue, or of all if that is ''.
+        """Return the past of a queue, or of all queues if `queue` is ''.
 
         Args:
             word: The name of the range.
@@ -73,10 +73,10 @@ class PastReader:
 
 
 class EarlierLives(NamedTuple):
-    """Records in a lake about a message id that the server doesn't have, latest first.
+    """Events of a message that only the lake still has, latest first.
 
     Attributes:
-        error: Why it can't be read.
+        error: Why the lake can't be read.
     """
 
     rows: Sequence[RunRow] = ()
@@ -84,7 +84,7 @@ class EarlierLives(NamedTuple):
 
 
 def earlier_lives(site: Site, contents: Contents, facts: MessageFacts) -> EarlierLives | None:
-    """Ask the lake for the events of a message that the server no longer has; None without a lake."""
+    """Return the events of a message that only the lake still has; None without a lake."""
     lake = sources_of(site).lake
     if lake is None:
         return None

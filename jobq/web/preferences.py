@@ -1,4 +1,4 @@
-"""How one viewer likes to see pages, kept in two cookies: theme, height of rows, time zone, live refresh."""
+"""A viewer's display choices, kept in two cookies: theme, height of rows, time zone and live refresh."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Preferences:
 
     @property
     def text(self) -> str:
-        """Return the value of the cookie."""
+        """The value of the cookie."""
         return urlencode(asdict(self))
 
 
 def preferences(cookies: Mapping[str, str]) -> Preferences:
-    """Read a viewer's choices; what is missing or unknown is the default."""
+    """Read a viewer's choices. Missing and invalid choices get their defaults."""
     return chosen(dict(parse_qsl(cookies.get(COOKIE, "")[:500], max_num_fields=20)))
 
 
 def chosen(values: Mapping[str, str], before: Preferences = Preferences()) -> Preferences:
-    """Return `before` with the valid ones of `values`."""
+    """Return `before`, updated with the valid choices in `values`."""
     known = {key: values[key] for key, allowed in CHOICES.items() if values.get(key) in allowed}
     if _OPERATION.fullmatch(values.get("read", "")):
         known["read"] = values["read"]
@@ -51,7 +51,7 @@ def chosen(values: Mapping[str, str], before: Preferences = Preferences()) -> Pr
 
 
 def zone_of(choice: str, cookies: Mapping[str, str]) -> ZoneInfo:
-    """Return the zone in which to write times."""
+    """Return the time zone to show times in; UTC if the chosen zone is unknown."""
     try:
         if choice == "browser":
             return ZoneInfo(unquote(cookies.get(ZONE_COOKIE, ""))[:64] or "UTC")

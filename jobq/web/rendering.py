@@ -1,8 +1,8 @@
 """Render pages with Jinja2: everything is escaped, and an undefined name in a template is an error.
 
-In addition to the facts of their page, templates have `url(route, **values)`, `has(route)`, `asset(name)`, the
+In addition to the facts of their page, templates can use `url(route, **values)`, `has(route)`, `asset(name)`, the
 functions of `formats` (`number`, `duration`, `size`, `share`, `rate`, `whole`), `ago(time)`, `moment(time)`, `me`,
-`view`, `site`.
+`view` and `site`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from jobq.web.preferences import CHOICES, Preferences, preferences, zone_of
 from jobq.web.routes import ROUTES, NavEntry, path_to
 from jobq.web.site import Site, site_of
 
-#: The header by which app.js asks for the changing part of a page.
+#: The header with which app.js asks for the changing part of a page.
 LIVE_HEADER = "x-jobq-live"
 #: How often a page refreshes itself, in seconds.
 LIVE_S = 2.0
@@ -46,7 +46,7 @@ FORMATS = {
 
 @cache
 def environment() -> jinja2.Environment:
-    """Return the templates of the package."""
+    """Return the Jinja environment of the package's templates."""
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("jobq.web"),
         autoescape=True,
@@ -62,17 +62,17 @@ def environment() -> jinja2.Environment:
 
 
 def _printable(value: object) -> str:
-    """Format text from anywhere on one line."""
+    """Escape text from anywhere for display on one line."""
     return escaped(str(value))
 
 
 def _lines(value: object) -> str:
-    """Format text from anywhere, and keep its lines."""
+    """Escape text from anywhere for display, and keep its lines."""
     return "\n".join(map(escaped, str(value).expandtabs(4).split("\n")))
 
 
 class Times:
-    """How one page writes times: all relative to the same moment, in the zone of the viewer."""
+    """Formats the times on a page, relative to the same moment and in the viewer's time zone."""
 
     def __init__(self, zone: ZoneInfo, now: datetime) -> None:
         self.zone, self.now = zone, now
@@ -84,11 +84,11 @@ class Times:
         return formats.time(_time(at), self.now, self.zone)
 
     def moment(self, at: datetime | float | None) -> str:
-        """Format the full moment."""
+        """Format a time in full."""
         return formats.UNKNOWN if at is None else formats.moment(_time(at), self.zone)
 
     def machine(self, at: datetime | float) -> str:
-        """Format for the attribute of `<time>`."""
+        """Format a time for the `datetime` attribute of `<time>`."""
         return _time(at).isoformat(timespec="milliseconds")
 
 
@@ -117,7 +117,7 @@ def render(
 
 
 def _frame(request: Request, live: float) -> dict[str, Any]:
-    """Return the shared facts of every page."""
+    """Return the facts that all pages share."""
     site = site_of(request)
     view = preferences(request.cookies)
     times = Times(zone_of(view.zone, request.cookies), datetime.now(UTC))
@@ -140,7 +140,7 @@ def _frame(request: Request, live: float) -> dict[str, Any]:
 
 
 def _note(request: Request, me: Identity, view: Preferences) -> OperationView | None:
-    """Return this user's latest operation, with its undo: on all other pages, until it expires or is read."""
+    """Return this user's latest operation, for a note on other pages until it expires or the user has read it."""
     site = site_of(request)
     if not me.may(UserRole.OPERATE) or site.settings.read_only:
         return None
@@ -153,7 +153,7 @@ def _note(request: Request, me: Identity, view: Preferences) -> OperationView | 
 
 
 def _exports(site: Site) -> list[str]:
-    """Return the variables with which commands reach the server of this dashboard; none for an embedded one."""
+    """Return environment variables that point commands to this dashboard's server. An embedded server has no URL."""
     client = site.client
     lines = [f"JOBQ_URL={masked(client.url)}"] if client.settings.url else []
     return lines + ([f"JOBQ_NAMESPACE={client.namespace}"] if client.namespace != "jobq" else [])
@@ -180,7 +180,7 @@ def _route_name(request: Request) -> str:
 
 
 def _section(request: Request) -> str:
-    """Return the route of the entry of the rail that a page is below: that with the longest path above it."""
+    """Return the sidebar route whose path is the longest above the page's path."""
     path = str(getattr(request.scope.get("route"), "path", "")) + "/"
     above = {
         entry.route: ROUTES.declared[entry.route].path.rstrip("/") + "/"

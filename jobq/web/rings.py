@@ -1,4 +1,4 @@
-"""The last minutes and hours of a few figures, in 4 bytes each."""
+"""Recent values of a few figures, in 4 bytes each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNKNOWN = float("nan")
 class Ring:
     """The latest `size` points of several figures, `step_s` apart. Unknown points are NaN.
 
-    Each point is the maximum of its values; for `means`, their mean.
+    Each point is the maximum of its values, or their mean for figures in `means`.
     """
 
     __slots__ = ("_last", "_means", "_parts", "_seen", "size", "step_s", "width")
@@ -27,7 +27,7 @@ class Ring:
         self._last, self._seen = -1, 0
 
     def put(self, at_s: float, values: Sequence[float]) -> None:
-        """Note values of a moment, epoch seconds. A moment before the newest point is left out."""
+        """Store the values of a moment, in epoch seconds. Values from before the latest point are dropped."""
         point = int(at_s // self.step_s)
         if point < self._last:
             return
@@ -46,7 +46,7 @@ class Ring:
         self._seen += 1
 
     def _forget(self, point: int) -> None:
-        """Clear what the points up to `point` held a round ago."""
+        """Clear the next points up to `point`, which still hold values from a round ago."""
         if point - self._last >= self.size:
             if self._last >= 0:  # else nothing was put yet
                 self._parts = array("f", [_UNKNOWN]) * len(self._parts)
@@ -57,7 +57,7 @@ class Ring:
                 self._parts[at + i] = _UNKNOWN
 
     def add(self, at_s: float, column: int, value: float) -> None:
-        """Add to one figure of a moment, which may be an earlier one; moments before the ring are left out."""
+        """Add a value to a figure at a moment, which may be in the past. Moments older than the ring are ignored."""
         point = int(at_s // self.step_s)
         if point > self._last:
             self._forget(point)
@@ -69,7 +69,7 @@ class Ring:
         self._parts[at] = value if math.isnan(before) else before + value
 
     def value(self, at_s: float, column: int) -> float | None:
-        """Return a figure of the point that a moment falls into."""
+        """Return a figure at a moment; None if unknown."""
         point = int(at_s // self.step_s)
         if not self._last - self.size < point <= self._last:
             return None
@@ -79,7 +79,7 @@ class Ring:
     def points(
         self, column: int, since_s: float, until_s: float
     ) -> list[tuple[float, float | None]]:
-        """Return moments, epoch seconds, with the values of a figure; None where it isn't known."""
+        """Return the points of a figure as pairs of epoch seconds and value; an unknown value is None."""
         first = max(int(since_s // self.step_s), self._last - self.size + 1)
         last = min(int(until_s // self.step_s), self._last)
         found: list[tuple[float, float | None]] = []

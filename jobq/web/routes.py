@@ -1,11 +1,11 @@
-"""Declare pages and actions: a path, a role, a handler.
+"""Declare pages and actions, each with a path, a role and a handler.
 
 Handlers are functions `(request) -> Response`. They run in a thread, after the caller's role was checked. Every route
-of the dashboard is declared here and has a role.
+of the dashboard is declared with this module and has a role.
 
 Names of routes, so that pages can link one another: overview queues queue message dead jobs job errors error workers
 worker schedules schedule limits limit keys topics topic rsmq reliable ruby history audit operations operation
-settings login. A link to a page that isn't there renders as plain text.
+settings login. A link to a route that isn't declared renders as plain text.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _BARE = re.compile(r"\{([a-z_]+)\}")
 
 @dataclass(frozen=True)
 class DeclaredRoute:
-    """A route.
+    """A declared route.
 
     Attributes:
-        role: Role required to use it; NONE: no login is needed.
-        program: Its callers have a token, not a session.
+        role: Role required to use it; NONE if no login is needed.
+        program: Whether callers send a token instead of having a session.
     """
 
     name: str
@@ -56,17 +56,17 @@ class DeclaredRoute:
 
     @property
     def parameters(self) -> list[str]:
-        """Return the names of the parts of the path that vary."""
+        """The names of the variable parts of the path."""
         return re.findall(r"\{([a-z_]+)", self.path)
 
 
 @dataclass(frozen=True)
 class NavEntry:
-    """A link of the rail.
+    """A link in the sidebar.
 
     Attributes:
-        key: The second key of the shortcut `g q`.
-        shown: Whether this installation uses it.
+        key: The second key of its shortcut, such as `q` in `g q`.
+        shown: Returns whether this installation uses the page.
     """
 
     route: str
@@ -78,7 +78,7 @@ class NavEntry:
 
 
 class Routes:
-    """The routes and entries that modules declare when they are imported."""
+    """The routes and sidebar links that modules declare when they are imported."""
 
     def __init__(self) -> None:
         self.declared: dict[str, DeclaredRoute] = {}
@@ -87,7 +87,7 @@ class Routes:
     def add(
         self, path: str, method: str, role: UserRole, name: str, handler: Handler, program: bool = False
     ) -> None:  # fmt: skip
-        """Declare a route. A name is declared once."""
+        """Declare a route. Each name can be declared only once."""
         assert name not in self.declared, f"two routes are named {name}"
         path = _BARE.sub(r"{\1:name}", path)
         self.declared[name] = DeclaredRoute(name, path, method, role, handler, program)
@@ -99,12 +99,12 @@ ROUTES = Routes()
 def page(
     path: str, *, role: UserRole = UserRole.READ, name: str = ""
 ) -> Callable[[Handler], Handler]:
-    """Declare a page for GET, which changes nothing; its name is the function's."""
+    """Declare a page for GET, which must not change anything. By default, it is named after the function."""
     return _declare(path, "GET", role, name)
 
 
 def action(path: str, *, role: UserRole, name: str = "") -> Callable[[Handler], Handler]:
-    """Declare what a POST does. It needs a role above READ, unless it concerns the caller alone."""
+    """Declare an action for POST. It needs a role above READ, unless it only concerns the caller."""
     return _declare(path, "POST", role, name)
 
 
@@ -120,7 +120,7 @@ def nav(
     route: str, label: str, *, section: str, order: int, key: str = "",
     shown: Callable[[Site], bool] = lambda site: True,
 ) -> None:  # fmt: skip
-    """Add a link to the sidebar, on the linked page's function. Sections: Now, Control, Protocols, Records."""
+    """Add a link to the sidebar. The sections are Now, Control, Protocols and Records."""
     ROUTES.entries.append(NavEntry(route, label, section, order, key, shown))
 
 
@@ -139,7 +139,7 @@ def load_pages() -> Routes:
 
 
 def identity_of(request: Request) -> Identity:
-    """Return who sends a request."""
+    """Return the identity of a request's sender."""
     return cast(Identity, request.state.identity)
 
 
@@ -149,9 +149,9 @@ def form_of(request: Request) -> FormData:
 
 
 def path_to(request: Request, route: str, **values: Any) -> str:
-    """Return the path of a route with the prefix: parts of the path by name, other values as its query.
+    """Return the path of a route, with the prefix. Values that aren't parts of the path become its query.
 
-    Values that are None are left out. Raises KeyError for a route that isn't declared.
+    The query leaves out values that are None. Raises KeyError for a route that isn't declared.
     """
     found = ROUTES.declared[route]
     parts = {name: values.pop(name) for name in found.parameters}
@@ -185,10 +185,10 @@ def _endpoint(declared: DeclaredRoute) -> Callable[[Request], Any]:
 
 
 def _refusal(request: Request, declared: DeclaredRoute) -> Response | None:
-    """Return what to answer instead of calling the handler; None if the caller may use it."""
+    """Return a redirect to the login, or raise HTTPException, if the caller may not use the route."""
     site = site_of(request)
     guard = site.guard
-    # Public routes need no query to the server: a page's files load even while the server is unreachable.
+    # Public routes don't query the server, so a page's files load even while the server is unreachable.
     identify = guard.identify_program if declared.program else guard.identify
     identity = identify(request) if declared.role else NOBODY
     request.state.identity = identity
@@ -211,7 +211,7 @@ def _refusal(request: Request, declared: DeclaredRoute) -> Response | None:
 
 
 def _note_refusal(request: Request, declared: DeclaredRoute, identity: Identity, why: str) -> None:
-    """Write into the audit log what a user tried and may not do."""
+    """Record a rejected action in the audit log."""
     if declared.method == "GET" or not identity.role:
         return
     note = site_of(request).guard.refusals.note(identity.name, why)
@@ -219,5 +219,5 @@ def _note_refusal(request: Request, declared: DeclaredRoute, identity: Identity,
         return
     queue = request.path_params.get("queue", "")
     act = Act(identity.name, identity.role.word, declared.name, queue, request.url.path, note=note)
-    with suppress(JobqError):  # it is refused in any case
+    with suppress(JobqError):  # the action is rejected in any case
         AuditLog(site_of(request).operate).append(act, "refused")

@@ -1,7 +1,7 @@
 """Read all queues every two seconds, while pages are fetched: one reading serves all pages.
 
-`Sampling` reads once per call; `Sampler` is a thread that calls it. Pages use the latest Snapshot, which never
-changes. The rings keep the data of charts.
+`Sampling` reads once per call, and `Sampler` reads in a thread. Pages use the latest Snapshot, which never changes.
+The rings keep the data of charts.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from jobq.web.trouble import GrowthWatch, QueueFigures, busy_slots
 T = TypeVar("T")
 logger = logging.getLogger("jobq.web")
 EVERY_S = 2.0
-#: It sleeps when no page was fetched for this long.
+#: The thread sleeps when no page was fetched for this long.
 WATCHED_S = 10.0
 #: A reading that takes longer doubles the interval, up to the second number.
 LONG_S, SLOWEST_S = 0.5, 32.0
 #: A page waits this long for the first reading.
 FIRST_S = 10.0
-#: Points and interval of the rings: half an hour, and a day.
+#: Points and interval of two rings, which cover half an hour and a day.
 FINE, COARSE = (900, EVERY_S), (1_440, 60.0)
-#: Of a sparkline: a quarter of an hour.
+#: Points and interval of the ring for sparklines, which covers a quarter of an hour.
 SPARK = (64, 15.0)
 READY, DELAYED, RUNNING, DEAD, HANDOUTS = range(5)
-#: Queues with rings; 48 KiB each.
+#: Maximum number of queues with rings, which take 48 KiB per queue.
 MAX_RINGS = 2_000
 #: The name under which the sums of all queues are kept.
 ALL = ""
@@ -65,12 +65,12 @@ class Totals(NamedTuple):
 
     @property
     def busy(self) -> int:
-        """Return how many of the workers' fetched jobs are running."""
+        """Number of fetched messages that are running."""
         return busy_slots(self.running, self.slots)
 
 
 class Snapshot(NamedTuple):
-    """Everything of one reading.
+    """The result of one reading.
 
     Attributes:
         at_ms: Epoch ms by the server's clock.
@@ -104,22 +104,22 @@ class Snapshot(NamedTuple):
 
     @property
     def age_s(self) -> float:
-        """Return how long ago it was read."""
+        """Time since the reading, in seconds."""
         return max(0.0, time.monotonic() - self.taken)
 
     @property
     def is_old(self) -> bool:
-        """Whether the next reading is overdue, as after a time without pages."""
+        """Whether the next reading is overdue, for example because no page was fetched."""
         return self.age_s > 2 * self.interval_s + self.took_s
 
     @property
     def lost_workers(self) -> list[WorkerEntry]:
-        """Return the workers that stopped without signing off."""
+        """The workers that stopped without signing off."""
         return [worker for worker in self.workers if worker.is_lost(self.at_ms)]
 
     @property
     def in_trouble(self) -> list[QueueFigures]:
-        """Return queues that need attention, the worst first."""
+        """The queues that need attention, worst first."""
         return sorted(
             (queue for queue in self.queues.values() if not queue.is_fine),
             key=lambda queue: queue.trouble,
@@ -127,7 +127,7 @@ class Snapshot(NamedTuple):
 
     @property
     def causes(self) -> list[Incident]:
-        """Incidents that explain what is wrong with queues. States of queues show the others, with longer memory."""
+        """Incidents that explain problems of queues. The states of queues report the other incidents."""
         return [
             incident
             for incident in self.incidents
@@ -136,7 +136,7 @@ class Snapshot(NamedTuple):
 
     @property
     def unexplained(self) -> list[QueueFigures]:
-        """`in_trouble`, without queues whose cause is known."""
+        """Queues that need attention and whose cause is unknown, or that can't be read."""
         causes = self.causes
         return [
             one
@@ -145,7 +145,7 @@ class Snapshot(NamedTuple):
         ]
 
     def incidents_of(self, queue: str) -> list[Incident]:
-        """Return the problems of a queue, or of its server."""
+        """Return the problems of a queue and of its server."""
         return [incident for incident in self.incidents if incident.concerns(queue)]
 
 
@@ -165,13 +165,13 @@ class Sampling:
         self._kept = KeptCharts(client)
 
     def follower(self, kind: type[T]) -> T:
-        """Return the follower of the tail that is a `kind`."""
+        """Return the tail's follower of type `kind`."""
         return cast(T, next(one for one in self._others if isinstance(one, kind)))
 
     def take_snapshot(self) -> Snapshot:
-        """Read everything but the past of events.
+        """Read everything except past events, and return the new snapshot.
 
-        Return the new snapshot; while the server is unreachable the last snapshot, with `broken`.
+        While the server is unreachable, return the previous snapshot with `broken` set.
         """
         began = time.monotonic()
         try:
@@ -236,7 +236,7 @@ class Sampling:
         return situation_of(self.client, now_ms, workers, readable)
 
     def catch_up(self) -> Snapshot:
-        """Read everything, the past of events too."""
+        """Read everything, including past events."""
         found = self.take_snapshot()
         while self.tail.read_past(found.at_ms):
             pass
@@ -273,7 +273,7 @@ class Sampling:
         )  # fmt: skip
 
     def _oldest(self, name: str, sample: Sample, now_ms: int) -> tuple[int | None, bool]:
-        """Return how long the head has waited, and whether that is only how long it has been seen there."""
+        """Return how long the next message has waited, and whether it may have waited even longer."""
         head = sample.head
         if head is None:
             self._heads.pop(name, None)
@@ -310,7 +310,7 @@ class Sampling:
         return self._rings[name]
 
     def note_paused(self, queue: str, paused: bool) -> None:
-        """Have the newest snapshot say what was just done to a queue. The next reading has it from the server."""
+        """Update the latest snapshot after a pause or resume, so that pages show it before the next reading."""
         found = self.snapshot
         if found and (figures := found.queues.get(queue)):
             changed = {**found.queues, queue: figures._replace(paused=paused, pause_ends=0)}
@@ -319,10 +319,10 @@ class Sampling:
     def points(
         self, queue: str, figure: int, since_s: float, until_s: float
     ) -> list[tuple[float, float | None]]:
-        """Return known values of a figure for a queue or for ALL: one every two seconds, or minutes beyond half an
-        hour.
+        """Return the known values of a figure, for a queue or for ALL.
 
-        Times that this process hasn't read are filled with figures kept by workers.
+        Values are two seconds apart in ranges of up to half an hour, otherwise a minute.
+        Gaps are filled with values that workers kept.
         """
         rings = self._rings.get(queue)
         if rings is None:
@@ -340,7 +340,7 @@ class Sampling:
 
 
 class Sampler(Sampling):
-    """Reads in a thread of its own while `look` was called in the last ten seconds."""
+    """Reads in its own thread, which sleeps if `look` wasn't called in the last ten seconds."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client)
@@ -358,7 +358,7 @@ class Sampler(Sampling):
         """Return the newest snapshot, and keep the thread reading.
 
         Waits for the first snapshot, for a new snapshot if the last is old, and for a snapshot
-        with a number beyond `after`. Raises the reading's error if there is none.
+        with a number beyond `after`. Raises the reading's error if there is no snapshot.
         """
         if self._pid != os.getpid():  # forked: the thread is the parent's
             self._renew()
@@ -385,7 +385,7 @@ class Sampler(Sampling):
         return found.number > after and not found.is_old
 
     def close(self, wait_s: float = 10.0) -> None:
-        """End the thread, and wait this long for its reading."""
+        """Stop the thread, and wait up to `wait_s` for its reading to end."""
         self._end.set()
         self._wake.set()
         if self._thread is not None and self._pid == os.getpid():
@@ -411,7 +411,7 @@ class Sampler(Sampling):
         except JobqError as error:
             return None, error
         except Exception as error:
-            # A thread that ended would leave every page without figures.
+            # If the thread ended, all pages would lack figures.
             logger.exception("the queues can't be read")
             return None, UnavailableError(f"the queues can't be read: {error!r}")
 
@@ -435,7 +435,7 @@ class Sampler(Sampling):
 
 
 class _Served:
-    """Which workers serve which queue."""
+    """Counts the live workers of each queue and their slots."""
 
     def __init__(self, workers: Sequence[WorkerEntry], now_ms: int, unread: bool) -> None:
         self._unread = unread
@@ -449,7 +449,7 @@ class _Served:
                     self._found[name] = count + 1, slots + worker.slots
 
     def of(self, queue: str) -> tuple[int | None, int]:
-        """Return how many live workers serve a queue, None if that isn't known, and their slots."""
+        """Return the number of live workers that serve a queue, None if unknown, and their slots."""
         count, slots = self._found.get(queue, (0, 0))
         return (None if self._unread else count), slots
 

@@ -1,6 +1,6 @@
-"""Lists of messages and events, filtered: each request looks at a bounded number and says where to go on.
+"""Filtered lists of messages and events. Each request reads a bounded number and returns a cursor for the next.
 
-A list moves while a user pages through it, so a message may be listed twice or be passed over. Actions therefore use
+A list moves while a user pages through it, so a message may be listed twice or be skipped. Actions therefore use
 ids, never positions.
 """
 
@@ -30,11 +30,11 @@ from jobq.web.filters import PLACES, Filter, Row
 
 #: Maximum number of messages that a request searches, and maximum time.
 MAX_MESSAGES, MAX_SECONDS = 20_000, 1.0
-#: Messages of one call: it takes the server two milliseconds at most.
+#: Messages per call; the server needs at most two milliseconds for such a call.
 PER_CALL = 250
 #: Rows of a page.
 ROWS = 100
-#: Workers of which is asked what they run.
+#: Maximum number of workers whose running jobs are read.
 MAX_WORKERS = 200
 #: The filter keys of each kind of list.
 LIVE_KEYS = ("queue", "place", "job", "mid", "attempt", "crashes", "age", "due")
@@ -51,7 +51,7 @@ EVENT_KEYS = (
     "trace",
     "by",
 )
-#: Kinds of events that people cause: their worker column is who did it.
+#: Kinds of events that users cause; such an event's `worker` field names the user.
 _BY_PEOPLE = frozenset(("cancelled", "revived", "cleared"))
 _ENTRY = re.compile(r"\+|\(\d{1,20}-\d{1,20}")
 #: Where messages of a place are stored.
@@ -96,16 +96,16 @@ class ListedRow:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether what is stored isn't what jobq writes."""
+        """Whether the stored message is damaged."""
         return self.row.attempt < 0
 
 
 class FoundRows(NamedTuple):
-    """Rows that match.
+    """The matching rows of a list.
 
     Attributes:
         total: Number of messages in these places; `looked_at` of them were read.
-        cursor: '' at the end.
+        cursor: Where the next request continues; '' at the end.
         at_ms: Time of this list by the server's clock.
         problems: Queue -> reason why it can't be read.
     """
@@ -135,12 +135,12 @@ def messages(
     client: Client, contents: Contents, asked: Filter, queues: Sequence[str], places: Sequence[str] = PLACES,
     cursor: str = "", limits: SearchLimits | None = None,
 ) -> FoundRows:  # fmt: skip
-    """List the messages in these queues and places that match, from `cursor` on."""
+    """List the matching messages in these queues and places, starting at `cursor`."""
     return _Search(client, contents, asked, limits or SearchLimits()).search(queues, places, cursor)
 
 
 def counts_of(client: Client, names: Sequence[str]) -> tuple[dict[str, Counts], dict[str, str]]:
-    """Return counts per queue, and errors of unreadable queues. One round trip; in a Cluster one per queue."""
+    """Return counts per queue, and errors of unreadable queues, in one round trip; on a Cluster, in one per queue."""
     calls = [Queue(name, client).admin.sample_call() for name in names]
     found, problems = dict[str, Counts](), dict[str, str]()
     for name, reply in zip(names, run_each(client, calls), strict=True):
@@ -187,7 +187,7 @@ class _Search:
         )
 
     def _walk(self, steps: list[SearchStep], wanted: Sequence[str]) -> SearchStep | None:
-        """Look until enough is found or looked at; where to go on, None at the end."""
+        """Search until a limit is reached. Return where to continue; None at the end."""
         for step in steps:
             here: SearchStep | None = step
             while here is not None:
@@ -209,7 +209,7 @@ class _Search:
         number = min(PER_CALL, max(1, self.limits.messages - self.looked_at))
         read = self._dead if step.stored == "dead" else self._live
         found, following = read(queue, step, number if self.asked else min(number, room))
-        # A page with less than it looked at has lost the positions of its rows: all of it is listed.
+        # If a page skipped entries, the positions of its rows are unknown, so all of them are listed.
         exact = following is None or following.offset == step.offset + len(found)
         for seen, listed in enumerate(found, 1):
             if listed.row.place in wanted and self.asked(listed.row):
@@ -287,9 +287,9 @@ def dead_row(contents: Contents, queue: str, message: DeadMessage, now_ms: int) 
 
 
 class DeadFingerprints:
-    """Fingerprints of dead messages, which only events have: read if a filter asks for them.
+    """Fingerprints of dead messages, read from events if a filter uses them.
 
-    One that died before the newest MAX_MESSAGES events of its queue has none.
+    A message that died before the latest MAX_MESSAGES events of its queue has no fingerprint.
     """
 
     def __init__(self, asked: Filter) -> None:
@@ -323,7 +323,7 @@ def events(
     cursor: str = "",
     limits: SearchLimits | None = None,
 ) -> FoundRows:
-    """List the events of a queue that match, newest first, from `cursor` on."""
+    """List the matching events of a queue, latest first, starting at `cursor`."""
     allowed, now_ms = limits or SearchLimits(), queue.client.clock_ms(queue.wake_key)
     begun = _read_cursor(cursor) if cursor else _Cursor(SearchStep("", "+"))
     if not _ENTRY.fullmatch(begun.step.stored):
@@ -360,7 +360,7 @@ def _event_row(contents: Contents, queue: str, event: Event, now_ms: int) -> Lis
 
 
 def running(client: Client, queue: str, rows: Sequence[ListedRow]) -> list[ListedRow]:
-    """Return the rows with where each runs, as of the workers' last heartbeats."""
+    """Return the rows with the worker of each message, by the workers' last heartbeats."""
     serving = [
         worker.name
         for worker in presence.workers(client)
@@ -427,7 +427,7 @@ def _total(counts: Counts, stored: Sequence[str]) -> int:
 
 
 def _size(counts: Counts, stored: str) -> int:
-    """Return the number of messages of a part; messages in key queues count as ready."""
+    """Return the number of messages in a part of a queue. Messages in the queues of keys count as ready."""
     sizes = {"ready": counts.ready, "due": counts.delayed + counts.deduped, "circle": counts.circle}
     return sizes.get(stored, counts.dead)
 

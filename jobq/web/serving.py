@@ -1,4 +1,4 @@
-"""Serve the dashboard with bounds on its clients: connections, and time to send a request or take a reply.
+"""Serve the dashboard with limits on connections and on the time to send a request or read a reply.
 
 Each client uses a file descriptor of this process. A connection whose client sends nothing, or sends or reads
 slowly, is closed after `PATIENCE_S`, or earlier when another client needs the slot, longest waiting first.
@@ -21,19 +21,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from jobq.worker.cautions import OnceAMinute
 
 logger = logging.getLogger("jobq.web")
-#: How long a client may take to connect and send its headers, for its body, and to take 48 KiB of a reply.
+#: How long a client may take to connect and send its headers, to send its body, and to read 48 KiB of a reply.
 PATIENCE_S = 30.0
-#: Connections at a time; fewer where the process may open few files.
+#: Maximum number of connections; fewer if the process may open only few files.
 MAX_CONNECTIONS = 1_000
 #: Connections that asyncio accepts before reading any, and connections waiting in the kernel.
 ACCEPTED_AT_ONCE, BACKLOG = 16, 256
-#: How long to let requests end.
+#: How long requests may take to end at shutdown.
 GRACE_S = 3
 _OUT_OF_FILES = "socket.accept() out of system resource"
 
 
 class Connections:
-    """The open connections of a server, and how long each has waited for its client. One thread."""
+    """The open connections of a server, and how long each has waited for its client. It is not thread-safe."""
 
     def __init__(self, most: int, now: Callable[[], float] = time.monotonic) -> None:
         self.most = most
@@ -45,7 +45,7 @@ class Connections:
         self._due = OnceAMinute()
 
     def add(self, connection: socket.socket) -> None:
-        """Count a new connection, and close others that wait if there are too many."""
+        """Add a connection. If there are too many, close the longest waiting connections."""
         file = connection.fileno()
         self._open[file] = connection
         self.mark(file, waits=True)
@@ -55,13 +55,13 @@ class Connections:
             self._close(next(iter(self._waiting)), "to make room")
 
     def mark(self, file: int, *, waits: bool) -> None:
-        """Note that a connection begins to wait for its client, or that its client waits for the server."""
+        """Record that a connection waits for its client, or that its client waits for the server."""
         self._waiting.pop(file, None)
         if waits and file in self._open:
             self._waiting[file] = self._now()
 
     def sweep(self) -> None:
-        """Close connections whose clients had their time, and log how many were closed: one line a minute."""
+        """Close connections whose clients are too slow, and log the number of closed connections once a minute."""
         until = self._now() - PATIENCE_S
         while self._waiting:
             file, since = next(iter(self._waiting.items()))
@@ -82,14 +82,14 @@ class Connections:
             return  # it closed by itself
         self._closed[why] += 1
         try:
-            # asyncio owns the socket; it closes it when it sees the end.
+            # asyncio owns the socket, and closes it when it sees the end.
             connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # the client is gone already
 
 
 class ListeningSocket(socket.socket):
-    """A socket that tells `connections` about each connection, before a TLS handshake."""
+    """A socket that adds each connection to `connections` before its TLS handshake."""
 
     connections: Connections
 
@@ -101,7 +101,7 @@ class ListeningSocket(socket.socket):
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP of one connection, which says when it waits for its client."""
+    """The HTTP protocol of one connection. It records when the connection waits for its client."""
 
     def __init__(self, connections: Connections, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -110,23 +110,23 @@ class BoundedProtocol(H11Protocol):
         self._phase: object = ("headers", None)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of the client."""
+        """Process bytes from the client."""
         super().data_received(data)
         self._note()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Record that the connection waits for the next request."""
         super().on_response_complete()
         self._note()
 
     def pause_writing(self) -> None:
-        """The client doesn't take the reply as fast as it is made."""
+        """Record that the client reads its reply too slowly."""
         super().pause_writing()
         self._blocked = True
         self._note()
 
     def resume_writing(self) -> None:
-        """The client took part of the reply."""
+        """Record that the client reads its reply again."""
         super().resume_writing()
         self._blocked = False
         self._note()
@@ -147,7 +147,7 @@ class BoundedProtocol(H11Protocol):
 
 
 class BoundedServer(uvicorn.Server):
-    """Serves an application at one socket, which listens already."""
+    """Serves an application at one socket that is already listening."""
 
     def __init__(
         self, app: Any, listening: socket.socket, connections: Connections | None = None, **options: Any
@@ -184,13 +184,13 @@ class BoundedServer(uvicorn.Server):
 
 
 def most_connections() -> int:
-    """Return how many connections to keep open: half of the files, since Redis and pages need some."""
+    """Return the maximum number of connections: about half of the file limit, because Redis and pages need files."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if files < 0 else min(MAX_CONNECTIONS, max(8, files // 2))
 
 
 def once_a_minute() -> Callable[[logging.LogRecord], bool]:
-    """Make a filter for lines that clients can cause without end: one a minute of each, with the number left out."""
+    """Return a filter that passes each line that clients can cause once a minute, with the number of omitted lines."""
     due, left_out = OnceAMinute(), Counter[str]()
 
     def passes(record: logging.LogRecord) -> bool:

@@ -22,20 +22,21 @@ class WebSettings:
     """Settings of one dashboard.
 
     Attributes:
-        title: The name of the cluster, in the header.
-        accent: Its colour, `#rrggbb`.
+        title: Name of the cluster, shown in the header.
+        accent: Colour of the cluster, such as `#1f5fa5`.
         prefix: First part of every path, such as `/ops/jobq`, if a proxy passes it on.
         read_only: Reject every action.
-        lake, storage: Location of history.
+        lake, storage: Path and storage options of the lake with the history.
         source: The name of this server in a lake that several servers share.
-        redact: Further patterns of argument names whose values are hidden.
+        redact: Additional patterns for names of arguments whose values are hidden.
         hide_errors: Show the types of errors, not their texts.
-        trace_url: Link to a trace, with {trace_id}.
-        modules: Modules of jobs that this process imported.
-        identify: For a program that serves the dashboard: returns the sender of a request, None for nobody.
-        hosts: Names under which that program serves it; without names, the program checks the Host header.
+        trace_url: Link to a trace, with {trace_id} in place of the id.
+        modules: Modules with jobs that this process imported.
+        identify: Function of a program that serves the dashboard. It returns the sender of a request, or None.
+        hosts: Host names under which that program serves the dashboard. Without names, the program must check the
+            Host header itself.
         access: Access rules of `jobq web`, instead of `identify` and `hosts`.
-        home_url, home_label: A link in the header, back to the program that serves the dashboard.
+        home_url, home_label: Link in the header, back to the program that serves the dashboard.
     """
 
     title: str = "jobq"
@@ -57,7 +58,7 @@ class WebSettings:
 
     @property
     def who_may(self) -> AccessSettings:
-        """Who may use the dashboard. Raises ConfigError if nothing says it."""
+        """The access rules. Raises ConfigError if there are none."""
         return self.access or AccessSettings(identify=self.identify, hosts=self.hosts)
 
     def __post_init__(self) -> None:

@@ -15,16 +15,16 @@ from jobq.web.access.guard import Guard
 from jobq.web.settings import WebSettings
 
 T = TypeVar("T")
-#: How long to keep whether an installation uses a feature, and one that only a scan of the keys finds.
+#: How long to remember whether a feature is used, and the same for a feature that only a scan of the keys finds.
 USES_S, SCANNED_S = 10.0, 300.0
 
 
 class Site:
-    """A dashboard.
+    """State of a dashboard.
 
     Attributes:
-        client: Reads.
-        operate: Writes, as a server user with the rights.
+        client: Client for reading.
+        operate: Client for changes, as a server user with the rights.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class Site:
         self._uses: dict[str, tuple[float, bool]] = {}
 
     def part(self, kind: type[T], make: Callable[[Site], T]) -> T:
-        """Return this dashboard's one `kind`, which `make` makes at first use: a sampler, a lake."""
+        """Return this dashboard's only object of type `kind`, such as its sampler. `make` creates it at first use."""
         with self._lock:
             if kind not in self._parts:
                 self._parts[kind] = make(self)
             return cast(T, self._parts[kind])
 
     def uses(self, feature: str, read: Callable[[Client], bool], every_s: float = USES_S) -> bool:
-        """Return whether this installation uses a feature, asked every `every_s`.
+        """Return whether this installation uses a feature. The server is asked at most every `every_s`.
 
         While the server doesn't answer, the last reply counts.
         """
@@ -61,7 +61,7 @@ class Site:
         return known
 
     def close(self) -> None:
-        """Stop the parts that have something to stop."""
+        """Close the parts that have a method `close`."""
         with self._lock:
             parts, self._parts = list(self._parts.values()), {}
         for part in parts:

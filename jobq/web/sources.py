@@ -8,16 +8,16 @@ from jobq.web.history import Span, StreamHistory
 from jobq.web.lake import LakeHistory
 from jobq.web.site import Site
 
-#: Beyond this a lake is asked, if there is one: it has every event, and the server only the newest.
+#: Longer ranges are read from the lake, if there is one, because the server has only the latest events.
 LONG_MS = 3_600_000
 SOURCES = ("auto", "events", "lake")
 
 
 class HistorySources:
-    """Both sources of a dashboard.
+    """The two sources of a dashboard's history.
 
     Attributes:
-        lake: None if it has none.
+        lake: None if the dashboard has no lake.
     """
 
     def __init__(self, site: Site) -> None:
@@ -30,7 +30,7 @@ class HistorySources:
         )
 
     def choose(self, span: Span, wanted: str = "auto") -> StreamHistory | LakeHistory:
-        """Return the source for a range of time. Raises ConfigError for a lake that isn't there."""
+        """Return the source for a range of time. Raises ConfigError if it must be a lake and there is none."""
         if wanted == "lake" and self.lake is None:
             raise ConfigError("this dashboard has no lake; start 'jobq web' with --lake PATH")
         if wanted == "events" or self.lake is None:
@@ -38,7 +38,7 @@ class HistorySources:
         return self.lake if wanted == "lake" or span.until - span.since > LONG_MS else self.events
 
     def close(self) -> None:
-        """End the lake's process."""
+        """Stop the process that reads the lake."""
         if self.lake is not None:
             self.lake.close()
 

@@ -1,4 +1,4 @@
-"""Follow the event streams of all queues: a bounded number of entries at a time, and only of streams that grew."""
+"""Follow the event streams of all queues. Each reading is bounded, and skips streams that haven't grown."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from jobq.events import decode
 from jobq.queue import keys
 from jobq.web.outcomes import StreamEntry
 
-#: Maximum number of events per tick; with more events, this many of the latest represent all.
+#: Maximum number of events per reading. If there are more, only SAMPLE of the latest are read to represent all.
 MAX_EVENTS, SAMPLE = 5_000, 2_000
-#: After a start this much is read of the past.
+#: After a start, past events are read up to this age and up to this number.
 PAST_MS, MAX_PAST = 900_000, 50_000
 #: Maximum number of entries per stream and call.
 PER_CALL = 1_000
 
 
 class Follower(Protocol):
-    """Counts events. It is called in the sampler's thread, and read in others."""
+    """Counts events from streams. The sampler's thread calls it, and other threads read it."""
 
     def take(self, queue: str, entries: Sequence[StreamEntry], weight: float = 1.0) -> None:
         """Count entries of a queue, in any order.
@@ -46,14 +46,14 @@ class _FollowedStream:
     def __init__(self, added: int) -> None:
         self.added = added
         self.last = ""
-        #: The past is read back to this entry, which was read before.
+        #: Reading backwards stops at this entry, which was already read.
         self.floor = ""
         self.since_ms = 0
-        #: The past is read backwards: entries before this entry are still unread; '' = none.
+        #: Reading backwards continues before this entry; '' at the end.
         self.until = "+"
 
     def resume(self, added: int) -> None:
-        """Read backwards to where the reading ended."""
+        """Continue after a pause: read backwards to the last known entry."""
         if not self.until:
             self.floor, self.last = self.last, ""
         self.added, self.until = added, "+"
@@ -67,11 +67,11 @@ class _FollowedStream:
         self.added, self.last = added, last or self.last
 
     def read_back(self, found: Sequence[Any], count: int, since: int) -> None:
-        """Note what was read of the past.
+        """Record the result of reading backwards.
 
         Args:
             count: Number of requested entries.
-            since: Beginning of the entries, epoch ms.
+            since: Start of the requested entries, epoch ms.
         """
         if not self.last:
             self.last = found[0][0].decode() if found else self.floor or f"{since}-0"
@@ -84,7 +84,7 @@ class _FollowedStream:
 
 
 class Tail:
-    """Reads events and gives them to followers. One thread at a time."""
+    """Reads events and passes them to followers. Only one thread may use it at a time."""
 
     def __init__(self, client: Client, followers: Sequence[Follower] = ()) -> None:
         self._client, self._followers = client, followers
@@ -96,12 +96,12 @@ class Tail:
         self.sampled = False
 
     def since_ms(self, queue: str) -> int | None:
-        """Return the start of known events of a queue, epoch ms; None if none was read."""
+        """Return the start of known events of a queue, epoch ms; None before they were read."""
         stream = self._streams.get(queue)
         return stream.since_ms if stream and stream.last else None
 
     def is_read(self, queue: str = "") -> bool:
-        """Whether the past of a queue's events was read, or of all queues'."""
+        """Return whether the past events of a queue, or of all queues, were read."""
         streams = [self._streams.get(queue)] if queue else self._streams.values()
         return queue not in self.unread and not any(stream and stream.until for stream in streams)
 
@@ -146,7 +146,7 @@ class Tail:
             if count < grown[name]:
                 words[name] = ("XREVRANGE", self._key(name), "+", after, "COUNT", count)
             else:
-                # More may have been added since they were counted: those are read next time.
+                # Entries added after they were counted are read next time.
                 words[name] = ("XRANGE", self._key(name), after, "+", "COUNT", count)
         for name, found in self._replies(words):
             number, reversed_ = grown[name], words[name][0] == "XREVRANGE"
@@ -158,7 +158,7 @@ class Tail:
                 self._give(name, found, number / len(found) if more else 1.0)
 
     def read_past(self, now_ms: int, most: int = MAX_EVENTS) -> bool:
-        """Read part of the last 15 minutes of streams that are new here; return whether more is left."""
+        """Read part of the last 15 minutes of streams with unread past events. Return whether to call again."""
         open_streams = {name: stream for name, stream in self._streams.items() if stream.until}
         left = min(most, MAX_PAST - self._past)
         if not open_streams or left <= 0:
@@ -214,7 +214,7 @@ class Tail:
 
 
 def shared(wanted: Mapping[str, int], most: int) -> dict[str, int]:
-    """Return how many events of each queue are read: small numbers whole, the rest of `most` in equal parts."""
+    """Return how many events of each queue to read: all events of small queues, and equal shares for the others."""
     found, left = {}, most
     for i, name in enumerate(sorted(wanted, key=lambda name: wanted[name])):
         found[name] = min(wanted[name], max(1, left // (len(wanted) - i)))
@@ -227,12 +227,12 @@ def _at_ms(entry_id: bytes) -> int:
 
 
 def _entry(entry_id: bytes, fields: Any) -> StreamEntry | None:
-    """Return None for an entry that isn't a record."""
+    """Return the decoded entry; None if it isn't a record."""
     try:
         return StreamEntry(_at_ms(entry_id), decode(fields[1], fields[0]))
     except BadRecordError:
         return None
 
 
-#: Factories of more followers for a sampler. Modules add to it when they are imported.
+#: Factories of additional followers for a sampler. Modules add theirs when they are imported.
 FOLLOWERS: list[Callable[[], Follower]] = []

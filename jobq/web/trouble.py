@@ -1,4 +1,4 @@
-"""Problems of a queue: a pure function from its figures to a word and an explanation."""
+"""The state of a queue, computed from its figures."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 from jobq.web.outcomes import Recent
 
-#: A queue is late when its next message has waited longer.
+#: A queue is late when its next message has waited longer than this.
 LATE_S = 60.0
-#: A queue fails when a larger share of at least so many attempts failed.
+#: A queue is failing when more than this share of its attempts failed, and it had more than this many.
 FAILING_SHARE, FAILING_ATTEMPTS = 0.2, 20
-#: Growth is measured over this, and not told from less.
+#: Growth is measured over GROWTH_S, with a point every GROWTH_EVERY_S; before MIN_GROWTH_S it is unknown.
 GROWTH_S, MIN_GROWTH_S, GROWTH_EVERY_S = 300.0, 20.0, 10.0
-#: A backlog that is worked off within this isn't worth a person's attention.
+#: A backlog that is processed within this time doesn't need attention.
 SHORT_S = 30.0
-#: Words for problems, worst first. The last two are fine.
+#: States of a queue, worst first.
 CODES = ("damaged", "paused", "no_worker", "falling_behind", "late", "failing", "working", "idle")
 _FINE = frozenset(("working", "idle"))
 
@@ -34,14 +34,14 @@ class Growth(NamedTuple):
 
 
 class QueueFigures(NamedTuple):
-    """A queue's figures at a moment. None: unknown.
+    """A queue's figures at a moment; None means unknown.
 
     Attributes:
         oldest_ms: How long the next message has waited.
-        at_least: It has waited this long or longer.
+        at_least: Whether it may have waited longer.
         dequeued_per_s: None before the second sample.
         broken: Reason why the queue can't be read.
-        pause_ends: When its pause ends, epoch ms; 0 if only a person ends it.
+        pause_ends: When its pause ends, epoch ms; 0 if it doesn't end by itself.
         events_off: Whether its event level is off.
     """
 
@@ -67,22 +67,22 @@ class QueueFigures(NamedTuple):
 
     @property
     def busy(self) -> int:
-        """Return how many run: workers take more messages ahead than they have slots."""
+        """Number of running messages. Workers may fetch more messages than they have slots."""
         return busy_slots(self.running, self.slots)
 
     @property
     def state(self) -> str:
-        """The word of CODES that says what matters most."""
+        """The first state of CODES that applies."""
         return _state(self)
 
     @property
     def is_fine(self) -> bool:
-        """Whether the queue needs no attention. A paused, empty queue is fine."""
+        """Whether the queue doesn't need attention. A paused, empty queue is fine."""
         return self.state in _FINE or (self.state == "paused" and not self.ready)
 
     @property
     def empty_in_s(self) -> float | None:
-        """Return when ready is empty at this rate: infinity for never, None if that isn't known."""
+        """Seconds until no message is ready at this rate: infinity for never, None if unknown."""
         if not self.ready:
             return 0.0
         per_s = self.growth.per_s
@@ -99,7 +99,7 @@ class QueueFigures(NamedTuple):
 
 
 def busy_slots(taken: int, slots: int) -> int:
-    """Return how many slots work on the messages that workers have taken; all of these where no slots are known."""
+    """Return how many of the fetched messages run: no more than there are slots, if their number is known."""
     return min(taken, slots) if slots else taken
 
 
@@ -124,19 +124,19 @@ def _state(figures: QueueFigures) -> str:
 
 
 def falls_behind(figures: QueueFigures) -> bool:
-    """Whether messages arrive faster than they are handed out, for longer than a moment."""
+    """Return whether messages arrive faster than workers fetch them, for longer than a moment."""
     per_s = figures.growth.per_s
     if not figures.ready or per_s is None or per_s <= 0:
         return False
     if per_s * GROWTH_S < 0.05 * figures.ready:
-        return False  # it is as large as it was
+        return False  # it hardly grows
     waited = (figures.oldest_ms or 0) / 1000
     rate = figures.dequeued_per_s or 0.0
     return waited > SHORT_S or rate == 0 or figures.ready / rate > SHORT_S
 
 
 class GrowthWatch:
-    """Follows one number. It costs the same however long it watches."""
+    """Watches how one number grows, in bounded memory."""
 
     __slots__ = ("_lowest", "_points", "_since")
 
@@ -145,7 +145,7 @@ class GrowthWatch:
         self._lowest, self._since = math.inf, 0.0
 
     def put(self, at_s: float, value: int) -> Growth:
-        """Note the number at a moment, epoch seconds; return how it changes."""
+        """Record the number at a moment, in epoch seconds, and return how it changes."""
         if value <= self._lowest:
             self._lowest, self._since = value, at_s
         points = self._points

@@ -1,4 +1,4 @@
-"""JSON data as a tree of bounded size for pages: each part has a name, a kind and a text or parts of its own."""
+"""JSON data as a tree of bounded size for pages: each part has a name, a kind, and a text or parts of its own."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from jobq.observe.redaction import Hidden
 
-#: Parts of one tree, characters of one text, and levels.
+#: Maximum number of parts in a tree, characters in a text, and levels.
 MAX_PARTS, MAX_TEXT, MAX_LEVELS = 500, 4_000, 32
 
 
 class Part(NamedTuple):
-    """A value.
+    """A value or a part of a value.
 
     Attributes:
         kind: text, number, word (true, false, null), secret, object, list or cut.
@@ -32,12 +32,12 @@ class _Budget:
 
 
 def tree(name: str, value: Any) -> Part:
-    """Return a value as a tree; parts beyond the limit are counted."""
+    """Return a value as a tree. Parts beyond the limits are only counted."""
     return _part(name, value, _Budget(), MAX_LEVELS)
 
 
 def arguments(args: Sequence[Any], kwargs: dict[str, Any], names: Sequence[str]) -> list[Part]:
-    """Return a call's arguments: positions with the names of their parameters if known, then names."""
+    """Return a call's arguments as parts: positional arguments with their names if known, then keyword arguments."""
     budget, found = _Budget(), list[Part]()
     labels = [f"{at} {name}".strip() for at, name in enumerate(names)]
     for label, value in [*zip(labels, args, strict=False), *kwargs.items()]:

@@ -16,10 +16,10 @@ from jobq.web.site import Site, site_of
 
 
 class AskedFilter(NamedTuple):
-    """The filter of a page.
+    """The filter in a request.
 
     Attributes:
-        error: Reason why its text can't be read; nothing is listed then.
+        error: Reason why its text can't be parsed, or ''. With an error, the list is empty.
     """
 
     text: str
@@ -42,7 +42,7 @@ def contents_of(request: Request) -> Contents:
 
 
 def filter_of(request: Request, keys: Sequence[str]) -> AskedFilter:
-    """Read the filter `?f=`."""
+    """Parse the filter in the query parameter `f`."""
     text = request.query_params.get("f", "")
     try:
         return AskedFilter(

@@ -1,4 +1,4 @@
-"""Words on pages about a queue, a worker or the whole system: a word, a sentence with figures, a remedy."""
+"""Texts on pages about a queue or the whole system: a state, a sentence with figures, and a remedy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WORDS = {
 
 
 class StateLabel(NamedTuple):
-    """A state for `ui.state`: style, word."""
+    """A state for the template macro `ui.state`."""
 
     style: str
     word: str
@@ -36,7 +36,6 @@ class Headline(NamedTuple):
 
     Attributes:
         bad: Whether a person should act.
-        parts: Following parts, by route.
     """
 
     text: str
@@ -82,10 +81,10 @@ def sentence(figures: QueueFigures) -> str:
 
 
 def emptying(figures: QueueFigures) -> str:
-    """Return when a queue is empty at this rate."""
+    """Return when a queue will be empty at this rate, as text."""
     in_s = figures.empty_in_s
     if in_s is None:
-        return "too early to say when it is empty"
+        return "too early to say when it will be empty"
     return (
         "never empty at this rate"
         if math.isinf(in_s)
@@ -118,7 +117,7 @@ def headline(snapshot: Snapshot, nfindings: int) -> Headline:
     """Return the first line of the first page.
 
     Args:
-        nfindings: Number of lines in its list, which begins with the first cause.
+        nfindings: Number of findings on the page, which begin with the first cause.
     """
     count, bad = len(snapshot.queues), snapshot.in_trouble
     words = counted(count, "queue")

@@ -22,9 +22,10 @@ _Bridge = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 
 
 class WsgiApp:
-    """Serves an ASGI application to WSGI. It is made at the first request of each process.
+    """Serves an ASGI application to WSGI. Each process creates the application at its first request.
 
-    Its loop runs in a thread, which a fork doesn't copy: gunicorn --preload imports programs before it forks.
+    The application's event loop runs in a thread, which a fork doesn't copy. gunicorn --preload forks after it imports
+    the program.
     """
 
     def __init__(self, make: Callable[[], ASGIApp]) -> None:
@@ -67,7 +68,7 @@ def _bridge(app: Any) -> _Bridge:
 
 
 def _with_client(app: ASGIApp) -> ASGIApp:
-    """Give each scope the peer's address, which some servers name without a port."""
+    """Set the client address in each scope, because some servers pass the peer without a port."""
 
     async def passed_on(scope: Scope, receive: Receive, send: Send) -> None:
         peer = scope["wsgi_environ"].get("REMOTE_ADDR") or ""
@@ -85,7 +86,7 @@ def _checked(environ: dict[str, Any]) -> dict[str, Any]:
     if length < 0:
         raise ValueError("the length of the body is negative")
     if length > MAX_BODY:
-        return environ  # the application refuses it by its length, before it reads
+        return environ  # the application rejects it by its length, before it reads
     # A client that sends less than announced must not block the bridge.
     body = environ["wsgi.input"].read(length)
     if len(body) < length:

@@ -288,7 +288,7 @@ def test_pages_show_the_queues_of_their_server_when_several_share_a_lake(
     visitor = visit(UserRole.READ, lake=us.path, source="us")
     sources_of(visitor.app.state.site).lake = us
     found = visitor.get("/history?source=lake&queue=low").text
-    assert ">new</a>" in found and ">old</a>" in found and "of this server, us" in found
+    assert ">new</a>" in found and ">old</a>" in found and "from this server, us" in found
     assert 'href="/queues/low"' in found and "{us}" not in found
     scraped = visitor.get("/metrics", headers={"authorization": "Bearer x"}).text
     assert 'jobq_lake_lag_events{queue="low"} 0.0' in scraped

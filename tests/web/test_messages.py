@@ -226,7 +226,7 @@ def test_message_shows_attempts_arguments_and_result(queue: Queue, client: Clien
         and "hidden" in text
     )
     reader = words(visit(UserRole.READ, arguments=False).get("/queues/low/messages/m").text)
-    assert "x@y.example" not in reader and "You need the right" in reader
+    assert "x@y.example" not in reader and "you need the 'arguments' right" in reader
 
 
 def test_finished_message_shows_the_job_and_time_of_its_events(queue: Queue, visit: Any):
@@ -295,7 +295,10 @@ def test_wrong_filter_is_explained_and_lists_nothing(queue: Queue, visit: Any):
     text = words(visit().get("/queues/low/messages?f=colour%3Ared").text)
     assert "column 1: &#39;colour&#39; is not a key of this list" in text and "run10" not in text
     reader = visit(UserRole.READ, arguments=False)
-    assert "needs the right" in reader.get("/queues/low/messages?f=arg.0%3A1").text
+    assert (
+        "right, which this login does not have"
+        in reader.get("/queues/low/messages?f=arg.0%3A1").text
+    )
 
 
 def test_events_page_lists_what_happened(queue: Queue, visit: Any):

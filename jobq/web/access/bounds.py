@@ -1,4 +1,4 @@
-"""Request limits per user: 30 requests a second, and four concurrent scans for all users."""
+"""Request limits: 30 requests a second per user, and four concurrent scans for all users together."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from threading import BoundedSemaphore, Lock
 from jobq.errors import JobqError
 
 PER_SECOND, BURST = 30.0, 60.0
-#: Refusals to log per user: 20 immediately, then one every ten minutes.
+#: Rejections to log per user: 20 immediately, then one every ten minutes.
 REFUSALS_PER_SECOND, REFUSALS = 1 / 600, 20.0
 MAX_SCANS = 4
-#: Users whose rate is remembered. The oldest is forgotten first.
+#: Maximum number of users whose rate is remembered. The oldest is forgotten first.
 MAX_USERS = 10_000
 
 
@@ -45,7 +45,7 @@ class RequestRate:
 
 
 class RefusalRate:
-    """Which refusals of a user the audit log takes, so that a user can't push older entries out of it."""
+    """Limits each user's rejections in the audit log, so that a user can't push older entries out of it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = RequestRate(clock, REFUSALS_PER_SECOND, REFUSALS)
@@ -53,7 +53,7 @@ class RefusalRate:
         self._left_out: dict[str, int] = {}
 
     def note(self, user: str, why: str) -> str | None:
-        """Return the note of an entry, with the number of refusals left out before it; None: skip this entry."""
+        """Return the note of an entry, with the number of omitted rejections before it; None to omit this entry."""
         taken = self._rate.take(user)
         with self._lock:
             count = self._left_out.pop(user, 0)
@@ -70,7 +70,7 @@ class RefusalRate:
 
 
 class ScanSlots:
-    """Searches that read many messages; the server serves its workers first."""
+    """Limits concurrent searches of many messages, so that the server has time for its workers."""
 
     def __init__(self, most: int = MAX_SCANS) -> None:
         self._free = BoundedSemaphore(most)

@@ -1,6 +1,6 @@
 """First checks of every request: size, host, and the origin of forms.
 
-It also finds out the address and the scheme of the browser behind trusted proxies.
+The gate also determines the address and the scheme of the browser behind trusted proxies.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from jobq.errors import JobqError
 from jobq.web.access.settings import UNIX, AccessSettings, is_loopback, proxy_advice
 
 MAX_BODY, MAX_URL, MAX_QUERY_KEYS = 1 << 20, 8 * 1024, 50
-#: Methods that must not change anything, and need no proof of origin.
+#: Methods that must not change anything, and don't need a proof of origin.
 SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
-#: Probes call these by a pod's address. They contain no private data.
+#: Paths that probes call by a pod's address. Their replies contain no private data.
 PROBES = frozenset(("/healthz", "/readyz"))
-#: Proxies in a row whose addresses are read.
+#: Maximum number of addresses to read from a chain of proxies.
 MAX_PROXIES = 20
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@\\\s]+))(?::(\d{1,5}))?")
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
 
 
 class RefusedRequest(NamedTuple):
-    """Why a request is answered here."""
+    """The reply to a rejected request."""
 
     status: int
     text: str
@@ -39,7 +39,7 @@ class BodyTooLargeError(JobqError):
 
 
 class Gate:
-    """Refuses requests, and passes the others on with the browser's address and scheme."""
+    """Rejects bad requests, and passes the others on with the browser's address and scheme."""
 
     def __init__(self, app: ASGIApp, settings: AccessSettings, prefix: str = "") -> None:
         self._app = app
@@ -49,7 +49,7 @@ class Gate:
         self._hosts = _known_hosts(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer or pass on one request."""
+        """Reject one request, or pass it on."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -63,7 +63,7 @@ class Gate:
         await self._bounded(scope, receive, send)
 
     async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on until its body has too many bytes."""
+        """Pass a request on, and stop it when its body has too many bytes."""
         received, started, too_large = 0, False, False
 
         async def counted() -> Message:
@@ -106,7 +106,7 @@ class Gate:
         return _path_within(scope).removeprefix(self._prefix)
 
     def _host_refusal(self, scope: Scope, headers: Headers) -> RefusedRequest | None:
-        """Refuse names that aren't ours: another site may have its name point here (DNS rebinding)."""
+        """Reject unknown names, because another site can point its name here (DNS rebinding)."""
         if self._hosts is None or self._within(scope) in PROBES or self._is_scrape(scope, headers):
             return None
         given = headers.getlist("host")
@@ -120,7 +120,7 @@ class Gate:
         )
 
     def _is_scrape(self, scope: Scope, headers: Headers) -> bool:
-        """Whether the request is for metrics and has a token, which only the users file can confirm.
+        """Return whether the request is for metrics and has a token, which is checked against the users file later.
 
         Prometheus calls a pod by its address. A site whose name points here doesn't know a token.
         """
@@ -162,7 +162,7 @@ class Gate:
         return last
 
     def trusts(self, peer: str) -> bool:
-        """Whether the peer's headers about the browser are trusted."""
+        """Return whether the peer's headers about the browser are trusted."""
         address = _address(peer)
         if address is None:
             return UNIX in self._settings.trusted_proxies and not peer
@@ -170,7 +170,7 @@ class Gate:
 
 
 def _without_port(text: str) -> str:
-    """Return the address of an entry of X-Forwarded-For, which some proxies write with a port, or in brackets."""
+    """Return the address in an entry of X-Forwarded-For, without the port or brackets that some proxies write."""
     bracketed = _HOST.fullmatch(text)
     return text if bracketed is None else bracketed[1] or bracketed[2]
 
@@ -186,7 +186,7 @@ def host_name(header: str) -> str:
 
 
 def _known_hosts(settings: AccessSettings) -> frozenset[str] | None:
-    """Return the names by which browsers reach the dashboard; None where the program that mounts it checks them."""
+    """Return the names by which browsers reach the dashboard; None if the program that mounts it checks them."""
     if settings.bind is None and not settings.hosts:
         return None
     bound = [settings.bind.host] if settings.bind is not None and settings.bind.host else []
@@ -205,7 +205,7 @@ def _size_refusal(scope: Scope, headers: Headers) -> RefusedRequest | None:
         return RefusedRequest(414, f"The address is longer than {MAX_URL} bytes.")
     if query.count(b"&") >= MAX_QUERY_KEYS:
         return RefusedRequest(400, f"The address has more than {MAX_QUERY_KEYS} parameters.")
-    # WSGI allows an empty CONTENT_LENGTH for a request without a body: wsgiref and Django's runserver have it.
+    # WSGI allows an empty CONTENT_LENGTH for a request without a body; wsgiref and Django's runserver pass it.
     length = headers.get("content-length") or "0"
     if not length.isascii() or not length.isdigit():
         return RefusedRequest(400, "The header Content-Length is not a number.")
@@ -215,9 +215,9 @@ def _size_refusal(scope: Scope, headers: Headers) -> RefusedRequest | None:
 def _origin_refusal(
     scope: Scope, headers: Headers, is_api: bool, advice: str
 ) -> RefusedRequest | None:
-    """Refuse a form or a script of another site. Browsers say where a request came from; pages can't change it.
+    """Reject requests from forms and scripts of other sites. Browsers report the origin, and pages can't change it.
 
-    A bearer token for the API needs no such proof, because browsers don't send it automatically. For a page it
+    A bearer token for the API doesn't need such a proof, because browsers don't send it automatically. For a page it
     proves nothing: a program that serves the dashboard identifies its users by cookies.
     """
     if scope["method"] in SAFE or (is_api and _has_token(headers)):

@@ -1,4 +1,4 @@
-"""Finds out who sends a request, and logs people in and out."""
+"""Identify the senders of requests, and log users in and out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jobq.web.access.settings import AccessSettings, is_loopback, proxy_advice
 from jobq.web.access.users import UsersFile
 
 logger = logging.getLogger("jobq.web")
-#: While the server is away, a session that was valid so short a time ago may read.
+#: While the server is unreachable, sessions that were valid this recently may still read.
 AWAY_S = 600.0
 MAX_REMEMBERED = 1_000
 LOCAL = "local"
@@ -67,7 +67,7 @@ class Guard:
         self._recent: OrderedDict[str, _Remembered] = OrderedDict()
 
     def identify(self, request: Request) -> Identity:
-        """Who asks for a page or an action; NOBODY where that isn't known. Tokens don't count here."""
+        """Return who requests a page or an action; NOBODY if unknown. Tokens don't count here."""
         settings = self.settings
         if settings.identify is not None:
             return settings.identify(request) or NOBODY
@@ -77,7 +77,7 @@ class Guard:
         return named if named is not None else self._by_session(request)
 
     def identify_program(self, request: Request) -> Identity:
-        """Who calls the JSON API or scrapes metrics, by its bearer token; NOBODY without one. Cookies don't count.
+        """Return who calls the API or scrapes metrics, by the bearer token; NOBODY if unknown. Cookies don't count.
 
         A program that serves the dashboard checks the token itself.
         """
@@ -91,7 +91,7 @@ class Guard:
         return NOBODY
 
     def log_in_by_link(self, request: Request, response: Response, token: str) -> Identity:
-        """Begin a session by the link that `jobq web` printed. Raises LoginRefusedError or UnavailableError."""
+        """Start a session with the link that `jobq web` printed. Raises LoginRefusedError or UnavailableError."""
         self._check_scheme(request)
         if not self.settings.by_link or not self.links.take(token):
             raise LoginRefusedError(
@@ -103,7 +103,7 @@ class Guard:
     def log_in_by_password(
         self, request: Request, response: Response, name: str, password: str
     ) -> Identity:
-        """Begin a session by a password. Raises LoginRefusedError, UnavailableError or ConfigError."""
+        """Start a session with a password. Raises LoginRefusedError, UnavailableError or ConfigError."""
         self._check_scheme(request)
         if self.users is None:
             raise LoginRefusedError("this dashboard has no passwords")
@@ -124,7 +124,7 @@ class Guard:
         return known.identity
 
     def log_out(self, request: Request, response: Response) -> None:
-        """End the session of a request. Raises UnavailableError: then it hasn't ended."""
+        """End the session of a request. If this raises UnavailableError, the session hasn't ended."""
         cookie = cookie_of(request)
         session_id = request.cookies.get(cookie.name, "")
         with self._lock:
@@ -170,14 +170,14 @@ class Guard:
         return identity
 
     def _of(self, session: WebSession) -> Identity:
-        """Who began a session, if the users file still says the same of the user."""
+        """Return who started a session; NOBODY if the user's entry in the users file has changed since."""
         if session.via == "link":
             return self._local() if self.settings.by_link else NOBODY
         known = self.users.user(session.name) if self.users is not None else None
         return known.identity if known is not None and known.mark == session.mark else NOBODY
 
     def _while_away(self, session_id: str) -> Identity:
-        """Let those read on who could a moment ago: they need the page that says what is wrong."""
+        """Let users whose sessions were valid a moment ago read, because they need the page that shows the problem."""
         with self._lock:
             found = self._recent.get(session_id)
         if found is None or not 0 <= self._clock() - found.at <= AWAY_S:
@@ -209,14 +209,14 @@ class Guard:
 
 
 class Cookie(NamedTuple):
-    """The session's cookie: its name, its path, and whether only HTTPS carries it."""
+    """The session's cookie: its name, its path, and whether it is only sent over HTTPS."""
 
     name: str
     path: str
     secure: bool
 
     def set_on(self, response: Response, value: str) -> None:
-        """Set it, for a day at most."""
+        """Set the session's cookie, for at most a day."""
         response.set_cookie(
             self.name, value, max_age=int(MAX_S), path=self.path, secure=self.secure, httponly=True,
             samesite="strict",
@@ -230,9 +230,10 @@ class Cookie(NamedTuple):
 
 
 def cookie_of(request: Request) -> Cookie:
-    """Return the session's cookie for this request. Prefixes have browsers refuse one that another site or path set.
+    """Return the session's cookie for this request.
 
-    On loopback HTTP browsers accept no Secure cookie, and all ports share cookies: the port is in the name.
+    The prefix of its name makes browsers reject a cookie that another site or path set. On loopback HTTP, browsers
+    reject Secure cookies and all ports share their cookies, so the name contains the port.
     """
     prefix = request.scope.get("root_path", "").rstrip("/")
     if request.url.scheme == "https":

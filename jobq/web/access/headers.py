@@ -21,7 +21,7 @@ HEADERS = {
 
 
 class SecurityHeaders:
-    """Adds the headers; replies without a cache lifetime aren't stored."""
+    """Adds the headers to replies. Browsers don't store replies without a cache lifetime."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -38,7 +38,7 @@ class SecurityHeaders:
 
 
 def with_headers(response: Response) -> Response:
-    """Return a reply that is sent past the middleware, with the headers."""
+    """Add the headers to a reply that bypasses the middleware, and return it."""
     _complete(response.headers)
     return response
 

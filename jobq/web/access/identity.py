@@ -34,14 +34,14 @@ ROLE_WORDS = tuple(role.word for role in UserRole if role)
 
 
 def role_of(word: str) -> UserRole:
-    """Return the role of a word: `role_of("operate")`. Raises ConfigError for another word."""
+    """Return the role with this name: `role_of("operate")`. Raises ConfigError for an unknown name."""
     if word not in ROLE_WORDS:
         raise ConfigError(f"unknown role {word!r}; use one of {', '.join(ROLE_WORDS)}")
     return UserRole[word.upper()]
 
 
 def checked_user_name(name: str) -> str:
-    """Return `name`, as the users file takes it; else raise ConfigError."""
+    """Return `name` if it is valid in the users file. Raises ConfigError otherwise."""
     if not 0 < len(name) <= MAX_NAME_LENGTH or ":" in name or " " in name or not name.isprintable():
         raise ConfigError(
             f"user name {name!r} must be 1 to {MAX_NAME_LENGTH} printable characters, without spaces or colons"
@@ -70,13 +70,13 @@ class Identity:
                 f"the name of an identity must be 1 to {MAX_NAME_LENGTH} printable characters, not {self.name!r}"
             )
         if not isinstance(self.role, UserRole):
-            # A program may give the word.
+            # A program may pass the name of the role.
             object.__setattr__(self, "role", role_of(str(self.role)))
 
     def may(self, role: UserRole) -> bool:
-        """Whether this user may do what needs `role`."""
+        """Return whether this user has the rights of `role`."""
         return self.role >= role
 
 
-#: A request that proves nothing.
+#: The identity of a sender who didn't prove who they are.
 NOBODY = Identity("", NONE)

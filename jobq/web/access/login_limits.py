@@ -1,6 +1,6 @@
-"""Failed logins: 5 from an address and 10 under a name in 15 minutes, counted in Redis for all processes.
+"""Limits on failed logins: 5 per address and 10 per name in 15 minutes, counted in Redis for all processes.
 
-Where a proxy doesn't say which browser it serves, its address stands for all of them, and may fail 100 times.
+If a proxy doesn't pass the browser's address, its own address counts for all of its browsers, and may fail 100 times.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from jobq.web.access.passwords import token_digest
 
 PER_ADDRESS, PER_NAME, PER_PROXY = 5, 10, 100
 WINDOW_MS = 15 * 60 * 1000
-#: Counts that this process keeps at most.
+#: Maximum number of counts that this process keeps.
 MAX_HERE = 10_000
 
 
 class LoginLimits:
-    """Counts logins before the password is checked, so that simultaneous ones can't exceed the limit."""
+    """Counts logins before the password is checked, so that simultaneous logins can't exceed the limit."""
 
     def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -33,13 +33,13 @@ class LoginLimits:
         self._here: dict[str, tuple[int, float]] = {}
 
     def refused_for_s(self, address: str, name: str, per_address: int = PER_ADDRESS) -> float:
-        """Count a login; 0 if it may be checked, else seconds until the next may. Raises UnavailableError."""
+        """Count a login. Return 0 if it is allowed, otherwise the seconds to wait. Raises UnavailableError."""
         of_address, of_name = self._keys(address, name)
         # An address over its limit must not use up the limit of a name.
         return self._count(of_address, per_address) or self._count(of_name, PER_NAME)
 
     def succeeded(self, address: str, name: str) -> None:
-        """Take back what `refused_for_s` counted: only failures count."""
+        """Take back the count of `refused_for_s` after a successful login, because only failures count."""
         for key in self._keys(address, name):
             with suppress(ServerFullError):
                 if int(self._client.command("DECR", key)) <= 0:
@@ -54,7 +54,7 @@ class LoginLimits:
 
     def _count(self, key: str, most: int) -> float:
         try:
-            # The key has its end before it counts, so no count is left without one.
+            # The key gets its expiry before it counts, so that every count expires.
             self._client.command("SET", key, 0, "PX", WINDOW_MS, "NX")
             count = int(self._client.command("INCR", key))
         except ServerFullError:
@@ -63,7 +63,7 @@ class LoginLimits:
             return 0.0
         left_ms = int(self._client.command("PTTL", key))
         if left_ms < 0:
-            # It ended between the two commands above.
+            # It expired between the two commands above.
             self._client.command("PEXPIRE", key, WINDOW_MS)
             left_ms = WINDOW_MS
         return max(1.0, left_ms / 1000)

@@ -13,11 +13,11 @@ from jobq.errors import ConfigError
 
 #: Cost of a hash: 32 MiB and about 0.2 s of a processor.
 LOG2_N, BLOCK, PARALLEL = 15, 8, 1
-#: OpenSSL refuses the parameters above with less.
+#: OpenSSL rejects the parameters above with less memory.
 MAX_MEMORY = 64 * 1024 * 1024
 SHORTEST, MAX_LENGTH = 10, 1024
 TOKEN_PREFIX = "jobq_"  # noqa: S105 # nosec B105
-#: Hashes computed at the same time at most, so that a flood of logins takes no more than twice the memory.
+#: Allows two concurrent hashes, so that a flood of logins uses at most twice the memory of one hash.
 _slots = threading.BoundedSemaphore(2)
 
 
@@ -33,7 +33,7 @@ def hash_password(password: str, salt: bytes | None = None) -> str:
 
 
 def password_matches(password: str, stored: str | None) -> bool:
-    """Whether the password has this hash. Without one it takes as long, and the answer is no."""
+    """Return whether the password has this hash. Without a hash, return False after the same time."""
     salt, expected = _read(stored or _NOBODY)
     found = _scrypt(password[:MAX_LENGTH], salt, LOG2_N)
     return (
@@ -42,7 +42,7 @@ def password_matches(password: str, stored: str | None) -> bool:
 
 
 def is_hash(stored: str) -> bool:
-    """Whether this is a hash that `password_matches` can check."""
+    """Return whether this is a hash that `password_matches` can check."""
     try:
         return bool(_read(stored))
     except ConfigError:

@@ -1,4 +1,4 @@
-"""Login links; sessions: a random id in a cookie, and in Redis who logged in, under the SHA-256 of the id."""
+"""Login links and sessions. A cookie has a session's random id; Redis has its user under the SHA-256 of the id."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from jobq.errors import ServerFullError
 from jobq.queue import keys
 from jobq.web.access.passwords import token_digest
 
-#: A session ends after this time without a request, and at most so long after the login.
+#: A session ends after this time without a request, and at the latest this long after the login.
 IDLE_S, MAX_S = 8 * 3600.0, 24 * 3600.0
 #: How long a link works.
 LINK_S = 600.0
-#: How often the end of a session in use is moved.
+#: How often the expiry of an active session is extended, in seconds.
 MOVED_EVERY_S = 60.0
-#: Sessions whose last move is remembered.
+#: Maximum number of sessions whose last extension is remembered.
 MAX_MOVED = 10_000
 #: Maximum number of sessions kept only in this process, because the server rejected writes.
 MAX_HERE = 100
@@ -35,8 +35,7 @@ class WebSession(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         mark: Mark of the user's entry; the session ends when the user's mark changes.
-
-    started_at: epoch seconds.
+        started_at: Time of the login, epoch seconds.
     """
 
     name: str
@@ -56,8 +55,9 @@ class Sessions:
         self._here: dict[str, tuple[float, bytes]] = {}
 
     def start(self, name: str, via: str, mark: str) -> str:
-        """Start a session and return its id. If the server rejects writes, this process keeps it. Raises
-        UnavailableError.
+        """Start a session and return its id. Raises UnavailableError.
+
+        If the server rejects writes, only this process keeps the session.
         """
         session_id = secrets.token_urlsafe(32)
         kept = WebSession(name=name, via=via, mark=mark, started_at=self._clock())
@@ -65,12 +65,12 @@ class Sessions:
         try:
             self._client.command("SET", key, raw, "PX", int(IDLE_S * 1000))
         except ServerFullError:
-            # Its memory is full, so this is when people need to look.
+            # The server's memory is full, and users need the dashboard to see why.
             self._keep_here(key, raw)
         return session_id
 
     def find(self, session_id: str) -> WebSession | None:
-        """Return the session of an id, None where there is none or it has ended. Raises UnavailableError."""
+        """Return the session with this id; None if it doesn't exist or has ended. Raises UnavailableError."""
         if len(session_id) != ID_LENGTH:
             return None
         key = self._key(session_id)
@@ -124,7 +124,7 @@ class Sessions:
 
 
 class LoginLinks:
-    """The links of one process. It keeps their SHA-256 only."""
+    """The login links of one process, which keeps only their SHA-256."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -139,7 +139,7 @@ class LoginLinks:
         return token
 
     def take(self, token: str) -> bool:
-        """Use up a token; False if it is unknown, used or too old."""
+        """Use up a token. Return False if it is unknown, already used or too old."""
         wanted, now = _hash(token), self._clock()
         with self._lock:
             for known, until in list(self._until.items()):

@@ -21,7 +21,7 @@ Network = IPv4Network | IPv6Network
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine by a literal name: `localhost`, `127.0.0.1` or `::1`. Names aren't looked up."""
+    """Return whether a host is this machine, such as `localhost`, `127.0.0.1` or `::1`. Names aren't looked up."""
     try:
         return host.lower() == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -30,19 +30,19 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class AccessSettings:
-    """Who may use a dashboard. Raises ConfigError for a combination that would leave it open.
+    """Access rules of a dashboard. Raises ConfigError for a combination that would leave it open.
 
     Attributes:
-        bind: Address `jobq web` listens on; None: a program serves the dashboard, and `identify` returns the user
-            of a request.
+        bind: Address that `jobq web` listens on; None if a program serves the dashboard. Then `identify` returns
+            the user of a request.
         hosts: Names under which browsers reach it, in addition to the bound name and the loopback. If a program
             sets none, it checks the Host header itself.
         users: The users file.
         auth_header: A header in which a trusted proxy passes the user's name.
-        auth_role: Role of users in the header but not in the users file; NONE: no rights.
+        auth_role: Role of users named in the header but not in the users file; NONE gives them no rights.
         trusted_proxies: Networks, or `unix`, whose X-Forwarded headers count.
-        no_auth: Every visitor has all rights.
-        tls: This process itself serves HTTPS.
+        no_auth: Whether every visitor has all rights.
+        tls: Whether this process itself serves HTTPS.
     """
 
     bind: Endpoint | None = None
@@ -66,7 +66,7 @@ class AccessSettings:
 
     @property
     def networks(self) -> tuple[Network, ...]:
-        """The networks of trusted proxies. Raises ConfigError for text that isn't one."""
+        """The networks of trusted proxies. Raises ConfigError for a text that isn't a network."""
         found = []
         for text in self.trusted_proxies:
             if text == UNIX:
@@ -91,7 +91,7 @@ class AccessSettings:
 
     @property
     def has_login(self) -> bool:
-        """Whether people log in at the dashboard itself: by the link or with a password."""
+        """Whether users log in at the dashboard itself: by the link or with a password."""
         return self.by_link or (self.users is not None and self.identify is None)
 
     def _ways(self) -> list[str]:

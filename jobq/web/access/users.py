@@ -30,7 +30,7 @@ MAX_BYTES = 1 << 20
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A person. Without a password only a trusted proxy can log the user in."""
+    """A user. Without a password, only a trusted proxy can log the user in."""
 
     role: str
     arguments: bool = False
@@ -38,11 +38,11 @@ class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A program.
+    """A program's token.
 
     Attributes:
         sha256: Hash of the token, in hex.
-        expires: Epoch seconds; None: never.
+        expires: Expiry in epoch seconds; None for never.
     """
 
     role: str
@@ -66,7 +66,7 @@ class Known(NamedTuple):
 
 
 class UsersFile:
-    """Reads a users file, again whenever it changes. Threads may share it."""
+    """Reads a users file, and reads it again after each change. Threads may share it."""
 
     def __init__(self, path: Path) -> None:
         """Raise ConfigError if the file is missing, damaged, or open to others."""
@@ -90,7 +90,7 @@ class UsersFile:
             return self._entries
 
     def user(self, name: str, via: str = "password") -> Known | None:
-        """Return the user of this name, None where there is none."""
+        """Return the user with this name, or None."""
         user = self.entries().users.get(name)
         if user is None:
             return None
@@ -98,14 +98,14 @@ class UsersFile:
         return Known(Identity(name, role_of(user.role), user.arguments, via), mark)
 
     def check_password(self, name: str, password: str) -> Known | None:
-        """Return the user with this password. It takes as long whether the name is known or not."""
+        """Return the user if the password is right, otherwise None. Unknown names take the same time."""
         user = self.entries().users.get(name)
         if not password_matches(password, user.password if user else None):
             return None
         return self.user(name)
 
     def check_token(self, token: str, now: float) -> Identity | None:
-        """Who has this token, unless it has expired.
+        """Return the program that has this token; None if the token is unknown or has expired.
 
         Args:
             now: Epoch seconds.
@@ -121,7 +121,7 @@ class UsersFile:
 def add_user(path: Path, name: str, user: User, *, replace: bool = False) -> None:
     """Add a user; create the file if it is missing.
 
-    Raises ConfigError if there is one of that name, unless `replace`.
+    Raises ConfigError if the name is taken, unless `replace` is set.
     """
     checked_user_name(name)
     role_of(user.role)
@@ -138,7 +138,7 @@ def remove_user(path: Path, name: str) -> bool:
 
 
 def add_token(path: Path, name: str, role: str, arguments: bool, expires: int | None) -> str:
-    """Add a token and return it; the file holds only its SHA-256. Raises ConfigError if there is one of that name."""
+    """Add a token and return it; the file stores only its SHA-256. Raises ConfigError if the name is taken."""
     checked_user_name(name)
     role_of(role)
     token = new_token()
@@ -173,9 +173,7 @@ def expiry_text(expires: int | None) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[int, os.stat_result]]:
-    """Open the file if it is ours and closed to others, and yield it with its facts. The checked file is the opened
-    file.
-    """
+    """Open the file, check the owner and the permissions of the opened file, and yield it with its status."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -227,7 +225,7 @@ def _parsed(path: Path, raw: bytes) -> Entries:
 
 @contextmanager
 def _changing(path: Path) -> Iterator[Entries]:
-    """The entries, to change; then the file is replaced by one with mode 0600. Two commands take turns."""
+    """Yield the entries to change, then replace the file with mode 0600. Concurrent commands take turns."""
     folder = path.absolute().parent
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -121,7 +121,7 @@ def topics(call: ApiCall) -> ReadablePage[foreign.TopicRow]:
 
 @resource("/topics/{topic}")
 def topic(call: ApiCall) -> foreign.TopicView:
-    """Show a topic and where its groups are."""
+    """Show a topic and the positions of its groups."""
     if call["topic"] not in topic_names(call.site.client):
         raise NotThereError(f"no topic {call['topic']!r:.100}")
     return foreign.topic(call.site.client, call["topic"])

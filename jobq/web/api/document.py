@@ -14,12 +14,12 @@ VERSION = "v1"
 _ABOUT = """Figures and operations of a jobq installation.
 
 Send `Authorization: Bearer TOKEN`; `jobq web token add NAME` makes one. Times are RFC 3339 in UTC, durations
-end in `_ms`, whole numbers beyond 2^53 are text, null is what isn't known. Errors are RFC 9457 problems with a `code`.
-Fields are only ever added to this version."""
+end in `_ms`, whole numbers beyond 2^53 are text, and unknown values are null. Errors are RFC 9457 problems with a
+`code`. Fields are only ever added to this version."""
 
 
 def document(resources: Iterable[Resource], root: str) -> dict[str, Any]:
-    """Return the document.
+    """Return the OpenAPI document.
 
     Args:
         root: The path of the API.

@@ -38,7 +38,7 @@ class FlowRowReply(FlowHead, kw_only=True):
     """A flow in a list.
 
     Attributes:
-        over: Finished steps: done, failed, skipped or cancelled.
+        over: Number of finished steps: done, failed, skipped or cancelled.
         problem: Why it can't be read; then its state is empty.
     """
 
@@ -55,8 +55,8 @@ class FlowReply(FlowRecord):
     """A flow and its steps.
 
     Attributes:
-        over: Finished steps: done, failed, skipped or cancelled.
-        problem: Always empty: this flow can be read.
+        over: Number of finished steps: done, failed, skipped or cancelled.
+        problem: Always empty, because this flow can be read.
     """
 
     over: int
@@ -91,7 +91,7 @@ class RetryBody(JsonRecord):
     """The dead messages to run again.
 
     Attributes:
-        step: Only the dead of this step.
+        step: Retry only the dead messages of this step.
     """
 
     step: str | None = None
@@ -112,7 +112,7 @@ class CancelBody(JsonRecord):
     Parameter("name", "Only flows with this name."), *PAGING,
 )  # fmt: skip
 def flows(call: ApiCall) -> ListPage[FlowRowReply]:
-    """List flows, the newest first. A request looks at 1,000 of them at most."""
+    """List flows, latest first. A request searches at most 1,000 flows."""
     found = flow_page(
         call.site.client, offset_of(call), call["limit"], name=call["name"], state=call["state"]
     )
@@ -130,7 +130,7 @@ def flow(call: ApiCall) -> FlowReply:
 
 @resource("/flows/{flow}/signal", method="POST", role=UserRole.OPERATE, status=202)
 def signal_flow(call: ApiCall, body: SignalBody) -> SentReply:
-    """End a wait of a flow."""
+    """Send a signal, which ends a wait of a flow."""
     return _sent(call, "signal", lambda run: run.signal(body.step, body.value), body.step)
 
 

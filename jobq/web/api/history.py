@@ -52,7 +52,7 @@ class CoveredPage(ListPage[T], kw_only=True):
 
 
 class HistogramBar(JsonRecord):
-    """Number of runs that took at most this time, and longer than the previous bar's; null means any longer time."""
+    """Number of runs that took at most `up_to_ms` and longer than the previous bar; null means any longer time."""
 
     up_to_ms: int | None
     runs: int
@@ -62,8 +62,8 @@ class JobReply(JsonRecord):
     """The runs of one job.
 
     Attributes:
-        points: 60 equal parts of the range.
-        histogram: Runs by how long they took.
+        points: Figures in each of 60 equal parts of the range.
+        histogram: Number of runs by run time.
     """
 
     figures: JobFigures | None
@@ -77,7 +77,7 @@ class JobReply(JsonRecord):
 
 
 class ErrorReply(JsonRecord):
-    """One group of errors, and its newest runs."""
+    """One group of errors, and its latest runs."""
 
     figures: ErrorFigures
     newest: list[RunRow]
@@ -150,7 +150,7 @@ def history(call: ApiCall) -> CoveredPage[RunRow]:
     Parameter("target_wait", "Waiting messages should start within this time.", "duration", default="30s"),
 )  # fmt: skip
 def autoscale(call: ApiCall) -> Demand:
-    """Say how many slots queues need: for KEDA's metrics-api scaler."""
+    """Return the number of slots that queues need, for KEDA's metrics-api scaler."""
     meter = call.site.part(DemandMeter, lambda site: DemandMeter(site.client))
     return meter.measure(call["queues"], call["target_wait"])
 

@@ -1,4 +1,4 @@
-"""Operations on many messages: freeze, look, apply, undo."""
+"""Operations on many messages: freeze, show, apply, stop and undo them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_KEY_LENGTH = 200
 
 
 class CountReply(JsonRecord):
-    """How many of the messages have this name."""
+    """Number of messages with this name."""
 
     name: str
     messages: int
@@ -82,7 +82,7 @@ class ChosenBody(JsonRecord):
     """A chosen message.
 
     Attributes:
-        id: A mid; for verbs of the dead a dead_id.
+        id: A mid; for actions on dead messages, a dead_id.
     """
 
     queue: str
@@ -138,7 +138,7 @@ def create_operation(call: ApiCall, body: NewOperationBody) -> OperationReply:
     try:
         op = service.create(call.identity, verb, contents, filter=filter_, ids=ids, op=op)
     except ConfigError:
-        # The same request, at the same time.
+        # The same request may have arrived simultaneously.
         if made := _made_before(service, op, verb, filter_, ids):
             return _shown(made, call)
         raise
@@ -164,7 +164,7 @@ def operation(call: ApiCall) -> OperationReply:
 
 @resource("/operations/{operation}/apply", method="POST", role=UserRole.OPERATE, status=202)
 def apply_operation(call: ApiCall, body: ApplyBody) -> OperationReply:
-    """Apply an operation to those messages that are still as they were, or go on with it."""
+    """Apply an operation to its unchanged messages, or continue it."""
     service, confirmed = _service(call), str(body.confirm or "")
     _known(service, call["operation"])
     spread_s = duration_s(body.spread or 0)
@@ -196,7 +196,7 @@ def _service(call: ApiCall) -> Operations:
 
 
 def _own_id(call: ApiCall) -> str:
-    """Return the id that a repeated request finds again; '' without an Idempotency-Key."""
+    """Return an id made from the Idempotency-Key, which a repeated request finds again; '' without a key."""
     key = call.request.headers.get("idempotency-key", "")
     if len(key) > MAX_KEY_LENGTH:
         raise ConfigError(

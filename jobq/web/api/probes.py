@@ -20,12 +20,12 @@ from jobq.web.api.resource import RESOURCES, ROOT
 from jobq.web.routes import ROUTES, page
 from jobq.web.site import Site, site_of
 
-#: How long an answer of the server counts, and how often it is asked at most.
+#: How long a reply from the server counts, and minimum interval between queries, in seconds.
 FRESH_S, ASKED_S = 10.0, 2.0
 
 
 class Readiness:
-    """Whether the server answered lately. Threads may share it."""
+    """Checks whether the server answered lately. Threads may share it."""
 
     def __init__(self, site: Site) -> None:
         self._client = site.client
@@ -33,7 +33,7 @@ class Readiness:
         self._asked = self._answered = float("-inf")
 
     def is_ready(self) -> bool:
-        """Ask the server, at most every two seconds."""
+        """Return whether the server answered lately. The server is asked at most every two seconds."""
         with self._lock:
             now = time.monotonic()
             if now - self._asked >= ASKED_S:
@@ -55,7 +55,7 @@ class WebExporter:
         self.page = metrics_page(QueueExporter(site.client, lake=behind).families)
 
     def _behind(self) -> dict[str, LakeBehind]:
-        """Queue -> what the lake hasn't taken of it. Raises LakeError if that can't be read."""
+        """Return queue -> how far its lake data lags. Raises LakeError if the lake can't be read."""
         try:
             from jobq.pipeline.lake.inspection import backlog
             from jobq.pipeline.lake.lake import Lake
@@ -70,27 +70,27 @@ class WebExporter:
 
 @page("/healthz", role=UserRole.NONE)
 def healthz(request: Request) -> Response:
-    """Say that the process answers."""
+    """Confirm that the process answers."""
     return PlainTextResponse("ok\n")
 
 
 @page("/readyz", role=UserRole.NONE)
 def readyz(request: Request) -> Response:
-    """Say whether the server answered in the last ten seconds."""
+    """Report whether the server answered in the last ten seconds."""
     if site_of(request).part(Readiness, Readiness).is_ready():
         return PlainTextResponse("ready\n")
     return PlainTextResponse("the server does not answer\n", 503)
 
 
 def metrics(request: Request) -> Response:
-    """Answer a scrape of Prometheus."""
+    """Answer a scrape by Prometheus."""
     exporter = site_of(request).part(WebExporter, WebExporter)
     found = exporter.page(PageRequest(request.headers.get("accept", "")))
     return Response(found.body, found.status, {"content-type": found.kind})
 
 
 def openapi(request: Request) -> Response:
-    """Describe the API."""
+    """Return the OpenAPI document of the API."""
     return JSONResponse(document(RESOURCES.declared, f"{request.scope.get('root_path', '')}{ROOT}"))
 
 

@@ -1,4 +1,4 @@
-"""Errors of the API, as RFC 9457 writes them, with a code that programs can rely on."""
+"""Errors of the API in the format of RFC 9457, with a code that programs can rely on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobq.web.api.schema import writer_of
 
 
 class Code(Enum):
-    """What is wrong. The word never changes; the text does."""
+    """The kind of an error. Its word never changes, but the text of the error may."""
 
     BAD_REQUEST = "bad_request"
     UNAUTHORIZED = "unauthorized"

@@ -1,4 +1,4 @@
-"""The overview, queues, messages, why one waits, the dead."""
+"""The overview, queues, messages, reasons why a message waits, and dead messages."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from jobq.web.words import headline, sentence
 
 
 class QueueReply(JsonRecord):
-    """A queue.
+    """A queue with its figures.
 
     Attributes:
-        state: The most important state.
+        state: The most urgent state.
         oldest_ms: Waiting time of the next message.
-        oldest_at_least: It has waited this long or longer.
-        empty_in_ms: Time until no message is ready at this rate; null: never, or unknown.
-        done_15m: Attempts in the last 15 minutes; null, as failed_15m and dead_15m, until their events were read.
+        oldest_at_least: Whether the next message may have waited even longer.
+        empty_in_ms: Time until no message is ready at this rate; null if never or unknown.
+        done_15m: Successful attempts in the last 15 minutes; null until events were read, like failed_15m and dead_15m.
         pause_ends: When the pause ends; null if only `resume` ends it.
         damaged: Why it can't be read; empty if it can.
     """
@@ -82,7 +82,7 @@ class AttentionReply(JsonRecord):
 
 
 class OverviewReply(JsonRecord):
-    """The whole installation."""
+    """Figures and problems of the whole installation."""
 
     headline: str
     trouble: bool
@@ -121,7 +121,7 @@ class MessageRow(JsonRecord):
 
 
 class SearchPage(ListPage[MessageRow], kw_only=True):
-    """Messages that match.
+    """The matching messages.
 
     Attributes:
         looked_at: Messages searched so far.
@@ -137,9 +137,9 @@ class AttemptReply(JsonRecord):
     """An event of a message.
 
     Attributes:
-        started_at: When the attempt started; null if the event ends no attempt.
+        started_at: When the attempt started; null if the event doesn't end an attempt.
         place: Where the error was raised: file, line and function.
-        traceback: Only of the latest failed attempt; empty if none is kept.
+        traceback: Traceback of the latest failed attempt while it is kept, otherwise empty.
     """
 
     at: Moment
@@ -155,7 +155,7 @@ class AttemptReply(JsonRecord):
 
 
 class MessageReply(JsonRecord):
-    """A message."""
+    """A message with its history."""
 
     queue: str
     mid: str
@@ -229,7 +229,7 @@ def queue(call: ApiCall) -> QueueReply:
     Parameter("place", "Place of the messages.  Default: anywhere.", values=("", *PLACES)), FILTER, *PAGING,
 )  # fmt: skip
 def queue_messages(call: ApiCall) -> SearchPage:
-    """List messages of a queue. A request searches 20,000 messages or one second; `next` continues."""
+    """List messages of a queue. A request searches up to 20,000 messages or one second; `next` continues."""
     places = [call["place"]] if call["place"] else list(PLACES)
     return _found(call, [_known(call)], places)
 
@@ -250,12 +250,12 @@ def dead(call: ApiCall) -> SearchPage:
 
 @resource("/queues/{queue}/messages/{mid}")
 def message(call: ApiCall) -> MessageReply:
-    """Show one message: where it is, its attempts among the newest events, and why it waits."""
+    """Show one message: its place, its attempts in the latest events, and why it waits."""
     found = read_message(call.site.client, contents_of(call.request), _known(call), call["mid"])
     if not found.is_known:
         raise NotThereError(f"queue {call['queue']} has no message {call['mid']!r:.150}")
     facts, run = found.facts, found.facts.run
-    # Of an attempt that runs there is no event.
+    # A running attempt has no event.
     kept = {
         (attempt.number, attempt.ended_at): attempt.traceback
         for attempt in found.attempts
@@ -288,7 +288,7 @@ def why(call: ApiCall) -> WhyReply:
 
 
 def queue_facts(figures: QueueFigures) -> QueueReply:
-    """Return a queue's figures by the names of the API."""
+    """Return a queue's figures with the API's field names."""
     empty_in_s, recent = figures.empty_in_s, figures.recent
     known = empty_in_s is not None and math.isfinite(empty_in_s)
     ended = recent.done, recent.failed, recent.dead

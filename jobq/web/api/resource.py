@@ -37,7 +37,7 @@ from jobq.web.site import Site, site_of
 logger = logging.getLogger("jobq.web")
 ROOT = "/api/v1"
 MAX_ITEMS = 1_000
-#: The longest range of time that can be asked for.
+#: The longest time range that a request may have.
 MAX_DAYS = 400
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class Parameter(NamedTuple):
     """A parameter of a request.
 
     Attributes:
-        needed: A request without it is rejected.
+        needed: Whether a request without it is rejected.
         least, most: Bounds of a number.
         values: Allowed values.
     """
@@ -70,7 +70,7 @@ class Parameter(NamedTuple):
     values: tuple[str, ...] = ()
 
     def value_of(self, given: str) -> Any:
-        """Return the value. Raises ConfigError for one that isn't allowed."""
+        """Parse a value. Raises ConfigError if the value isn't allowed."""
         text = given or self.default
         if self.needed and not text:
             raise ConfigError(f"the parameter {self.name} is missing: {self.says}")
@@ -100,7 +100,7 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True)
 class ApiCall:
-    """One request: its parameters by name, and who sends it."""
+    """One request, its parameters by name, and the identity of its sender."""
 
     request: Request = field(repr=False)
     site: Site = field(repr=False)
@@ -112,16 +112,16 @@ class ApiCall:
 
     @property
     def now_ms(self) -> int:
-        """The server's time."""
+        """The server's time, epoch ms."""
         return self.site.client.clock_ms()
 
     @cached_property
     def span(self) -> Span:
-        """The range of time that `range`, or `since` and `until`, ask for."""
+        """The time range requested by `range`, or by `since` and `until`."""
         return span_of(self.now_ms, self["range"], self["since"], self["until"])
 
 
-#: Handles the call. A request's body is passed as an argument, whose type is the body's.
+#: A function that answers a call. The type of its parameter `body`, if it has one, is the type of the body.
 Answerer = Callable[..., Any]
 
 
@@ -171,7 +171,7 @@ RESOURCES = Resources()
 def resource(
     path: str, *parameters: Parameter, method: str = "GET", role: UserRole = UserRole.READ, status: int = 200
 ) -> Callable[[Answerer], Answerer]:  # fmt: skip
-    """Declare what answers `path`, below ROOT. Its name is the function's, its summary the docstring's first line."""
+    """Declare the handler of `path`, below ROOT. The function gives the resource its name and its summary."""
 
     def declare(answer: Answerer) -> Answerer:
         summary = (answer.__doc__ or "").strip().splitlines()[0].rstrip(".")
@@ -192,7 +192,7 @@ def resource(
 
 
 def path_names(path: str) -> list[str]:
-    """Return the names of the parts of a path that vary."""
+    """Return the names of the variable parts of a path."""
     return [part[1:-1] for part in path.split("/") if part.startswith("{")]
 
 
@@ -208,7 +208,7 @@ PAGING = (
 
 
 def span_of(now_ms: int, range_s: float, since: str, until: str) -> Span:
-    """Return a range of time. Raises ConfigError if it ends before it begins, or is longer than MAX_DAYS."""
+    """Return a time range. Raises ConfigError if it ends before it begins, or is longer than MAX_DAYS."""
     end = _moment(until, now_ms) if until else now_ms + 1
     begin = _moment(since, now_ms) if since else end - round(1000 * range_s)
     if not begin < end:
@@ -231,7 +231,7 @@ def cursor_text(value: Any) -> str:
 
 
 def read_cursor(text: str, kind: type[T]) -> T | None:
-    """Undo `cursor_text`; None for ''. Raises ConfigError for anything but a value of this type."""
+    """Decode a cursor; None for ''. Raises ConfigError if it isn't a value of this type."""
     if not text:
         return None
     try:
@@ -251,7 +251,7 @@ def offset_of(call: ApiCall) -> int:
 
 
 def page_of_rows(rows: list[Any], call: ApiCall) -> dict[str, Any]:
-    """Return a page of rows that are all known, by their number."""
+    """Return the requested page of a complete list of rows."""
     at = offset_of(call)
     end = at + call["limit"]
     return {"items": rows[at:end], "next": cursor_text(end) if end < len(rows) else None}
@@ -261,7 +261,7 @@ def _no_cursor(text: str) -> ConfigError:
     return ConfigError(f"cursor={text!r:.100} was not returned by this list; leave it out")
 
 
-#: Errors -> the status of a reply; the first that fits counts.
+#: Class of an error -> status of the reply; the first matching class counts.
 _STATUS: tuple[tuple[type[JobqError], int], ...] = (
     (NotThereError, 404), (ConflictError, 409), (NotAllowedError, 403), (TooManyScansError, 429), (ConfigError, 400),
     (UnavailableError, 503), (ServerFullError, 503), (JobqError, 500),

@@ -1,7 +1,7 @@
 """How the API writes records as JSON, and describes them for OpenAPI: both follow from the types of their fields.
 
-Times are RFC 3339 in UTC with milliseconds, whole numbers that JavaScript can't hold are text, and null is an unknown
-value.
+Times are RFC 3339 in UTC with milliseconds, whole numbers that JavaScript can't hold are text, and unknown values
+are null.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_EXACT = 2**53 - 1
 _REF = "#/components/schemas/{name}"
 _ATTRIBUTE = re.compile(r"\n    (\w+): (.*(?:\n {8}.*)*)")
 _TIME = {"examples": ["2026-11-23T14:02:03.250Z"]}
-#: Kinds of whole numbers -> how each is described.
+#: Kind of a whole number -> its JSON schema.
 _NUMBERS: dict[str, dict[str, Any]] = {
     "whole": {"type": ["integer", "string"], "pattern": "^-?[0-9]+$"},
     "moment": {"type": "string", **_TIME},
@@ -80,7 +80,7 @@ def _whole(value: int) -> int | str:
 
 
 def _text(value: object) -> str:
-    # No UTF-8 has lone surrogates.
+    # UTF-8 can't encode lone surrogates.
     return str(value).encode("utf-8", "backslashreplace").decode()
 
 
@@ -107,7 +107,7 @@ def described(kinds: Iterable[Any], *, are_replies: bool) -> tuple[list[Any], di
 
 
 def _describe_fields(schema: dict[str, Any]) -> None:
-    """Move what the section `Attributes:` of a docstring says to the fields."""
+    """Move the descriptions in the section `Attributes:` of a docstring to the fields."""
     about, _, section = cleandoc(schema.pop("description", "")).partition("\n\nAttributes:")
     if about:
         schema["description"] = " ".join(about.split())

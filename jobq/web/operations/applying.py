@@ -29,9 +29,9 @@ from jobq.web.operations.store import (
 )
 from jobq.web.operations.verbs import verb_of
 
-#: Messages a second, at most.
+#: Maximum number of messages per second.
 RATE = 2_000
-#: A message that an undo left as it is: it was started or changed since, or lives again.
+#: Letters of an undo. KEPT is a message that the undo left alone, because it was started, changed or enqueued again.
 KEPT, RESTORED = "ku"
 _WORDS = {
     "taken": APPLIED, "in bin": APPLIED, "revived": APPLIED, "moved": APPLIED, "cancelled": APPLIED, "purged": APPLIED,
@@ -57,7 +57,7 @@ class Applier:
     """Applies or undoes one operation.
 
     Attributes:
-        ended: Whether this process should stop.
+        ended: Returns whether this process should stop.
         pause: Function that sleeps; a test may replace it.
         token: Token of its lock.
     """
@@ -101,7 +101,7 @@ class Applier:
         state = self.state
         done = self.store.letters(state.id, "r", state.nchunks)
         letters = self.store.letters(state.id, "u", state.nchunks)
-        # Last first: a due message goes before the messages already there.
+        # The last chunk comes first, because a restored due message goes before messages already in the queue.
         for number in reversed(range(state.nchunks)):
             if letters[number] or APPLIED not in done[number]:
                 continue
@@ -157,7 +157,7 @@ class Applier:
         return Bin(queue, self.store.client, self.state.id, keep)
 
     def _done(self, number: int, chunk: FrozenChunk, again: bool, first: int) -> str:
-        """Do it to one chunk; a letter for each of its messages."""
+        """Apply the operation to one chunk. Return a letter for each of its messages."""
         if not chunk.ids:
             return "-"
         if self.verb.is_dead:
@@ -242,7 +242,7 @@ class Applier:
     def _moved_back(self, number: int, chunk: FrozenChunk, places: list[int]) -> list[str]:
         text = self.store.field(self.state.id, f"t{number}") or "{}"
         formers = msgspec.json.decode(text, type=dict[str, int])
-        # Without a reply, because the process was killed, the time of the preview is the former one.
+        # If the process was killed before the reply, use the time from the preview.
         wanted = [
             (chunk.ids[place], chunk.generations[place] or "",
              formers.get(chunk.ids[place], chunk.formers[place] or None))

@@ -1,4 +1,4 @@
-"""Find the messages of an operation and freeze them: the list that is previewed and acted on."""
+"""Find the messages of an operation, and freeze them as the list to preview and to act on."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from jobq.web.search import ListedRow, SearchLimits, dead_row
 
 #: Maximum number of content bytes per call.
 BYTES_AT_ONCE = 1 << 20
-#: Kinds of jobs, errors and queues that a preview names, and its samples.
+#: Maximum number of jobs, errors and queues that a preview names, and of its samples.
 MAX_NAMED, SAMPLES = 20, 5
-#: Space in the bin in addition to the content: options, numbers, the reason of a dead message.
+#: Estimated bytes per message in the bin, in addition to its content and its error.
 ROOM = 2_000
 _PLACES = {
     "queued": "ready", "queued-with-backoff": "due", "locked": "running", "locked-with-requeue": "running",
@@ -44,7 +44,7 @@ class Freezer:
 
     Attributes:
         reads: Client that lists queues.
-        ended: Whether to stop.
+        ended: Returns whether to stop.
         token: Token of its lock.
     """
 
@@ -79,7 +79,7 @@ class Freezer:
         raise InterruptedError
 
     def chosen(self, ids: Sequence[tuple[str, str]]) -> None:
-        """Freeze these messages: of each the queue, and its mid or dead id."""
+        """Freeze these messages, given by queue and by mid or dead id."""
         self.state.total = len(ids)
         for first in range(0, len(ids), CHUNK):
             if self.ended():
@@ -121,7 +121,7 @@ class Freezer:
             )
 
     def _take(self, rows: Sequence[ListedRow]) -> None:
-        """Keep rows as chunks of one queue each."""
+        """Store rows in chunks with messages of a single queue."""
         room = MAX_MESSAGES - self.state.number
         fresh = [row for row in rows if self._is_new(row)][:room]
         while fresh:

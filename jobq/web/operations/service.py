@@ -26,10 +26,10 @@ from jobq.web.operations.verbs import BulkVerb, verb_of
 from jobq.web.site import Site
 
 log = logging.getLogger("jobq.web")
-#: Concurrent operations per process, and maximum number of ids in an operation.
+#: Maximum number of concurrent operations per process, and of ids in an operation.
 MAX_AT_ONCE, MAX_IDS = 4, 1_000
 MAX_SPREAD_S = 86_400
-#: Operations among which the newest of a user is looked for, and how long they count as read.
+#: Number of latest operations to search for a user's operation, and how long they are reused, in seconds.
 MAX_RECENT, RECENT_S = 20, 2.0
 #: Phases in which some process works on the operation.
 _BUSY = ("freezing", "applying", "undoing")
@@ -50,7 +50,7 @@ class OperationView:
 
     Attributes:
         is_live: Whether a process works on it.
-        left_ms: Time until it is forgotten.
+        left_ms: Time until it is deleted.
     """
 
     state: OperationState
@@ -59,7 +59,7 @@ class OperationView:
 
     @property
     def verb(self) -> BulkVerb:
-        """Return the operation's verb."""
+        """The operation's verb."""
         return verb_of(self.state.verb)
 
     @property
@@ -74,12 +74,12 @@ class OperationView:
 
     @property
     def worked_on(self) -> int:
-        """Return how many messages were tried."""
+        """Number of processed messages."""
         return sum(self.state.results.values())
 
     @property
     def may_apply(self) -> bool:
-        """Whether it can be applied, or go on."""
+        """Whether it can be applied or continued."""
         again = self.state.phase in ("stopped", "failed") and not self.state.undone
         lost = self.is_lost and self.state.phase == "applying"
         frozen = self.state.nchunks > 0 and self.worked_on < self.state.number
@@ -87,14 +87,14 @@ class OperationView:
 
     @property
     def may_undo(self) -> bool:
-        """Whether what it did can be undone now."""
+        """Whether it can be undone now."""
         if self.state.why_no_undo or not self.state.results.get("applied"):
             return False
         return not self.is_live and self.state.phase not in ("undone", "freezing", "previewed")
 
     @property
     def confirmation(self) -> str:
-        """Return the text that a user types to apply it; '' if it can be undone."""
+        """The text that a user must type to apply it; '' if it can be undone."""
         if not self.state.why_no_undo:
             return ""
         names = [name for name, _ in self.state.queues]
@@ -124,7 +124,7 @@ class Operations:
         self, who: Identity, verb: str, contents: Contents, *, filter: str = "",
         ids: Sequence[tuple[str, str]] | None = None, op: str = "",
     ) -> str:  # fmt: skip
-        """Begin to freeze messages that match, or have these queues and ids; return the operation's id.
+        """Start freezing the matching messages, or the messages with these queues and ids. Return the operation's id.
 
         Args:
             ids: Mids, or dead ids for actions on dead messages.
@@ -152,7 +152,7 @@ class Operations:
         return state.id
 
     def view(self, op: str) -> OperationView | None:
-        """One operation; None if there is none of this id, or no longer."""
+        """Return an operation; None if it doesn't exist or was deleted."""
         state = self.shown.load(op)
         if state is None:
             return None
@@ -165,7 +165,7 @@ class Operations:
     def newest_of(self, who: Identity) -> OperationView | None:
         """Return this user's latest applied operation while it runs or can be undone, or None.
 
-        Asked for with every page, so it is as of two seconds ago.
+        It is read for every page, so the result may be two seconds old.
         """
         now = time.monotonic()
         until, views = self._recent
@@ -178,7 +178,7 @@ class Operations:
     def apply(
         self, op: str, who: Identity, *, spread_s: float = 0, confirmed: str = ""
     ) -> OperationView:
-        """Apply an operation, or go on with it."""
+        """Apply or continue an operation."""
         view = self._known(op)
         self.allowed(who, view.state.verb, f"op:{op}")
         if not view.may_apply:
@@ -204,7 +204,7 @@ class Operations:
         return OperationView(state, True, view.left_ms)
 
     def undo(self, op: str, who: Identity) -> OperationView:
-        """Undo what an operation did."""
+        """Undo an operation."""
         view = self._known(op)
         self.allowed(who, view.state.verb, f"op:{op}")
         if not view.may_undo:
@@ -230,7 +230,7 @@ class Operations:
             self.operate.command("HSET", self.store.key(op), "stop", who.name)
 
     def allowed(self, who: Identity, verb: str, what: str) -> BulkVerb:
-        """Return the verb, if this user may use it. NotAllowedError, which is in the audit log, if not."""
+        """Return the verb if this user may use it. Otherwise, write to the audit log and raise NotAllowedError."""
         chosen = verb_of(verb)
         if not who.may(chosen.role):
             why = (
@@ -241,7 +241,7 @@ class Operations:
         return chosen
 
     def refused(self, who: Identity, verb: str, what: str, why: str) -> None:
-        """Write into the audit log what a user was refused; without an entry if it can't be written."""
+        """Record a rejected action in the audit log. If the log can't be written, only log a warning."""
         act = Act(who.name, who.role.word, verb, "", what, note=why, op=new_op())
         try:
             self.log.append(act, "refused")
@@ -249,7 +249,7 @@ class Operations:
             log.warning("not written to the audit log: %s", error)
 
     def wait(self, seconds: float = 120.0) -> None:
-        """Wait until this process works on no operation."""
+        """Wait until this process has finished its operations."""
         for thread in list(self._threads):
             thread.join(seconds)
 
@@ -272,10 +272,10 @@ class Operations:
         self.store.add(state)
 
     def _begin(self, state: OperationState, former: OperationState) -> None:
-        """Keep that this process works on it.
+        """Store the state of an operation that this process begins to work on.
 
         Args:
-            former: Its previous state, for the user who may act on it.
+            former: The state that the user acted on. Raises ConfigError if it has changed.
         """
         if self.store.load(state.id) != former:
             raise ConfigError("another user has changed this operation; check its results")
@@ -351,7 +351,7 @@ class Operations:
 
 
 def digest_of(ids: Sequence[tuple[str, str]] | None) -> str:
-    """Return a digest of chosen messages, to know the same choice again; '' where none were chosen."""
+    """Return a digest of the chosen messages, to recognize the same choice; '' if none were chosen."""
     if ids is None:
         return ""
     text = repr(sorted(set(ids))).encode("utf-8", "backslashreplace")
@@ -359,7 +359,7 @@ def digest_of(ids: Sequence[tuple[str, str]] | None) -> str:
 
 
 def _note(state: OperationState) -> str:
-    """Return the text of the last audit entry next to the number."""
+    """Return the note of the operation's last audit entry."""
     found = state.undone if state.phase == "undone" or state.undone else state.results
     parts = [f"{number:,} {word}" for word, number in found.items()]
     stopped = [f"stopped by {state.stopped_by}"] if state.stopped_by else []

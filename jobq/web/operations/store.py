@@ -1,9 +1,17 @@
-"""Where operations are kept: a hash each, for an hour after its last change.
+"""Storage of operations: a hash per operation, kept for an hour after its last change.
 
-`jobq:web:op:<id>`: state -> an OperationState as JSON; c<n> -> the n-th chunk of frozen messages, JSON; r<n> -> what
-was done to them, a letter each; b<n> -> that the chunk was begun; t<n> -> their former times, JSON; u<n>, v<n> -> as r
-and b, of the undo; stop -> who asked to stop. `jobq:web:op:<id>:lock`: which process works on it.
-`jobq:web:operations`: the newest ids by time.
+The hash `jobq:web:op:<id>` has these fields:
+
+- `state`: the OperationState as JSON.
+- `c<n>`: chunk n of the frozen messages, as JSON.
+- `b<n>`: set when the chunk was begun.
+- `r<n>`: the results of the chunk, one letter per message.
+- `t<n>`: the former times of the chunk's messages, as JSON.
+- `v<n>` and `u<n>`: like `b<n>` and `r<n>`, for the undo.
+- `stop`: the user who asked to stop the operation.
+
+`jobq:web:op:<id>:lock` has the token of the process that works on the operation. `jobq:web:operations` has the ids of
+the latest operations by time.
 """
 
 from __future__ import annotations
@@ -24,9 +32,9 @@ from jobq.records import JsonRecord, MomentOrZero
 from jobq.web.operations.verbs import VERBS
 
 KEPT_MS = 3_600_000
-#: How long a process that works on an operation is believed to live without a sign.
+#: How long a lock lasts without a renewal.
 LOCK_MS = 30_000
-#: Messages of a chunk, and of an operation.
+#: Maximum number of messages in a chunk, and in an operation.
 CHUNK, MAX_MESSAGES = 250, 100_000
 MAX_LISTED = 200
 _ID = re.compile(r"[0-9a-f]{16}")
@@ -60,8 +68,8 @@ class OperationState(msgspec.Struct, kw_only=True):
         chosen: Digest of the chosen messages.
         number: Number of frozen messages.
         capped: Whether more messages match than an operation may have.
-        queues, jobs, errors: Number of messages of each, the most frequent first.
-        why_no_undo: '' if it can be undone.
+        queues, jobs, errors: Names and their numbers of messages, most frequent first.
+        why_no_undo: Why it can't be undone; '' if it can.
         spread_ms: Time over which revived messages start.
         results, undone: Word -> number of messages.
     """
@@ -101,8 +109,8 @@ class FrozenChunk(msgspec.Struct):
     """Some frozen messages of one queue.
 
     Attributes:
-        generations, digests, sizes: Of a live message and its content, to notice a replaced message.
-        formers: When its wait ends.
+        generations, digests, sizes: Facts about live messages and their contents, to detect changed messages.
+        formers: When each message's wait ends, epoch ms.
         ids: Mids, or dead ids. The other lists have one entry for each id.
     """
 
@@ -131,7 +139,7 @@ class OperationStore:
         return keys.web_operation(self.client.namespace, op)
 
     def add(self, state: OperationState) -> None:
-        """Keep a new operation and list it."""
+        """Store a new operation and list it."""
         listed = keys.web_operations(self.client.namespace)
         self.save(state)
         self.client.command("ZADD", listed, state.created_at, state.id)
@@ -139,7 +147,7 @@ class OperationStore:
         self.client.command("PEXPIRE", listed, KEPT_MS)
 
     def save(self, state: OperationState, **fields: Argument) -> None:
-        """Keep the state, with other fields of the hash."""
+        """Store the state and other fields of the hash."""
         key = self.key(state.id)
         words: list[Argument] = [word for pair in fields.items() for word in pair]
         written = ("HSET", key, "state", msgspec.json.encode(state), *words)
@@ -160,7 +168,7 @@ class OperationStore:
         return [state for reply in replies if (state := _state_of(reply)) is not None]
 
     def recent(self, most: int) -> list[tuple[OperationState, bool, int]]:
-        """The newest operations, with whether some process works on each, and for how many ms it is still kept."""
+        """Return the latest operations, with whether a process works on each, and the ms until it is deleted."""
         ids = self._newest(most)
         reads = [
             read
@@ -187,11 +195,11 @@ class OperationStore:
         return Read(key, (verb, key, *words))
 
     def put_chunk(self, op: str, number: int, chunk: FrozenChunk) -> None:
-        """Keep the frozen messages of a chunk."""
+        """Store a chunk of frozen messages."""
         self.client.command("HSET", self.key(op), f"c{number}", msgspec.json.encode(chunk))
 
     def chunk(self, op: str, number: int) -> FrozenChunk | None:
-        """One chunk; None if it is gone."""
+        """Return a chunk; None if it doesn't exist or is damaged."""
         reply = self.client.command("HGET", self.key(op), f"c{number}")
         return None if reply is None else _decoded(reply, FrozenChunk)
 
@@ -201,7 +209,7 @@ class OperationStore:
         return None if reply is None else reply.decode("utf-8", "replace")
 
     def letters(self, op: str, kind: str, nchunks: int) -> list[str]:
-        """Return the results for the messages of each chunk: `r`, or `u` for the undo; '' for an unprocessed chunk."""
+        """Return the results of each chunk; '' for an unprocessed chunk. `kind` is `r`, or `u` for the undo."""
         found: list[str] = []
         for first in range(0, nchunks, 100):
             names = [f"{kind}{number}" for number in range(first, min(nchunks, first + 100))]
@@ -210,19 +218,19 @@ class OperationStore:
         return found
 
     def left_ms(self, op: str) -> int:
-        """Return how long an operation is still kept."""
+        """Return the time until an operation is deleted."""
         return max(0, int(self.client.command("PTTL", self.key(op))))
 
     def lock(self, op: str) -> str:
-        """Become the only process that works on an operation; its token, '' if another does."""
+        """Lock an operation for this process. Return the lock's token; '' if another process has the lock."""
         token = secrets.token_hex(8)
         words = ("SET", f"{self.key(op)}:lock", token, "NX", "PX", LOCK_MS)
         return token if self.client.command(*words) else ""
 
     def renew(self, op: str, token: str) -> None:
-        """Renew this process's claim on the operation. InterruptedError: another process has it.
+        """Renew this process's lock. Raises InterruptedError if another process has the lock.
 
-        A lock that ended and that nobody took is taken again.
+        If the lock has expired and no process has it, it is taken again.
         """
         key = f"{self.key(op)}:lock"
         reply = self.client.command("GET", key)
@@ -232,18 +240,18 @@ class OperationStore:
             raise InterruptedError
 
     def unlock(self, op: str, token: str) -> None:
-        """Let others work on it."""
+        """Release the lock if this process still has it."""
         key = f"{self.key(op)}:lock"
         if self.client.command("GET", key) == token.encode():
             self.client.command("DEL", key)
 
     def is_locked(self, op: str) -> bool:
-        """Whether some process works on it."""
+        """Return whether a process works on the operation."""
         return bool(self.client.command("EXISTS", f"{self.key(op)}:lock"))
 
 
 def _state_of(reply: Any) -> OperationState | None:
-    """Return the state in a reply; None for an error, as of a key that has another type."""
+    """Return the state in a reply; None for an error, for example about a key of another type."""
     return _state(reply) if isinstance(reply, bytes) else None
 
 

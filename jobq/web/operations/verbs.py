@@ -1,4 +1,4 @@
-"""Bulk actions: required role, places, and undo."""
+"""Bulk actions, with their required roles, their places and their undo."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from jobq.web.search import DEAD_KEYS, LIVE_KEYS
 
 
 class BulkVerb(NamedTuple):
-    """An action.
+    """A bulk action.
 
     Attributes:
         label: Label of its button.
         done: Word for its result.
         places: Places where it applies.
-        undone: Name of the action for put_back; `time` for a former time; empty if it can't be undone.
+        undone: Name that put_back uses for it; `time` if an undo restores former times; '' if it can't be undone.
         says: Description of the action.
     """
 
@@ -67,7 +67,7 @@ VERBS = {
 
 
 def verb_of(name: str) -> BulkVerb:
-    """Return the verb of this name. Raises ConfigError for another."""
+    """Return the verb with this name. Raises ConfigError for an unknown name."""
     if name not in VERBS:
         raise ConfigError(f"{name!r:.50} is not an operation; use one of {', '.join(VERBS)}")
     return VERBS[name]

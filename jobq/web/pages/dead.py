@@ -1,4 +1,4 @@
-"""The dead of all queues: groups by queue, job and error, then rows."""
+"""Dead messages of all queues: groups by queue, job and error, then rows."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from jobq.web.site import site_of
 from jobq.web.viewer import contents_of, filter_of
 
 nav("dead", "Dead", section="Now", order=30, key="d")
-#: Rows of an export.
+#: Maximum number of rows in an export.
 MAX_EXPORTED = 5_000
 
 
 @page("/dead")
 def dead(request: Request) -> Response:
-    """Show dead messages by error, then one by one."""
+    """Show dead messages grouped by error, then one by one."""
     asked = filter_of(request, search.DEAD_KEYS)
     client, contents = site_of(request).client, contents_of(request)
     names = listed_queues(client).names
@@ -45,7 +45,7 @@ def dead(request: Request) -> Response:
 
 @page("/dead.jsonl", name="dead_export")
 def dead_export(request: Request) -> Response:
-    """Return dead messages as lines of JSON, as they may be shown to the sender of the request."""
+    """Return dead messages as lines of JSON, without parts that this user may not see."""
     asked = filter_of(request, search.DEAD_KEYS)
     with refused():
         asked.check()

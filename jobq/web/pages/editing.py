@@ -30,7 +30,7 @@ from jobq.web.viewer import redactor_of
 
 #: States in which a message waits, so that its call may be changed.
 WAITING = ("queued", "queued-with-backoff")
-#: Members of flows begin with it. Their steps make them, so nobody makes a copy of one.
+#: The ids of flow members begin with it. Members can't be copied, because only steps create them.
 OF_FLOWS = "~"
 _UNKNOWN = object()
 
@@ -79,7 +79,7 @@ def change_message(request: Request) -> Response:
 
 @action("/queues/{queue}/messages/{mid}/undo-edit", role=UserRole.OPERATE)
 def undo_edit(request: Request) -> Response:
-    """Give a message the arguments that it had before."""
+    """Restore a message's previous arguments."""
     mid, site = request.path_params["mid"], site_of(request)
     with _refused():
         queue = Queue(request.path_params["queue"], site.operate)
@@ -93,7 +93,7 @@ def undo_edit(request: Request) -> Response:
 
 @action("/queues/{queue}/messages/{mid}/again", role=UserRole.OPERATE, name="enqueue_again")
 def enqueue_again(request: Request) -> Response:
-    """Enqueue a copy of a message, with a mid of its own."""
+    """Enqueue a copy of a message with a new mid."""
     site, mid = site_of(request), request.path_params["mid"]
     with _refused():
         queue = Queue(request.path_params["queue"], site.client)
@@ -138,7 +138,7 @@ def _see(request: Request, queue: Queue, mid: str, **said: str) -> Response:
 def _waiting(request: Request) -> tuple[Queue, str, bytes]:
     """Return the queue, the mid and the content of a message that this user may change now."""
     if not identity_of(request).arguments:
-        raise HTTPException(403, "this needs the right 'arguments'")
+        raise HTTPException(403, "this needs the 'arguments' right")
     queue = Queue(request.path_params["queue"], site_of(request).client)
     mid = checked_mid(request.path_params["mid"])
     word, content = queue.status(mid).word, queue.content(mid)
@@ -150,7 +150,7 @@ def _waiting(request: Request) -> tuple[Queue, str, bytes]:
 
 
 def _call_of(queue: Queue, mid: str, content: bytes) -> Envelope:
-    """Return the call of a content whose seal is right; raise CodecError for another."""
+    """Return the call in a content. Raises CodecError if its seal is invalid or can't be checked."""
     if is_sealed(content) and seal_of(queue.client) is None:
         raise CodecError(
             "the call is sealed, and this process has no keys; use a process with keys"
@@ -159,7 +159,7 @@ def _call_of(queue: Queue, mid: str, content: bytes) -> Envelope:
 
 
 def _sealed(queue: Queue, mid: str, call: Envelope, like: bytes, at_ms: int) -> bytes:
-    """Return a call as the content of `mid`; sealed if `like` is."""
+    """Return a call as content for `mid`. It is sealed if `like` is sealed."""
     plain = encode(call.job, call.args, call.kwargs, at_ms, call.headers, call.options)
     plain = remembered(plain, call.remember_ms)
     seal = seal_of(queue.client)
@@ -180,7 +180,7 @@ def shown_arguments(
 
 
 def edited(site: Site, queue: Queue, mid: str, content: bytes, text: str) -> EditedCall:
-    """Return a content with the arguments of a form. Hidden values stay unchanged.
+    """Return a content with the arguments from a form. Hidden values stay unchanged.
 
     Raises ConfigError for invalid JSON, a partly changed hidden value, and arguments that the job, if it is imported
     here, does not accept.
@@ -201,7 +201,7 @@ def edited(site: Site, queue: Queue, mid: str, content: bytes, text: str) -> Edi
 
 
 def arguments_in(text: str) -> dict[str, Any]:
-    """Return the arguments of a form, which are JSON, by `args` and `kwargs`. Raises ConfigError for anything else."""
+    """Parse arguments from a form: a JSON object with `args` and `kwargs`. Raises ConfigError for other text."""
     try:
         given = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
@@ -214,7 +214,7 @@ def arguments_in(text: str) -> dict[str, Any]:
 
 
 def merged(given: Any, shown: Any, stored: Any) -> Any:
-    """Return the given value, with the stored value for each part that is unchanged from the shown value."""
+    """Return the given value, with the stored value in each part that the user left as it was shown."""
     if shown is not _UNKNOWN and json.dumps(given) == json.dumps(shown):
         return stored
     if isinstance(given, dict):
@@ -249,7 +249,7 @@ def _changes(made: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterator[str
 
 
 def typable(text: str) -> str:
-    """Return JSON with escapes for characters that a person can't see."""
+    """Return JSON with escapes for invisible characters."""
     return "".join(
         one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text
     )

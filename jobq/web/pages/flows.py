@@ -1,4 +1,4 @@
-"""Flows: running flows and their progress; a flow's steps, drawn, and its waits."""
+"""The list of flows, and the page of a flow with its steps and waits."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from jobq.web.site import Site, site_of
 from jobq.web.viewer import contents_of
 
 MAX_SEARCH_LENGTH = 100
-#: Flows of one page of the list.
+#: Number of flows on a page of the list.
 PER_PAGE = 25
 #: Messages shown after an action.
 SAID = {
     "signal": "The signal was sent.", "retry": "The retry was sent: dead members run again.",
-    "cancel": "The cancel was sent: no more steps will start, and workers stop running members at the next renewal.",
+    "cancel": "The cancel was sent: no more steps will start, and running members stop at the next lease renewal.",
 }  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def flows(request: Request) -> Response:
 
 
 def _unserved(client: Client, view: FlowView) -> dict[str, str]:
-    """Queue -> why nobody serves it; why the workers can't be read, if so."""
+    """Return queue -> why no worker serves it. If the workers can't be read, the reason is under ''."""
     try:
         return unserved(client, view)
     except ScriptError as error:
@@ -106,7 +106,7 @@ def _known(request: Request) -> FlowView:
 
 @action("/flows/{flow}/steer", role=UserRole.OPERATE)
 def steer_flow(request: Request) -> Response:
-    """Signal a wait of a flow, or run again what is dead."""
+    """Send a signal to a flow, or retry its dead members."""
     form = {key: str(value) for key, value in form_of(request).items()}
     verb, step = form.get("verb", ""), form.get("step", "")
     if verb == "signal":
@@ -133,7 +133,7 @@ def cancel_flow(request: Request) -> Response:
 
 
 def _say(request: Request, verb: str, say: Callable[[FlowRun], None], step: str = "") -> Response:
-    """Send something to a flow, with an entry of the audit log, and show the flow."""
+    """Send a command to a flow, write it to the audit log, and show the flow."""
     view = _known(request)
     try:
         shown.steer(request, view, verb, say, step)
@@ -143,7 +143,7 @@ def _say(request: Request, verb: str, say: Callable[[FlowRun], None], step: str 
 
 
 def _value(text: str) -> Any:
-    """Return a signal's JSON value, None for nothing."""
+    """Return a signal's JSON value; None for an empty text."""
     try:
         return json.loads(text) if text.strip() else None
     except (ValueError, RecursionError) as error:

@@ -107,19 +107,19 @@ def _on_group(request: Request, verb: str) -> Response:
 
 @action("/topics/{topic}/groups/{group}/pause", role=UserRole.OPERATE)
 def pause_group(request: Request) -> Response:
-    """Hand a group no message until it is resumed."""
+    """Pause a group until it is resumed."""
     return _on_group(request, "pause")
 
 
 @action("/topics/{topic}/groups/{group}/resume", role=UserRole.OPERATE)
 def resume_group(request: Request) -> Response:
-    """End a pause of a group."""
+    """Resume a paused group."""
     return _on_group(request, "resume")
 
 
 @action("/topics/{topic}/groups/{group}/seek", role=UserRole.ADMIN)
 def seek_group(request: Request) -> Response:
-    """Move a group. This can't be undone, so its name must be typed."""
+    """Move a group to another position. This can't be undone, so the user must type the group's name."""
     group, form = _group(request), form_of(request)
     text = str(form.get("to", ""))
     if form.get("name") != group.name:
@@ -171,7 +171,7 @@ def rsmq_queue(request: Request) -> Response:
 
 @action("/rsmq/{rsmq}/move", role=UserRole.OPERATE)
 def move_rsmq(request: Request) -> Response:
-    """Move visible messages to another queue, as from a dead-letter queue back."""
+    """Move visible messages to another queue, for example back from a dead-letter queue."""
     name, form = request.path_params["rsmq"], form_of(request)
     target, limit = str(form.get("to", "")), str(form.get("limit", ""))
     if not (limit.isascii() and limit.isdigit() and 0 < int(limit[:9]) <= 10_000):
@@ -218,7 +218,7 @@ def reliable_queue(request: Request) -> Response:
 
 @action("/reliable/{reliable}/revive", role=UserRole.OPERATE)
 def revive_reliable(request: Request) -> Response:
-    """Return dead messages to the queue."""
+    """Move the chosen dead messages back to their queue."""
     key = request.path_params["reliable"]
     ids = [str(one) for one in form_of(request).getlist("id")]
     if ids:

@@ -58,11 +58,11 @@ from jobq.web.viewer import contents_of
 T = TypeVar("T")
 #: Lengths of ranges in seconds. A lake, if there is one, is queried beyond an hour.
 RANGES = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
-#: Refresh interval of these pages, except with a lake.
+#: Refresh interval of these pages in seconds. Pages with figures from a lake don't refresh.
 EVERY_S = 10.0
-#: Rows of a page of attempts, and of the table below a chart.
+#: Rows on a page of attempts, and in the table below a chart.
 MAX_RUNS, TABLE_ROWS = 100, 12
-#: Deploys by which the failures of an error are counted.
+#: Maximum number of deploys for which the failures of an error are counted.
 MAX_DEPLOYS = 6
 
 nav("jobs", "Jobs", section="Now", order=30, key="j")
@@ -114,12 +114,12 @@ class AskedRange(NamedTuple):
 
     @property
     def live(self) -> float:
-        """Return how often the page refreshes itself."""
+        """Refresh interval of the page in seconds; 0 for never."""
         return EVERY_S if self.history is self.sources.events else 0
 
 
 def asked_range(request: Request) -> AskedRange:
-    """Read `?range=` and `?source=`."""
+    """Parse the query parameters `range` and `source`."""
     site = site_of(request)
     word, source = (request.query_params.get(name, "") for name in ("range", "source"))
     word = word if word in RANGES else "1h"
@@ -134,7 +134,7 @@ def asked_range(request: Request) -> AskedRange:
 
 
 def _read(asked: AskedRange, read: Callable[[], T]) -> tuple[T | None, AskedRange]:
-    """Return the result of `read`; if the lake can't be read, None, and the reason."""
+    """Return the result of `read`; if the lake can't be read, None and `asked` with the reason."""
     try:
         return read(), asked
     except LakeError as error:
@@ -265,7 +265,7 @@ def history(request: Request) -> Response:
 
 def _filter_of_dead(figures: ErrorFigures) -> str:
     """Return a filter for dead messages with this error; for a crash, all dead messages of its jobs."""
-    if figures.group != figures.error:  # an error of a class and a place
+    if figures.group != figures.error:  # the group is a fingerprint
         return f"fingerprint:{quoted(figures.group)}"
     jobs = ",".join(quoted(job) for job in figures.jobs if job)
     return f"job:{jobs}" if jobs and len(jobs) < MAX_CHARACTERS - 4 else ""
@@ -276,7 +276,7 @@ def _shown(request: Request, rows: Sequence[Failure]) -> list[Failure]:
 
 
 def _first_seen(asked: AskedRange, rows: Sequence[ErrorFigures]) -> dict[str, int]:
-    """Return when each group was first seen, of all days of the lake; without one nothing."""
+    """Return when each group was first seen on any day in the lake. Without a lake, the result is empty."""
     lake = asked.sources.lake
     found = lake.first_seen([row.group for row in rows]) if lake else {}
     return {row.group: min(row.first_at, found[row.group]) for row in rows if row.group in found}
@@ -285,8 +285,9 @@ def _first_seen(asked: AskedRange, rows: Sequence[ErrorFigures]) -> dict[str, in
 def _by_deploy(
     asked: AskedRange, group: str, marks: Sequence[Mark]
 ) -> list[tuple[str, int | None, int]]:
-    """Return the latest deploys of the range: name, time (ms), failures until the next deploy; '' is the time
-    before.
+    """Return the latest deploys in the range: name, time in ms, and failures until the next deploy.
+
+    The entry named '' counts the failures before these deploys.
     """
     newest = marks[-MAX_DEPLOYS:]
     if not newest:
@@ -300,7 +301,7 @@ def _by_deploy(
 
 
 def _known_since(asked: AskedRange) -> int:
-    """Return the start of known events, in the range. An error seen then may be older."""
+    """Return when the known events in the range begin. An error seen at that time may be older."""
     if isinstance(asked.history, LakeHistory):
         return max(asked.span.since, asked.history.begins_at())
     events = asked.history.found(asked.span).events
@@ -308,7 +309,7 @@ def _known_since(asked: AskedRange) -> int:
 
 
 def _news(first_at: int, known_since: int, span: Span, marks: Sequence[Mark]) -> str:
-    """Return the start of a new error: the last mark before it, or this range; '' for an old error."""
+    """Describe how new an error is: since a deploy, or in this range; '' for an old error."""
     before = [mark for mark in marks if mark.at * 1000 <= first_at]
     if before:
         return f"new since {before[-1].name}"
@@ -409,7 +410,7 @@ def _trend_chart(
 
 
 def _known_by(request: Request, name: str) -> tuple[int, int] | None:
-    """Return how many of the live workers know a job, and how many there are; None if that can't be read."""
+    """Return how many live workers know a job, and how many there are; None if the workers can't be read."""
     snapshot, client = snapshot_of(request), site_of(request).client
     live = [worker for worker in snapshot.workers if worker.is_live(snapshot.at_ms)]
     try:

@@ -1,4 +1,4 @@
-"""Limits and keys: rules, use and waiting callers; set, hold, release."""
+"""Pages of limits and keys, and actions that change them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from jobq.web.rendering import render
 from jobq.web.routes import action, form_of, nav, page, path_to
 from jobq.web.site import site_of
 
-#: Above this number of limits, a page shows a page's limits sorted by name.
+#: If there are more limits, their list is sorted by name instead of by use.
 MAX_SORTED = 1_000
 #: Maximum number of a queue's keys that a page reads, and maximum time.
 MAX_KEYS, MAX_S = 20_000, 1.0
@@ -86,7 +86,7 @@ def _fullest_first(record: LimitRecord) -> tuple[Any, ...]:
 
 @page("/limits/{limit}")
 def limit(request: Request) -> Response:
-    """Show one limit: what is used, by whom, and forms to change it."""
+    """Show one limit: its use, its holders, and forms to change it."""
     client, name = site_of(request).client, request.path_params["limit"]
     if name not in limit_names(client):
         raise HTTPException(404, f"no limit {name!r:.120}")
@@ -131,7 +131,7 @@ def keys(request: Request) -> Response:
 
 
 def _rows(queue: Queue, wanted: str) -> tuple[list[KeyRow], int, bool]:
-    """Return the keys with most waiting, how many were looked at, and whether these were all."""
+    """Return the keys with the most waiting messages, the number of searched keys, and whether these were all."""
     found, looked_at, until = [], 0, time.monotonic() + MAX_S
     for row in queue.admin.iter_keys():
         if looked_at >= MAX_KEYS or time.monotonic() > until:
@@ -150,7 +150,7 @@ def _most(row: KeyRow) -> tuple[int, int]:
 
 @action("/keys/change", role=UserRole.OPERATE)
 def change_key(request: Request) -> Response:
-    """Hold a key, release it, or change what it may do."""
+    """Hold a key, release it, or change its limits."""
     form = form_of(request)
     verb, name, key = (str(form.get(field, "")) for field in ("verb", "queue", "key"))
     if name not in queue_names(site_of(request).client):

@@ -21,7 +21,7 @@ logger = logging.getLogger("jobq.web")
 
 @page("/login", role=UserRole.NONE)
 def login(request: Request) -> Response:
-    """Ask for a password, or show the button that uses up a link."""
+    """Ask for a password, or show the button that logs in by a link."""
     wanted = request.query_params.get("next", "")
     if site_of(request).guard.identify(request).may(UserRole.READ):
         return RedirectResponse(local_path(request, wanted), 303)
@@ -30,7 +30,7 @@ def login(request: Request) -> Response:
 
 @action("/login", role=UserRole.NONE, name="log_in")
 def log_in(request: Request) -> Response:
-    """Begin a session."""
+    """Start a session."""
     given = {
         name: str(form_of(request).get(name, "")) for name in ("token", "name", "password", "next")
     }
@@ -45,7 +45,7 @@ def log_in(request: Request) -> Response:
             _note(request, Act(me.name, me.role.word, "login", note=_origin(request)), "done")
     except LoginRefusedError as error:
         if error.status == 403:
-            # A flood of refused logins is counted, and doesn't push other entries out of the log.
+            # A flood of rejected logins is only counted, so it doesn't push other entries out of the log.
             note = guard.refusals.note(f"from {address_of(request)}", _origin(request))
             if note is not None:
                 _note(request, Act(given["name"], "none", "login", note=note), "refused")
@@ -71,7 +71,7 @@ def _origin(request: Request) -> str:
 
 
 def _note(request: Request, act: Act, phase: Literal["done", "refused"]) -> None:
-    """Write a login into the audit log; a failing server doesn't prevent logins."""
+    """Write a login to the audit log. A failing server doesn't prevent logins."""
     try:
         AuditLog(site_of(request).operate).append(act, phase)
     except JobqError as error:
@@ -88,7 +88,7 @@ def _login_page(request: Request, *, status: int = 200, **facts: Any) -> Respons
 
 
 def local_path(request: Request, wanted: str) -> str:
-    """Return `wanted` if it is a path of this dashboard, else its first page."""
+    """Return `wanted` if it is a path of this dashboard, otherwise the path of the first page."""
     root = request.scope.get("root_path", "")
     safe = wanted.startswith(f"{root}/") and not wanted.startswith("//") and wanted.isprintable()
     return wanted if safe and "\\" not in wanted else path_to(request, "overview")

@@ -37,7 +37,7 @@ from jobq.web.search import FoundRows, ListedRow
 from jobq.web.site import site_of
 from jobq.web.viewer import AskedFilter, contents_of, filter_of
 
-#: Hits of the find box that are listed.
+#: Maximum number of search results to list.
 MAX_HITS = 100
 PLACE_WORDS = {
     "": "Messages",
@@ -70,7 +70,7 @@ class ReasonShown(Reason):
 
 @page("/queues/{queue}/messages", name="queue_messages")
 def queue_messages(request: Request) -> Response:
-    """List the messages of a queue in one place, or wherever they are."""
+    """List the messages of a queue, in one place or in all places."""
     queue, place = known_queue(request), request.query_params.get("place", "")
     if place not in (*PLACES, ""):
         raise HTTPException(404, f"unknown place {place!r}; use one of {', '.join(PLACES)}")
@@ -87,7 +87,7 @@ def queue_messages(request: Request) -> Response:
     )  # fmt: skip
 
 
-#: Keys that a filter of messages supports everywhere.
+#: Keys that a filter supports in lists of messages in all places.
 LISTED_KEYS = tuple(dict.fromkeys((*search.LIVE_KEYS, *search.DEAD_KEYS)))
 
 
@@ -170,7 +170,7 @@ def find(request: Request) -> Response:
 
 
 def known_queue(request: Request) -> str:
-    """Return the queue of a path; 404 for one that was never used."""
+    """Return the queue in the path. Raises HTTPException if the queue was never used."""
     name: str = request.path_params["queue"]
     if name not in queue_names(site_of(request).client):
         raise HTTPException(404, f"queue {name!r} does not exist")
@@ -178,7 +178,7 @@ def known_queue(request: Request) -> str:
 
 
 def state_of_row(listed: ListedRow) -> StateShown:
-    """Return how a list shows where a message is."""
+    """Return the state of a message for a list."""
     row = listed.row
     if row.place == "dead":
         return state_of(Status("dead"))
@@ -202,7 +202,7 @@ def _messages(
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Answer 400 to unreadable parts of an address, and 503 to too many searches."""
+    """Reply with 400 to an invalid address, and with 503 to too many searches."""
     try:
         yield
     except TooManyScansError as error:
@@ -220,7 +220,7 @@ def more_of(request: Request, rows: FoundRows | None) -> str:
 
 
 def _named(request: Request, text: str, names: Sequence[str]) -> Response | None:
-    """Return the page that a text may name: a queue, a flow, a job that workers know, a filter."""
+    """Return a redirect to the queue, flow, known job or filtered list that a text names, or None."""
     if text in names and "queue" in ROUTES.declared:
         return _see(request, "queue", queue=text)
     if text in names:
@@ -247,7 +247,7 @@ def _see(request: Request, route: str, **parts: str) -> Response:
 
 
 def _linked(request: Request, shown: MessageShown, reason: Reason) -> ReasonShown:
-    """Return a reason with the page where something can be done about it, if that is there."""
+    """Return a reason with a link to a page that helps, if there is such a page."""
     facts = shown.facts
     queue = facts.queue
     pages: dict[str, tuple[str, str, dict[str, str]]] = {

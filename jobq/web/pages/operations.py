@@ -1,4 +1,4 @@
-"""Operations on many messages: preview, apply, stop, undo. Pausing queues. The audit log."""
+"""Pages of operations on many messages and of the audit log, and actions on queues."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ nav(
 )
 nav("audit", "Audit log", section="Records", order=85, key="a")
 
-#: Choices of how fast messages are revived: value of the form -> label.
-SPREADS = {"0": "At once", "10m": "Over 10 minutes", "1h": "Over an hour", "6h": "Over 6 hours"}
+#: Periods over which messages can be revived: value in the form -> label.
+SPREADS = {"0": "Immediately", "10m": "Over 10 minutes", "1h": "Over an hour", "6h": "Over 6 hours"}
 PHASES = {
-    "freezing": ("running", "Looking"), "previewed": ("ready", "Preview"), "applying": ("running", "Applying"),
+    "freezing": ("running", "Searching"), "previewed": ("ready", "Preview"), "applying": ("running", "Applying"),
     "stopped": ("paused", "Stopped"), "done": ("done", "Done"), "undoing": ("running", "Undoing"),
     "undone": ("retry", "Undone"), "failed": ("dead", "Failed"),
 }  # fmt: skip
-#: Phases of entries of the audit log.
+#: Phase of an audit log entry -> name of its glyph and colour, and a text.
 ENDINGS = {
     "done": ("done", "done"), "failed": ("dead", "failed"), "refused": ("paused", "refused"),
     "undone": ("retry", "undone"), "intent": ("running", "not ended"),
@@ -58,7 +58,7 @@ MAX_LOOKED_AT, ROWS = 5_000, 100
 
 
 def uses_operations(site: Site) -> bool:
-    """Whether there was an operation in the last hour."""
+    """Return whether there was an operation in the last hour."""
     return site.uses("operations", lambda client: bool(Operations(client, client).listed()))
 
 
@@ -82,7 +82,7 @@ def operations(request: Request) -> Response:
 
 @action("/operations", role=UserRole.OPERATE, name="make_operation")
 def make_operation(request: Request) -> Response:
-    """Freeze the matching or ticked messages, and show the preview."""
+    """Freeze the matching or selected messages, and show the preview."""
     form = form_of(request)
     ids = [
         (queue, one)
@@ -133,7 +133,7 @@ def stop_operation(request: Request) -> Response:
 
 @action("/operations/{operation}/undo", role=UserRole.OPERATE, name="undo_operation")
 def undo_operation(request: Request) -> Response:
-    """Undo what an operation did."""
+    """Undo an operation."""
     return _act(request, lambda found, op: found.undo(op, identity_of(request)))
 
 
@@ -160,13 +160,13 @@ def _known(request: Request) -> OperationView:
 
 @action("/queues/{queue}/pause", role=UserRole.OPERATE, name="pause_queue")
 def pause_queue(request: Request) -> Response:
-    """Hand out no message of a queue until it is resumed."""
+    """Pause a queue until it is resumed."""
     return _steer(request, "pause")
 
 
 @action("/queues/{queue}/resume", role=UserRole.OPERATE, name="resume_queue")
 def resume_queue(request: Request) -> Response:
-    """End a pause of a queue."""
+    """Resume a paused queue."""
     return _steer(request, "resume")
 
 
@@ -182,7 +182,7 @@ def confirm_clear(request: Request) -> Response:
 
 @action("/queues/{queue}/clear", role=UserRole.ADMIN)
 def clear_queue(request: Request) -> Response:
-    """Delete every live message of a queue, if its name was typed."""
+    """Delete every live message of a queue, if the user typed its name."""
     name = _used_queue(request)
     if str(form_of(request).get("typed", "")).strip() != name:
         raise HTTPException(409, "the typed name isn't the queue's; nothing was changed")

@@ -26,7 +26,7 @@ NEWEST_ACTS = 6
 
 @page("/")
 def overview(request: Request) -> Response:
-    """Show problems that need attention."""
+    """Show figures, charts and problems of the whole installation."""
     site = site_of(request)
     sampler, snapshot = sampler_of(site), snapshot_of(request)
     zone = zone_of(preferences(request.cookies).zone, request.cookies)

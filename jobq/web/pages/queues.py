@@ -1,4 +1,4 @@
-"""The list of queues, and the page of one."""
+"""The list of queues, and the page of a queue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jobq.web.words import StateLabel, emptied, emptying, remedy, sentence, stat
 
 nav("queues", "Queues", section="Now", order=20, key="q")
 
-#: How rows are ordered, by the word in the URL. The first is the default.
+#: Order named in the URL -> sort key of a row. The first order is the default.
 _ORDERS: dict[str, Callable[[QueueFigures], Any]] = {
     "trouble": lambda one: one.trouble,
     "name": lambda one: one.queue,
@@ -37,7 +37,7 @@ _ORDERS: dict[str, Callable[[QueueFigures], Any]] = {
     "dequeued": lambda one: (-(one.dequeued_per_s or 0), one.queue),
     "p95": lambda one: (-(one.recent.run_p95_ms or 0), one.queue),
 }
-#: Rows of a page: all of most installations.
+#: Maximum number of rows; most installations have fewer queues.
 MAX_ROWS = 1_000
 
 
@@ -59,7 +59,7 @@ def queues(request: Request) -> Response:
 
 
 class QueueRow(NamedTuple):
-    """One row as it is shown: with 500 rows a page, templates only join what is ready."""
+    """One row as formatted texts, so that the template of a page with 500 rows only joins them."""
 
     href: str
     queue: str
@@ -93,7 +93,7 @@ def _row(figures: QueueFigures, root: str, spark: Drawing) -> QueueRow:
 
 @page("/queues/{queue}")
 def queue(request: Request) -> Response:
-    """Show one queue: what is wrong, figures, charts."""
+    """Show one queue: its problem, figures and charts."""
     name = request.path_params["queue"]
     site = site_of(request)
     sampler = sampler_of(site)

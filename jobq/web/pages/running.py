@@ -18,7 +18,7 @@ nav("running", "Running", section="Now", order=25)
 
 @page("/running")
 def running(request: Request) -> Response:
-    """List running messages, with the usual time of each job."""
+    """List running messages, with the usual run time of their jobs."""
     client, query = site_of(request).client, request.query_params
     wanted = query.get("q", "")[:MAX_SEARCH_LENGTH].strip()
     newest = query.get("sort") == "newest"

@@ -1,4 +1,4 @@
-"""Schedules: next ticks and their outcomes; pause, resume, run now."""
+"""Pages of schedules and their ticks, and actions on schedules."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ from jobq.web.routes import action, form_of, identity_of, nav, page, path_to
 from jobq.web.site import Site, site_of
 from jobq.web.viewer import redactor_of
 
-#: Declared names of live workers, by queue; None: unknown.
+#: Queue -> what the code of its live workers declares; None if unknown.
 Known = Mapping[str, Sequence[WorkerCode]] | None
 #: A tick that is due for longer than this shows as late.
 LATE_MS = 60_000
 #: Above this number of schedules, only the page's schedules are read, sorted by name.
 MAX_SORTED = 2_000
-#: Ticks of the strip and of the table; times that come.
+#: Number of ticks in the strip and in the table, and number of next times.
 STRIP, NEWEST, COMING = 50, 10, 5
-#: Entries of the logs of ticks that a list reads of each queue.
+#: Number of entries that a list reads from the tick log of each queue.
 LOG = 200
-#: State -> its rank in the list. Unnamed states rank below them.
+#: State -> its rank in the list. '' is the state of a schedule without problems.
 STATES = {
     "late": 0, "undeclared": 0, "no worker": 0, "unknown job": 0, "unreadable": 1, "no definition": 2,
     "queue paused": 3, "": 4, "paused": 5,
 }  # fmt: skip
 MAX_SEARCH_LENGTH = 200
 MAX_VALUE_LENGTH = 300
-#: Outcome of a tick -> the state whose look it has, and a word.
+#: Outcome of a tick -> name of its glyph and colour, and a text.
 OUTCOMES = {
     "enqueued": ("done", "enqueued"), "waits": ("ready", "waits for the previous run"),
     "replaced": ("retry", "replaced the previous run"), "skipped": ("paused", "skipped: the previous run was "
@@ -83,10 +83,10 @@ nav(
 
 
 class ListedSchedule(NamedTuple):
-    """A row of the list.
+    """A schedule's row in the list.
 
     Attributes:
-        state: One of STATES, or ''.
+        state: A key of STATES.
         outcome: Outcome of the newest tick in the log.
     """
 
@@ -205,7 +205,7 @@ def _home(request: Request, name: str) -> tuple[Queue, Schedules, list[str]]:
 
 
 def _coming(one: Schedule, queue: str, now_ms: int) -> list[tuple[int, str]]:
-    """Return the next times, each also as the clocks of the schedule's zone show it."""
+    """Return the next times, each with a text in the time zone of the schedule."""
     shift_ms = one.shift_ms(queue)
     found = islice(one.ticks.after(now_ms - shift_ms), COMING)
     return [
@@ -236,7 +236,7 @@ def _runs(queue: Queue, ticks: Sequence[LoggedTick]) -> dict[str, StateShown | N
 
 
 def _arguments(site: Site, one: Schedule) -> list[tuple[str, str]]:
-    """Return names and values of the job's arguments, secrets hidden."""
+    """Return the names and values of the job's arguments, with secrets hidden."""
     shown = redactor_of(site).call(one.job, one.args, one.kwargs)
     named = [
         (name or str(at), value)
@@ -317,7 +317,7 @@ def _check_call(job: Job[..., Any], call: dict[str, Any]) -> None:
 def _added(request: Request) -> tuple[Queue, Schedule]:
     """Return a schedule added at the server, if this user may see and change its definition."""
     if not identity_of(request).arguments:
-        raise HTTPException(403, "this needs the right 'arguments'")
+        raise HTTPException(403, "this needs the 'arguments' right")
     name = request.path_params["schedule"]
     queue, found, _ = _home(request, name)
     row = schedule_row(queue.name, name, found)

@@ -23,7 +23,7 @@ from jobq.web.rendering import render
 from jobq.web.routes import nav, page
 from jobq.web.site import Site, site_of
 
-#: How long findings serve all who look.
+#: How long findings are reused, in seconds.
 KEPT_S = 30.0
 LOOKS = {"ok": "done", "warn": "retry", "fail": "dead"}
 
@@ -40,7 +40,7 @@ class Doctor:
         self._found: list[Finding] = []
 
     def findings(self) -> list[Finding]:
-        """Ask the server, at most every half minute; what is wrong comes first."""
+        """Return the findings, failures first. The server is checked at most every half minute."""
         with self._lock:
             if time.monotonic() >= self._until:
                 order = list(LOOKS)[::-1]
@@ -58,7 +58,7 @@ def settings(request: Request) -> Response:
     names = listed_queues(site.client).names
 
     def levels(name: str) -> dict[str, Any]:
-        # The script that sets them may not run for a user who only reads.
+        # A read-only user may not run the script for levels, so read the fields directly.
         meta = keys.key(keys.prefix(site.client.namespace, name), "meta")
         words = [("HGET", meta, field) for field in ("events", "maxlen")]
         level, most = commands(site.client, meta, words)
@@ -74,7 +74,7 @@ def settings(request: Request) -> Response:
 
 
 def _number(written: bytes | None) -> int | None:
-    """Return the length that a queue was set to, the default for none, None if it is not a number."""
+    """Return a queue's configured length, or the default; None if it is not a number."""
     if written is None:
         return MAXLEN
     return int(written) if written.isdigit() and len(written) < 12 else None

@@ -1,4 +1,4 @@
-"""Workers: a list, their running jobs, and commands to them."""
+"""The list of workers, the page of a worker, and commands to workers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from jobq.web.site import site_of
 
 nav("workers", "Workers", section="Now", order=50, key="w")
 
-#: How states show: the name of a colour and glyph.
+#: State -> name of its colour and glyph.
 LOOKS = {"working": "running", "quiet": "paused", "leaving": "retry", "lost": "dead", "damaged": "dead"}  # fmt: skip
 UNDOABLE = ("quiet", "resume", "dump")
 FINAL = {
@@ -74,7 +74,7 @@ def workers(request: Request) -> Response:
 
 
 def _everyone(client: Client) -> tuple[list[WorkerEntry], str]:
-    """Return all workers, and the reason why they can't be read, else ''."""
+    """Return all workers and ''. If they can't be read, return an empty list and the reason."""
     try:
         return workers_of(client), ""
     except ScriptError as error:
@@ -86,7 +86,7 @@ def _everyone(client: Client) -> tuple[list[WorkerEntry], str]:
 def _rows(
     client: Client, shown: Sequence[WorkerEntry], now_ms: int, unread: str
 ) -> tuple[list[WorkerRecord], str]:
-    """What is shown of these workers, and why something can't be read; '' if all can."""
+    """Return the rows to show for these workers, and why some data can't be read; '' if all of it can."""
     try:
         return worker_records(client, shown, now_ms), unread
     except ScriptError as error:
@@ -155,7 +155,7 @@ def worker(request: Request) -> Response:
 
 @action("/workers/orders", role=UserRole.OPERATE)
 def order_workers(request: Request) -> Response:
-    """Tell the selected workers to pause or resume."""
+    """Send a command to the selected workers."""
     form = form_of(request)
     names = [str(value) for key, value in form.multi_items() if key == "worker"][:PER_PAGE]
     verb = _verb(str(form.get("verb", "")), UNDOABLE)
@@ -171,7 +171,7 @@ def order_workers(request: Request) -> Response:
 
 @action("/workers/{worker}/orders", role=UserRole.OPERATE)
 def order_worker(request: Request) -> Response:
-    """Have one worker go quiet, resume, or report stacks."""
+    """Tell one worker to pause, to resume, or to report its stacks."""
     return _send(request, UNDOABLE)
 
 
@@ -186,7 +186,7 @@ def confirm_end(request: Request) -> Response:
 
 @action("/workers/{worker}/end", role=UserRole.ADMIN)
 def end_worker(request: Request) -> Response:
-    """Have one worker drain or restart, if its name was typed."""
+    """Tell one worker to drain or restart, if the user typed its name."""
     if str(form_of(request).get("typed", "")).strip() != request.path_params["worker"]:
         raise HTTPException(409, "the typed name isn't the worker's; nothing was changed")
     return _send(request, tuple(FINAL))

@@ -12,7 +12,7 @@ async function refresh() {
   const wanted = location.href;
   try {
     const reply = await fetch(wanted, { headers: { "X-Jobq-Live": "1", ...(tag ? { "If-None-Match": tag } : {}) }, redirect: "manual" });
-    // The session ended: the login is next.
+    // The session has ended, so the reload leads to the login.
     if (reply.type === "opaqueredirect" || reply.status === 403) return location.reload();
     if (reply.status >= 500) throw new Error(String(reply.status));
     if (reply.status !== 304) {
@@ -27,14 +27,14 @@ async function refresh() {
   schedule();
 }
 
-// Without an answer the page keeps what it shows, grey, and takes no action.
+// Without an answer, the page stays as it is, turns grey and disables its actions.
 function answered(yes) {
   const note = document.getElementById("stale");
   failures = yes ? 0 : failures + 1;
   if (failures === 1) since = new Date().toLocaleTimeString();
   document.documentElement.toggleAttribute("data-stale", !yes);
   note.hidden = yes;
-  const text = yes ? "" : `No answer since ${since}. The page shows what was known then, and takes no actions.`;
+  const text = yes ? "" : `No answer since ${since}. The page shows the figures from then, and its actions are disabled.`;
   if (note.textContent !== text) note.textContent = text;
 }
 document.addEventListener("submit", (event) => {
@@ -54,12 +54,12 @@ function apply(text) {
   Idiomorph.morph(main(), document.adoptNode(part), {
     ignoreActiveValue: true,
     callbacks: {
-      // What a viewer opened, ticked or typed stays.
+      // Keep what a viewer has opened, ticked or typed.
       beforeAttributeUpdated: (name, node) =>
         !((name === "open" && node.tagName === "DETAILS") || (name === "checked" && node.tagName === "INPUT") || name === "data-at"),
     },
   });
-  // A row that took the focus with it leaves it to the row that is in its place now.
+  // If the focused row is gone, focus the row that is now in its place.
   if (held !== document.activeElement) {
     if (main().contains(held)) held.focus({ preventScroll: true });
     else if (at >= 0) mark(rows()[Math.min(at, rows().length - 1)]);
@@ -67,7 +67,7 @@ function apply(text) {
   document.dispatchEvent(new CustomEvent("jobq:refreshed"));
 }
 
-// What names a row: the message that its box ticks, or the page that it leads to. By these ids a row that moves keeps its tick, and the focus.
+// Identify each row by the message of its checkbox or by its link, so that a row that moves keeps its tick and the focus.
 function identify(part) {
   const taken = new Set();
   for (const row of part.querySelectorAll("tbody > tr, ul.findings > li")) {
@@ -88,7 +88,7 @@ function schedule() {
 
 document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : Number(main()?.dataset.live) > 0 && refresh()));
 
-// --- The zone of the browser, in which the server writes times.
+// --- The time zone of the browser, in which the server writes times.
 const root = document.querySelector("script[type=module]").src.replace(/static\/[^/]*$/, "");
 const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 if (zone && !document.cookie.includes(`jobq_zone=${encodeURIComponent(zone)}`)) {

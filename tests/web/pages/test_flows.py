@@ -121,7 +121,7 @@ def test_flow_shows_what_it_waits_for_its_drawing_and_the_same_as_a_list(
     assert 'href="/dead?f=queue%3Asearch+mid%3A~import%3A2026-11-23.r1.rows.%2A"' in shown
     fetched = encoded(member_mid("import:2026-11-23.r1", "fetch"))
     assert f'href="/queues/reports/messages/{fetched}"' in shown
-    assert "waits for 1 step" in shown and "607 of 1,000, 3 dead" in said
+    assert "waiting for 1 step" in shown and "607 of 1,000, 3 dead" in said
     failed = words(visit().get("/flows/invoice:2026-10").text)
     assert "can't continue" in failed and "because charge is failed" in failed
     waiting = words(visit().get("/flows/onboarding:cust-4711").text)
