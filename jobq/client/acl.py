@@ -1,7 +1,7 @@
-"""Commands and keys that a user must be allowed, derived from the scripts that it calls.
+"""Derive the commands and keys that a user needs from the scripts that the user calls.
 
 A function runs with the rights of its caller. So a user needs FCALL, the commands that the scripts send, and the few
-commands that jobq sends outside of scripts; each of those is allowed only for its own keys, in a selector.
+commands that jobq sends outside scripts. A selector allows each of the latter only on its own keys.
 """
 
 from __future__ import annotations
@@ -11,30 +11,31 @@ from collections.abc import Iterable, Sequence
 
 from jobq.client.scripts import Script
 
-#: Words in the scripts that look like commands, but are options of commands or parts of keys.
+#: Words in the scripts that look like commands but are options of commands or parts of keys.
 OPTIONS = frozenset(
     (
         "ALL", "BYSCORE", "COUNT", "LEFT", "LIMIT", "MAXLEN", "MINID", "PX", "QUEUE", "QUEUES", "REV", "RIGHT",
         "STREAM", "WEIGHTS", "WITHSCORES",
     )
 )  # fmt: skip
-#: Commands of which the scripts send one subcommand.
+#: Command -> the only subcommand that the scripts send.
 SUBCOMMANDS = {"xinfo": "xinfo|stream"}
 _WORD = re.compile(r"'([A-Z]{2,})'")
 _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 _SPECIAL = re.compile(r"([*?\[\]\\])")
-#: Logging in, asking a Cluster which node serves what, waiting for replicas; nothing that reads or closes the
-#: connections of others. CLIENT TRACKING would reveal the name of every key, and SELECT reaches other databases.
+#: Commands to log in, to look up the nodes of a Cluster, and to wait for replicas. Commands that read or close other
+#: connections are excluded. CLIENT TRACKING would reveal the name of every key, and SELECT gives access to other
+#: databases.
 CONNECTION = (
     "+@connection", "-@admin", "-@dangerous", "-client|tracking", "-client|caching", "-select", "+wait",
     "+cluster|slots",
 )  # fmt: skip
-#: Commands that call a function, for a user that only reads.
+#: Commands that call a function, and those for a user that only reads.
 CALLS, READING = ("fcall", "fcall_ro"), ("fcall_ro",)
 
 
 def commands(script: Script) -> set[str]:
-    """Every command that a script may send, in lower case."""
+    """Return every command that a script may send, in lower case."""
     words = _WORD.findall(_COMMENT.sub("", script.text))
     names = (str(word).lower() for word in words if word not in OPTIONS)
     return {SUBCOMMANDS.get(name, name) for name in names}
@@ -43,7 +44,7 @@ def commands(script: Script) -> set[str]:
 def allowed_for(
     called: Iterable[Script], own: Iterable[str] = (), calls: Iterable[str] = CALLS
 ) -> list[str]:
-    """Return the ACL rules that allow `calls`, the commands of these scripts and jobq's own commands; nothing else."""
+    """Return the ACL rules that allow only `calls`, the commands of these scripts, and the commands in `own`."""
     needed = set(own).union(*map(commands, called))
     return ["-@all", *CONNECTION, *_allowed((*calls, *sorted(needed)))]
 
@@ -53,7 +54,7 @@ def _allowed(names: Iterable[str]) -> list[str]:
 
 
 def selector(key: str, names: Sequence[str]) -> list[str]:
-    """Return a selector that allows these commands on keys of the pattern; empty if there are no commands."""
+    """Return a selector that allows these commands on keys with this pattern; empty if there are no commands."""
     return [f"({key} {' '.join(_allowed(names))})"] if names else []
 
 

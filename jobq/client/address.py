@@ -1,9 +1,12 @@
 """Read URLs of servers: the kind of deployment, its hosts, and the connection options.
 
-``redis://user:password@host:6379/0``, ``rediss://`` (TLS), ``unix:///path/redis.sock?db=0``,
-``redis+sentinel://host1:26379,host2:26379/service/0``, ``redis+cluster://host1:7000,host2:7001``; the last two with
-``rediss+`` for TLS. Options of redis-py's connections may follow after ``?``, and for Sentinels ``sentinel_username``
-and ``sentinel_password``.
+- ``redis://user:password@host:6379/0``, or ``rediss://`` for TLS
+- ``unix:///path/redis.sock?db=0``
+- ``redis+sentinel://host1:26379,host2:26379/service/0``, or ``rediss+sentinel://`` for TLS
+- ``redis+cluster://host1:7000,host2:7001``, or ``rediss+cluster://`` for TLS
+
+After ``?``, a URL may have options of redis-py's connections, and ``sentinel_username`` and ``sentinel_password`` for
+Sentinels.
 """
 
 from __future__ import annotations
@@ -31,10 +34,10 @@ _KINDS = {
     "redis+cluster": ("cluster", "redis"),
     "rediss+cluster": ("cluster", "rediss"),
 }
-#: Options for the Sentinels -> redis-py's names.
+#: Option of a URL for the Sentinels -> redis-py's name of the option.
 _OF_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}
 _PORTS = {"single": 6379, "sentinel": 26379, "cluster": 6379}
-#: Options of redis-py that jobq doesn't use -> the equivalent here.
+#: Option of redis-py that jobq doesn't use -> jobq's equivalent.
 _OTHERWISE = {
     "health_check_interval": "jobq notices a dead connection at the next call, and repeats the call on another",
     "retry": "JOBQ_PATIENCE sets how long calls are repeated",
@@ -43,9 +46,9 @@ _OTHERWISE = {
     "max_connections": "a process has one connection for each concurrent call",
     "timeout": "socket_timeout limits the wait for a reply, socket_connect_timeout that for a connection",
 }
-#: After this time without an answer, the system ends a TCP connection.
+#: The system ends a TCP connection after this time without an answer.
 SILENT_PEER_S = 30
-#: Options of a TCP connection: after 10 s idle, up to four probes 5 s apart. Data may stay unconfirmed equally long.
+#: Options of a TCP connection: after 10 idle seconds, up to four probes, 5 s apart. Data may be unconfirmed as long.
 _KEEPALIVE = {
     getattr(socket, name): value
     for name, value in {
@@ -58,12 +61,19 @@ _KEEPALIVE = {
 }
 
 
-#: `localhost:6379`, `:password@10.0.0.7:6379/1`
+#: Matches a URL without a scheme: `localhost:6379`, `:password@10.0.0.7:6379/1`.
 _WITHOUT_SCHEME = re.compile(r"([^/@\s]*@)?[\w.-]+(:\d+)?(/\d+)?")
 
 
 class Address(NamedTuple):
-    """`plain` is a URL that redis-py understands; for a Sentinel or a Cluster, its hosts are in `hosts`."""
+    """The parts of a server's URL.
+
+    Attributes:
+        kind: 'single', 'sentinel' or 'cluster'.
+        plain: A URL that redis-py understands.
+        hosts: The hosts in the URL, with their ports; empty for a Unix socket.
+        service: Name of the service that the Sentinels watch.
+    """
 
     kind: str
     plain: str
@@ -75,7 +85,7 @@ class Address(NamedTuple):
 
 
 def parse(url: str) -> Address:
-    """Read a URL. Raises ConfigError, which never shows the password."""
+    """Read a URL. Raises ConfigError if it is invalid; the error never shows the password."""
     if meant := masked(_with_scheme(url)):
         raise ConfigError(f"url {meant.partition('://')[2]!r} has no scheme; write {meant}")
     parts = _split(url)
@@ -106,7 +116,7 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url)
     except ValueError:
         parts = None
-    # The path of a socket may hold an @. Anywhere else, an @ there means that the password ended too early.
+    # The path of a socket may contain @. In other URLs, an @ here means that a character in the password isn't escaped.
     a_path = parts is not None and parts.scheme == "unix" and not parts.netloc
     if parts is None or ("@" in parts.path + parts.query + parts.fragment and not a_path):
         # Not `from error`: Python's error quotes the password.
@@ -126,10 +136,10 @@ def place(url: str) -> str:
 
 
 def refuse_outside_tests(url: str | None) -> None:
-    """Raise ConfigError in a test that is about to connect to a server that the tests didn't start.
+    """Raise ConfigError if a test is about to connect to a server that isn't one of the tests' servers.
 
     Args:
-        url: None means the embedded server.
+        url: URL of the server; None means the embedded server.
     """
     allowed = servers_of_tests()
     if allowed is None or "*" in allowed:
@@ -156,20 +166,26 @@ def _kind(url: str, parts: SplitResult) -> tuple[str, str, str]:
 
 
 def _with_scheme(text: str) -> str:
-    """The URL that was meant by a host, with or without a port and a database, or by the path of a socket; else ''."""
+    """Return the URL that a text without a scheme means: a host, perhaps with port and database, or a socket's path.
+
+    Return '' for any other text.
+    """
     if text.startswith("/") and not text.startswith("//"):
         return f"unix://{text}"
     return f"redis://{text}" if _WITHOUT_SCHEME.fullmatch(text) else ""
 
 
 def sentinel_login(url: str) -> dict[str, str]:
-    """Return the user and password for the Sentinels; empty where the URL has none."""
+    """Return the user and the password for the Sentinels, without options that the URL doesn't have."""
     options = dict(parse_qsl(_split(url).query))
     return {option: options[name] for name, option in _OF_SENTINELS.items() if options.get(name)}
 
 
 def connection_options(plain: str) -> tuple[Any, dict[str, Any]]:
-    """Return redis-py's connection class for a plain URL, and its keyword arguments. Raises ConfigError."""
+    """Return redis-py's connection class for a plain URL, and its keyword arguments.
+
+    Raises ConfigError if the URL can't be read or has an option without effect.
+    """
     try:
         options: dict[str, Any] = dict(parse_url(plain))
     except ValueError as error:
@@ -189,7 +205,7 @@ def connection_options(plain: str) -> tuple[Any, dict[str, Any]]:
 
 @cache
 def _known(make: type[AbstractConnection]) -> frozenset[str]:
-    """Return the options of a class of connections that have an effect here."""
+    """Return the options of a connection class that have an effect in jobq."""
     names = {name for part in make.__mro__[:-1] for name in inspect.signature(part).parameters}
     return frozenset(names - _OTHERWISE.keys())
 

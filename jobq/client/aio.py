@@ -1,6 +1,6 @@
-"""The asyncio client: the same calls as `connection.Client`, without blocking the event loop.
+"""The asyncio client: it makes the calls of `connection.Client` without blocking the event loop.
 
-Import it where an event loop runs; `connection` does without asyncio.
+Import this module only where an event loop runs: `connection` doesn't import asyncio.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ASKING = packed(("ASKING",))
 
 
 class LateReplyError(asyncio.CancelledError):
-    """A coroutine was cancelled while it waited for a reply that it must not miss. This is the `reply`."""
+    """The coroutine was cancelled while it waited for a reply that it must not miss; `reply` is that reply."""
 
     def __init__(self, reply: Any) -> None:
         super().__init__()
@@ -47,17 +47,18 @@ class LateReplyError(asyncio.CancelledError):
 
 
 class NotSentError(JobqError, redis_errors.ConnectionError):
-    """The connection broke before the whole command was sent: the server didn't take it."""
+    """The connection broke before the whole command was sent, so the server didn't execute the command."""
 
 
 class Reply:
     """The reply to one command, awaited by one coroutine.
 
-    It works like a future, but without a turn of the event loop between the reply and the coroutine: `arrived` resumes
-    the coroutine. Tasks wait for any object that has `_asyncio_future_blocking`; see asyncio.isfuture.
+    It works like a future, except that `arrived` resumes the coroutine without another turn of the event loop. Tasks
+    wait for any object that has `_asyncio_future_blocking`; see asyncio.isfuture.
 
-    Attributes:
-        whole: A cancelled coroutine gets its CancelledError only once the reply is there, because it must not miss it.
+    Args:
+        whole: A cancelled coroutine gets its CancelledError only after the reply has arrived, because it must not miss
+            the reply.
         once: The command isn't repeated.
     """
 
@@ -85,7 +86,7 @@ class Reply:
         return self.result()
 
     def arrived(self, reply: Any) -> None:
-        """Set the reply and resume the coroutine. Call it only while no task runs, as in a callback of the loop."""
+        """Set the reply and resume the coroutine. Call this only while no task runs, as in a callback of the loop."""
         if self.is_done:
             return
         self.is_done = True
@@ -97,24 +98,24 @@ class Reply:
             self._context.run(self._wake, self)
 
     def fail(self, error: BaseException) -> None:
-        """Set an error instead of the reply; the coroutine resumes in the next turn of the loop."""
+        """Set an error instead of a reply; the coroutine resumes in the next turn of the loop."""
         if not self.is_done:
             self._error, self.is_done = error, True
             if self._wake is not None:
                 self._loop.call_soon(self._wake, self, context=self._context)
 
     def result(self) -> Any:
-        """Return the reply or raise the error, once it has arrived; see Future.result."""
+        """Return the reply or raise the error. Call this only after one of them was set; see Future.result."""
         if self._error is not None:
             raise self._error
         return self._value
 
     def add_done_callback(self, wake: Callable[[Reply], object], *, context: Context) -> None:
-        """Add the continuation of the waiting task; see Future.add_done_callback. Called once."""
+        """Set the callback that resumes the waiting task, which calls this once; see Future.add_done_callback."""
         self._wake, self._context = wake, context
 
     def cancel(self, msg: Any = None) -> bool:
-        """Cancel the wait; see Future.cancel. False: the task will raise CancelledError when it resumes."""
+        """Cancel the wait; see Future.cancel. If this returns False, the task raises CancelledError when it resumes."""
         if self.is_done or self._whole:
             return False
         self.fail(asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg))
@@ -126,25 +127,25 @@ class Reply:
 
 
 class AsyncClient:
-    """Calls to the deployment of `client`, for one event loop. Any number of coroutines may share it.
+    """Makes calls to the deployment of `client` on one event loop. Any number of coroutines may share it.
 
-    It has one connection to each node. Calls made while others wait for their replies are sent together, in order. It
-    uses the settings of `client` and shares its knowledge of the nodes. Cancelling a coroutine doesn't cancel its call:
-    the reply is read and dropped.
+    It has one connection to each node for all calls. Calls made while other calls wait for replies are sent together,
+    in order. It uses the settings of `client` and the same known facts about the nodes. If a coroutine is cancelled,
+    its call isn't: the reply is read and dropped.
     """
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self._connections: dict[Hashable, SharedConnection] = {}
         self._opening: dict[Hashable, asyncio.Future[SharedConnection]] = {}
-        #: Made at the first wait.
+        #: The waits for items, created at the first wait; see `item_waits`.
         self.item_waits: Any = None
 
     def __repr__(self) -> str:
         return f"Async{self.client!r}"
 
     def ask(self, call: ScriptCall[T]) -> Coroutine[Any, Any, T]:
-        """Return the result of a call; see Client.ask."""
+        """Make a call and return its result; see Client.ask."""
         client, keys = self.client, call.keys
         state = CallState(client, client.words(call.script, keys, call.args), call.script)
         key = keys[0] if keys else ""
@@ -162,9 +163,9 @@ class AsyncClient:
         """Make a call; see Client.perform.
 
         Args:
-            once: Don't repeat the call after it was sent whole and no reply came.
-            whole: A cancelled coroutine still waits for the reply, and gets it as LateReplyError.
-            read: Reads the reply; see ScriptCall.
+            once: If the whole call was sent but no reply came, raise UnavailableError instead of repeating the call.
+            whole: A cancelled coroutine still waits for the reply, and gets it in a LateReplyError.
+            read: Returns the result that a reply means; see ScriptCall.
         """
         while True:
             node: Hashable | None = None
@@ -194,7 +195,7 @@ class AsyncClient:
                 state = instead
 
     def _instead(self, state: CallState, reply: Any, is_read: bool) -> CallState | None:
-        """Return the call to make next: the general one for a call that isn't plain, or the same one again."""
+        """Return the next call if the reply demands one: the general call, or the same call again. Else return None."""
         if not is_read:
             return state.as_general() if state.is_left_by(reply) else None
         if reply and reply[0] == AGAIN:
@@ -202,7 +203,7 @@ class AsyncClient:
         return None
 
     def close(self) -> None:
-        """Close open connections; the next call opens new ones."""
+        """Close all connections; the next call opens a new connection."""
         connections, self._connections = self._connections, {}
         for connection in connections.values():
             connection.close()
@@ -210,7 +211,7 @@ class AsyncClient:
             self.item_waits.close()
 
     def _prepare_for(self, connection: SharedConnection, state: CallState) -> None:
-        """Send the text of a script before its first call on this connection."""
+        """Send SCRIPT LOAD before a script's first call on this connection, and ASKING before a redirected call."""
         script = state.script
         if script is not None and script.sha not in connection.scripts:
             connection.scripts.add(script.sha)
@@ -220,18 +221,18 @@ class AsyncClient:
             connection.send_blindly(_ASKING)
 
     async def locate(self, key: str) -> Hashable:
-        """Return the node that serves `key`, which a thread asks for where it isn't known."""
+        """Return the node that serves `key`. If it isn't known, a thread looks it up."""
         topology = self.client.topology
         known = topology.known(key)
         return known if known is not None else await in_thread(topology.locate, key)
 
     async def connection(self, node: Hashable, left_s: float | None = None) -> SharedConnection:
-        """Return the connection to `node`."""
+        """Return the shared connection to `node`, which is opened if necessary."""
         known = self._connections.get(node)
         return known if known and known.is_open else await self._connect(node, left_s)
 
     async def _connect(self, node: Hashable, left_s: float | None) -> SharedConnection:
-        """Return the connection to `node`, which one of the waiting coroutines opens for all."""
+        """Open the shared connection to `node` and return it. It is opened once for all waiting coroutines."""
         opening = self._opening.get(node)
         if opening is None or opening.done():
             opening = self._opening[node] = asyncio.ensure_future(self._open(node))
@@ -251,12 +252,12 @@ class AsyncClient:
         """Return a new connection to `node`.
 
         Args:
-            blocking: Replies may take any time.
+            blocking: Wait for replies without a time limit.
         """
         connection = self.client.topology.open(node)
         is_new = await connected(connection)
         if not is_new:
-            # Names are looked up and TLS is agreed on by blocking calls.
+            # The look-up of a name and the TLS handshake are blocking calls.
             await in_thread(connection.connect)
         try_s = self.client.try_s(connection)
         if blocking:
@@ -278,7 +279,7 @@ class AsyncClient:
         connection: SharedConnection | None,
         error: Exception,
     ) -> None:
-        """Prepare the next try; see Client._prepare. Keep connections that another coroutine has opened since."""
+        """Prepare the next try; see Client._prepare. Keep a connection that another coroutine has opened since."""
         following = state.failed(error)
         if isinstance(error, redis_errors.NoScriptError) and connection and state.script:
             connection.scripts.discard(state.script.sha)
@@ -300,7 +301,7 @@ class SharedConnection:
 
         Args:
             connection: An open connection without other users.
-            try_s: After this silence, repeatable calls are repeated on another connection.
+            try_s: If the server is silent for this time, repeatable calls are repeated on another connection.
         """
         sock: Any = connection._sock
         if sock is None:
@@ -309,39 +310,39 @@ class SharedConnection:
         self._connection, self._pid = connection, os.getpid()
         #: None once it is closed.
         self._sock: Any = sock
-        self._pending = getattr(sock, "pending", int)  # bytes that TLS has decrypted
+        self._pending = getattr(sock, "pending", int)  # number of bytes decrypted by TLS
         self._longest_s: float = connection.socket_timeout or math.inf
         self._timeout_s = min(try_s, self._longest_s)
         self._reader = hiredis.Reader(
             protocolError=redis_errors.InvalidResponse, replyError=DefaultParser.parse_error
         )
         self._buffer: Any = bytearray(READ_BYTES)
-        #: An entry for each command without a reply yet; None if the reply is unwanted.
+        #: An entry for each command that has no reply yet; None if the reply is dropped.
         self._waiting: deque[Reply | None] = deque()
-        #: Commands that were not yet sent whole, and whether the loop will send them.
+        #: Commands that weren't sent in full yet, and whether the loop will send them.
         self._unsent: list[bytes] = []
         self._scheduled = False
         self._watch: asyncio.TimerHandle | None = None
-        #: The call that shows whether the peer is there, while it is under way.
+        #: The PING that shows whether the peer is still there; None if none is under way.
         self._proof: asyncio.Future[None] | None = None
         self._retired = False
         self.is_open = True
         #: Hashes of the scripts that were called here.
         self.scripts: set[str] = set()
         self._loop = asyncio.get_running_loop()
-        #: When the server last answered while more was awaited, or else the last command was sent.
+        #: When the server last answered while more replies were awaited, or when a command was last sent without any.
         self._progress = self._loop.time()
         self._loop.add_reader(sock.fileno(), self._receive)
 
     @property
     def is_idle(self) -> bool:
-        """Whether the peer may have gone without a word, since nothing was sent for a while."""
+        """Whether nothing was sent for a while, so that the peer may be gone without having closed the connection."""
         if self._proof is not None:
             return True
         return not self._waiting and self._loop.time() - self._progress > IDLE_S
 
     async def prove(self) -> None:
-        """Return once the peer has answered. Raises an error of `LOST` if it doesn't."""
+        """Wait until the peer has answered a PING. Raises an error in `LOST` if it doesn't answer."""
         if self._proof is None:
             self._proof = asyncio.ensure_future(self._ping())
             self._proof.add_done_callback(_retrieve)
@@ -351,7 +352,7 @@ class SharedConnection:
         try:
             await self.send(PING)
         except redis_errors.ResponseError:
-            pass  # an answer nevertheless
+            pass  # an error is also an answer
         finally:
             self._proof = None
 
@@ -362,10 +363,12 @@ class SharedConnection:
         whole: bool = False,
         once: bool = False,
     ) -> Reply:
-        """Send a command and return its reply. Commands are sent together while replies are awaited, else immediately.
+        """Send a command and return its awaitable reply. While replies are awaited, commands are sent together.
 
         Args:
-            once: The command isn't repeated, so its reply may take the longest time of any reply.
+            within_s: Time limit for the reply.
+            whole: A cancelled coroutine still waits for the reply; see Reply.
+            once: The command isn't repeated, so wait for its reply for the longest time that a reply may take.
         """
         loop = self._loop
         reply = Reply(loop, whole, once)
@@ -374,7 +377,7 @@ class SharedConnection:
         self._unsent.append(command)
         if alone:
             self._flush()
-            # While the server works.
+            # This work is done after sending, while the server works.
             self._progress = loop.time()
             if self._watch is None and self._timeout_s < math.inf:
                 self._watch = loop.call_later(self._timeout_s, self._look)
@@ -387,7 +390,7 @@ class SharedConnection:
         return reply
 
     def send_blindly(self, command: bytes) -> None:
-        """Send a command before the next command; its reply is dropped."""
+        """Send a command together with the next command, and drop its reply."""
         if not self._waiting:
             self._progress = self._loop.time()
         self._waiting.append(None)
@@ -397,13 +400,13 @@ class SharedConnection:
             self._loop.call_soon(self._flush)
 
     def retire(self) -> None:
-        """Reject more commands, and close once all replies have arrived."""
+        """Stop using this connection for new commands, and close it after all replies have arrived."""
         self._retired, self.is_open = True, False
         if not self._waiting:
             self.close()
 
     def close(self) -> None:
-        """Close the connection immediately."""
+        """Close the connection immediately; waiting coroutines get an error."""
         self._lose(redis_errors.ConnectionError, "the connection was closed")
 
     def _flush(self) -> None:
@@ -437,7 +440,7 @@ class SharedConnection:
         self._flush()
 
     def _receive(self) -> None:
-        """Pass received replies to the waiting coroutines."""
+        """Read replies and pass them to the waiting coroutines."""
         reader, waiting, buffer = self._reader, self._waiting, self._buffer
         came: list[tuple[Reply, Any]] = []
         try:
@@ -460,12 +463,12 @@ class SharedConnection:
                 self._progress = self._loop.time()
             elif self._retired:
                 self.close()
-        # Last: the coroutines go on here, and may send or close.
+        # This comes last, because the coroutines resume here and may send commands or close the connection.
         self._hand_out(came)
 
     def _hand_out(self, came: list[tuple[Reply, Any]]) -> None:
         if asyncio.current_task(self._loop) is not None:
-            # A program runs the loop within a task of the same loop: no other task can go on now.
+            # The program runs the loop inside a task of the same loop, so no other task can resume now.
             for waiter, reply in came:
                 self._loop.call_soon(waiter.arrived, reply)
             return
@@ -478,13 +481,13 @@ class SharedConnection:
             for waiter, reply in left:
                 waiter.arrived(reply)
         except BaseException:
-            # SystemExit or KeyboardInterrupt of a coroutine, which ends the loop, perhaps for a while.
+            # A coroutine raised SystemExit or KeyboardInterrupt, which stops the loop, perhaps only for a while.
             for waiter, reply in left:
                 self._loop.call_soon(waiter.arrived, reply)
             raise
 
     def _look(self) -> None:
-        """Whether the server is silent for too long while replies are awaited."""
+        """Close the connection if the server has been silent for too long while replies are awaited."""
         self._watch = None
         if not self._waiting:
             return
@@ -498,7 +501,10 @@ class SharedConnection:
         self._watch = self._loop.call_later(left_s, self._look)
 
     def _waits_on(self) -> bool:
-        """Whether calls that can't be repeated wait longer for replies; other calls end at a timeout."""
+        """Let calls that can't be repeated wait longer, and time out all other calls.
+
+        Return whether there are such calls that may still wait.
+        """
         if self._timeout_s >= self._longest_s or not any(one and one.once for one in self._waiting):
             return False
         self.retire()
@@ -509,11 +515,11 @@ class SharedConnection:
         return True
 
     def _lose(self, kind: type[redis_errors.RedisError], text: str) -> None:
-        """Close the connection. Waiting coroutines get an error that shows whether their commands were sent."""
+        """Close the connection. Each waiting coroutine gets an error that shows whether its command was sent."""
         sock, self._sock, self.is_open = self._sock, None, False
         if sock is None:
             return
-        # In a forked child, the selector is the parent's.
+        # In a forked child, the selector belongs to the parent.
         if not self._loop.is_closed() and self._pid == os.getpid():
             self._loop.remove_reader(sock.fileno())
             self._loop.remove_writer(sock.fileno())
@@ -542,7 +548,7 @@ def async_client(client: Client) -> AsyncClient:
 
 
 def close_async(client: Client) -> None:
-    """Close the connections of every event loop; the next calls open new ones."""
+    """Close the client's connections of all event loops; the next calls open new connections."""
     for loop, aclient in list(client.of_loops.items()):
         if loop.is_running() and loop is not _running():
             loop.call_soon_threadsafe(aclient.close)
@@ -551,19 +557,19 @@ def close_async(client: Client) -> None:
 
 
 def _is_lost(error: Exception) -> bool:
-    """Whether the command was sent whole and the connection broke, so that no reply came."""
+    """Return whether the connection broke after the whole command was sent, so that no reply came."""
     answers = (redis_errors.ResponseError, redis_errors.BusyLoadingError, NotSentError)
     return isinstance(error, LOST) and not isinstance(error, answers)
 
 
 def _retrieve(opening: asyncio.Future[Any]) -> None:
-    """Coroutines that waited may have been cancelled: nobody asks why it failed then."""
+    """Mark the error of a future as retrieved: if all waiting coroutines were cancelled, nobody else does."""
     if not opening.cancelled():
         opening.exception()
 
 
 def _running() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop of this thread."""
+    """Return the running event loop of this thread; None if there is none."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

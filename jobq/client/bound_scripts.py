@@ -1,4 +1,4 @@
-"""A call of a script whose keys and arguments are given by the names that the script binds."""
+"""Build a script call from keys and arguments that are given by their names in the script."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def bound(
     values: Values,
     rest: Sequence[Argument] = (),
 ) -> tuple[Script, tuple[str, ...], tuple[Argument, ...]]:
-    """Return the script, its keys and its arguments, in its order.
+    """Return a script, with its keys and arguments in the order in which it unpacks them.
 
     Args:
         key: Returns the key for a name in the Lua source.
@@ -29,7 +29,7 @@ def bound(
 
 
 def ordered(script: Script, values: Values, rest: Sequence[Argument] = ()) -> tuple[Argument, ...]:
-    """Return the arguments in the order of the script."""
+    """Return the arguments in the order in which the script unpacks them."""
     if len(values) != script.nargs:
         raise script.misnamed(values)
     return (*script.order(values), *rest)

@@ -1,6 +1,6 @@
-"""Listen to a pub/sub channel, to end a wait early. The waiting side must also poll.
+"""Listen to a pub/sub channel in order to end a wait early. The waiting program must also poll.
 
-A message published while the connection is down is lost, so a wait may end late or without a reason.
+A message published while the connection is down is lost, so a wait may end late. It may also end without a reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jobq.errors import UnavailableError
 
 
 class Channel:
-    """One channel; it connects at the first wait. Where the server forbids it, waits just end later."""
+    """One pub/sub channel, which connects at the first wait. If the server forbids subscribing, waits end later."""
 
     def __init__(self, client: Client, name: str) -> None:
         self._client = client
@@ -32,7 +32,7 @@ class Channel:
         self.close()
 
     def open(self) -> int | None:
-        """Begin to listen; return the file that becomes readable, None when there is no connection."""
+        """Start listening; return the file that becomes readable after a message, or None without a connection."""
         if self._connection is None and not self._forbidden:
             try:
                 self._connection = self._client.open_connection(self._name)
@@ -47,11 +47,14 @@ class Channel:
 
     @property
     def open_file(self) -> int | None:
-        """The file that becomes readable when something is published; None before the first wait."""
+        """The file that becomes readable when a message is published; None without a connection."""
         return None if self._connection is None else self._client.fileno(self._connection)
 
     def wait(self, seconds: float, others: Iterable[int] = ()) -> bool:
-        """Sleep until something is published or a file of `others` is readable; return whether one of those is."""
+        """Sleep until a message is published, a file in `others` is readable, or the time is over.
+
+        Return whether a file in `others` is readable.
+        """
         others = list(others)
         file = self.open()
         if file is None and not others:
@@ -66,7 +69,7 @@ class Channel:
         return any(one in others for one in ready)
 
     def drain(self) -> None:
-        """Read everything that was published."""
+        """Read and drop all published messages."""
         try:
             while self._connection is not None and self._connection.can_read(0):
                 self._connection.read_response()
@@ -74,7 +77,7 @@ class Channel:
             self.close()
 
     def close(self) -> None:
-        """Stop listening, until the next wait."""
+        """Stop listening until the next wait."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.disconnect()

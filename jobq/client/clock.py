@@ -1,4 +1,4 @@
-"""Clocks: the clock of leases and repeated calls, which also runs while the machine sleeps, and the time of day.
+"""Two clocks: one for leases and repeated calls, which also runs while the machine sleeps, and the time of day.
 
 The time of day is the host's, unless tests have moved it.
 """
@@ -10,32 +10,32 @@ from collections.abc import Hashable
 from functools import partial
 
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-#: Nanoseconds of CLOCK_BOOTTIME.
+#: Returns the time of CLOCK_BOOTTIME in ns. Where the system lacks it, CLOCK_MONOTONIC replaces it.
 boot_ns = partial(time.clock_gettime_ns, _BOOTTIME)
 
 
 class WallClock:
-    """How far this process is ahead of the host's time of day: 0, but for tests that move it."""
+    """The time of day. Tests can move it ahead of the host's clock by `ahead_ms`."""
 
     ahead_ms = 0
 
     def ms(self) -> int:
-        """Return epoch ms."""
+        """Return the time in epoch ms."""
         return time.time_ns() // 1_000_000 + self.ahead_ms
 
     def s(self) -> float:
-        """Return epoch seconds."""
+        """Return the time in epoch seconds."""
         return time.time() + self.ahead_ms / 1000
 
 
-#: Of all jobs and clients of this process.
+#: The time of day for all jobs and clients of this process.
 wall = WallClock()
 
 
 class Reminder:
     """Limits log lines about one subject to one in `every_s`."""
 
-    #: At this number of subjects, all are dropped.
+    #: When this many subjects are remembered, all are forgotten.
     most = 1_000
 
     def __init__(self, every_s: float = 60.0) -> None:

@@ -1,9 +1,8 @@
-"""The blocking client: one call at a time to the right node, repeated while that can help.
+"""The blocking client: it sends one call at a time to the right node, and repeats the call while that can help.
 
-Every call that jobq makes is safe to repeat (scripts know their caller's number), so a lost connection, a
-failover or a restart costs time and nothing else. `numbered_calls` decides what is repeated and for how long; this
-module does the I/O. redis-py's own retries are off: they would repeat blindly, and also where nothing may be
-repeated.
+Almost all calls are safe to repeat, because scripts record the number of their caller's last call. So a lost
+connection, a failover or a restart only costs time. `numbered_calls` decides what is repeated and for how long; this
+module does the I/O. redis-py's own retries are off, because they would also repeat calls that must not be repeated.
 """
 
 from __future__ import annotations
@@ -45,33 +44,33 @@ from jobq.config import ServerSettings, settings_from_env
 from jobq.errors import UnavailableError, masked
 
 T = TypeVar("T")
-#: Sends one command on a connection and reads its reply; `True`: after ASKING.
+#: Sends one command on a connection and returns the reply. If the last argument is True, it sends ASKING first.
 Exchange = Callable[[Connection, Command, bool], Any]
 
 _KEYLESS = frozenset(
     ("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "INFO", "PING", "SCRIPT", "TIME", "WAITAOF")
 )  # fmt: skip
-#: Bytes to send per system call, within one call's time limit.
+#: Commands up to this size are sent whole within one time limit; of larger commands, each part has the time limit.
 SENT_AT_ONCE = 65_536
-#: Minimum time of a try, however little is left.
+#: Minimum time for a try, even if less of the patience is left.
 MIN_WAIT_S = 0.05
-#: A connection that answered within this time isn't idle, and isn't polled.
+#: A connection that answered less than this time ago isn't checked before the next command.
 BUSY_S = 0.0001
-#: After so long, the peer of a connection may have gone without a word.
+#: After this time without traffic, the peer of a connection may be gone without having closed it.
 IDLE_S = 1.0
 _ANSWERED_AT = "jobq_answered_at"
-#: The time that any reply may take; a first try waits less.
+#: Attribute of a connection: the longest time that a reply may take. A first try waits less.
 _TIMEOUT_S = "jobq_timeout_s"
 _ASKING = packed(("ASKING",))
 PING = packed(("PING",))
-#: Words of a call by hash or function before its keys: the verb, the name, the number of keys.
+#: Number of words before the keys of a call by hash or function: the verb, the name and the number of keys.
 WORDS_BEFORE_KEYS = 3
 #: Maximum number of prepared call prefixes per client.
 MAX_HEADS = 1_000
 
 
 class AttachedBuffer(Protocol):
-    """Interface of the outage buffer, which the queue layer attaches to a client."""
+    """The interface of the outage buffer that the queue layer attaches to a client."""
 
     nmessages: int
 
@@ -81,7 +80,7 @@ class AttachedBuffer(Protocol):
         ...
 
     def flush(self, within_s: float | None = None) -> None:
-        """Wait until it is empty."""
+        """Wait until the buffer is empty."""
         ...
 
     def close(self) -> None:
@@ -89,38 +88,42 @@ class AttachedBuffer(Protocol):
         ...
 
     def forget(self) -> None:
-        """Drop waiting messages in a forked child: the parent sends them."""
+        """Drop all waiting messages. A forked child does this, because the parent sends them."""
         ...
 
 
 class Client:
-    """Calls to one deployment in one namespace. Threads may share it, forked children too."""
+    """Makes calls to one deployment, in one namespace. Threads and forked children may share it."""
 
     def __init__(self, settings: ServerSettings, clock: Callable[[], int] | None = None) -> None:
-        """`clock`: epoch ms for scripts, in place of the server's time; for tests."""
+        """Create a client, which connects at its first call.
+
+        Args:
+            clock: Returns the time for scripts in epoch ms, for tests. By default, it is the server's clock.
+        """
         self.settings = settings
         self.clock = clock
         self.namespace = checked_name("namespace", settings.namespace)
-        #: Which node serves a key.
+        #: Knows which node serves a key.
         self.topology: Topology = topology(settings)
         #: Known facts about the nodes, shared by all clients of this process.
         self.nodes = self.topology.nodes_known
-        # Looked up here, so that a bad URL fails where it is given.
+        # The URL is read now, so that a bad URL raises an error here.
         self.url = settings.url or str(self.topology.locate(""))
         self.patience_s = settings.patience_s
         self.socket_timeout_s = settings.socket_timeout_s
         self.is_cluster = isinstance(self.topology, Cluster)
-        #: The first two words of a call of a script.
+        #: Returns the first two words of a call of a script.
         self.verb = called if settings.functions else called_by_sha
-        #: Durability of enqueues that don't ask for another.
+        #: Default durability of enqueues.
         self.durability = settings.durability
-        #: Set by the queue layer where the settings ask for one.
+        #: The outage buffer. The queue layer sets it if the settings enable one.
         self.outage: AttachedBuffer | None = None
-        #: Asked while a call waits for the server; True ends the wait with UnavailableError.
+        #: Called while a call waits for the server; True ends the wait with UnavailableError.
         self.should_give_up: Callable[[], bool] = bool
-        #: Queues that all senders of this process share, by name. The queue layer fills it.
+        #: Name -> queue that all senders of this process share. The queue layer fills it.
         self.queues: dict[str, Any] = {}
-        #: The asyncio client of each event loop; see `aio.async_client`.
+        #: Event loop -> its asyncio client; see `aio.async_client`.
         self.of_loops: dict[Any, Any] = {}
         self._idle: defaultdict[Hashable, list[Connection]] = defaultdict(list)
         self._heads: dict[tuple[Script, tuple[str, ...]], bytes] = {}
@@ -136,7 +139,7 @@ class Client:
         args: Sequence[Argument],
         by: Exchange | None = None,
     ) -> Any:
-        """Call a script that is harmless to repeat; the raw reply.
+        """Call a script that is harmless to repeat; return the raw reply.
 
         Raises UnavailableError, ServerFullError or ScriptError.
         """
@@ -144,7 +147,9 @@ class Client:
         return self.perform(keys[0] if keys else "", state, by)
 
     def ask(self, call: ScriptCall[T], by: Exchange | None = None) -> T:
-        """Return the result of a call. Raises UnavailableError, ServerFullError, ScriptError or errors of its `read`.
+        """Make a call and return its result.
+
+        Raises UnavailableError, ServerFullError, ScriptError, or an error of the call's `read`.
 
         Args:
             by: See `perform`.
@@ -157,7 +162,7 @@ class Client:
                 return call.read(reply)
 
     def words(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> bytes:
-        """Return the packed command that calls a script. Its prefix is packed once per script and keys."""
+        """Return the packed command that calls a script. The prefix is packed only once per script and keys."""
         keys = tuple(keys)
         head = self._heads.get((script, keys))
         if head is None:
@@ -173,7 +178,7 @@ class Client:
         """Run one plain command that is harmless to repeat; return the raw reply.
 
         Args:
-            routed_by: The command's key, if that isn't its first argument.
+            routed_by: The command's key, if the key isn't the command's first argument.
         """
         key = routed_by
         if key is None:
@@ -181,20 +186,25 @@ class Client:
         return self.perform(key, CallState(self, args))
 
     def is_lost(self, error: BaseException) -> bool:
-        """Whether an error shows that the only server is unreachable, so that no other read can succeed."""
+        """Return whether an error shows that the only server is unreachable, so that no other read can succeed."""
         return isinstance(error, UnavailableError) and not self.is_cluster
 
     def clock_ms(self, near: str = "") -> int:
-        """Return the server's clock, epoch ms; in a Cluster that of the node which serves the key `near`."""
+        """Return the time by the server's clock, in epoch ms.
+
+        Args:
+            near: A key. In a Cluster, the clock of the node that serves this key is read.
+        """
         if self.clock is not None:
             return self.clock()
         seconds, microseconds = self.command("TIME", routed_by=near or None)
         return int(seconds) * 1000 + int(microseconds) // 1000
 
     def perform(self, key: str, state: CallState, by: Exchange | None = None) -> Any:
-        """Make one call on the node that serves `key`, repeat it as `state` says; the raw reply.
+        """Make one call on the node that serves `key`, repeat it as `state` demands, and return the raw reply.
 
-        `by` makes each exchange, so that more than one command can share a connection.
+        Args:
+            by: Makes each exchange, so that more than one command can share a connection.
         """
         by = by or exchange
         load = opened = False
@@ -228,7 +238,7 @@ class Client:
                 return reply
 
     def borrow(self, key: str) -> tuple[Hashable, Connection]:
-        """Return the node that serves `key` and an open connection to it, for one user until `give_back`."""
+        """Return the node that serves `key`, and an open connection to it that nobody else uses until `give_back`."""
         node = self.nodes.node or self.topology.locate(key)
         try:
             connection = self._idle[node].pop()
@@ -241,13 +251,13 @@ class Client:
         return node, connection
 
     def give_back(self, node: Hashable, connection: Connection) -> None:
-        """A borrowed connection without any reply to come."""
+        """Take back a borrowed or lent connection. It must not have pending replies."""
         self._idle[node].append(connection)
 
     def lend(self, key: str) -> tuple[Hashable, Connection]:
-        """Return an idle or a new connection to the node that serves `key`, for one user until `give_back`.
+        """Return the node that serves `key`, and a connection to it that nobody else uses until `give_back`.
 
-        Unlike `borrow`, it waits for the server as `open_connection` does.
+        Unlike `borrow`, this waits for the server if a new connection is needed, as `open_connection` does.
         """
         node = self.nodes.node
         idle = self._idle[node] if node is not None else []
@@ -260,9 +270,9 @@ class Client:
         return node, connection
 
     def open_connection(self, key: str) -> Connection:
-        """Return a separate connection to the node that serves `key`, for blocking commands. The caller disconnects it.
+        """Return a separate connection to the node that serves `key`, for blocking commands.
 
-        Reads on it time out as usual: wait until it is readable first.
+        The caller must disconnect it. Reads time out as usual, so wait until the connection is readable.
         """
         return self._open_separate(key)[1]
 
@@ -284,16 +294,16 @@ class Client:
                 pause = min(MAX_PAUSE_S, max(FIRST_PAUSE_S, pause * 2))
 
     def open_everywhere(self) -> Iterator[Connection]:
-        """A connection to every node that serves keys, not yet connected; the caller disconnects them."""
+        """Return one connection, not yet connected, to each node that serves keys. The caller must disconnect them."""
         return map(self.topology.open, self.topology.nodes())
 
     def shares_node(self, key: str, other: str) -> bool:
-        """Whether the same server last served both keys to this process."""
+        """Return whether the same server last served both keys to this process."""
         home = self.topology.last_home(key)
         return home is not None and home == self.topology.last_home(other)
 
     def look_again(self) -> None:
-        """Look up the node again at the next call: this node may be a replaced master."""
+        """Look up the node again at the next call, because the known node may be a replaced master."""
         self.topology.forget()
 
     def fileno(self, connection: Connection) -> int:
@@ -305,14 +315,15 @@ class Client:
 
     @property
     def nbuffered(self) -> int:
-        """Return how many messages wait in the outage buffer."""
+        """Number of waiting messages in the outage buffer."""
         return self.outage.nmessages if self.outage else 0
 
     def flush(self, within_s: float | None = None) -> None:
-        """Wait until the outage buffer is empty, for the client's patience. Raises UnavailableError.
+        """Wait until the outage buffer is empty, by default for the client's patience or 10 s, whichever is longer.
 
-        It also raises UnavailableError, with their mids, when the outcome of some has become unknown since the last
-        flush, because an outage lasted longer than a call may be repeated. Processes that exit normally flush.
+        Raises UnavailableError if the buffer isn't empty by then. Also raises it if the outcome of messages has become
+        unknown since the last flush, because an outage lasted longer than a call may be repeated; the error then has
+        their mids. A process that exits normally flushes its buffers.
         """
         if self.outage:
             self.outage.flush(within_s)
@@ -327,14 +338,14 @@ class Client:
                 connection.disconnect()
 
     def abandon(self) -> None:
-        """Close the parent's sockets in a forked child, without sending anything to the server."""
+        """Close the parent's connections. A forked child does this, without sending anything to the server."""
         if self.outage:
             self.outage.forget()
         self.of_loops = {}
         self.close()  # redis-py doesn't shut down a socket that another process opened
 
     def _open(self, node: Hashable, left_s: float | None) -> Connection:
-        """Return a new connection, which waits no longer than the call may take."""
+        """Return a new connection. It waits for replies no longer than `left_s`, if that is given."""
         connection = self.topology.open(node)
         usual_s = connection.socket_timeout or self.socket_timeout_s
         setattr(connection, _TIMEOUT_S, usual_s)
@@ -343,17 +354,17 @@ class Client:
         return connection
 
     def try_s(self, connection: Connection) -> float:
-        """Return how long a first try on a connection that was used before may take."""
+        """Return how long a first try may take on a connection that was used before."""
         return first_try_s(self.patience_s, longest_s(connection) or self.socket_timeout_s)
 
     def _settle(self, connection: Connection) -> None:
-        """From its second call, a dead connection leaves time for a try on another connection."""
+        """Limit the waits of later calls on this connection, so that time is left for another connection if it dies."""
         _wait_at_most(connection, self.try_s(connection))
 
     def _take_back(
         self, node: Hashable, connection: Connection, opened: bool, error: Exception
     ) -> None:
-        """Keep the connection of a failed try if the server answered on it, else close it."""
+        """Keep the connection of a failed try if the server answered the try; else close the connection."""
         if not isinstance(error, redis_errors.ResponseError):
             connection.disconnect()
             return
@@ -362,7 +373,7 @@ class Client:
         self._idle[node].append(connection)
 
     def _prepare(self, following: Following, node: Hashable | None, error: Exception) -> bool:
-        """Prepare the next try; return whether it loads the script first."""
+        """Prepare the next try; return whether to load the script first. Raises the final error if there is one."""
         if following.forget:
             self.topology.forget(node if following.silent else None)
         if following.close:
@@ -375,7 +386,7 @@ class Client:
 
 
 def exchange(connection: Connection, command: Command, asking: bool = False) -> Any:
-    """One command and its reply; a connection on which that broke off is closed."""
+    """Send one command and return its reply. If that fails without an answer, close the connection."""
     try:
         if asking:
             send(connection, _ASKING)
@@ -383,7 +394,7 @@ def exchange(connection: Connection, command: Command, asking: bool = False) -> 
         sock = connection._sock
         if sock is None:
             raise redis_errors.ConnectionError("the connection was closed")
-        # redis-py's layers would look at every argument again.
+        # This bypasses redis-py's layers, which would examine every argument again.
         data = command if isinstance(command, bytes) else packed(command)
         if len(data) > SENT_AT_ONCE:
             send(connection, data)
@@ -391,7 +402,7 @@ def exchange(connection: Connection, command: Command, asking: bool = False) -> 
             sock.sendall(data)
         parser: Any = connection._parser
         reader, buffer = parser._reader, parser._buffer
-        # Usually, a reply arrives in one piece. `receive` reports a closed connection, which isn't read.
+        # A reply usually arrives in one piece. If nothing was read, `receive` reports the closed connection.
         reader.feed(buffer, 0, sock.recv_into(buffer))
         reply = reader.gets()
         if reply is NOT_ENOUGH_DATA:
@@ -402,13 +413,16 @@ def exchange(connection: Connection, command: Command, asking: bool = False) -> 
     except redis_errors.ResponseError:
         raise
     except BaseException:
-        # The exchange is incomplete: the next call would read this call's reply.
+        # The exchange is incomplete, so the next call would read this call's reply.
         connection.disconnect()
         raise
 
 
 def exchange_once(connection: Connection, command: Command, asking: bool = False) -> Any:
-    """Return an exchange that is not repeated after its command was sent whole and no reply came."""
+    """Send one command that must not be repeated, and return its reply.
+
+    Raises UnavailableError if the whole command was sent but no reply came.
+    """
     try:
         ensure_open(connection)
         if asking:
@@ -435,21 +449,21 @@ def exchange_once(connection: Connection, command: Command, asking: bool = False
 
 
 def send(connection: Connection, command: bytes) -> None:
-    """Send one command. Raises an error of `LOST`."""
+    """Send one command. Raises an error in `LOST` if the connection is broken."""
     sock = connection._sock
     if sock is None:
         raise redis_errors.ConnectionError("the connection was closed")
     if len(command) <= SENT_AT_ONCE:
         sock.sendall(command)
         return
-    # The time limit of `sendall` is one for all that is sent: a slow line would never take much.
+    # `sendall` has one time limit for the whole command, which a slow line would exceed.
     left = memoryview(command)
     while left:
         left = left[sock.send(left) :]
 
 
 def receive(connection: Connection) -> Any:
-    """Read one reply with the connection's own reader; raise it if it is an error. Also raises errors of `LOST`."""
+    """Read and return one reply; raise it if it is an error. Raises an error in `LOST` if the connection is broken."""
     parser: Any = connection._parser
     sock, reader, buffer = connection._sock, parser._reader, parser._buffer
     if sock is None or reader is None:
@@ -467,7 +481,7 @@ def receive(connection: Connection) -> Any:
 
 
 def receive_patiently(connection: Connection) -> Any:
-    """`receive` for a call that isn't repeated after it was sent: it waits the longest time for a reply."""
+    """Read one reply as `receive` does, but wait for the longest time that a reply may take."""
     try:
         return receive(connection)
     except TimeoutError:
@@ -478,7 +492,7 @@ def receive_patiently(connection: Connection) -> Any:
 
 
 def ensure_open(connection: Connection) -> None:
-    """Fail here, before anything is sent, if the connection was closed or has died while it was idle."""
+    """Raise an error, before anything is sent, if the connection was closed or has died while it was idle."""
     sock = connection._sock
     idle_s = time.monotonic() - getattr(connection, _ANSWERED_AT, 0.0)
     if sock is None or idle_s < BUSY_S:
@@ -492,18 +506,18 @@ def ensure_open(connection: Connection) -> None:
         try:
             receive(connection)
         except redis_errors.ResponseError:
-            pass  # an answer nevertheless
+            pass  # an error is also an answer
         answered(connection)
 
 
 def answered(connection: Connection) -> None:
-    """Note that the peer is there, for `ensure_open`."""
+    """Record that the peer answered now, for `ensure_open`."""
     setattr(connection, _ANSWERED_AT, time.monotonic())
 
 
 @contextmanager
 def waiting_longer(connection: Connection) -> Iterator[None]:
-    """Let replies in this block take the longest time that any reply may take, for commands that wait at the server."""
+    """Wait longer for replies in this block, up to the longest allowed time: these commands wait at the server."""
     usual_s = connection.socket_timeout
     if connection._sock is not None:
         connection._sock.settimeout(longest_s(connection))
@@ -515,7 +529,7 @@ def waiting_longer(connection: Connection) -> Iterator[None]:
 
 
 def longest_s(connection: Connection) -> float | None:
-    """Return how long a reply may take, None without limit. A first try waits less."""
+    """Return how long a reply on this connection may take; None if unlimited. A first try waits less."""
     return getattr(connection, _TIMEOUT_S, connection.socket_timeout)
 
 
@@ -533,15 +547,15 @@ def connect(
     outage_buffer: int | None = None,
     settings: ServerSettings | None = None,
 ) -> Client:
-    """Return a client for `url`, else JOBQ_URL, else REDIS_URL, else the embedded server.
+    """Return a client for `url`, else for JOBQ_URL, else for REDIS_URL, else for the embedded server.
 
-    It connects at the first call. Raises ConfigError for an unreadable URL.
+    It connects at the first call. Raises ConfigError if the URL can't be read.
 
     Args:
-        durability: Where an enqueue must be stored before it returns: memory, disk or replicas=n. Use n + 1 replicas,
-            so that one of them may fail. Default: JOBQ_DURABILITY, else memory.
-        outage_buffer: How many messages may wait in memory while the server is away. Default: JOBQ_OUTAGE_BUFFER, else
-            0.
+        durability: Where a message must be stored before an enqueue returns: memory, disk or replicas=n. Use n + 1
+            replicas, so that one of them may fail. Default: JOBQ_DURABILITY, else memory.
+        outage_buffer: Maximum number of waiting messages in this process's memory while the server is away. Default:
+            JOBQ_OUTAGE_BUFFER, else 0.
     """
     settings = settings or settings_from_env()
     return Client(
@@ -556,7 +570,7 @@ def connect(
 
 
 def default_client() -> Client:
-    """Return the default client, which `connect()` makes at first use."""
+    """Return the default client. At first use, `connect()` creates it."""
     with runtime.lock:
         if runtime.default is None:
             runtime.default = connect()
@@ -564,7 +578,7 @@ def default_client() -> Client:
 
 
 def set_default_client(client: Client | None) -> None:
-    """Use `client` as the default client; None restores the client of the environment."""
+    """Use `client` as the default client. If it is None, restore the client that the environment defines."""
     runtime.default = client
 
 

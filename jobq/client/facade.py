@@ -1,8 +1,8 @@
-"""One class for threads and its twin for asyncio, without writing a method twice.
+"""Offer a class for threads and a second class for asyncio, without writing a method twice.
 
-The blocking class has the methods. Methods that wait, or are sent together with others, are `@stepwise`: they are steps
-(see `steps`). The other methods are plain. The asyncio class lists the methods that it offers, and delegates them to an
-object of the blocking class, `blocking`::
+The blocking class has the methods. Methods that wait, or whose calls can be sent together with other calls, are
+`@stepwise`: they consist of steps (see `steps`). The other methods are plain. The asyncio class lists the methods that
+it offers, and delegates them to an object of the blocking class, `blocking`::
 
     class AsyncTopic(AsyncFacade[Topic]):
         append = awaited(Topic.append)           # a plain method would run in a thread
@@ -34,12 +34,12 @@ A = TypeVar("A")
 
 
 class BlockingFacade:
-    """Runs steps in the calling thread."""
+    """Base of blocking classes: it runs steps in the calling thread."""
 
     client: Client
 
     def perform(self, steps: ScriptCall[T] | Steps[T]) -> T:
-        """Make one call or do steps; the result."""
+        """Make one call or run steps in this thread, and return the result."""
         if isinstance(steps, ScriptCall | Request):
             result: T = self._call(steps)
             return result
@@ -50,7 +50,7 @@ class BlockingFacade:
 
 
 class AsyncFacade(Generic[B]):
-    """Runs the methods of `blocking` for one event loop."""
+    """Base of asyncio classes: it runs the methods of `blocking` on an event loop."""
 
     blocking: B
 
@@ -63,7 +63,7 @@ class AsyncFacade(Generic[B]):
         return f"Async{self.blocking!r}"
 
     async def perform(self, steps: ScriptCall[T] | Steps[T]) -> T:
-        """Make one call or do steps; the result."""
+        """Make one call or run steps on the event loop, and return the result."""
         if self._settling:
             await asyncio.shield(asyncio.wait(set(self._settling)))
         if isinstance(steps, ScriptCall | Request):
@@ -72,15 +72,15 @@ class AsyncFacade(Generic[B]):
         return await run_async(steps, self._call, self._settling)
 
     def _call(self, call: Any) -> Awaitable[Any]:
-        """One call, on this event loop."""
+        """Make one call on this event loop."""
         blocking: Any = self.blocking
         return acall_on(async_client(blocking.client), call)
 
 
 class Stepwise(Generic[P, T]):
-    """Type of a blocking method whose body is steps."""
+    """The type of a blocking method that consists of steps."""
 
-    #: The method without its driver, for other steps: `yield from Topic.describe.steps(topic)`.
+    #: The method's steps, for use in other steps: `yield from Topic.describe.steps(topic)`.
     steps: Callable[..., Any]
 
     @overload
@@ -88,35 +88,35 @@ class Stepwise(Generic[P, T]):
     @overload
     def __get__(self, instance: object, owner: Any) -> Callable[P, T]: ...
     def __get__(self, instance: Any, owner: Any) -> Any:
-        """Never called: `stepwise` returns a function."""
+        """Declare the method's type. This is never called, because `stepwise` returns a function."""
 
 
 class Awaited(Generic[P, T]):
-    """Type of an awaited method of the asyncio class."""
+    """The type of an asyncio class's method that is awaited."""
 
     @overload
     def __get__(self, instance: None, owner: Any) -> Awaited[P, T]: ...
     @overload
     def __get__(self, instance: object, owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, instance: Any, owner: Any) -> Any:
-        """Never called: `awaited` returns a function."""
+        """Declare the method's type. This is never called, because `awaited` returns a function."""
 
 
 class Wrapping(Generic[P, A]):
-    """Type of a method of the asyncio class that isn't awaited."""
+    """The type of an asyncio class's method that isn't awaited."""
 
     @overload
     def __get__(self, instance: None, owner: Any) -> Wrapping[P, A]: ...
     @overload
     def __get__(self, instance: object, owner: Any) -> Callable[P, A]: ...
     def __get__(self, instance: Any, owner: Any) -> Any:
-        """Never called: `wrapping` returns a function."""
+        """Declare the method's type. This is never called, because `wrapping` returns a function."""
 
 
 def stepwise(
     method: Callable[Concatenate[Any, P], ScriptCall[T] | Generator[Any, Any, T]],
 ) -> Stepwise[P, T]:
-    """Return a method of a BlockingFacade that returns a request, or steps: it does them."""
+    """Return a blocking method that makes the call, or runs the steps, that `method` of a BlockingFacade returns."""
 
     @wraps(method)
     def blocking(self: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -132,7 +132,7 @@ def awaited(method: Stepwise[P, T]) -> Awaited[P, T]: ...
 @overload
 def awaited(method: Callable[Concatenate[Any, P], T]) -> Awaited[P, T]: ...
 def awaited(method: Any) -> Any:
-    """Return an awaitable version of the method, for an AsyncFacade."""
+    """Return an awaitable version of a blocking method, for an AsyncFacade."""
     steps = getattr(method, "steps", None)
     if steps is not None:
 
@@ -154,7 +154,7 @@ def awaited(method: Any) -> Any:
 
 
 def wrapping(method: Callable[Concatenate[Any, P], T], make: Callable[[T], A]) -> Wrapping[P, A]:
-    """Return the method for an AsyncFacade, not awaited: it doesn't do I/O, and `make` wraps its result."""
+    """Return a version of a method without I/O for an AsyncFacade. It isn't awaited, and `make` wraps its result."""
 
     @wraps(method)
     def wrapped(self: Any, *args: P.args, **kwargs: P.kwargs) -> A:

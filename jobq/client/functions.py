@@ -1,8 +1,8 @@
-"""The scripts as one library of server functions, for users that may not load code.
+"""The scripts as one library of server functions, for users who may not load code.
 
-The library is named after its text, `jobq_<hash>`, and its functions after the library, `jobq_<hash>_<script>`. So
-several versions of jobq can use one server during a deployment. Scripts of other protocols have their area before their
-name.
+The library's name contains a hash of its code, `jobq_<hash>`, and its functions are named `jobq_<hash>_<script>`. So
+several versions of jobq can use one server during a deployment. The names of other protocols' scripts begin with their
+area.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _READING = "no-writes"
 
 
 class Nodes(Protocol):
-    """A client that reaches every node."""
+    """The interface of a client that can connect to every node."""
 
     def open_everywhere(self) -> Iterator[Connection]:
-        """A connection to every node that serves keys."""
+        """Return a connection to each node that serves keys."""
         ...
 
 
@@ -37,7 +37,7 @@ class Library(NamedTuple):
     """A library for `FUNCTION LOAD`.
 
     Attributes:
-        commands: SHA of a script -> the first two words of a call.
+        commands: SHA of a script -> the first two words of its calls.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Library(NamedTuple):
 
 @cache
 def scripts() -> tuple[Script, ...]:
-    """Every script; fragments are not."""
+    """Return all scripts, without fragments."""
     paths = sorted(folder().glob("*/[!_]*.lua"))
     return tuple(load(path.parent.name, path.stem) for path in paths)
 
@@ -60,7 +60,7 @@ def flags(script: Script) -> list[str]:
 
 @cache
 def library() -> Library:
-    """Return the library of this version."""
+    """Return the library of this version of jobq."""
     every = "".join(script.sha for script in scripts())
     name = PREFIX + hashlib.sha256(every.encode()).hexdigest()[:16]
     return made(name, {_named(name, script): script for script in scripts()})
@@ -68,10 +68,10 @@ def library() -> Library:
 
 @cache
 def area_library(area: str) -> Library:
-    """Return the scripts of one protocol as functions under fixed names, `reliable_push`, for clients in any language.
+    """Return a library of one protocol's scripts for clients in any language. Its names are fixed: `reliable_push`.
 
-    Each takes the keys and arguments that its file in lua/ names, in that order. Loading another version of jobq's
-    library replaces it.
+    Each function takes the keys and arguments that its file in lua/ lists, in that order. If another version of jobq
+    loads this library, it replaces the functions.
     """
     return made(
         area, {f"{area}_{script.name}": script for script in scripts() if script.area == area}
@@ -79,7 +79,7 @@ def area_library(area: str) -> Library:
 
 
 def made(name: str, functions: Mapping[str, Script]) -> Library:
-    """Return a library of these functions, given as name -> script."""
+    """Return a library with these functions, given as name -> script."""
     parts = [f"#!lua name={name}\n", *(_function(*function) for function in functions.items())]
     commands = {
         script.sha: ("FCALL_RO" if _READING in flags(script) else "FCALL", word)
@@ -89,28 +89,28 @@ def made(name: str, functions: Mapping[str, Script]) -> Library:
 
 
 def _named(library: str, script: Script) -> str:
-    # Two, since a script of queues may be named like an area and a script of it: flow_read, and read of flow.
+    # Two underscores, because a queue's script may be named like an area and its script: flow_read, and flow's read.
     area = f"{script.area}__" * (script.area not in ("queue", "shared"))
     return f"{library}_{area}{script.name}"
 
 
 def called(script: Script) -> tuple[str, str]:
-    """Return the first two words of a call by function."""
+    """Return the first two words of a call of the script as a function."""
     return library().commands[script.sha]
 
 
 def called_by_sha(script: Script) -> tuple[str, str]:
-    """Return the first two words of a call by hash."""
+    """Return the first two words of a call of the script by its hash."""
     return "EVALSHA", script.sha
 
 
 def load_library(client: Nodes, wanted: Library | None = None) -> int:
-    """Load a library on every node that serves keys, replacing a library of that name; return the number of nodes."""
+    """Load a library on every node that serves keys, replacing any of that name; return the number of nodes."""
     return len(_on_each(client, "LOAD", "REPLACE", (wanted or library()).source))
 
 
 def other_libraries(client: Nodes) -> list[str]:
-    """Names of the libraries that other versions of jobq loaded."""
+    """Return the names of libraries that other versions of jobq loaded."""
     found: set[str] = set()
     for reply in _on_each(client, "LIST", "LIBRARYNAME", f"{PREFIX}*"):
         found |= {_fields(one)[b"library_name"].decode() for one in reply}
@@ -118,7 +118,7 @@ def other_libraries(client: Nodes) -> list[str]:
 
 
 def drop_library(client: Nodes, name: str) -> None:
-    """Delete one library on every node."""
+    """Delete a library on every node that has it."""
     try:
         _on_each(client, "DELETE", name)
     except ScriptError as error:
@@ -127,9 +127,9 @@ def drop_library(client: Nodes, name: str) -> None:
 
 
 def check_library(client: Nodes, wanted: Library | None = None) -> None:
-    """Raise ScriptError unless every node has this version's library, byte for byte.
+    """Raise ScriptError unless every node has the wanted library, byte for byte, by default that of this version.
 
-    A user without the right to list libraries passes: a call of a missing function raises by itself.
+    If the user has no right to list libraries, the check passes; calls of missing functions will raise errors.
     """
     wanted = wanted or library()
     own = wanted.name.startswith(PREFIX)

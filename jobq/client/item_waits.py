@@ -1,4 +1,4 @@
-"""Waits of one event loop for the first items of lists, over a bounded number of connections."""
+"""Wait for the first items of lists on one event loop, with a bounded number of connections."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from jobq.client.numbered_calls import FAILED
 from jobq.client.scripts import packed
 from jobq.client.waiter import item_wait
 
-#: Connections that block at the server, each for one key. The server wakes these waits immediately.
+#: Maximum number of waits that block at the server, each on its own connection. The server ends them immediately.
 MAX_BLOCKING = 16
-#: How often the loop asks for the items of all other waits, in one exchange.
+#: Interval at which the loop polls for the items of all other waits together.
 POLL_S = 0.5
-#: Servers check ten times a second for expired waits.
+#: A wait may end this much later than its time, because servers check for expired waits ten times a second.
 LATE_S = 0.15
 
 
 class ItemWaits:
-    """Any number of coroutines may wait. The first MAX_BLOCKING block at the server; for the others the loop polls."""
+    """Waits of any number of coroutines. Up to MAX_BLOCKING waits block at the server; for the rest, the loop polls."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -30,9 +30,9 @@ class ItemWaits:
         self._poller: asyncio.Task[None] | None = None
 
     async def first(self, key: str, seconds: float) -> bytes | None:
-        """Return the first item of the list at `key`; None when none came in time, or a connection broke.
+        """Wait for the first item of the list at `key`; return None if none came in time, or if a connection broke.
 
-        The item stays in the list. Raises what `AsyncClient.perform` raises without a server.
+        The item stays in the list.
         """
         if self._nblocking >= MAX_BLOCKING:
             return await self._polled_for(key, seconds)
@@ -56,7 +56,7 @@ class ItemWaits:
                 item: bytes | None = await connection.send(packed(item_wait(key, seconds)))
             done = True
         except FAILED:
-            return None  # the next wait, or the check between two, meets what is wrong
+            return None  # the caller's next call will show the error
         finally:
             if done and connection is not None:
                 idle.append(connection)
@@ -89,10 +89,10 @@ class ItemWaits:
                         if not future.done():
                             future.set_result(item)
             except FAILED:
-                pass  # the server is away: the waits end at their time
+                pass  # the server is away, so the waits end when their time is over
 
     async def _items(self, keys: list[str]) -> list[tuple[str, bytes]]:
-        """Return the items that are there. The commands travel together."""
+        """Return the keys whose lists have items, with their first items. The commands are sent together."""
         replies: list[tuple[str, Any]] = []
         for key in keys:
             connection = await self._client.connection(await self._client.locate(key))
@@ -108,7 +108,7 @@ class ItemWaits:
         return items
 
     def close(self) -> None:
-        """Close the connections that no wait uses; the others close with their waits."""
+        """Close the idle connections, which no wait uses."""
         idle, self._idle = self._idle, {}
         for connections in idle.values():
             for connection in connections:

@@ -1,4 +1,4 @@
-"""Looks for keys by a pattern, a bounded number at a time, on every node."""
+"""Find keys by a pattern on every node, a bounded number at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class ScannedKeys(NamedTuple):
 
 
 def scan_keys(client: Client, pattern: str, most: int) -> ScannedKeys:
-    """Scan about `most` keys. Raises ScriptError if the user may not, UnavailableError if a node is away."""
+    """Scan about `most` keys of all nodes together.
+
+    Raises ScriptError if the user may not scan keys, UnavailableError if a node is away.
+    """
     found, looked_at, whole = set[bytes](), 0, True
     for connection in client.open_everywhere():
         cursor = b"0"

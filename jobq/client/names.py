@@ -1,4 +1,4 @@
-"""Names in keys: valid names of namespaces, queues and topics."""
+"""Check names that become part of keys, such as names of namespaces, queues and topics."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _WEIGHTED = re.compile(r":\d+\Z")
 
 
 def checked_name(kind: str, name: str) -> str:
-    """Return `name`; raise ConfigError for braces, white space, control characters or an empty name."""
-    # All other white space isn't printable.
+    """Return `name`; raise ConfigError if it is empty or too long, or has braces, white space or control characters."""
+    # The space is the only printable white space.
     if not 0 < len(name) <= MAX_LENGTH or not name.isprintable() or not _REFUSED.isdisjoint(name):
         raise ConfigError(
             f"{kind} {name!r} can't be used; use 1-{MAX_LENGTH} printable characters without braces or white space"
@@ -22,7 +22,7 @@ def checked_name(kind: str, name: str) -> str:
 
 
 def checked_queue(name: str) -> str:
-    """Return the name of a queue for messages; raise ConfigError if it is invalid or has a meaning in `--queues`."""
+    """Return the name of a queue; raise ConfigError if it is invalid or has a special meaning in `--queues`."""
     checked_name("queue", name)
     if name.startswith("-") or "," in name or _WEIGHTED.search(name):
         raise ConfigError(
@@ -33,7 +33,7 @@ def checked_queue(name: str) -> str:
 
 
 def is_name(kind: str, name: bytes) -> bool:
-    """Whether the server's bytes can be such a name."""
+    """Return whether bytes from the server are a valid name."""
     try:
         checked_name(kind, name.decode())
     except (UnicodeDecodeError, ConfigError):

@@ -1,24 +1,24 @@
 """Calls of scripts that are harmless to repeat: the rules, without any I/O.
 
-A caller numbers its calls and has one in flight. The scripts keep its last number and reply, replay the same number and
-refuse a lower one. So a client may repeat a call whose reply was lost, but only while the server certainly has that
-record.
+A caller numbers its calls and has only one call in flight. The scripts record the caller's last number and reply. They
+answer the same number with the same reply, and reject a lower number. So a client may repeat a call whose reply was
+lost, but only while the server certainly has that record.
 
 Users:
 
-- A protocol makes one `BoundScripts` per name: it knows the keys of that name, and passes arguments by the names that
+- A protocol makes one `BoundScripts` per name. It knows the keys of that name, and passes arguments by the names that
   the script binds. `scripts["append"].call(caller, {"now": ""}, rest)` makes a numbered call,
   `scripts["read"].run({"from": 1, …})` makes a call that is safe to repeat. `await … .acall(…)` and `.arun(…)` do the
   same with an `AsyncClient`.
-- `ScriptCall` is a call without a number as a value, for protocols that build calls in one place and send them in
-  another. `client.ask(call)` or `await aclient.ask(call)` returns the reply as interpreted by its `read`.
+- A `ScriptCall` is a call without a number as a value, for protocols that build calls in one place and send them in
+  another. `client.ask(call)` or `await aclient.ask(call)` passes the reply to the call's `read` and returns the result.
 - A driver (`connection.Client` blocks, `aio.AsyncClient` awaits) does the I/O. It asks the `CallState` of each call::
 
-      state.sending()                      # before each try; raises TimeoutError when it is too late
-      following = state.failed(error)      # after each try that failed
+      state.sending()                      # before each try; raises TimeoutError if it is too late
+      following = state.failed(error)      # after each failed try
       # forget the node, close connections, raise following.error, send SCRIPT LOAD, sleep following.pause_s
 
-  and tries again with `state.command`, at `state.redirect` if a Cluster redirected only this call.
+  Then it tries again with `state.command`, at `state.redirect` if a Cluster redirected only this call.
 """
 
 from __future__ import annotations
@@ -51,36 +51,36 @@ T = TypeVar("T")
 
 #: How long a server keeps the record of a caller's last call: the PX of `last_call` in lua/.
 RECORD_S = 600.0
-#: How long a call is repeated after it may first have reached the server. The other half of the record's
-#: life is for a repetition that is late on its way.
+#: How long a call is repeated after it may first have reached the server. The other half of the record's lifetime is
+#: for a repetition that reaches the server late.
 REPEAT_S = RECORD_S / 2
 #: Approximate maximum content of one call. The server can't serve other clients while it handles the call.
 BYTES_PER_CALL = 4 * 1024 * 1024
 #: A reply that requests the same call again, because one call may not do all the work.
 AGAIN = b"again"
-#: A reply of a script for plain calls to a call that isn't plain: it changed nothing.
+#: The reply of a script for plain calls to a call that isn't plain. The call changed nothing.
 GENERAL = b"general"
-#: Calls in a row that a queue sends to the script for every call without trying the one for plain calls.
+#: Maximum number of calls in a row for which the general script is used without trying the script for plain calls.
 MAX_SKIPPED = 32
-#: SCRIPT LOADs of one call: scripts may be flushed between two commands.
+#: Maximum number of SCRIPT LOADs for one call in a row: scripts may be flushed between two commands.
 LOADS = 10
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.01, 1.0
-#: Minimum time of a first try on a connection that was used before.
+#: Minimum time for a first try on a connection that was used before.
 MIN_TRY_S = 0.25
 
-#: Errors that pass: a lost connection, a server that loads, moves, fails over or is busy.
+#: Temporary errors: a lost connection, or a server that is loading its data, moving keys or failing over.
 PASSING = (
     redis_errors.ConnectionError, redis_errors.TimeoutError, redis_errors.TryAgainError, redis_errors.ClusterDownError,
     redis_errors.ReadOnlyError, redis_errors.MovedError, redis_errors.AskError, OSError,
 )  # fmt: skip
 #: Errors that a driver hands to `CallState.failed`.
 FAILED = (*PASSING, redis_errors.ResponseError)
-#: The connection broke.
+#: Errors of a broken connection.
 LOST = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)
 _LASTING = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
-#: Codes of a server that refuses writes for now: its disk is full, or it misses its replicas.
+#: Error codes of a server that rejects writes for now, because its disk is full or its replicas are missing.
 _FULL_FOR_NOW = frozenset(("MISCONF", "NOREPLICAS"))
-#: Commands that a user without rights to scripts lacks.
+#: Matches the name of a command for scripts in the error for a user who may not use it.
 _OF_SCRIPTS = re.compile(r"'(script|eval|evalsha)(\|load)?'")
 WITHOUT_SCRIPTS = (
     "where SCRIPT and EVALSHA are forbidden, run jobq functions load and set JOBQ_FUNCTIONS=1"
@@ -90,12 +90,12 @@ _PLACE_IN_SCRIPT = re.compile(r",? script: \S+, on @?\w+:-?\d+\.$")
 
 
 def error_code(error: BaseException | None) -> str:
-    """Return the code of a server's error: its first word, if redis-py has no class for it and keeps it in the text."""
+    """Return the code of a server's error, its first word. redis-py removes codes for which it has a class."""
     return str(error).partition(" ")[0]
 
 
 def is_full_for_now(error: BaseException) -> bool:
-    """Whether the server refused a write that it may take later: nothing was changed."""
+    """Return whether the server rejected a write that it may accept later. The write changed nothing."""
     return isinstance(error, redis_errors.RedisError) and error_code(error) in _FULL_FOR_NOW
 
 
@@ -108,32 +108,33 @@ class Tries:
     """The tries of one numbered call.
 
     Attributes:
-        since: When the server may have received it; 0 if no try can have arrived.
+        since: When the server may first have received the call; 0 if no try can have arrived.
     """
 
     since = before = 0
 
     def answered_with_error(self) -> None:
-        """Take an error as the reply to the last try, which therefore changed nothing."""
+        """Record that the server answered the last try with an error, so that this try changed nothing."""
         self.since = self.before
 
     @property
     def arrived(self) -> bool:
-        """Whether one of them may have reached the server."""
+        """Whether one of the tries may have reached the server."""
         return bool(self.since)
 
     @property
     def over(self) -> bool:
-        """Whether it must not be sent again. Always False while no try can have arrived."""
+        """Whether the call must not be sent again. Always False while no try can have arrived."""
         return bool(self.since) and clock.boot_ns() - self.since >= REPEAT_S * 1e9
 
 
 class Caller:
-    """A caller of numbered calls. `id` is 96 random bits in 16 characters.
+    """A caller of numbered calls.
 
     Attributes:
-        arrived: Called when a reply with messages has come, before it is read.
-        renewals: How often a call got a new number because the lost call could no longer be repeated.
+        id: 96 random bits, in 16 characters.
+        arrived: Called when a reply with messages has arrived, before the messages are read.
+        renewals: How often a call got a new number because it could no longer be repeated under its old number.
     """
 
     __slots__ = ("arrived", "heads", "id", "number", "renewals")
@@ -142,38 +143,38 @@ class Caller:
         self.arrived = arrived
         self.id = caller_id or new_id()
         self.number = self.renewals = 0
-        #: Packed prefix of this caller's calls of each bound script, packed once.
+        #: Bound script -> packed prefix of this caller's calls of the script.
         self.heads: dict[BoundScript, bytes] = {}
 
     def next(self) -> int:
-        """Return the number of the call about to be made."""
+        """Return the number for the next call."""
         self.number += 1
         return self.number
 
     def token(self, index: int) -> str:
-        """Return the token of the `index`-th message that the last call handed out."""
+        """Return the token of the message with this index, starting at 0, in the last call's reply."""
         return f"{self.id}.{self.number}.{index}"
 
 
 def new_id() -> str:
-    """Return an id that no other caller has."""
+    """Return a random id that no other caller has."""
     return secrets.token_urlsafe(12)
 
 
 class Callers:
-    """Spare callers, so that threads sharing a queue never share one in flight."""
+    """A pool of spare callers, so that no two threads use the same caller at the same time."""
 
     def __init__(self) -> None:
         # Taking callers from a list one by one and putting them back doesn't need a lock.
         self._spare: list[Caller] = []
         self._pid = os.getpid()
-        #: For the next call. A call whose outcome is unknown keeps its caller out of use instead.
+        #: Makes a caller available for other calls. Don't give it back if the outcome of its last call is unknown.
         self.give_back: Callable[[Caller], None] = self._spare.append
 
     def take(self) -> Caller:
         """Return a caller that nobody else uses until it is given back."""
         if self._pid != os.getpid():
-            # A forked child must not number calls that its parent numbers too.
+            # A forked child must not use callers that its parent also uses.
             self._pid = os.getpid()
             self._spare.clear()
         try:
@@ -183,7 +184,11 @@ class Callers:
 
 
 class Patience(Protocol):
-    """A call's requirements for its client. `should_give_up` is checked while the call waits; True ends the wait."""
+    """The facts about a client that its calls need.
+
+    Attributes:
+        should_give_up: The client calls this while a call waits for the server. True ends the wait.
+    """
 
     url: str
     patience_s: float
@@ -192,15 +197,15 @@ class Patience(Protocol):
 
 
 class Following(NamedTuple):
-    """Actions of a driver after a failed try, in this order.
+    """The actions of a driver after a failed try, in this order.
 
     Attributes:
-        forget: Look up again which node serves the key.
-        silent: This node didn't answer, so query it last.
+        forget: Forget which node serves the key, and look it up again.
+        silent: The node didn't answer, so query it last.
         close: Close the idle connections to the node.
-        error: Raise it.
+        error: Raise this error, unless it is None.
         load: Send SCRIPT LOAD on the next connection.
-        pause_s: Sleep.
+        pause_s: Sleep for this time.
     """
 
     error: Exception | None = None
@@ -212,14 +217,14 @@ class Following(NamedTuple):
 
 
 class CallState:
-    """A call in progress: the command to send, and the next step after each failure. It doesn't do I/O."""
+    """A call in progress. It knows the command to send and what to do after each failure, but doesn't do I/O."""
 
     _loads = 0
     _pause_s = 0.0
     _sent = _unknown = False
-    #: The node that a Cluster named for the next try alone; that try sends ASKING first.
+    #: The node to which a Cluster redirected only the next try. That try sends ASKING first.
     redirect: tuple[str, int] | None = None
-    #: How long the next try may take: None for the first, which has the whole time of a socket.
+    #: How long the next try may take. None for the first try, which only a socket's timeouts limit.
     left_s: float | None = None
     #: Makes the call that replaces this call if the reply is GENERAL; see PlainFirst.
     general: Callable[[Tries | None], CallState] | None = None
@@ -236,8 +241,8 @@ class CallState:
 
         Args:
             tries: Earlier tries of this call.
-            renew: Returns the command under a new number, for when this call may no longer be repeated. Only for calls
-                that are also fenced by tokens.
+            renew: Returns the command with a new number, to send when this call may no longer be repeated. It requires
+                that tokens fence the call.
         """
         self._client = client
         self.command = command
@@ -250,33 +255,33 @@ class CallState:
         self._began = time.monotonic()
 
     def sending(self) -> None:
-        """The next try is about to be sent. Raises redis-py's TimeoutError when the record may be gone."""
+        """Record that a try is about to be sent. Raises redis-py's TimeoutError if the call must not be repeated."""
         tries = self.tries
         if tries is not None:
             now = clock.boot_ns()
             if tries.since and now - tries.since >= REPEAT_S * 1e9:
                 raise redis_errors.TimeoutError("the time to repeat this call is over")
-            # After this, the server may have it, unless it answers with an error.
+            # The server may now receive the call, unless it answers this try with an error.
             tries.before = tries.since
             tries.since = tries.since or now
         self._sent = True
 
     def again(self, client: Patience | None = None) -> CallState:
-        """Restart the call with its full patience, or the patience of `client`, for another round of tries."""
+        """Return the state for another round of tries, with the full patience of `client` or the previous client."""
         client = client or self._client
         state = CallState(client, self.command, self.script, self.tries, self._renew)
         state.general = self.general
         return state
 
     def is_left_by(self, reply: Any) -> bool:
-        """Whether a script for plain calls left this call to the script that takes every call."""
+        """Return whether the reply means that a script for plain calls left this call to the general script."""
         return self.general is not None and bool(reply) and reply[0] == GENERAL
 
     def as_general(self) -> CallState:
-        """Return the call to make after the reply GENERAL: the same one, to the script that takes every call."""
+        """Return the call to make after the reply GENERAL: the same call, made with the general script."""
         assert self.general is not None
         if self.tries is not None:
-            self.tries.answered_with_error()  # that try changed nothing either
+            self.tries.answered_with_error()  # this try changed nothing, as if it had failed
         return self.general(self.tries)
 
     @property
@@ -285,7 +290,7 @@ class CallState:
         return self.tries is not None and self.tries.arrived
 
     def failed(self, error: Exception) -> Following:
-        """Return the next action after `error`."""
+        """Record that a try failed with `error`, and return the driver's next actions."""
         sent, self._sent = self._sent, False
         if sent and self.tries is not None and _is_answer(error):
             self.tries.answered_with_error()
@@ -298,7 +303,7 @@ class CallState:
                 + WITHOUT_SCRIPTS
             )
         full_for_now = is_full_for_now(error)
-        # If a try's reply was lost, a later "full" doesn't reveal that try's outcome, so repeat until it is known.
+        # After a lost reply, a later "full" doesn't reveal that try's outcome, so repeat the call until it is known.
         if not full_for_now and not (
             self._unknown and isinstance(error, redis_errors.OutOfMemoryError)
         ):
@@ -327,7 +332,7 @@ class CallState:
         return Following(
             forget=not isinstance(error, redis_errors.TryAgainError),
             silent=broken,
-            # One connection is broken: the others to that place are, or will be soon.
+            # If one connection to a node is broken, the others are or soon will be.
             close=broken or isinstance(error, redis_errors.ReadOnlyError),
         )
 
@@ -346,12 +351,12 @@ class CallState:
         return self._began + self._client.patience_s
 
     def _pause(self) -> float:
-        """Return how long to sleep, from the second failure; the pause doubles each time."""
+        """Return how long to sleep: 0 after the first failure, then a pause that doubles each time."""
         passed_s = time.monotonic() - self._began
         patience_s = self._client.patience_s
         pause_s = max(0.0, min(self._pause_s * random.uniform(0.5, 1.0), patience_s - passed_s))
         self._pause_s = min(MAX_PAUSE_S, max(FIRST_PAUSE_S, self._pause_s * 2))
-        # All tries together take no longer than one that has the whole time of a socket.
+        # Together, the tries take no longer than the patience or a socket's timeout, whichever is longer.
         self.left_s = max(patience_s, self._client.socket_timeout_s) - passed_s - pause_s
         return pause_s
 
@@ -361,20 +366,20 @@ def _is_answer(error: Exception) -> bool:
 
 
 def first_try_s(patience_s: float, socket_timeout_s: float) -> float:
-    """Return how long a first try waits on a connection that was used before.
+    """Return how long a first try waits for a reply on a connection that was used before.
 
-    A load balancer or a firewall may have forgotten the connection without a word. So half of the patience is left
-    for a try on a new connection.
+    A load balancer or a firewall may have silently dropped the connection. So half of the patience is reserved for a
+    try on a new connection.
     """
     half_s = max(MIN_TRY_S, patience_s / 2)
     return min(half_s, socket_timeout_s) if half_s < patience_s else socket_timeout_s
 
 
 def gave_up(error: Exception, client: Patience, deadline: float, unknown: bool) -> Exception | None:
-    """Return the final error of a call, if its time is up.
+    """Return the final error of a call if it must end: its time is up, or the login or the certificate was rejected.
 
     Args:
-        unknown: The call may have taken effect.
+        unknown: Whether the call may have taken effect.
     """
     if isinstance(error, _LASTING):
         return ConfigError(
@@ -394,12 +399,12 @@ def gave_up(error: Exception, client: Patience, deadline: float, unknown: bool) 
 
 
 def is_login_refused(error: BaseException) -> bool:
-    """Whether this is jobq's error for a server that refused the login."""
+    """Return whether this is jobq's error for a server that rejected the login."""
     return isinstance(error.__cause__, _LASTING)
 
 
 def is_untrusted(error: BaseException | None) -> bool:
-    """Whether a connection failed because the server's certificate can't be verified."""
+    """Return whether a connection failed because the server's certificate can't be verified."""
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return True
@@ -408,7 +413,7 @@ def is_untrusted(error: BaseException | None) -> bool:
 
 
 def refusal(error: Exception, command: Command, script: Script | None) -> Exception | None:
-    """Return jobq's error for an answer that a repetition would not change; None for temporary errors."""
+    """Return jobq's error for a server's error that a repetition would not change; None for temporary errors."""
     if isinstance(error, redis_errors.OutOfMemoryError):
         return ServerFullError(
             f"the server has reached its memory limit; nothing was changed: {error}"
@@ -425,22 +430,22 @@ def refusal(error: Exception, command: Command, script: Script | None) -> Except
 
 
 def is_denied(error: BaseException | None) -> bool:
-    """Whether the server refused a call because its user lacks a right."""
+    """Return whether the server rejected a call because its user lacks a right."""
     return error is not None and (
         isinstance(error, redis_errors.NoPermissionError) or is_denied(error.__cause__)
     )
 
 
 def is_missing_function(error: BaseException | None) -> bool:
-    """Whether FCALL found no such function, or FUNCTION DELETE no such library.
+    """Return whether FCALL didn't find the function, or FUNCTION DELETE didn't find the library.
 
-    Servers give these errors the code ERR alone, which redis-py strips.
+    These errors have only the general code ERR, which redis-py may remove, so their text must be compared.
     """
     return str(error).removeprefix("ERR ") in ("Function not found", "Library not found")
 
 
 def reply_lost(error: BaseException) -> UnavailableError:
-    """Return the error of a call that may not be repeated and whose reply was lost."""
+    """Return the error for a call whose reply was lost and that may not be repeated."""
     return UnavailableError(
         f"the reply was lost ({error}), so it is unknown whether the call took effect; check, or repeat it if that is "
         f"harmless"
@@ -448,12 +453,12 @@ def reply_lost(error: BaseException) -> UnavailableError:
 
 
 class ScriptCall(NamedTuple, Generic[T]):
-    """A script call as a value: the command, the meaning of the reply, and whether it may be repeated.
+    """A script call as a value: the command, how to read the reply, and whether the call may be repeated.
 
     Attributes:
-        read: Returns the result, or raises the error in the reply.
-        repeatable: Repeating it is harmless. Other calls are repeated only while it is certain that the server didn't
-            receive them; once the reply is lost, they raise UnavailableError.
+        read: Returns the result that a reply means, or raises the error that it means.
+        repeatable: Whether repeating the call is harmless. Other calls are repeated only while the server can't have
+            received them. If their reply is lost, they raise UnavailableError.
     """
 
     script: Script
@@ -464,10 +469,10 @@ class ScriptCall(NamedTuple, Generic[T]):
 
 
 class Driver(Patience, Protocol):
-    """A blocking client.
+    """The interface of a blocking client.
 
     Attributes:
-        clock: Returns epoch ms for scripts, instead of the server's time.
+        clock: Returns the time for scripts in epoch ms; None for the server's clock.
     """
 
     clock: Callable[[], int] | None
@@ -477,43 +482,48 @@ class Driver(Patience, Protocol):
         ...
 
     def perform(self, key: str, state: CallState, by: Any = None) -> Any:
-        """Make one call on the node that serves `key`; the raw reply."""
+        """Make one call on the node that serves `key`; return the raw reply."""
         ...
 
 
 class AsyncDriver(Protocol):
-    """An asyncio client."""
+    """The interface of an asyncio client."""
 
     def perform(self, key: str, state: CallState, by: Any = None) -> Awaitable[Any]:
-        """Make this call with a driver; see Driver.perform."""
+        """Make one call without blocking the event loop; see Driver.perform."""
         ...
 
 
 class NumberedCall(Generic[T]):
-    """A numbered call as a value. It can be sent in several rounds and on any connection; it takes effect once.
+    """A numbered call as a value. It can be sent in several rounds and on any connection, but takes effect once.
 
-    A dequeue pipelined after a blocking pop of the wake marker is such a call: the server runs it when the pop returns,
-    so a message reaches an idle child without another round trip. The caller must not make another call under this name
-    until it has the result.
+    An example is a dequeue that is pipelined after a blocking pop of the wake marker. The server runs it when the pop
+    returns, so a message reaches an idle child without another round trip. The call's Caller must not make another call
+    before the result has arrived.
     """
 
     def __init__(
         self, client: Driver, key: str, state: CallState, read: Callable[[Any], T],
         older: Callable[[Tries | None, int], CallState] | None = None,
     ) -> None:  # fmt: skip
-        """`read` returns the result, by the reply. `older` makes the call for a repetition after so many ms."""
+        """Create a call from its state.
+
+        Args:
+            read: Returns the result that a reply means.
+            older: Returns the call to repeat, given its earlier tries and the ms since its creation.
+        """
         self._client, self._key, self._state = client, key, state
         self._older, self._is_sent = older, False
         self.read = read
 
     def sent(self) -> bytes:
-        """Return the command to send. After this, the server may have it."""
+        """Return the command, and record that it is sent now."""
         self._state.sending()
         self._is_sent = True
         return wire(self._state.command)
 
     def take(self, reply: Any) -> T:
-        """Return the result, by the reply to the command that was sent."""
+        """Return the result, given the reply to the sent command."""
         if self._state.is_left_by(reply):
             reply = self._client.perform(self._key, self._state.as_general())
         return self.read(reply)
@@ -522,31 +532,31 @@ class NumberedCall(Generic[T]):
         """Make the call, or repeat it because its reply was lost.
 
         Args:
-            client: Replaces the call's client.
+            client: Makes the call instead of the usual client.
             passed_ms: Time since the call was created.
         """
         client, state = client or self._client, self._state
         if passed_ms and self._older is not None:
             state = self._older(state.tries, passed_ms)
         if self._is_sent:
-            # Kept, since a late repetition gets a new number.
+            # The state is kept, because a late repetition gets a new number.
             state = self._state = state.again(client)
         self._is_sent = True
         return self.read(client.perform(self._key, state))
 
 
 class FixedValues(dict[str, Argument]):
-    """The arguments of many numbered calls, behind caller and number; packed once for each script."""
+    """Arguments that many numbered calls share, after caller and number. They are packed once per script."""
 
     __slots__ = ("kept",)
 
     def __init__(self, values: Values) -> None:
         super().__init__(values)
-        #: By script, as `packed` returned them.
+        #: Script -> the packed values.
         self.kept: dict[Script, bytes] = {}
 
     def packed(self, script: Script) -> bytes:
-        """Return the values that a call of `script` uses."""
+        """Return the values, packed in the order of `script`."""
         if len(self) + 2 != script.nargs:
             raise script.misnamed(self)
         made = self.kept[script] = words_packed(script.order_numbered(self))
@@ -554,17 +564,19 @@ class FixedValues(dict[str, Argument]):
 
 
 class BoundScript:
-    """A script, with the keys of one name. Threads may share it."""
+    """A script bound to the keys of one name. Threads may share it."""
 
     __slots__ = ("_call_key", "_client", "_head", "_nwords", "_verb", "_what", "keys", "script")
 
     def __init__(
         self, client: Driver, script: Script, keys: Sequence[str], call_key: str, what: str
     ) -> None:
-        """`keys` without the caller's record, whose key is `call_key` and the caller's id.
+        """Bind a script.
 
         Args:
-            what: Name of the call in errors.
+            keys: The script's keys, without the key of the caller's record.
+            call_key: Prefix of the key of a caller's record; the caller's id follows.
+            what: Name of the queue or limit for errors, such as "queue 'low'".
         """
         self._client = client
         self._call_key, self._what = call_key, what
@@ -572,7 +584,7 @@ class BoundScript:
         self.keys = tuple(keys)
         self.script = script
         self._head = words_packed((*self._verb, len(self.keys), *self.keys))
-        #: Of a numbered call, which has one key more; of another, one less.
+        #: Number of words in a numbered call. Other calls have one word less, because they lack the caller's record.
         self._nwords = len(self._verb) + 1 + len(self.keys) + 1 + script.nargs
 
     def __repr__(self) -> str:
@@ -584,11 +596,11 @@ class BoundScript:
         rest: Sequence[Argument] = (),
         extra_keys: Sequence[str] = (),
     ) -> Any:
-        """Make a call that is harmless to repeat; the raw reply."""
+        """Make a call that is harmless to repeat; return the raw reply."""
         return self._client.perform(self.keys[0], self.state(values, rest, extra_keys))
 
     def run_for(self, caller_id: str, values: Values) -> Any:
-        """`run` a script on the record of one caller."""
+        """Run a script that has the record of one caller as its last key; return the raw reply."""
         if len(values) != self.script.nargs:
             raise self.script.misnamed(values)
         keys = (*self.keys, f"{self._call_key}{caller_id}")
@@ -596,7 +608,7 @@ class BoundScript:
         return self._client.perform(keys[0], CallState(self._client, command, self.script))
 
     async def arun(self, driver: AsyncDriver, values: Values, rest: Sequence[Argument] = ()) -> Any:
-        """`run` with an asyncio client."""
+        """Make the call of `run` with an asyncio client."""
         return await driver.perform(self.keys[0], self.state(values, rest))
 
     def call(
@@ -614,9 +626,9 @@ class BoundScript:
         Raises LeaseLostError for a rejected caller.
 
         Args:
-            extra_keys: Keys that follow the caller's record.
+            extra_keys: Keys that follow the key of the caller's record.
             by: Makes the exchange, so that other commands can share the connection.
-            fenced: The call is also fenced by tokens, so it may get a new number if its record may be lost.
+            fenced: Tokens also fence the call, so it may get a new number when its record may be gone.
         """
         state = self.numbered(caller, values, rest, extra_keys, fenced=fenced)
         reply = self._client.perform(self.keys[0], state, by)
@@ -632,7 +644,7 @@ class BoundScript:
         rest: Sequence[Argument] = (),
         **options: Any,
     ) -> Any:
-        """`call` with an asyncio client.
+        """Make the call of `call` with an asyncio client.
 
         Args:
             options: `extra_keys` and `fenced`.
@@ -643,7 +655,7 @@ class BoundScript:
     def state(
         self, values: Values, rest: Sequence[Argument] = (), extra_keys: Sequence[str] = ()
     ) -> CallState:
-        """Return a call that is harmless to repeat."""
+        """Return a call that is harmless to repeat, without making it."""
         if len(values) != self.script.nargs:
             raise self.script.misnamed(values)
         head = self._head
@@ -664,9 +676,9 @@ class BoundScript:
         tries: Tries | None = None,
         fenced: bool = False,
     ) -> CallState:
-        """Return the next numbered call of `caller`."""
+        """Return the next numbered call of `caller`, without making it."""
         script = self.script
-        # Only the parts that differ between calls are packed again.
+        # Only the parts that differ between calls are packed each time.
         head = None if extra_keys else caller.heads.get(self)
         if head is None:
             head = self._head_of(caller, extra_keys)
@@ -690,7 +702,10 @@ class BoundScript:
         self, caller: Caller, values: Values, rest: Sequence[Argument], tries: Tries | None,
         fenced: bool, extra_keys: Sequence[str] = (),
     ) -> CallState:  # fmt: skip
-        """Return the number of the caller's last call, or of a call that a script for plain calls left over."""
+        """Return a call with the number that `caller` used last.
+
+        It repeats that call, or replaces a call that a script for plain calls left to the general script.
+        """
         tail = packed((caller.number, *self.script.order_numbered(values), *rest))
         head, nwords = self._head_of(caller, extra_keys), self._nwords + len(extra_keys) + len(rest)
         command = b"*%d\r\n%b%b" % (nwords, head, tail[tail.index(b"\n") + 1 :])
@@ -698,7 +713,7 @@ class BoundScript:
         return CallState(self._client, command, self.script, tries, renew)
 
     def _head_of(self, caller: Caller, extra_keys: Sequence[str]) -> bytes:
-        """Return the prefix of a numbered call of `caller`, up to its id."""
+        """Return the packed prefix of a numbered call, up to the caller's id."""
         keys = (*self.keys, f"{self._call_key}{caller.id}", *extra_keys)
         head = words_packed((*self._verb, len(keys), *keys, caller.id))
         if not extra_keys:
@@ -712,38 +727,38 @@ class BoundScript:
         return self.numbered(caller, values, rest, extra_keys).command
 
     def served(self, caller: Caller, reply: Any) -> Any:
-        """Return the reply to a numbered call. Raises LeaseLostError when the script refused the caller."""
+        """Return the reply to a numbered call. Raises LeaseLostError if the script rejected the caller."""
         if reply and reply[0] == b"closed":
             raise self.closed_error(caller)
         return reply
 
     def closed_error(self, caller: Caller) -> LeaseLostError:
-        """Return the error of a call that the script refused."""
+        """Return the error for a call whose caller the script rejected."""
         return LeaseLostError(
             f"{self._what} refused caller {caller.id}: it was closed, or its call is older"
         )
 
 
 class PlainFirst:
-    """Chooses the script for a plain call: the script for plain calls only, or the general script.
+    """Decides whether to try the script for plain calls first, or to use the general script directly.
 
     The script for plain calls has fewer keys and arguments, so it costs the server less. Whether a call is plain also
-    depends on the queue: if it isn't, the script answers GENERAL and the same call is made with the general script.
-    While calls are answered GENERAL, `skip` grows up to MAX_SKIPPED. Threads may share it: a lost count costs a round
-    trip.
+    depends on the queue. If the call isn't plain, the script answers GENERAL, and the same call is made with the
+    general script. If this happens in a row, `skip` grows up to MAX_SKIPPED. Threads may share a PlainFirst: a lost
+    count only costs a round trip.
     """
 
     __slots__ = ("_most", "sent", "skip")
 
     def __init__(self) -> None:
-        #: Calls to send to the general script before the plain script is tried again; the sender counts them down.
+        #: Number of calls to send to the general script before the plain script is tried again. Senders count it down.
         self.skip = 0
-        #: Calls of the script for plain calls since one wasn't plain; who sends counts them up.
+        #: Number of calls of the plain script since a call wasn't plain. Senders count it up.
         self.sent = 1
         self._most = 0
 
     def answered_general(self, instead: CallState) -> CallState:
-        """Record that the last call wasn't plain; `instead` replaces it."""
+        """Record that the last call wasn't plain, and return `instead`, the call that replaces it."""
         is_next = self.sent <= 1
         self._most = min(MAX_SKIPPED, 2 * self._most or 1) if is_next else 0
         self.skip, self.sent = self._most, 0
@@ -751,7 +766,7 @@ class PlainFirst:
 
 
 class TimedScript(BoundScript):
-    """A script of a client with a clock, which sets the time if the caller leaves `now` to the server."""
+    """A bound script of a client with a clock. If `now` is '', the client's clock sets it."""
 
     __slots__ = ("_clock",)
 
@@ -770,7 +785,7 @@ class TimedScript(BoundScript):
     def state(
         self, values: Values, rest: Sequence[Argument] = (), extra_keys: Sequence[str] = ()
     ) -> CallState:
-        """Return a call that is harmless to repeat."""
+        """Return a call that is harmless to repeat, without making it."""
         return super().state(self._timed(values), rest, extra_keys)
 
     def numbered(
@@ -782,7 +797,7 @@ class TimedScript(BoundScript):
         tries: Tries | None = None,
         fenced: bool = False,
     ) -> CallState:
-        """Return the next numbered call of `caller`."""
+        """Return the next numbered call of `caller`, without making it."""
         return super().numbered(caller, self._timed(values), rest, extra_keys, tries, fenced)
 
     def under(
@@ -797,12 +812,13 @@ class TimedScript(BoundScript):
 
 
 class BoundScripts(dict[str, BoundScript]):
-    """The scripts of one area by name, each bound at first use to the keys of one name.
+    """The scripts of one folder in lua/, by name. Each is bound to the keys of one queue or limit at first use.
 
-    Attributes:
+    Args:
+        area: Name of the folder.
+        prefix: Prefix of the keys; `<prefix>call:<caller>` is the key of a caller's record.
         key: Returns the key for a name in the Lua source.
-        prefix: Prefix of the keys; `<prefix>call:<caller>` is a caller's record.
-        what: A description for errors, such as "queue 'low'".
+        what: Name of the queue or limit for errors, such as "queue 'low'".
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Connect without blocking the event loop: redis-py's `connect`, awaited."""
+"""Connect without blocking the event loop: awaitable versions of the steps of redis-py's `connect`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobq.client.scripts import Argument, packed
 
 
 async def connected(connection: Any) -> bool:
-    """Connect the socket; return False if only a blocking call can, for a name look-up or a TLS handshake."""
+    """Connect the socket. Return False if that needs a blocking call: a name look-up or a TLS handshake."""
     made = _socket(connection)
     if made is None:
         return False
@@ -60,7 +60,7 @@ def _socket(connection: Any) -> tuple[socket.socket, Any] | None:
 
 
 async def greet(send: Callable[[bytes], Awaitable[Any]], connection: Any) -> None:
-    """Log in, name the client and select the database, as redis-py does for RESP 2."""
+    """Log in, name the client and select the database, as redis-py does with RESP 2."""
     login = connection.credential_provider
     if login is None and (connection.username or connection.password):
         login = UsernamePasswordCredentialProvider(connection.username, connection.password)

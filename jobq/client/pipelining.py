@@ -1,4 +1,4 @@
-"""Many calls in flight on one connection. Each has its own result or error."""
+"""Send many calls on one connection without waiting for each reply. Each call has its own result or error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from jobq.errors import JobqError, UnavailableError
 
 #: Maximum number of calls to send before the first reply is read.
 IN_FLIGHT = 1_000
-#: Calls that are written at a time.
+#: Number of calls to write to the connection at a time.
 AT_ONCE = 100
 _OPEN = object()
 
@@ -40,9 +40,12 @@ _OPEN = object()
 def commands(
     client: Client, key: str, many: Sequence[Sequence[Argument]], *, keep_errors: bool = False
 ) -> list[Any]:
-    """Return the replies to plain commands that are harmless to repeat, sent together to the node that serves `key`.
+    """Send plain commands that are harmless to repeat together to the node that serves `key`; return their replies.
 
-    An error of one is raised after the others took effect; with keep_errors, it stands among the replies instead.
+    If a command fails, the other commands still take effect. Then the first error is raised.
+
+    Args:
+        keep_errors: Return errors among the replies instead of raising them.
     """
     together = b"".join(packed(tuple(one)) for one in many)
     asked = b"".join(packed(("ASKING",)) + packed(tuple(one)) for one in many)
@@ -66,7 +69,7 @@ def commands(
 
 
 def _reply(connection: Connection) -> Any:
-    """Return a reply, or the error that it is."""
+    """Read a reply and return it, even if it is an error."""
     try:
         return receive(connection)
     except redis_errors.ResponseError as error:
@@ -74,16 +77,16 @@ def _reply(connection: Connection) -> Any:
 
 
 class PipelinedCalls:
-    """Sends calls of one client together. One thread at a time."""
+    """Sends calls of one client together. Only one thread may use it at a time."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def run(self, calls: Sequence[ScriptCall[Any]]) -> list[Any]:
-        """Result or exception of each, in their order.
+        """Make calls and return the result or the error of each, in order. One node must serve all keys.
 
-        They take effect in that order too, except for calls that a busy server refuses, which are sent again.
-        One node must serve all keys. Errors of calls are results; none is raised.
+        The calls also take effect in this order, except that calls which a busy server rejects are sent again. Errors
+        of calls are returned, never raised.
         """
         outcomes: list[Any] = []
         for first in range(0, len(calls), IN_FLIGHT):
@@ -102,10 +105,10 @@ class PipelinedCalls:
 
 
 def run_each(client: Client, calls: Sequence[ScriptCall[Any]]) -> list[Any]:
-    """Return the result or JobqError of each call, in order: together on one server, one by one on a Cluster.
+    """Make calls and return the result or JobqError of each, in order.
 
-    Raises UnavailableError if a single server is unreachable; for an unreachable node of a Cluster, its calls get the
-    error.
+    On one server, the calls are sent together; on a Cluster, one by one. Raises UnavailableError if the one server is
+    unreachable. If a node of a Cluster is unreachable, the calls to that node return the error.
     """
     if client.is_cluster:
         return [PipelinedCalls(client).run([call])[0] for call in calls]
@@ -115,24 +118,24 @@ def run_each(client: Client, calls: Sequence[ScriptCall[Any]]) -> list[Any]:
 
 
 def run_all(client: Client, calls: Sequence[ScriptCall[Any]]) -> list[Any]:
-    """Result of each call, in their order, as `run_each` makes them. Raises the first error."""
+    """Make calls as `run_each` does, and return the result of each, in order. Raises the first error."""
     replies = run_each(client, calls)
     raise_first(replies, JobqError)
     return replies
 
 
 def raise_first(replies: Iterable[Any], kind: type[JobqError]) -> None:
-    """Raise the first of these replies that is an error of this kind."""
+    """Raise the first reply that is an error of this kind, if there is such a reply."""
     for reply in replies:
         if isinstance(reply, kind):
             raise reply
 
 
 class Read(NamedTuple):
-    """A plain command as a value, that reads or is safe to repeat.
+    """A plain command as a value. It only reads, or is harmless to repeat.
 
     Attributes:
-        key: Selects the node.
+        key: The node that serves this key gets the command.
     """
 
     key: str
@@ -140,9 +143,10 @@ class Read(NamedTuple):
 
 
 def read_together(client: Client, asked: Sequence[Read | ScriptCall[Any]]) -> list[Any]:
-    """Return each read's reply, result or JobqError: in one round trip on one server, in one per read on a Cluster.
+    """Make reads and return the reply, the result or the JobqError of each, in order.
 
-    Raises UnavailableError if one server can't be reached; a node of a Cluster that can't be is an error of its reads.
+    On one server, this takes one round trip; on a Cluster, one per read. Raises UnavailableError if the one server is
+    unreachable. If a node of a Cluster is unreachable, the reads from that node return the error.
     """
     if client.is_cluster or not asked:
         return [_read_alone(client, one) for one in asked]
@@ -164,7 +168,7 @@ def read_together(client: Client, asked: Sequence[Read | ScriptCall[Any]]) -> li
 
 
 def _taken(client: Client, one: Read | ScriptCall[Any], reply: Any) -> Any:
-    """Return the result of a reply. Repeat calls after temporary errors, such as a script that the server has lost."""
+    """Return the result or error that a reply means. After a temporary error or a missing script, repeat the read."""
     if not isinstance(reply, Exception):
         return reply if isinstance(one, Read) else _read(one, reply)
     command, script = (one.words, None) if isinstance(one, Read) else ((), one.script)
@@ -179,7 +183,7 @@ def _read_alone(client: Client, one: Read | ScriptCall[Any]) -> Any:
     try:
         if isinstance(one, Read):
             return client.command(*one.words, routed_by=one.key)
-        # Unlike scripts that change something, one that reads may reply with an empty list.
+        # Not Client.ask: a script that reads may reply with an empty list.
         state = CallState(client, client.words(*one[:3]), one.script)
         return one.read(client.perform(one.keys[0], state))
     except JobqError as error:
@@ -191,19 +195,19 @@ def _read_alone(client: Client, one: Read | ScriptCall[Any]) -> Any:
 class OverlappingCalls:
     """Repeatable calls on one connection, each sent before the previous reply is read.
 
-    They take effect in order, except for a call that the server rejects for now, or whose reply was lost: the client
-    repeats that call. One thread at a time; a numbered call has a caller of its own.
+    The calls take effect in order, unless the server rejects a call for now or a reply is lost: then the client repeats
+    that call. Only one thread may use this object at a time. Each numbered call needs its own caller.
     """
 
     def __init__(self, client: Client, key: str) -> None:
         self._client, self._key = client, key
         self._node: Hashable | None = None
         self._connection: Connection | None = None
-        #: Calls whose replies weren't read yet, with their state so far.
+        #: Calls that `reply` hasn't returned yet, each with its reply or error so far.
         self._calls: deque[tuple[CallState, list[Any]]] = deque()
 
     def send(self, state: CallState) -> None:
-        """Send one call. `reply` says if that failed."""
+        """Send one call. If that fails, `reply` handles the error."""
         outcome = [_OPEN]
         self._calls.append((state, outcome))
         try:
@@ -215,12 +219,12 @@ class OverlappingCalls:
             self._break_off(error)
 
     def reply(self) -> Any:
-        """The reply to the earliest call; repeats it where that can help, and raises what Client.perform raises."""
+        """Return the reply to the earliest call. Repeat it if that can help; raise errors as Client.perform does."""
         state, outcome = self._calls[0]
         self._read(outcome)
         [found] = outcome
         if isinstance(found, Exception):
-            # Later calls must not be in flight while it is repeated.
+            # While this call is repeated, no later call may be in flight.
             for _, other in self._calls:
                 self._read(other)
             following = state.failed(found)
@@ -231,7 +235,7 @@ class OverlappingCalls:
         return found
 
     def close(self) -> None:
-        """Give the connection back, or close it if replies are still pending."""
+        """Give the connection back to the client, or close it if replies are still pending."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -251,7 +255,7 @@ class OverlappingCalls:
             self._break_off(error)
 
     def _break_off(self, error: Exception) -> None:
-        """Forget a connection that is unusable or missing."""
+        """Close a broken connection; all calls without a reply get the error."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.disconnect()
@@ -261,7 +265,7 @@ class OverlappingCalls:
 
 
 class _Pipeline:
-    """Holds the replies so far. The client repeats `exchange`, which sends the calls without a reply."""
+    """The replies to pipelined calls so far. The client repeats `exchange`, which sends the calls without replies."""
 
     def __init__(self, client: Client, calls: Sequence[ScriptCall[Any]]) -> None:
         self._client = client
@@ -270,11 +274,11 @@ class _Pipeline:
         self.replies: list[Any] = [_OPEN] * len(calls)
 
     def end(self, error: JobqError) -> None:
-        """Give this error to every call without a reply."""
+        """Set this error as the result of every call without a reply."""
         self.replies = [error if reply is _OPEN else reply for reply in self.replies]
 
     def exchange(self, connection: Connection, _: Any, asking: bool = False) -> None:
-        """Send all that have no reply yet, and read theirs."""
+        """Send all calls that have no reply yet, and read their replies."""
         left = [number for number, reply in enumerate(self.replies) if reply is _OPEN]
         while left:
             ensure_open(connection)
@@ -295,7 +299,8 @@ class _Pipeline:
 
     def _send(self, connection: Connection, left: list[int], asking: bool) -> None:
         commands: list[bytes] = []
-        # The first call of each script carries its text: later calls would overtake a missing script.
+        # The first call of each script contains the script's text. If the server lacked the script, the first call
+        # would be repeated after later calls.
         by_sha = self._client.settings.functions or not (self._missing or len(left) > 1)
         brought: set[str] = set()
         for count, number in enumerate(left, 1):
@@ -308,7 +313,7 @@ class _Pipeline:
                 commands.append(packed(("EVAL", script.source, len(keys), *keys, *args)))
                 brought.add(script.sha)
             if count % AT_ONCE == 0 or count == len(left):
-                # The server starts on the first calls while the others are packed.
+                # The server can start with these calls while later calls are packed.
                 send(connection, b"".join(commands))
                 commands.clear()
 
@@ -330,7 +335,7 @@ class _Pipeline:
             self.replies[number] = reply
 
     def _refused(self, number: int, error: Exception) -> Exception | None:
-        """Return the error, if the server may accept the same call later; None once it is the call's result."""
+        """Return the error if the server may accept the call later; else make it the call's result and return None."""
         if is_full_for_now(error):
             return error
         final = refusal(error, (), self._calls[number].script)

@@ -1,4 +1,4 @@
-"""The state of this process that belongs to no single client."""
+"""The state of this process that all clients share."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from jobq.errors import ConfigError
 
 
 class Runtime:
-    """Holds process-wide state. Tests `renew` it.
+    """The process-wide state. Tests reset it with `renew`.
 
     Attributes:
-        start_server: Returns the URL of a server, for settings without a URL. The package jobq sets it.
-        flows_of: Returns the worker's hook for the flows of a client (see `worker.flow_drains`); the package jobq sets
-            it.
-        clients: Every client, so that a forked child can close the sockets of its parent.
+        start_server: Starts a server for settings without a URL, and returns its URL. The package jobq sets this.
+        flows_of: Returns the worker's hook for the flows of a client (see `worker.flow_drains`). The package jobq sets
+            this.
+        clients: All clients, so that a forked child can close its parent's connections.
         default: The default client.
-        may_buffer: False in workers, which don't keep messages in memory.
-        listed: Deadline (time.monotonic) until which the queues of this process count as listed.
+        may_buffer: Whether clients may have an outage buffer. It is False in workers.
+        listed: Queue -> time (time.monotonic) at which this process adds the queue to the list of queues again.
     """
 
     def __init__(self) -> None:
@@ -31,33 +31,35 @@ class Runtime:
         self.default: Any = None
         self.lock = threading.Lock()
         self.may_buffer = True
-        #: Connections whose server answers after fsync (True), or whose WAITAOF can be believed (False).
+        #: Connection -> True if the server answers only after fsync, False if its WAITAOF can be trusted.
         self.after_fsync: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        #: By run id of the server: whether its WAITAOF can be believed. A restart is asked again.
+        #: Run id of a server -> whether its WAITAOF can be trusted. After a restart, the server is probed again.
         self.honest_servers: dict[str, bool] = {}
-        #: The outage buffers, so that the process empties them when it ends.
+        #: All outage buffers, which the process flushes when it ends.
         self.buffers: weakref.WeakSet[Any] = weakref.WeakSet()
-        #: Announces the start of the embedded server; None: a warning does, once.
+        #: Announces the start of the embedded server. If it is None, a warning announces it once.
         self.announce: Callable[[str], object] | None = None
         self.warned_of_embedded = False
-        #: Known facts about the nodes of a deployment, by its URL. All clients share them.
+        #: URL of a deployment -> known facts about its nodes, which all clients share.
         self.deployments: dict[str, Any] = {}
-        #: The topics that this process added to the list of topics.
+        #: Topics that this process has added to the list of topics.
         self.listed_topics: set[tuple[int, str, str, str]] = set()
         self.listed: dict[tuple[int, str, str, str], float] = {}
-        #: Client -> deadline (time.monotonic) until which these names count as the queues in use, for a list that is
-        #: too long.
+        #: Client -> names of queues in use, if the list of queues is too long, and their expiry (time.monotonic).
         self.used_queues: weakref.WeakKeyDictionary[Any, tuple[float, list[str]]] = (
             weakref.WeakKeyDictionary()
         )
 
     def renew(self) -> None:
-        """Reset to the state of a new process; keep the hooks that the package jobq sets."""
+        """Reset the state as in a new process, but keep the hooks that the package jobq sets."""
         kept = {"start_server": self.start_server, "flows_of": self.flows_of}
         vars(self).update(vars(Runtime()) | kept)
 
     def forked(self) -> None:
-        """Replace the lock in a forked child, since another thread of the parent may have held it."""
+        """Prepare the state for a forked child.
+
+        Replace the lock, which another thread of the parent may have held, and close the parent's connections.
+        """
         self.lock = threading.Lock()
         for client in list(self.clients):
             client.abandon()

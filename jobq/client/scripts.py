@@ -1,8 +1,8 @@
-"""Lua scripts by name: their source, and the names they bind.
+"""Lua scripts by name: their source, and the names that they give to their keys and arguments.
 
-A script binds its inputs once, in `local … = unpack(KEYS)` and `local … = unpack(ARGV…)`; only these lines define the
-order of keys and arguments. `--@include _name` includes a fragment of the same folder, `--@include area/_name` a
-fragment of another folder.
+A script names its inputs once, in `local … = unpack(KEYS)` and `local … = unpack(ARGV…)`. Only these lines define the
+order of keys and arguments. `--@include _name` includes a fragment from the same folder, `--@include area/_name` a
+fragment from another folder.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import hiredis
 from jobq.errors import ScriptError
 
 Argument = str | bytes | int
-#: The words of a command, or the bytes that were packed from them.
+#: A command as words, or as the bytes packed from them.
 Command = tuple[Argument, ...] | bytes
-#: The words of a command as the bytes to send.
+#: Packs the words of a command into the bytes to send.
 packed = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)
 _INCLUDE = re.compile(r"^--@include ((?:\w+/)?\w+)$", re.MULTILINE)
 _RECORD = re.compile(r"'SET', (?:last_call|call\.key|pushed), .*'PX'")
@@ -35,13 +35,13 @@ def wire(command: Command) -> bytes:
 
 
 def words_packed(words: tuple[Argument, ...]) -> bytes:
-    """Some words of a command: `packed` without the line that counts them."""
+    """Return some packed words of a command, without the line that counts the words."""
     made = packed(words)
     return made[made.index(b"\n") + 1 :]
 
 
 class Script:
-    """One Lua file with its fragments filled in."""
+    """One Lua script, with its fragments included."""
 
     def __init__(self, path: Path) -> None:
         self.area, self.name = path.parent.name, path.stem
@@ -53,17 +53,17 @@ class Script:
         self.keys: tuple[str, ...] = tuple(bound.get("KEYS", ()))
         self.args: tuple[str, ...] = tuple(bound.get("ARGV", ()))
         self.nargs = len(self.args)
-        #: Arguments given by their names, as the tuple that the script unpacks. Raises KeyError for a missing one.
+        #: Orders arguments, given by name, as the script unpacks them. Raises KeyError if an argument is missing.
         self.order = _order(self.args)
-        #: Whether its calls are numbered, and the order of the arguments behind caller and number.
+        #: Whether the script's calls are numbered; `order_numbered` orders the arguments after caller and number.
         self.numbered = self.args[:2] == ("caller", "number")
         self.order_numbered = _order(self.args[2:])
-        #: Whether it keeps a record of its call for a while, so that a repetition is harmless.
+        #: Whether the script keeps a record of its call for a while, so that a repetition is harmless.
         self.recorded = _RECORD.search(self.text) is not None
         self.writes = "no-writes" not in self.text.partition("\n")[0]
 
     def misnamed(self, values: Mapping[str, Argument]) -> TypeError:
-        """Return the error for arguments that don't match the script's."""
+        """Return the error for arguments that the script doesn't take."""
         return TypeError(f"{self!r} takes {', '.join(self.args)}, not {', '.join(values)}")
 
     def __repr__(self) -> str:
@@ -98,5 +98,5 @@ def folder() -> Path:
 
 @cache
 def load(area: str, name: str) -> Script:
-    """Return the script `lua/<area>/<name>.lua`, read once per process."""
+    """Return the script `lua/<area>/<name>.lua`. It is read once per process."""
     return Script(folder() / area / f"{name}.lua")

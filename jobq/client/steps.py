@@ -1,8 +1,8 @@
-"""A method written once for threads and for asyncio: it yields what to do next, and a driver does it.
+"""Steps: write a method once for threads and asyncio. The method yields each next step, and a driver performs it.
 
-Steps are a generator. It yields calls (`ScriptCall`, `Request`), other blocking calls (`Ask`) and sleeps (`Nap`),
-receives the result of each, and returns its own result. `drive` does the steps in the calling thread, `run_async` of
-`steps_async` on an event loop.
+Steps are a generator. It yields calls (`ScriptCall`, `Request`), waits for items (`ItemAt`), other blocking calls
+(`Ask`) and sleeps (`Nap`), receives the result of each, and returns its own result. `drive` runs the steps in the
+calling thread, `steps_async.run_async` on an event loop.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ R = TypeVar("R")
 
 
 class Request(NamedTuple):
-    """Make one call on the node that serves `key`; its raw reply is sent back.
+    """Make one call on the node that serves `key`. The step's result is the raw reply.
 
     Attributes:
-        whole: A coroutine cancelled during the call still gets the reply, as LateReplyError. So the steps can undo the
-            call before the cancellation continues.
+        whole: If the coroutine is cancelled during the call, it still gets the reply, in a LateReplyError. So the steps
+            can undo the call before the cancellation continues.
     """
 
     key: str
@@ -34,19 +34,19 @@ class Request(NamedTuple):
 
 
 class ItemAt(NamedTuple):
-    """Wait for the first item of the list at `key`; the item is sent back, None if none came in time."""
+    """Wait for the first item of the list at `key`. The step's result is the item, or None if none came in time."""
 
     key: str
     seconds: float
 
 
 class Ask(NamedTuple, Generic[T]):
-    """Make a blocking call; its result is sent back.
+    """Make a blocking call. The step's result is the call's result.
 
     Attributes:
-        undo: Reverts a truthy result that came after the requesting coroutine was cancelled.
-        exclusive: A cancelled coroutine waits until the call has ended and was undone, because threads must not share
-            the called object.
+        undo: Undoes a call whose result is truthy, if the coroutine was cancelled before it got the result.
+        exclusive: If the coroutine is cancelled, it waits until the call has ended and was undone, because threads must
+            not share the called object.
     """
 
     call: Callable[[], T]
@@ -55,7 +55,7 @@ class Ask(NamedTuple, Generic[T]):
 
 
 class Nap(NamedTuple):
-    """Sleep for a time, or until one of the files is readable; the readable ones are sent back."""
+    """Sleep for a time, or until one of the files is readable. The step's result is the list of readable files."""
 
     seconds: float
     files: tuple[int, ...] = ()
@@ -66,13 +66,13 @@ Steps = Generator[Step, Any, T]
 
 
 def ask(request: ScriptCall[T]) -> Steps[T]:
-    """Return the typed steps of one request, as in `found = yield from ask(request)`."""
+    """Return steps that make one call, with the type of its result: `found = yield from ask(request)`."""
     result: T = yield request
     return result
 
 
 def drive(steps: Steps[T], run: Callable[[Any], Any]) -> T:
-    """Do the steps in this thread; `run` makes the calls."""
+    """Run the steps in this thread, and return their result; `run` makes the calls."""
     try:
         step = next(steps)
         while True:
@@ -88,7 +88,7 @@ def drive(steps: Steps[T], run: Callable[[Any], Any]) -> T:
 
 
 def call_on(client: Client, call: ScriptCall[T] | Request | ItemAt) -> Any:
-    """Make one call that steps yield, in this thread; its result."""
+    """Make one call of steps in this thread, and return its result."""
     if isinstance(call, Request):
         return client.perform(call.key, call.state)
     if isinstance(call, ItemAt):
@@ -103,7 +103,7 @@ def _done(step: Step, run: Callable[[Any], Any]) -> Any:
 
 
 def nap(step: Nap) -> list[int]:
-    """Sleep in this thread."""
+    """Sleep in this thread; return the files that became readable."""
     if not step.files:
         time.sleep(step.seconds)
         return []

@@ -1,4 +1,4 @@
-"""Run steps on an event loop, without blocking it; see `steps.drive` for threads."""
+"""Run steps on an event loop without blocking it; for threads, see `steps.drive`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ async def run_async(
     run: Callable[[Any], Awaitable[Any]],
     settling: set[asyncio.Future[Any]],
 ) -> T:
-    """Do the steps on the running loop; `run` makes the calls.
+    """Run the steps on the running event loop, and return their result.
 
     Args:
-        settling: Receives unfinished calls of cancelled coroutines until the calls have ended.
+        run: Makes the calls.
+        settling: Holds unfinished calls of cancelled coroutines until the calls have ended.
     """
     try:
         step = next(steps)
@@ -44,7 +45,7 @@ async def run_async(
 
 
 def acall_on(client: AsyncClient, call: ScriptCall[T] | Request | ItemAt) -> Awaitable[Any]:
-    """Make one call that steps yield, on the running loop."""
+    """Make one call of steps on the running event loop."""
     if isinstance(call, Request):
         return client.perform(call.key, call.state, whole=call.whole)
     if isinstance(call, ItemAt):
@@ -65,7 +66,7 @@ async def _adone(
 
 
 async def asked(step: Ask[T], settling: set[asyncio.Future[Any]]) -> T:
-    """Return the result of a call that is made in a thread."""
+    """Make a blocking call in a thread and return its result. If the coroutine is cancelled, undo a late result."""
     lock, results, cancelled = threading.Lock(), list[T](), threading.Event()
 
     def call() -> T:
@@ -88,7 +89,7 @@ async def asked(step: Ask[T], settling: set[asyncio.Future[Any]]) -> T:
         if missed and step.undo and step.exclusive:
             left = asyncio.ensure_future(in_thread(step.undo, missed))
         elif missed and step.undo:
-            # Not on the loop, which may be about to end.
+            # In a thread of its own, because the loop may be about to end.
             threading.Thread(target=partial(step.undo, missed)).start()
         left.add_done_callback(_retrieve)
         if step.exclusive:
@@ -99,13 +100,13 @@ async def asked(step: Ask[T], settling: set[asyncio.Future[Any]]) -> T:
 
 
 def _retrieve(under_way: asyncio.Future[Any]) -> None:
-    """A call that nobody waits for may fail."""
+    """Mark the error of a call as retrieved, because nobody waits for the call any longer."""
     if not under_way.cancelled():
         under_way.exception()
 
 
 async def anap(step: Nap) -> list[int]:
-    """Sleep on the running loop."""
+    """Sleep without blocking the running event loop; return the files that became readable."""
     if not step.files:
         await asyncio.sleep(step.seconds)
         return []

@@ -1,6 +1,7 @@
-"""Threads of jobq's own for blocking calls of event loops.
+"""jobq's own threads for blocking calls of event loops.
 
-asyncio's default pool belongs to the program: it has few threads, and looks up names for everything else on the loop.
+asyncio's default pool isn't used, because it belongs to the program: it has few threads, and other code on the loop
+needs them, for example to look up host names.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ MAX_THREADS = 64
 
 
 class Threads:
-    """Runs calls in up to `limit` threads. Each ends when no call waits, so a process that forks has none left."""
+    """Runs calls in up to `limit` threads. A thread ends when no call is waiting, so an idle process has none."""
 
     def __init__(self, limit: int = MAX_THREADS) -> None:
         self._limit = limit
         self.forked()
 
     def forked(self) -> None:
-        """Forget the threads and their calls in a forked child; they are the parent's."""
+        """Forget all threads and calls. A forked child does this, because they belong to the parent."""
         self._lock, self._nrunning = threading.Lock(), 0
         self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
-        """Run the call as soon as a thread is free."""
+        """Run the call as soon as a thread is free; return a future of its result."""
         future: Future[T] = Future()
         waiting = future, call
         with self._lock:
@@ -44,8 +45,8 @@ class Threads:
         try:
             threading.Thread(target=self._work, name="jobq-call").start()
         except RuntimeError:
-            # The process may be at its limit of threads. A thread that ends its call takes this call, if such a thread
-            # exists.
+            # The process may be at its limit of threads. If other threads are running, the next free thread takes this
+            # call.
             with self._lock:
                 self._nrunning -= 1
                 if not self._nrunning and waiting in self._waiting:
@@ -73,7 +74,7 @@ os.register_at_fork(after_in_child=threads.forked)
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return the result of a blocking call, as asyncio.to_thread does, from a thread of `threads`."""
+    """Make a blocking call in one of jobq's threads and return the result, as asyncio.to_thread does."""
     call: Callable[[], Any] = partial(copy_context().run, function, *args, **kwargs)
     result: T = await asyncio.wrap_future(threads.submit(call))
     return result

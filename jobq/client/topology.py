@@ -1,9 +1,9 @@
-"""Which node serves a key: one server, a Sentinel's master, or a Cluster's slot.
+"""Find the node that serves a key: the only server, a Sentinel's master, or the owner of a Cluster's slot.
 
-A topology answers `locate(key)` with a node, an opaque hashable value, and opens connections to it. After `forget()`,
-it queries the deployment again. All clients of a process share the known nodes: when one client finds that a master was
-replaced, all stop using the old master. Connections are redis-py's, for one command at a time and without its retries,
-because `numbered_calls` decides which calls are safe to repeat.
+A topology's `locate(key)` returns a node, an opaque hashable value, and `open(node)` returns a connection to it. After
+`forget()`, the topology queries the deployment again. All clients of a process share the known nodes of a Sentinel or a
+Cluster: when one client finds that a master was replaced, all stop using the old master. Connections are redis-py's,
+for one command at a time. Their retries are off, because `numbered_calls` decides which calls are safe to repeat.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from jobq.config import ServerSettings
 
 SILENT_S = 30.0
 _DENIED = (AuthenticationError, NoPermissionError)
-#: Facts about redis-py that connections report to the server. Otherwise, version 7 and later would look up its version
-#: in the files of the installed packages for each connection.
+#: Facts about redis-py that connections report to the server. Without them, redis-py 7 and later would read its version
+#: from the installed package's files for each connection.
 _DRIVER: dict[str, Any] = {}
 try:
     from redis.driver_info import DriverInfo
@@ -55,8 +55,10 @@ class KnownNodes:
 
     Attributes:
         node: The node that serves every key, while it is known.
-        slots: The slots of a Cluster; `last` keeps them after they were forgotten.
-        hosts: Nodes to query. Nodes in `silent` didn't answer and are queried last until a deadline.
+        slots: The slots of a Cluster with their nodes, while they are known.
+        last: The slots that were known last, even if they were forgotten.
+        hosts: Nodes of a Cluster to query for the slots.
+        silent: Node that didn't answer -> deadline (time.monotonic) until which it is queried last.
     """
 
     def __init__(self) -> None:
@@ -68,20 +70,20 @@ class KnownNodes:
 
 
 class Topology(Protocol):
-    """The interface of a deployment for its clients."""
+    """The interface that a deployment has for clients."""
 
     nodes_known: KnownNodes
 
     def locate(self, key: str) -> Hashable:
-        """Return the node that serves `key`; any node for ''."""
+        """Return the node that serves `key`. For '', return any node."""
         ...
 
     def nodes(self) -> list[Hashable]:
-        """Every node that serves keys."""
+        """Return every node that serves keys."""
         ...
 
     def known(self, key: str) -> Hashable | None:
-        """Return the node as `locate` does, but None if that takes a round trip."""
+        """Return the node that serves `key` if that is known; None if `locate` would have to look it up."""
         ...
 
     def last_home(self, key: str) -> Hashable | None:
@@ -93,19 +95,19 @@ class Topology(Protocol):
         ...
 
     def forget(self, silent: Hashable | None = None) -> None:
-        """Ask again at the next `locate`.
+        """Forget which nodes serve keys, so that the next `locate` looks that up again.
 
         Args:
-            silent: A node that did not answer.
+            silent: A node that didn't answer.
         """
 
 
 def topology(settings: ServerSettings) -> Topology:
-    """Return the topology of the settings; without a URL, the embedded server."""
+    """Return the topology for the URL in the settings, or for the embedded server if they have no URL."""
     if settings.url is None:
         return Single(settings, lambda: _embedded(settings))
     address = parse(settings.url)
-    connection_options(address.plain)  # a wrong one fails here
+    connection_options(address.plain)  # raises ConfigError for a wrong option
     if address.kind == "sentinel":
         return Sentinel(settings, address)
     if address.kind == "cluster":
@@ -119,12 +121,12 @@ def _embedded(settings: ServerSettings) -> str:
 
 
 class _Opening:
-    """Opens connections with the timeouts of the settings."""
+    """Base of topologies, which opens connections with the timeouts of the settings."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.timeout_s = settings.socket_timeout_s
         url = settings.url
-        # A single server is where its URL says.
+        # The facts about a single server aren't shared: its address is always that of its URL.
         if url is None or parse(url).kind == "single":
             self.nodes_known = KnownNodes()
         else:
@@ -151,7 +153,7 @@ class _Opening:
 
 
 class _OneNode(_Opening):
-    """One node serves every key. It is found at first use, and again after every `forget`."""
+    """Base of topologies in which one node serves every key. It is looked up at first use and after each `forget`."""
 
     def _find(self) -> Hashable:
         raise NotImplementedError
@@ -176,7 +178,7 @@ class _OneNode(_Opening):
 
 
 class Single(_OneNode):
-    """One server, whose URL `url` gives."""
+    """A deployment of one server; `url` returns the server's URL."""
 
     def __init__(self, settings: ServerSettings, url: Callable[[], str]) -> None:
         super().__init__(settings)
@@ -190,13 +192,13 @@ class Single(_OneNode):
 
 
 class Sentinel(_OneNode):
-    """The master that a quorum of Sentinels reports."""
+    """A deployment with Sentinels. The first Sentinel that answers and considers the master up determines the node."""
 
     def __init__(self, settings: ServerSettings, address: Address) -> None:
         super().__init__(settings)
         self._address = address
         self._login = sentinel_login(settings.url or "")
-        #: The Sentinel that answered last comes first.
+        #: The Sentinels to ask, in this order: the Sentinel that named the master last comes first.
         self._sentinels = list(address.hosts)
 
     def _url(self, node: Hashable) -> str:
@@ -224,7 +226,7 @@ class Sentinel(_OneNode):
         raise ConnectionError(f"no Sentinel knows the master of {self._address.service}: {told}")
 
     def _asked(self, host: Host) -> dict[bytes, bytes]:
-        """Return the facts that the Sentinel at `host` has about the master."""
+        """Return the facts about the master that the Sentinel at `host` knows."""
         _, options = connection_options("redis://sentinel")
         connection = Connection(
             **self._options({**options, **self._login}, host), retry=Retry(NoBackoff(), 0)
@@ -238,7 +240,7 @@ class Sentinel(_OneNode):
 
 
 class Cluster(_Opening):
-    """A Cluster's nodes by slot, as CLUSTER SLOTS gives them; asked again after every `forget`."""
+    """A deployment as a Cluster. CLUSTER SLOTS shows the node of each slot, at first use and after each `forget`."""
 
     def __init__(self, settings: ServerSettings, address: Address) -> None:
         super().__init__(settings)
@@ -246,7 +248,7 @@ class Cluster(_Opening):
 
     def locate(self, key: str) -> Hashable:
         known = self.nodes_known
-        # Another thread may forget them during this call.
+        # The slots are kept in a variable, because another thread may forget them during this call.
         slots = known.slots
         if not slots:
             slots = known.slots = known.last = self._ask()
@@ -308,5 +310,5 @@ def _home(key: str, slots: list[tuple[int, int, Host]]) -> Host | None:
 
 def _slot_range(row: Any, asked: Host) -> tuple[int, int, Host]:
     first, last, (name, port, *_) = row[:3]
-    # An empty name means the host that was asked.
+    # An empty name means the host that answered.
     return int(first), int(last), (name.decode() if name else asked[0], int(port))

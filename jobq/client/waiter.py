@@ -1,7 +1,7 @@
-"""Blocking waits: a connection of its own for one blocking command at a time, and the wait for a queue's wake marker.
+"""Blocking waits: a separate connection for one blocking command at a time, and waits for the wake markers of queues.
 
-The marker is never a message, so losing one with a connection loses nothing: a worker that stops waiting early
-makes `collect` push it again.
+A marker is never a message, so no message is lost if a marker is lost with a connection: when a worker stops waiting
+early, `collect` pushes the marker again.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from jobq.client.numbered_calls import PASSING, error_code
 from jobq.client.scripts import Argument, Command, wire
 from jobq.errors import JobqError, ScriptError, UnavailableError
 
-#: Error code of a blocking command ended by a failover or CLIENT UNBLOCK.
+#: Error code of a blocking command that a failover or CLIENT UNBLOCK ended.
 UNBLOCKED = "UNBLOCKED"
-#: The attribute of a connection with its socket and its id at the server.
+#: Attribute of a connection: its socket, and its id at the server.
 _CLIENT_ID = "jobq_client_id"
-#: Added to the server's timeout: a connection that died silently never answers.
+#: Maximum time to wait after the server's timeout: a connection that died silently never answers.
 GRACE_S = 2.0
-#: A wait for at least LONG_S may end this much later: the server looks ten times a second whose wait is over. To ask it
-#: to end a wait takes a second connection.
+#: A wait of at least LONG_S may end LATE_S later, because servers check for expired waits ten times a second. Ending
+#: such a wait earlier would need a second connection.
 LONG_S, LATE_S = 10.0, 0.15
-#: The same for a caller who gave a time limit: servers look ten times a second whose wait is over.
+#: Maximum time to wait after the server's timeout if the caller has set a time limit.
 SHORT_GRACE_S = 0.5
 
 
 class BlockingConnection:
-    """Sends blocking commands to the node that serves `key`; connects for the first command.
+    """Sends blocking commands to the node that serves `key`. It connects for the first command.
 
-    Any error closes the connection; the next `send` opens another. Read a reply only once `file` is readable: a read
-    waits no longer than usual, so an incomplete reply doesn't block the caller.
+    Any error closes the connection; the next `send` opens another. Read a reply only after `file` has become readable,
+    because a read has the usual timeout.
 
-    `lent`: it uses a connection of the client, which the client's calls use after `give_back`.
+    Args:
+        lent: Use a connection of the client, which the client's own calls use after `give_back`.
     """
 
     def __init__(self, client: Client, key: str, *, lent: bool = False) -> None:
@@ -56,7 +57,7 @@ class BlockingConnection:
 
     @property
     def file(self) -> int:
-        """Return the file that becomes readable when a reply comes.
+        """The file that becomes readable when a reply comes.
 
         Raises UnavailableError if the connection is closed.
         """
@@ -65,7 +66,7 @@ class BlockingConnection:
         return self._client.fileno(self._connection)
 
     def open(self) -> Connection:
-        """Connect, unless it is open. Raises UnavailableError."""
+        """Return the connection, which is opened if necessary. Raises UnavailableError."""
         if self._connection is None:
             if self._lent:
                 self._node, self._connection = self._client.lend(self._key)
@@ -74,13 +75,13 @@ class BlockingConnection:
         return self._connection
 
     def give_back(self) -> None:
-        """Let calls of the client use the connection, which has no reply to come; the next `send` gets another."""
+        """Let the client's own calls use the connection. It must not have pending replies."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._client.give_back(self._node, connection)
 
     def client_id(self) -> int | None:
-        """Return the connection's id at the server; None if this user may not ask. Raises UnavailableError."""
+        """Return the connection's id at the server; None if the user may not read it. Raises UnavailableError."""
         connection = self.open()
         sock, known = getattr(connection, _CLIENT_ID, (None, None))
         if sock is not connection._sock:
@@ -103,7 +104,7 @@ class BlockingConnection:
             raise UnavailableError(f"no connection for a blocking wait: {error}") from error
 
     def reply(self) -> Any:
-        """Read one reply. Raises ScriptError when the server refused the command, UnavailableError when none came."""
+        """Read one reply. Raises ScriptError if the server rejected the command, UnavailableError if no reply came."""
         if self._connection is None:
             raise UnavailableError("the connection was closed")
         try:
@@ -125,7 +126,7 @@ class BlockingConnection:
             try:
                 sock.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # it was closed
+                pass  # the socket was already closed
 
     def close(self) -> None:
         """Close the connection."""
@@ -137,13 +138,14 @@ class BlockingConnection:
 def item_wait(key: str, seconds: float) -> tuple[Argument, ...]:
     """Return the command that waits for the first item of the list at `key`.
 
-    The list is moved onto itself: the item stays, its expiry too, and other waiters are served.
+    The command moves the item to the place that it came from. So the item and the list's expiry stay, and other waits
+    for the list also end.
     """
     return "BLMOVE", key, key, "LEFT", "LEFT", f"{max(0.001, seconds):.3f}"
 
 
 def first_item(client: Client, key: str, seconds: float) -> bytes | None:
-    """Return the first item of the list at `key`; None when none came in time, or the connection broke."""
+    """Wait for the first item of the list at `key`; return None if none came in time, or if the connection broke."""
     connection = BlockingConnection(client, key)
     connection.open()
     try:
@@ -159,17 +161,17 @@ def first_item(client: Client, key: str, seconds: float) -> bytes | None:
 
 
 def lateness(seconds: float) -> float:
-    """Return how much longer to wait for the server to end a wait of so many seconds by itself."""
+    """Return how much longer than `seconds` to wait until the server itself ends the wait."""
     return LATE_S if seconds >= LONG_S else 0.0
 
 
 class WakeWaiter:
-    """Waits on the wake keys of some queues, on one connection; on a Cluster, on one per queue.
+    """Waits for the markers of some queues on one connection; on a Cluster, on one connection per queue.
 
-    Between waits, calls of the client use that connection. So an idle child has one connection.
+    Between waits, the client's own calls use that connection, except on a Cluster. So an idle child has one connection.
 
-    Queues are numbered as in `wake_keys`. A wait is `begin`, then `end` once one of the files is readable (or
-    `cut_short` before it when the time is over); `wait` is all of that.
+    Queues are numbered as in `wake_keys`. A wait starts with `begin` and ends with `end` when one of the files is
+    readable. If the time is over first, call `cut_short` before `end`. `wait` does all of this.
     """
 
     def __init__(self, client: Client, wake_keys: Sequence[str]) -> None:
@@ -183,11 +185,11 @@ class WakeWaiter:
         self._many = len(self._keys) > 1
         self._behind = False
         self._numbers = {key: index for index, key in enumerate(self._keys)}
-        #: Queues whose marker came, or may have come: ask them.
+        #: Queues whose marker came or may have come, so that they may have messages.
         self.woken: list[int] = []
-        #: The reply to the pipelined command after the wait that `end` ended, if it was sent and answered.
+        #: The reply to the command that was pipelined after the last wait; None if there is none.
         self.reply: Any = None
-        #: Queues whose server couldn't be asked, with the time of the attempt (boot_ns).
+        #: Queues whose server couldn't be reached, each with the time of the attempt (boot_ns).
         self.silent: list[tuple[int, int]] = []
 
     def begin(
@@ -196,13 +198,13 @@ class WakeWaiter:
         behind: Command | None = None,
         passed_over: Collection[int] = (),
     ) -> list[int]:
-        """Begin to wait for at most `seconds`; return the files that become readable when the wait ends.
+        """Start a wait of at most `seconds`; return the files that become readable when the wait ends.
 
-        Raises UnavailableError when no server can be reached.
+        Raises UnavailableError if the only server can't be reached.
 
         Args:
-            behind: A command that the server runs as soon as the wait is over. It requires a single queue.
-            passed_over: Queues not to wait for.
+            behind: A command that the server runs as soon as the wait is over. Only for a wait for a single queue.
+            passed_over: Numbers of queues not to wait for.
         """
         self._behind, self.reply = behind is not None, None
         self.woken.clear()
@@ -242,7 +244,7 @@ class WakeWaiter:
             connection.close()
 
     def cut_short(self) -> list[int]:
-        """Ask the server to end the waits now; its own timeouts fire only every 100 ms.
+        """Tell the server to end the waits now, because it checks its own timeouts only every 100 ms.
 
         Return the files of waits that were given up because their server doesn't answer.
         """
@@ -259,11 +261,11 @@ class WakeWaiter:
                 self._drop(number)
                 self.silent.append((self._groups[number][0], asked_at))
             except JobqError:
-                self._may_unblock = False  # this user may not: wait for the server's timeout
+                self._may_unblock = False  # not allowed: wait for the server's timeout
         return given_up
 
     def end(self, ready: Iterable[int]) -> bool:
-        """Read the replies on these files and end the other waits. False if a connection had to be dropped."""
+        """Read the replies on these files and end all other waits. Return False if a connection had to be closed."""
         ready = set(ready)
         whole = True
         for number, connection in list(self._waiting.items()):
@@ -278,30 +280,30 @@ class WakeWaiter:
                         self._waiting.pop(number).give_back()
                     continue
             except (ScriptError, UnavailableError):
-                pass  # it was closed, or the pipelined command was rejected
+                pass  # the connection was closed, or the server rejected the pipelined command
             whole = False
-            # A marker may have been on its way.
+            # A marker may have been lost with the connection.
             self.woken += self._groups[number]
             self._drop(number)
         return whole
 
     def _note(self, number: int, index: int) -> None:
-        """Put this queue last for the next wait, so that a queue with constant markers hides no other."""
+        """Record that a queue's marker came, and put the queue last in the next wait, so that others get their turn."""
         self.woken.append(index)
         if self._many:
             self._groups[number].remove(index)
             self._groups[number].append(index)
 
     def by_priority(self) -> None:
-        """Take the first queue's marker first again."""
+        """Restore the order of `wake_keys`, so that the first queue's marker is taken first."""
         for group in self._groups:
             group.sort()
 
     def _stopped(self, number: int) -> bool:
-        """Whether the server ended this wait, so that its reply comes now.
+        """End a wait for several queues, or with a pipelined command; return whether its reply comes now.
 
-        This is not worth a call for a wait alone. A pipelined command may run after the connection was dropped and the
-        call was repeated elsewhere. The messages that it then returns are lost to all until their leases end.
+        A simple wait isn't worth a call. But if the connection were closed, the server might still run the pipelined
+        command after the call was repeated elsewhere. Then nobody would get its messages until their leases end.
         """
         wanted = self._many or self._behind
         if not wanted or not self._may_unblock or number not in self._ids:
@@ -320,9 +322,9 @@ class WakeWaiter:
         return False
 
     def look(self, asleep: Sequence[int], seconds: float) -> int:
-        """Take a marker of these queues if there is one, without waiting; return how many queues were checked.
+        """Take markers of these queues without waiting: the first, or on a Cluster all. Return how many were checked.
 
-        On a Cluster that is one command per queue, and checking stops after `seconds`.
+        On a Cluster, this sends one command per queue, and stops after `seconds`.
         """
         if not self._client.is_cluster:
             keys = [self._keys[index] for index in asleep]
@@ -345,7 +347,7 @@ class WakeWaiter:
         behind: Command | None = None,
         passed_over: Collection[int] = (),
     ) -> bool:
-        """Wait; return False if one of `others` became readable first, else True."""
+        """Wait for markers; return False if one of the files `others` became readable first, else True."""
         try:
             files = self.begin(seconds, behind, passed_over)
         except UnavailableError:

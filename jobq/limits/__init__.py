@@ -1,4 +1,7 @@
-"""Limits for jobs, web processes and scripts. `RateLimit` counts starts, `ConcurrencyLimit` simultaneous users."""
+"""Limits for jobs, web processes and scripts.
+
+`RateLimit` limits starts per time span, `ConcurrencyLimit` simultaneous users.
+"""
 
 from jobq.limits.concurrency_limit import ConcurrencyLimit, SlotLease
 from jobq.limits.rate_limit import Grant, RateLimit

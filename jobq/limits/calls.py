@@ -17,12 +17,12 @@ from jobq.jobs.context import Call
 from jobq.jobs.queues import ClientLike
 from jobq.limits import keys
 
-#: A process lists the limits that it uses at this interval.
+#: A process adds the limits that it uses to the list of limits at this interval.
 LISTED_S = 600.0
 
 
 class LimitCalls(BlockingFacade):
-    """The state that the calls of one limit share. Threads may share it.
+    """The scripts of one limit, and the state that their calls share. Threads may share it.
 
     Args:
         name: The name of the limit.
@@ -49,16 +49,16 @@ class LimitCalls(BlockingFacade):
         return reply
 
     def once_steps(self, name: str, values: Values) -> Steps[list[Any]]:
-        """Run a script as a numbered call, which counts once even if it is sent twice."""
+        """Run a script as a numbered call, which takes effect once even if it is sent twice."""
         script, caller = self.scripts[name], self._callers.take()
         request = Request(script.keys[0], script.numbered(caller, values))
         reply: list[Any] = script.served(caller, (yield request))
-        # A caller whose call has an unknown outcome stays out of use.
+        # Not reached if the call's outcome is unknown, so that its caller isn't used again.
         self._callers.give_back(caller)
         return reply
 
     def list_steps(self) -> Steps[None]:
-        """Add the limit to the list of limits, every ten minutes per process."""
+        """Add the limit to the list of limits, at most every ten minutes per process."""
         pid, until = self._listed
         if pid == os.getpid() and time.monotonic() < until:
             return
@@ -74,7 +74,7 @@ class SharedLimit:
 
     Args:
         name: The name of the limit.
-        client: None uses the default client at the time of each call.
+        client: The client for calls; None for the default client at the time of each call.
     """
 
     def __init__(self, name: str, client: ClientLike | None) -> None:
@@ -82,7 +82,7 @@ class SharedLimit:
         self._client: Any = client
         self._bound: LimitCalls | None = None
 
-    #: Limits with a lower rank are acquired first: slots before rates.
+    #: A job acquires limits with a lower rank first: slots before rates.
     rank = 1
 
     def admit(self, call: Call, worker: str) -> Admitted:
@@ -95,7 +95,7 @@ class SharedLimit:
 
     @property
     def declaration(self) -> str:
-        """The limit as the program declares it, in one word."""
+        """The limit as the program declares it, in one word: `100/m` or `50`."""
         raise NotImplementedError
 
     @property
@@ -108,7 +108,7 @@ class SharedLimit:
         return bound
 
     def hold_steps(self, seconds: float) -> Steps[float]:
-        """Allow no starts for `seconds`; return the seconds until the longest hold ends."""
+        """Allow no starts for `seconds`; return the seconds until the longest current hold ends."""
         values: Values = {"now": "", "hold_ms": round(seconds * 1000)}
         reply = yield from self.calls.run_steps("hold", values)
         return float(reply[1]) / 1000

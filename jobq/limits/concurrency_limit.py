@@ -1,4 +1,4 @@
-"""`ConcurrencyLimit`: a maximum number of slots in use, shared by all processes. A slot is a lease."""
+"""`ConcurrencyLimit`: all processes together use at most a given number of slots. Each slot is held by a lease."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from jobq.limits.rate_limit import checked_hold
 from jobq.limits.renewal import renewals
 
 logger = logging.getLogger("jobq.limits")
-#: Waiting callers try again after the first pause, which doubles up to the maximum.
+#: How long a waiting caller pauses before it tries again: the first pause, and the maximum after doublings.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0
-#: A rejected job returns after a duration between these.
+#: A job without a slot is tried again after a time between these, plus or minus 30%.
 MIN_SNOOZE_S, MAX_SNOOZE_S = 1.0, 5.0
 MIN_LEASE_S, MAX_LEASE_S = 1.0, 86_400.0
 #: Maximum length of a holder's name, in characters.
@@ -46,8 +46,8 @@ class HolderEntry(msgspec.Struct, array_like=True):
 class SlotLease:
     """A slot that a `with` or `async with` block holds. Enter each slot only once.
 
-    Inside a job the worker renews its lease; elsewhere a thread does. If renewals fail until the lease ends, the
-    slot is `lost`, and another caller may hold it.
+    Inside a job, the worker renews the slot's lease; elsewhere, a thread does. If renewals fail until the lease ends,
+    the slot is `lost`, and another caller may hold it.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SlotLease:
             limit: The limit that the slot belongs to.
             timeout_s: Maximum waiting time in seconds; None waits without a limit.
             owner: Token of the running message; empty outside jobs.
-            label: Name of the holder in lists.
+            label: Name of the holder in listings.
         """
         self.limit = limit
         self.granted, self.retry_after = False, 0.0
@@ -67,7 +67,7 @@ class SlotLease:
         self.token = f"{new_id()} {label[:MAX_LABEL]}"
         self._timeout_s = timeout_s
         self._pid = os.getpid()
-        # A worker's supervisor renews what is on the worker's server.
+        # The supervisor renews only slots on the same server as the worker's queues.
         self._owner = owner if limit.is_on_default_server else ""
         self._table: HoldingTable | None = None
         self._index, self._entry = 0, b""
@@ -100,7 +100,7 @@ class SlotLease:
     async def __aexit__(self, *_: object) -> None:
         await self.aleave()
 
-    # The answer to a job's start.
+    # Methods of the answer to a job's start; see jobs/admission.py.
 
     def leave(self) -> None:
         """Return the slot."""
@@ -121,7 +121,7 @@ class SlotLease:
     undo, aundo = leave, aleave
 
     def _end(self) -> bool:
-        # A process that forked later doesn't hold the slot.
+        # A forked child doesn't hold its parent's slot.
         ends = self.granted and self._pid == os.getpid()
         self.granted = False
         if ends:
@@ -129,7 +129,7 @@ class SlotLease:
         return ends
 
     def _log_kept(self, error: JobqError) -> None:
-        # A supervisor returns the slots in its table; elsewhere the lease expires.
+        # The supervisor will return a slot in its table; elsewhere, the lease expires.
         logger.warning(
             "could not return a slot of %s, which is now taken until its lease ends: %s",
             self.limit.name,
@@ -139,7 +139,7 @@ class SlotLease:
     # Steps.
 
     def try_steps(self) -> Steps[bool]:
-        """Acquire a slot if one is free, and return whether it was."""
+        """Acquire the slot if the limit has a free slot; return whether it had."""
         self._register()
         sent_at = boot_ns()
         values: Values = {
@@ -168,7 +168,7 @@ class SlotLease:
             self._table.drop(self._index, self._entry)
 
     def renew_steps(self) -> Steps[None]:
-        """Renew the lease; set `lost` if another caller holds the slot."""
+        """Renew the lease. The slot is `lost` if the lease had ended and no slot is free."""
         sent_at = boot_ns()
         values: Values = {
             "now": "",
@@ -223,15 +223,15 @@ class SlotLease:
 
 
 class ConcurrencyLimit(SharedLimit):
-    """Allow at most `max_slots` slots in use, over all processes: `with ERP.slot(timeout=5): …`.
+    """Limit how many slots all processes together use: `with ERP.slot(timeout=5): …`.
 
-    Threads may share a limit. `jobq limit set erp 80` overrides its number without a deploy.
+    Threads may share a limit. `jobq limit set erp 80` overrides `max_slots` without a deploy.
 
     Args:
         name: Programs that use the same name on the same server share the limit.
         max_slots: Maximum number of slots in use.
-        lease: Time until the slot of a dead process is free again. Inside a job the worker's lease counts instead.
-        client: Defaults to the default client.
+        lease: Time until the slot of a dead process is free again. Inside a job, the worker's lease applies instead.
+        client: None means the default client.
     """
 
     rank = 0
@@ -265,13 +265,13 @@ class ConcurrencyLimit(SharedLimit):
         return self._client is None
 
     def slot(self, timeout: Duration | None = None) -> SlotLease:
-        """Return a slot for `with` or `async with`, which acquire it.
+        """Return a slot for a `with` or `async with` block, which acquires it on entry.
 
         Args:
             timeout: Maximum waiting time; None waits without a limit.
 
         Raises:
-            LimitedError: No slot was free within `timeout`. The block raises it when it begins.
+            LimitedError: No slot was free within `timeout`. Entering the block raises it.
         """
         timeout_s = None if timeout is None else duration_s(timeout)
         context = running.get(None)
@@ -280,7 +280,7 @@ class ConcurrencyLimit(SharedLimit):
         return SlotLease(self, timeout_s, context.token, f"{context.mid} {context.worker}")
 
     def hold(self, seconds: Duration) -> None:
-        """Allow no new slots for a duration or the text of a Retry-After header. 0 ends the hold."""
+        """Let nobody acquire a slot for a duration, or for the time in a Retry-After header. 0 ends the hold."""
         self.calls.perform(self.hold_steps(checked_hold(seconds)))
 
     async def ahold(self, seconds: Duration) -> None:
@@ -307,5 +307,5 @@ class ConcurrencyLimit(SharedLimit):
         yield from self.calls.list_steps()
         if not (yield from lease.try_steps()):
             wait_s = min(MAX_SNOOZE_S, max(MIN_SNOOZE_S, lease.retry_after))
-            # Rejected jobs must not all return at the same moment.
+            # Jobs without a slot must not all try again at the same moment.
             lease.retry_after = wait_s * random.uniform(0.7, 1.3)

@@ -1,4 +1,4 @@
-"""All limits of a server: their declarations, their use, and the rules set on the server."""
+"""All limits on a server: their declarations, their use, and the rules set on the server."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from jobq.limits.concurrency_limit import MAX_LEASE_S, ConcurrencyLimit
 from jobq.limits.rate_limit import RateLimit
 from jobq.records import JsonRecord, MomentOrZero
 
-#: The rule of a limit whose keys can't be read.
+#: Shown as the rule of a limit whose keys can't be read.
 DAMAGED = "damaged"
 
 
 class LimitHolder(JsonRecord):
-    """The holder of a slot, and the time left of its lease."""
+    """The holder of a slot, and the remaining time of its lease."""
 
     who: str
     left_ms: int
@@ -39,12 +39,12 @@ class LimitRecord(JsonRecord):
         limit: The name of the limit.
         rule: The rule in force: `100/m`, or a number of slots.
         program: The latest declaration by a program.
-        set_here: Whether a command set the rule on the server.
+        set_here: Whether the rule was set on the server, overriding programs.
         used: Starts in the last span, or slots in use. If the rate is above 10,000 per span: the used part of a burst.
         waits_ms: Time until the latest turn that a rejected caller was given.
         held_ms: Time until the hold ends; 0 without a hold.
         seen_at: Time of the latest declaration.
-        holders: Holders of slots.
+        holders: Holders of slots, at most 1,000.
         max: Maximum number of starts, or of slots.
         span_ms: The time span of a rate; 0 for slots.
     """
@@ -69,7 +69,7 @@ def limit_names(client: Client) -> list[str]:
 
 
 def limit_facts(client: Client, names: Sequence[str] | None = None) -> list[LimitRecord]:
-    """Return the facts of these limits, or of all, by name. The rule of an unreadable limit is DAMAGED."""
+    """Return the facts of these limits, or of all, sorted by name. An unreadable limit has the rule DAMAGED."""
     wanted = limit_names(client) if names is None else sorted(names)
     if not wanted:
         return []
@@ -99,7 +99,7 @@ def _facts_or_damage(name: str, said: str, reply: Any) -> LimitRecord:
         if reply is not None and not isinstance(reply, JobqError):
             return _facts(name, said, reply)
     except ValueError:
-        pass  # Other programs may have written these keys. The other limits are still listed.
+        pass  # Another program may have written this limit's keys. The other limits must still be listed.
     return LimitRecord(name, DAMAGED, said[:100])
 
 
@@ -118,7 +118,7 @@ def _facts(name: str, said: str, reply: list[Any]) -> LimitRecord:
 
 
 def _parsed(program: str) -> tuple[int, int, int]:
-    """Return the starts, span and margin of a declaration, in milliseconds. The span of slots is 0."""
+    """Return the starts, the span in ms and the margin in ms of a declaration. The span of slots is 0."""
     rate, _, margin = program.partition("+")
     try:
         found = rate_of(rate)
@@ -168,7 +168,7 @@ def hold_limit(client: Client, name: str, seconds: float) -> None:
 
 
 class LimitDamage(NamedTuple):
-    """A damaged key of a limit, and the violated rule. The key is empty for a name in the list of limits."""
+    """A damaged key of a limit, and the violated rule. `key` is empty for an invalid name in the list of limits."""
 
     limit: str
     rule: str
@@ -181,7 +181,7 @@ PAGE = 1_000
 
 
 def limit_damage(client: Client) -> Iterator[LimitDamage]:
-    """Check all limits of a server while they are in use."""
+    """Yield the damage of all limits on a server. The limits may be in use."""
     for raw in sorted(client.command("HKEYS", keys.limit_names(client.namespace))):
         name = raw.decode("utf-8", "backslashreplace")
         if not is_name("limit", raw):
@@ -197,9 +197,10 @@ def limit_damage(client: Client) -> Iterator[LimitDamage]:
 
 
 def mend_limit(client: Client, damage: LimitDamage) -> str:
-    """Remove an invalid name from the list, or rename a damaged key; return a description.
+    """Remove an invalid name from the list, or rename a damaged key; return a description of the repair.
 
-    Without its key a limit restarts empty: it may allow a second full rate within one span, and slots that are in use.
+    After the rename, the limit restarts empty: it may allow the full rate twice within one span, and hand out slots
+    that are still in use.
     """
     if not damage.key:
         client.command("HDEL", keys.limit_names(client.namespace), damage.raw)
@@ -215,7 +216,10 @@ def _is_time(value: bytes) -> bool:
 
 
 def _ring(client: Client, key: str) -> str:
-    """Check that all times are numbers, latest first. The ring moves during the check, so pages overlap."""
+    """Check that all entries are times, latest first; return the violated rule or ''.
+
+    Pages overlap by one entry, so that the order is also checked between two pages.
+    """
     at = 0
     while page := client.command("LRANGE", key, at, at + PAGE):
         if not all(map(_is_time, page)):
@@ -248,7 +252,7 @@ def _numbers(client: Client, key: str) -> str:
 
 
 _DIGITS, _LARGEST = 16, 2**53 - 1
-#: Key -> its type, and a check that returns the violated rule or ''.
+#: Key -> the key's type, and a check that returns the violated rule or ''.
 _KEYS: dict[str, tuple[str, Callable[[Client, str], str]]] = {
     "ring": ("list", _ring),
     "holders": ("zset", _holders),

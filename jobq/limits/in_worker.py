@@ -19,10 +19,10 @@ _DECODER = msgspec.json.Decoder(HolderEntry)
 
 
 class SlotKeeper:
-    """Renews slots, up to 500 of a limit per call, and returns the slots of dead children."""
+    """Renews the slots of jobs, up to 500 slots per call, and returns the slots of dead children to their limits."""
 
     def renew(self, client: Client, entries: list[bytes], lease_s: float) -> list[bool | None]:
-        """Renew slots; return for each whether it is still held, or None if the server can't be reached."""
+        """Renew slots; return for each whether it is still held, or None if it could not be renewed."""
         by_limit: dict[tuple[str, int], list[str]] = defaultdict(list)
         holders = [_DECODER.decode(entry) for entry in entries]
         for holder in holders:
@@ -34,7 +34,7 @@ class SlotKeeper:
             except JobqError as error:
                 logger.warning("could not renew slots of %s: %s", name, error)
                 if not client.is_cluster:
-                    break  # the others are on the same server
+                    break  # all other limits are on the same server
         return [kept.get(holder.token) for holder in holders]
 
     def leave(self, client: Client, entries: list[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Names of a limit's keys: `jobq:limit:{stripe}:ring`. The limit's name is the hash tag.
+"""Names of a limit's keys, such as `jobq:limit:{stripe}:ring`. The limit's name is the hash tag.
 
 =================  =======================================================================
 ring               list: times of the latest starts, epoch ms, newest first; expires when they no longer count
@@ -19,7 +19,7 @@ from jobq.client.functions import scripts
 from jobq.client.names import checked_name
 from jobq.client.scripts import Script, load
 
-#: Commands that check the structure of limits, and commands that repair it.
+#: Commands that check limits, and commands that repair them.
 _CHECKS, _MENDS = ("hgetall", "lrange", "type", "zrange"), ("rename",)
 
 
@@ -29,12 +29,12 @@ def base(namespace: str, limit: str) -> str:
 
 
 def limit_names(namespace: str) -> str:
-    """Return the name of the hash that lists all limits. It has no hash tag."""
+    """Return the key of the hash that lists all limits. The key has no hash tag."""
     return f"{checked_name('namespace', namespace)}:limits"
 
 
 def rights(namespace: str = "jobq") -> list[str]:
-    """Return the ACL rules of a user who may use and set all limits, without passwords."""
+    """Return the ACL rules, without a password, of a user who may use and set all limits."""
     return [
         f"~{_pattern(namespace)}",
         "resetchannels",
@@ -44,7 +44,7 @@ def rights(namespace: str = "jobq") -> list[str]:
 
 
 def within(namespace: str = "jobq", *, repairing: bool = False) -> list[str]:
-    """Return ACL rules that add the use of all limits to a user's rights.
+    """Return ACL rules that add the right to use all limits to a user's rights.
 
     Args:
         namespace: The namespace of the limits.
@@ -58,7 +58,7 @@ def within(namespace: str = "jobq", *, repairing: bool = False) -> list[str]:
 
 
 def reading(namespace: str = "jobq") -> list[str]:
-    """Return ACL rules that add read access to all limits to a user's rights."""
+    """Return ACL rules that let a user also read all limits."""
     needed = [*READING, *sorted({*commands(load("limit", "look")), *_CHECKS})]
     names = f"%R~{literal(limit_names(namespace))}"
     return [

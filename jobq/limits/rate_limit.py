@@ -17,13 +17,13 @@ from jobq.jobs.queues import ClientLike
 from jobq.limits.calls import SharedLimit
 
 logger = logging.getLogger("jobq.limits")
-#: A limit schedules no turn later than this, and no hold is longer.
+#: Maximum time until a caller's turn, and maximum duration of a hold, in seconds.
 MAX_TURN_S, MAX_HOLD_S = 3600.0, 30 * 86400.0
 _UNITS = {1000: "a second", 60_000: "a minute", 3_600_000: "an hour", 86_400_000: "a day"}
 
 
 class Grant:
-    """The result of an acquire. It is true if the start is allowed; otherwise retry after `retry_after` seconds."""
+    """The result of trying to count a start. If it is false, the start isn't allowed for `retry_after` seconds."""
 
     __slots__ = ("_limit", "cost", "counted", "granted", "rate", "retry_after", "started_ms")
 
@@ -31,7 +31,12 @@ class Grant:
         self, limit: RateLimit, cost: int, granted: bool, rate: Rate, *,
         retry_after: float = 0.0, started_ms: int = 0, counted: bool = True,
     ) -> None:  # fmt: skip
-        """counted: Whether the server counted the start; False if it could not be reached."""
+        """Create a grant.
+
+        Args:
+            counted: For an allowed start, whether the server counted it. For a rejected start, whether the rate is the
+                reason, not a hold.
+        """
         self._limit, self.cost, self.granted, self.rate = limit, cost, granted, rate
         self.retry_after, self.started_ms, self.counted = retry_after, started_ms, counted
 
@@ -44,7 +49,7 @@ class Grant:
         return f"<no Grant by {self._limit.name} for {self.retry_after:.1f} s>"
 
     def adjust(self, used: int) -> None:
-        """Set the cost to `used` and return the rest to the limit. Call it at most once."""
+        """Reduce the cost to `used` and return the rest to the limit. Call this at most once."""
         calls = self._limit.calls
         calls.perform(self._adjust_steps(used))
 
@@ -67,7 +72,7 @@ class Grant:
             self._log_unused(error)
 
     def leave(self) -> None:
-        """Do nothing: a rate limit counts starts, so the end of a job doesn't change it."""
+        """Do nothing: a rate limit counts starts, so the end of a job doesn't matter."""
 
     async def aleave(self) -> None:
         """Do nothing; see `leave`."""
@@ -93,16 +98,16 @@ class Grant:
 
 
 class RateLimit(SharedLimit):
-    """Allow at most `rate` starts, such as "100/m", in any time span of that length, over all processes.
+    """Limit the starts of all processes together: with "100/m", any span of a minute has at most 100 starts.
 
     Threads may share a limit. `jobq limit set stripe 200/m` overrides its rate without a deploy. If the rate is above
-    10,000 per span, at most a twentieth of it starts in a burst.
+    10,000 per span, a burst has at most a twentieth of the span's starts.
 
     Args:
         name: Programs that use the same name on the same server share the limit.
         rate: Maximum number of starts per second, minute, hour or day: `10/s`, `100/m`.
-        margin: Make the span longer by this duration, for providers that count the arrival of requests.
-        client: Defaults to the default client.
+        margin: Extend the span by this duration, for providers that count requests when they arrive.
+        client: None means the default client.
     """
 
     def __init__(
@@ -132,16 +137,17 @@ class RateLimit(SharedLimit):
     def try_acquire(
         self, cost: int = 1, *, fail_open: bool = False, now: int | None = None
     ) -> Grant:
-        """Count a start if the rate allows one now, without waiting, and return the grant, which may be false.
+        """Count a start if the rate allows a start now; return a grant, which is false if it doesn't. Never wait.
 
         Args:
             cost: Number of starts to count.
-            fail_open: If the server can't be reached, allow the start without counting it.
+            fail_open: If the server can't be reached or is full, allow the start without counting it.
             now: Current time in epoch milliseconds, for tests.
 
         Raises:
             ConfigError: The rate can never allow this cost.
             UnavailableError: The server can't be reached, and `fail_open` is false.
+            ServerFullError: The server rejects writes, and `fail_open` is false.
         """
         try:
             return self.calls.perform(self._acquire_steps(cost, 0.0, now))
@@ -163,12 +169,13 @@ class RateLimit(SharedLimit):
         Args:
             timeout: Maximum waiting time; None waits without a limit.
             cost: Number of starts to count.
-            fail_open: If the server can't be reached, allow the start without counting it.
+            fail_open: If the server can't be reached or is full, allow the start without counting it.
 
         Raises:
-            LimitedError: The next free start is later than `timeout`; raised immediately.
+            LimitedError: The caller's turn would come after `timeout`. This is raised immediately.
             ConfigError: The rate can never allow this cost.
             UnavailableError: The server can't be reached, and `fail_open` is false.
+            ServerFullError: The server rejects writes, and `fail_open` is false.
         """
         try:
             return self.calls.perform(self._wait_steps(timeout, cost))
@@ -185,7 +192,7 @@ class RateLimit(SharedLimit):
             return self._fail_open(cost, fail_open, error)
 
     def hold(self, seconds: Duration) -> None:
-        """Allow no starts for a duration or the text of a Retry-After header. 0 ends the hold."""
+        """Allow no starts for a duration, or for the time in a Retry-After header. 0 ends the hold."""
         self.calls.perform(self.hold_steps(checked_hold(seconds)))
 
     async def ahold(self, seconds: Duration) -> None:
@@ -193,7 +200,7 @@ class RateLimit(SharedLimit):
         await self.calls.aio.perform(self.hold_steps(checked_hold(seconds)))
 
     def admit(self, call: Call, worker: str) -> Grant:
-        """Count the start of a job, or return when its turn comes."""
+        """Count the start of a job; if the rate doesn't allow it now, the grant says when the job's turn comes."""
         return self.calls.perform(self._turn_steps())
 
     async def aadmit(self, call: Call, worker: str) -> Grant:
@@ -201,7 +208,7 @@ class RateLimit(SharedLimit):
         return await self.calls.aio.perform(self._turn_steps())
 
     def _turn_steps(self) -> Steps[Grant]:
-        """Count a start, or return the turn of a job that may wait for any length of time."""
+        """Count a start, or return the turn of a job, which may wait for any length of time."""
         return (yield from self._acquire_steps(1, MAX_TURN_S))
 
     def _wait_steps(self, timeout: Duration | None, cost: int) -> Steps[Grant]:
@@ -216,7 +223,7 @@ class RateLimit(SharedLimit):
             yield Nap(grant.retry_after)
 
     def _acquire_steps(self, cost: int, patience_s: float, now: int | None = None) -> Steps[Grant]:
-        """Try to count a start. A caller that can wait `patience_s` gets its turn as `retry_after`."""
+        """Try to count a start. If the caller can wait `patience_s`, `retry_after` is the time until its turn."""
         if isinstance(cost, bool) or not isinstance(cost, int) or cost < 1:
             raise ConfigError(
                 f"cost={cost!r} is out of range; it must be a whole number of at least 1"

@@ -12,7 +12,7 @@ from jobq.client.steps import Steps
 from jobq.errors import JobqError
 
 logger = logging.getLogger("jobq.limits")
-#: The thread ends after this time without a slot.
+#: The thread ends after this time without a slot to renew.
 IDLE_S = 30.0
 
 
@@ -28,7 +28,7 @@ class Renewable(Protocol):
 
 
 class Renewals:
-    """The leases of this process, with the times of their next renewals."""
+    """Renews the leases of this process in a thread; knows the time of each next renewal."""
 
     def __init__(self) -> None:
         self._reset()
@@ -40,7 +40,7 @@ class Renewals:
         self._thread: threading.Thread | None = None
 
     def add(self, lease: Renewable) -> None:
-        """Start to renew a lease."""
+        """Start renewing a lease."""
         if self._pid != os.getpid():
             # The parent process renews its own leases, and its thread does not exist here.
             self._reset()
@@ -63,16 +63,16 @@ class Renewals:
                 lease.calls.perform(lease.renew_steps())
                 with self._changed:
                     removed = lease not in self._due
-                if removed:  # The renewal may have acquired the slot again after its return.
+                if removed:  # The renewal may have acquired the slot again after it was returned.
                     lease.calls.perform(lease.leave_steps())
             except JobqError as error:
                 logger.warning("could not renew %r; trying again: %s", lease, error)
             except Exception:
-                # The thread must still renew the other leases.
+                # The thread must continue to renew the other leases.
                 logger.exception("could not renew %r", lease)
 
     def _next(self) -> Renewable | None:
-        """Wait for the next lease that is due; return None after a while without leases."""
+        """Wait until a renewal is due and return its lease; return None after a while without leases."""
         with self._changed:
             while True:
                 if not self._due:

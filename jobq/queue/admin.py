@@ -1,4 +1,4 @@
-"""The calls of people and dashboards: counts, pages of messages, pause, collect, revive, clear, checks."""
+"""The calls of people and dashboards: counts, pages of messages, pause, collect, revive, clear and checks."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ from jobq.queue.types import (
     text_of,
 )
 
-#: Maximum duration of a pause that ends by itself.
+#: Maximum duration of a pause that doesn't wait for `resume`.
 MAX_PAUSE_MS = 366 * DAY_MS
 #: Maximum number of messages in a page.
 PAGE = 1_000
-#: Messages in each of several pages: one page occupies the server for a few milliseconds at most.
+#: Messages per page when several pages are read. Such a page occupies the server for at most a few milliseconds.
 SHORT_PAGE = 250
-#: Limits on how many dead messages a queue may keep, and for how long.
+#: Largest allowed limits on the number of dead messages, and on their age in ms.
 MAX_DEAD, MAX_MS = 10**9, 3_153_600_000_000
-#: Of the log of an attempt, with its seal, in bytes.
+#: Maximum length of an attempt's log with its seal, in bytes.
 MAX_LOG_LENGTH = 100_000
-#: The largest whole number that Lua holds without rounding.
+#: Up to this number, Lua doesn't round whole numbers.
 MAX_NUMBER = 2**53
 NOTHING: Mapping[str, Argument] = MappingProxyType({})
 
 
 class Admin:
-    """The calls of one queue that no hot path needs; reached as `queue.admin`."""
+    """The calls of one queue for people and dashboards; get them from `queue.admin`."""
 
     def __init__(self, name: str, client: Client, scripts: BoundScripts, callers: Callers) -> None:
         self.name, self.client, self.scripts = name, client, scripts
@@ -66,22 +66,22 @@ class Admin:
         self.prefix = keys.prefix(client.namespace, name)
 
     def counts(self) -> Counts:
-        """Return the number of messages in each state, in O(1)."""
+        """Return the number of messages in each place, in O(1)."""
         return self.sample().counts
 
     def sample(self) -> Sample:
-        """Return counts, figures for rates between two samples, and the head of ready; in O(1)."""
+        """Return counts, figures to compute rates from two samples, and the next message, in O(1)."""
         return _sample(self.scripts["counts"].run())
 
     def sample_call(self) -> ScriptCall[Sample]:
-        """Return a call of `sample`, to send together with others."""
+        """Return a call of `sample` to send together with other calls."""
         script = self.scripts["counts"]
         return ScriptCall(script.script, script.keys, (), _sample)
 
     def content(
         self, place: Place = "ready", offset: int = 0, limit: int = 100, *, now: int | None = None
     ) -> Page:
-        """Return a page of the messages in `place`: at most 1,000, with about 256 KiB of content."""
+        """Return a page of the messages in `place`: at most 1,000 messages with about 256 KiB of content."""
         if place not in ("ready", "due", "circle", "lines"):
             raise ConfigError(
                 f"place {place!r} is unknown; use 'ready', 'due', 'circle' or 'lines'"
@@ -93,7 +93,7 @@ class Admin:
     def content_call(
         self, place: Place, offset: int, limit: int, *, now: int | None = None
     ) -> ScriptCall[Page]:
-        """Return a call of `content`, to send together with others."""
+        """Return a call of `content` to send together with other calls."""
         script = self.scripts["content"]
         values = {"place": place, "offset": offset, "limit": limit, "now": moment(now)}
         args = script.script.order(values)
@@ -102,20 +102,20 @@ class Admin:
         )
 
     def keys(self, cursor: int = 0, limit: int = 100, *, now: int | None = None) -> KeyPage:
-        """One page of the keys that have messages or are held, in no particular order."""
+        """Return a page of the keys that have messages or are held, in no particular order."""
         _check_page(cursor, limit)
         return _key_page(
             self.scripts["lines"].run({"now": moment(now), "cursor": cursor, "limit": limit})
         )
 
     def keys_call(self, limit: int = 100) -> ScriptCall[KeyPage]:
-        """Return a call that reads the first page of `keys`, to send together with others."""
+        """Return a call that reads the first page of `keys`, to send together with other calls."""
         script = self.scripts["lines"]
         args = script.script.order({"now": moment(None), "cursor": 0, "limit": limit})
         return ScriptCall(script.script, script.keys, args, _key_page)
 
     def iter_keys(self) -> Iterator[KeyRow]:
-        """All keys that have messages or are held, page by page; a key that changes in between may come twice."""
+        """Yield all keys that have messages or are held, page by page. A key that changes in between may come twice."""
         cursor: int | None = 0
         while cursor is not None:
             page = self.keys(cursor, SHORT_PAGE)
@@ -123,14 +123,13 @@ class Admin:
             cursor = page.next_offset
 
     def has_keys(self) -> bool:
-        """Whether the queue has or had keys or rules, which workers before 1.0 don't know."""
+        """Return whether the queue has or had keys or rules, which workers before 1.0 don't know."""
         return bool(self.client.command("HEXISTS", keys.key(self.prefix, "meta"), "turn"))
 
     def pause(self, for_: Duration | None = None, *, now: int | None = None) -> int:
-        """Hand out no messages until `resume`, or for a time; running jobs go on.
+        """Stop handing out messages until `resume`, or for a time. Running jobs continue.
 
-        Returns the time at which the pause ends, in epoch ms; 0 if only `resume` ends it. Another call replaces the
-        pause.
+        Return when the pause ends, in epoch ms; 0 if only `resume` ends it. Another call replaces the pause.
         """
         for_ms: int | str = "" if for_ is None else round(duration_s(for_) * 1000)
         if for_ms != "" and not 1 <= int(for_ms) <= MAX_PAUSE_MS:
@@ -146,9 +145,9 @@ class Admin:
     def collect(
         self, limit: int = 100, *, crash_limit: int = CRASH_LIMIT, now: int | None = None
     ) -> tuple[int, int]:
-        """Promote what is due, recover expired locks, remove done messages: `limit` of each at most.
+        """Promote due messages, recover expired locks, and remove done messages: at most `limit` of each.
 
-        Returns how many mids are left in the circle and in due.
+        Return how many mids are left in the circle and in due.
         """
         left = self.upkeep(limit, crash_limit=crash_limit, now=now)
         return left.circle, left.due
@@ -156,21 +155,24 @@ class Admin:
     def upkeep(
         self, limit: int = 100, *, crash_limit: int = CRASH_LIMIT, now: int | None = None
     ) -> Upkeep:
-        """Run upkeep as `collect` does; return the remaining work, with the quarantine."""
+        """Run the upkeep of `collect`; return all facts about the remaining work."""
         values = {"now": moment(now), "crash_limit": crash_limit, "limit": limit}
         return Upkeep(*self.scripts["collect"].run(values)[1:])
 
     def dead(self, offset: int = 0, limit: int = 100, *, mid: str = "") -> list[DeadMessage]:
-        """Return one page of dead messages, newest first.
+        """Return a page of dead messages, newest first.
 
-        At most 1,000 messages, and about 256 KiB, so perhaps fewer than `limit`. With `mid`, only the newest dead
-        message of that mid, or the message with that dead id. `attempts` is -1 for a damaged record.
+        A page has at most 1,000 messages and about 256 KiB, so it may have fewer than `limit`. In a damaged record,
+        `attempts` is -1.
+
+        Args:
+            mid: Return only the newest dead message with this mid, or the message with this dead id.
         """
         _check_page(offset, limit)
         return _dead_page(self.scripts["dead"].run({"mid": mid, "offset": offset, "limit": limit}))
 
     def dead_call(self, mid: str) -> ScriptCall[list[DeadMessage]]:
-        """Return a call of `dead` for one mid, to send together with others."""
+        """Return a call of `dead` for one mid, to send together with other calls."""
         script = self.scripts["dead"]
         args = script.script.order({"mid": mid, "offset": 0, "limit": 1})
         return ScriptCall(script.script, script.keys, args, _dead_page)
@@ -185,7 +187,7 @@ class Admin:
             offset += len(page)
 
     def iter_entries(self, place: Place, offset: int = 0) -> Iterator[Entry]:
-        """All the messages of one place from `offset` on, page by page."""
+        """Yield all messages in one place, starting at `offset`, page by page."""
         following: int | None = offset
         while following is not None:
             page = self.content(place, following, SHORT_PAGE)
@@ -195,10 +197,10 @@ class Admin:
     def revive(
         self, *dead_ids: str, caller: Caller | None = None, now: int | None = None
     ) -> list[str]:
-        """Put dead messages back as new ones.
+        """Enqueue dead messages again as new messages.
 
-        Per id 'revived', 'exists' (its mid lives), 'nil' (not among the dead) or 'damaged' (its record is).
-        `bin` revives so that it can be undone, and spread over time.
+        Return for each id 'revived', 'exists' (its mid is in use), 'nil' (there is no such dead message) or 'damaged'
+        (its record can't be read). With the `revive` of a `bin`, this can be undone and spread over time.
         """
         words: list[str] = []
         for first in range(0, len(dead_ids), PER_CALL):
@@ -208,13 +210,13 @@ class Admin:
         return words
 
     def bin(self, operation: str, keep: Duration = HOUR_S) -> Bin:
-        """Return an operation's bin, which keeps messages taken out of the queue, until `keep` after the last call."""
+        """Return an operation's bin, which keeps messages taken out of the queue until `keep` after its last change."""
         return Bin(self.name, self.client, operation, keep)
 
     def run_now(
         self, *mids: str, caller: Caller | None = None, now: int | None = None
     ) -> list[Rescheduled]:
-        """Let delayed messages run immediately; `reschedule` with the former times undoes it."""
+        """Let delayed messages run immediately. To undo this, call `reschedule` with the former times."""
         return self.reschedule([(mid, ANY, None) for mid in mids], caller=caller, now=now)
 
     def reschedule(
@@ -227,8 +229,8 @@ class Admin:
         """Set the earliest start of waiting messages.
 
         Args:
-            wanted: For each message its mid, its generation ('' until an attempt of it ended, ANY for any generation),
-                and epoch ms; None: immediately.
+            wanted: For each message its mid, its generation, and its earliest start in epoch ms; None: immediately. The
+                generation is '' until an attempt has ended; ANY stands for any generation.
         """
         done: list[Rescheduled] = []
         for first in range(0, len(wanted), PER_CALL):
@@ -246,16 +248,16 @@ class Admin:
         return done
 
     def purge(self, *dead_ids: str) -> int:
-        """Delete dead messages; return how many there were."""
+        """Delete dead messages; return how many were deleted."""
         words: list[bytes] = []
         for first in range(0, len(dead_ids), PER_CALL):
             words += self.scripts["purge"].run({}, dead_ids[first : first + PER_CALL])
         return words.count(b"purged")
 
     def clear(self, *, caller: Caller | None = None, now: int | None = None) -> int:
-        """Delete every live message; running attempts can't finish after that. Dead messages stay.
+        """Delete all messages except dead messages; return their number. Running attempts can't finish after that.
 
-        Raises ConfigError while messages of flows haven't ended: their flows would wait for them forever.
+        Raises ConfigError while the queue has unfinished messages of flows: their flows would wait for them forever.
         """
         word, count = self._call("clear", caller, now)
         if word == b"members":
@@ -265,7 +267,7 @@ class Admin:
         return int(count)
 
     def flow_backlog(self) -> OutboxBacklog:
-        """Return how many entries wait in the outbox for flows, and the time of the oldest."""
+        """Return how many entries wait in the outbox for flows, and the time of the oldest entry."""
         where = keys.key(self.prefix, "flow_outbox")
         first = self.client.command("XRANGE", where, "-", "+", "COUNT", 1)
         oldest = int(first[0][0].partition(b"-")[0]) if first else 0
@@ -282,25 +284,25 @@ class Admin:
         own = caller or self._callers.take()
         reply = self.scripts[verb].call(own, {"now": moment(now), **values}, rest)
         if caller is None:
-            # Not reached after an error: that call may still arrive, so its caller stays out of use.
+            # Not reached after an error: the call may still arrive, so its caller isn't used again.
             self._callers.give_back(own)
         return reply
 
     def log(self, mid: str, attempt: int) -> bytes | None:
-        """Return the last 64 KiB of an attempt's log, if its job declares keep_logs; None if nothing is kept."""
+        """Return the last 64 KiB of an attempt's log, if its job declares keep_logs; None if there is no log."""
         reply: bytes = self.client.command(*self.log_words(mid, attempt))
         return reply or None
 
     def log_words(self, mid: str, attempt: int) -> tuple[Argument, ...]:
-        """Return the command of `log`, to be sent together with others; the reply is empty if nothing is kept."""
+        """Return the command of `log` to send together with other commands. The reply is empty if there is no log."""
         where = keys.attempt_log(self.prefix, checked_mid(mid), attempt)
         return "GETRANGE", where, 0, MAX_LOG_LENGTH - 1
 
     def retention(self, most: int | None = None, age: Duration | None = None) -> DeadLimits:
-        """Set how many dead messages the queue keeps, or how long; return the limits in force.
+        """Set how many dead messages the queue keeps, and for how long; return the limits in force.
 
-        The oldest messages beyond either limit are deleted a few at a time, when others are dead-lettered and during
-        upkeep.
+        Omitted limits stay unchanged. Messages beyond either limit are deleted, oldest first, a few at a time: when
+        other messages are dead-lettered, and during upkeep.
         """
         if most is not None and not 1 <= most <= MAX_DEAD:
             raise ConfigError(
@@ -323,19 +325,22 @@ class Admin:
         )
 
     def call_on_dead(self) -> None:
-        """Start to add a message for each death, so that a worker calls the job's on_dead function."""
+        """Add a message for each later death of a message, so that a worker calls the job's on_dead function."""
         self.scripts["retention"].run({"most": "", "age_ms": "", "on_dead": "1"})
 
     def fsck(self) -> list[Violation]:
-        """The violated invariants; nothing is repaired. Calls are bounded, so it is safe while the queue is in use."""
+        """Return the violated invariants, without repairing them.
+
+        Each call to the server is bounded, so this is safe while the queue is in use.
+        """
         return fsck(self)
 
     def schedules(self, log: int = 0, *, now: int | None = None) -> Schedules:
-        """All schedules of the queue, and the newest `log` ticks, 1,000 at most."""
+        """Return all schedules of the queue, and the latest `log` ticks, at most 1,000."""
         return _schedules(self.scripts["schedules"].run({"now": moment(now), "limit": log}))
 
     def schedules_call(self, log: int = 0) -> ScriptCall[Schedules]:
-        """Return a call of `schedules`, to send together with others."""
+        """Return a call of `schedules` to send together with other calls."""
         script = self.scripts["schedules"]
         args = script.script.order({"now": moment(None), "limit": log})
         return ScriptCall(script.script, script.keys, args, _schedules)
@@ -345,7 +350,9 @@ class Admin:
     ) -> tuple[str, str]:
         """Declare, add, pause, resume or remove a schedule.
 
-        Return the script's word, and the last tick of a declared or added schedule, or the definition that stays.
+        Return a word and a detail. The detail of 'declared' and 'added' is the last tick. 'taken' means that a worker
+        declares the schedule, and its detail is that definition. The words 'paused', 'resumed', 'removed', 'same',
+        'unknown' and 'full' have no detail.
         """
         values = {"now": moment(now), "verb": verb, "name": name, "definition": definition}
         word, *more = map(text_of, self.scripts["schedule"].run(values))
@@ -367,8 +374,8 @@ class Admin:
 
         Args:
             after_ms: The last tick known to the caller.
-            key, ordered: See `Queue.enqueue`.
-            options: due_ms, overlap, missed, lock_ms, dedupe_ms and now; see the script.
+            key, ordered: See `Queue.enqueue_many`.
+            options: due_ms, overlap, missed, lock_ms, dedupe_ms and now; see `lua/queue/tick.lua`.
         """
         keyed = "" if key is None else "ordered" if ordered else "key"
         values: dict[str, Argument] = {
@@ -379,21 +386,21 @@ class Admin:
         script = self.scripts["tick"]
         done = script.run(values)
         while done[0] == REMEMBERS:
-            # Which run it cancels is known to the server alone.
+            # Only the server knows which run the tick cancels.
             key = keys.result(self.prefix, text_of(done[1]))
             done = script.run(values, extra_keys=(key,))
         return Ticked._make(map(text_of, done))
 
     def events_level(self, level: str = "") -> str:
-        """Set how much the event stream records ('off', 'attempts', 'all'); return the level."""
+        """Set how much the event stream records: 'off', 'attempts' or 'all'. Return the level; '' only reads it."""
         if level and level not in LEVELS:
             raise ConfigError(f"event level {level!r} is unknown; use one of {', '.join(LEVELS)}")
         return text_of(self.scripts["set_event_level"].run({"wanted": level, "length": ""})[0])
 
     def events_maxlen(self, length: int | None = None) -> int:
-        """Set the approximate number of events that the stream keeps, and return it.
+        """Set the approximate number of events that the stream keeps, and return it; None only reads it.
 
-        Surplus events are removed as new events are added.
+        Surplus events are removed when new events are added.
         """
         least, most = MAXLENS
         if length is not None and not least <= length <= most:
@@ -426,7 +433,7 @@ def _tick_state(text: str) -> TickState:
 
 
 def _logged_tick(entry: bytes) -> LoggedTick | None:
-    """Return the integer; None for bytes of another program."""
+    """Parse an entry of the tick log; return None if another program wrote it."""
     parts = text_of(entry).split("\x1f")
     numbers = [_number(part.encode()) for part in (parts[1:3] + parts[4:5])]
     if len(parts) != 6 or None in numbers:
@@ -458,7 +465,7 @@ def _dead_message(row: Sequence[bytes]) -> DeadMessage:
 
 
 def _number(word: bytes) -> int | None:
-    """Return a number as the scripts write it; None for anything else."""
+    """Parse a number that a script wrote; return None for any other text."""
     try:
         found = float(word)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Enqueue from an event loop, without a thread: the asyncio twins of `Queue.enqueue` and `enqueue_many`.
+"""Enqueue from an event loop: the asyncio versions of `Queue.enqueue` and `Queue.enqueue_many`.
 
-Import it where an event loop runs; `queue` does without asyncio.
+Import this module only where an event loop runs: `queue` doesn't import asyncio.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def aenqueue(
 ) -> Coroutine[Any, Any, Enqueued]:
     """Accept one message; see Queue.enqueue. Simultaneous calls of coroutines are sent together.
 
-    Waits for a disk, for replicas or in an outage buffer run in a thread.
+    If the call waits for a disk or for replicas, or may use an outage buffer, it runs in a thread.
     """
     batch, client = prepared(content, mid, options), queue.client
     if client.outage is not None or (durability or client.durability) != "memory":
@@ -52,7 +52,7 @@ async def aenqueue_many(
     durability: str | None = None,
     **options: Unpack[EnqueueOptions],
 ) -> Sequence[Enqueued]:
-    """Accept messages; see Queue.enqueue_many. The event loop runs between two round trips."""
+    """Accept messages; see Queue.enqueue_many. Other coroutines can run between two round trips."""
     client = queue.client
     if client.outage is not None or (durability or client.durability) != "memory":
         return await in_thread(queue.enqueue_many, contents, durability=durability, **options)
@@ -87,10 +87,10 @@ async def send(
     mids: Sequence[str],
     one: bool = False,
 ) -> Any:
-    """Make one enqueue call; see Queue.send. The caller of a cancelled coroutine stays out of use.
+    """Make one enqueue call; see Queue.send. If the coroutine is cancelled, the call's caller isn't used again.
 
     Args:
-        one: The call has one message; the result is the message's result.
+        one: The call has one message; return its result instead of a sequence.
     """
     if monotonic() >= queue.listed_until:
         await in_thread(queue.register)

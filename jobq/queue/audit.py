@@ -1,8 +1,8 @@
-"""Outcomes of a time range's messages, from the event stream of a live queue.
+"""Count the outcomes of messages in a time range, from the event stream of a live queue.
 
-It needs the event level `all`, because other levels don't record each enqueue. The stream is on the audited server: an
-audit can't detect messages that a failover or a power cut lost together with their events. `jobq chaos` detects them
-with a ledger outside the server.
+An audit needs the event level 'all', because other levels don't record each enqueue. The stream is on the audited
+server. So an audit can't detect messages that a failover or a power cut lost together with their events. `jobq chaos`
+detects such losses with a ledger outside the server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import text_of
 
 ENDINGS = frozenset(("done", "dead", "cancelled", "expired"))
-#: The attempt is over, and the message continues unless newer content waits.
+#: Events at the end of an attempt after which the message continues, unless newer content waits.
 GOES_ON = frozenset(("retry", "snoozed", "crashed", "recovered"))
 RAN_AGAIN = frozenset(("crashed", "recovered"))
 READ = 1_000
@@ -37,14 +37,14 @@ LIVE = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """The result of one queue. accepted = finished + superseded + live + lost.
+    """The result of auditing one queue, where accepted = finished + superseded + live + lost.
 
     Attributes:
-        finished: Done, dead, expired, cancelled or cleared.
-        duplicates: Ran, or may have run, again because a worker died or a lease was lost.
-        superseded: Replaced by newer content.
-        earlier: Endings of messages accepted before the range.
-        unreadable: Events with an unreadable column; their kind and mid count.
+        finished: Done, dead, expired, cancelled or cleared messages.
+        duplicates: How often a message ran again, or may have, because a worker died or a lease was lost.
+        superseded: Messages that newer content replaced.
+        earlier: Ends of messages accepted before the range.
+        unreadable: Events with an unreadable column. If their kind and mid are readable, they still count.
         clock_jumps: How often the server's clock was set back, so that times occur twice.
     """
 
@@ -64,12 +64,12 @@ class Audited:
 
 
 class Audit:
-    """Reads one queue's stream since `since_ms`; by default since its level became `all`.
-
-    Messages accepted up to `until_ms` count, whenever they ended. Times are the server's, epoch ms.
+    """Reads one queue's event stream. Times are in epoch ms by the server's clock.
 
     Args:
-        following: Start now, whatever the clock was before.
+        since_ms: Start of the range. Default: the time when the queue's event level became 'all'.
+        until_ms: End of the range; by default now. Messages accepted in the range count, whenever they end.
+        following: Start now, after the latest event, even if the clock was set back.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Audit:
         self._queue = queue
         self._key = key(queue.prefix, "events")
         self._all_since = _all_since(queue)
-        #: The first id that wasn't read yet.
+        #: The smallest id that wasn't read yet.
         self._unread: Position
         if following:
             last_at, last_sequence = self._newest()
@@ -102,18 +102,18 @@ class Audit:
         self._unreadable = self._clock_jumps = 0
 
     def read_events(self) -> None:
-        """Read new entries since the last call. Raises ConfigError if entries were trimmed unread."""
+        """Read the events since the last call. Raises ConfigError if events were trimmed before they were read."""
         for event in self._entries():
             if event.kind == "clock_jump" and self._is_in_range(event):
                 self._clock_jumps += 1
-            # By its own time: after a clock was set back, the ids of entries run ahead.
+            # The event's own time counts: after the clock was set back, entry ids are ahead of it.
             self._tally.take(event.finished_at, event)
 
     def result(self) -> Audited:
-        """Read to the end of the stream and compare with the queue's current messages."""
+        """Read to the end of the stream, compare it with the queue's current messages, and return the result."""
         self.read_events()
         gone = self._gone(self._tally.open())
-        self.read_events()  # some ended between the two reads
+        self.read_events()  # some messages may have ended since
         still = set(self._tally.open())
         gone = self._gone(mid for mid in gone if mid in still)
         if _all_since(self._queue) != self._all_since:
@@ -129,7 +129,7 @@ class Audit:
         return self.until_ms is None or event.finished_at <= self.until_ms
 
     def _gone(self, mids: Iterable[str]) -> list[str]:
-        """Return the mids that the queue doesn't hold, or holds in no place that workers fetch messages from."""
+        """Return the mids that the queue doesn't have, or has in no place from which workers fetch messages."""
         mids = list(mids)
         held = [mid for mid in mids if self._queue.status(mid).word in LIVE]
         found = set(mids).difference(held) | unplaced(self._queue, held)
@@ -151,7 +151,10 @@ class Audit:
                 return
 
     def _event(self, at_ms: int, fields: list[bytes]) -> Event | None:
-        """The event of an entry; None when it can't be read. One bad column must not hide that a message has ended."""
+        """Return the event of an entry; None if its kind or mid is unreadable.
+
+        Any other bad column must not hide that a message has ended.
+        """
         try:
             event: Event | None = decode(fields[1], fields[0])
         except BadRecordError:
@@ -162,7 +165,7 @@ class Audit:
         return event if event and _is_of_a_mid(event) else None
 
     def _facts(self) -> dict[bytes, Any]:
-        """XINFO of the stream; empty when there is no stream."""
+        """Return the reply to XINFO STREAM; empty if there is no stream."""
         client = self._queue.client
         if not client.command("EXISTS", self._key):
             return {}
@@ -195,7 +198,7 @@ class Audit:
 
 
 def _is_of_a_mid(event: Event | None) -> bool:
-    """Whether an event about a message has a mid that can exist."""
+    """Return False if the event is about a message whose mid can't exist, else True."""
     if event is None or event.kind not in _OF_ONE:
         return True
     try:
@@ -223,18 +226,18 @@ def _all_since(queue: Queue) -> int:
 
 
 def server_ms(queue: Queue) -> int:
-    """Return the server's clock."""
+    """Return the time by the server's clock, in epoch ms."""
     return queue.client.clock_ms()
 
 
 def position(entry_id: bytes) -> Position:
-    """Return an entry's id as numbers."""
+    """Return an entry's id as two numbers: the time in ms and the sequence number."""
     at, _, sequence = entry_id.decode().partition("-")
     return int(at), int(sequence)
 
 
 class Figures(TypedDict):
-    """Return the totals of a tally."""
+    """The totals of a tally."""
 
     accepted: int
     finished: int
@@ -247,9 +250,10 @@ class Figures(TypedDict):
 
 
 class _Life:
-    """An accepted message that hasn't ended: 1 where it counts, else 0.
+    """An accepted message that hasn't ended.
 
     Attributes:
+        counted: 1 if the message was accepted in the range, else 0.
         newer: The same for newer content that runs after the current run; None without such content.
     """
 
@@ -261,16 +265,16 @@ class _Life:
 
     @property
     def weight(self) -> int:
-        """Return how many accepted messages depend on it."""
+        """How many counted messages this life stands for."""
         return self.counted + (self.newer or 0)
 
     def start_newer(self) -> None:
-        """The current run is over, and the newer content takes its place."""
+        """End the current run; the newer content takes its place."""
         self.counted, self.newer = self.newer or 0, None
 
 
 class Tally:
-    """Takes events in the stream's order; what is accepted after `until_ms` isn't counted."""
+    """Counts events in the order of the stream. Messages accepted after `until_ms` don't count."""
 
     def __init__(self, until_ms: int | None = None) -> None:
         self._until_ms = until_ms
@@ -299,7 +303,11 @@ class Tally:
         return [mid for mid, life in self._open.items() if life.weight]
 
     def figures(self, gone: list[str]) -> Figures:
-        """Return the figures, given the open messages that the queue no longer holds."""
+        """Return the totals.
+
+        Args:
+            gone: Mids of open messages that the queue no longer has.
+        """
         lost = [*self._lost, *(mid for mid in gone for _ in range(self._open[mid].weight))]
         live = sum(self._open[mid].weight for mid in self._open.keys() - set(gone))
         return Figures(
@@ -309,7 +317,7 @@ class Tally:
 
     def _accept(self, mid: str, action: str, counted: int) -> None:
         if action == "updated":
-            return  # the same life with other content
+            return  # the same life with new content
         self.accepted += counted
         life = self._open.get(mid)
         if action == "requeued" and life is not None:
@@ -317,7 +325,7 @@ class Tally:
             life.newer = counted
             return
         if life is not None:
-            # The server had forgotten the mid when it accepted it again.
+            # The server had forgotten the earlier message when it accepted the mid again.
             self._lost += [mid] * life.weight
         self._open[mid] = _Life(counted)
 

@@ -1,8 +1,8 @@
-"""The audit log: changes by people, from the command line or the dashboard, and rejected attempts at them.
+"""The audit log: changes that people made or tried to make, from the command line or the dashboard.
 
-One stream outside the slots of queues. An operation writes an entry before it begins (`intent`) and one when it is
-over; both have the same `op`. An intent without an end means that the process or the server went away in between.
-Anyone who may write the stream may write anything into it, so readers take every field as text from strangers.
+The log is one stream outside the slots of queues. An operation writes an entry before it begins (`intent`) and another
+entry when it is over; both have the same `op`. If the second entry is missing, the process or the server went away in
+between. Anyone who may write the stream can write anything into it, so readers treat every field as untrusted text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jobq.queue.types import text_of
 from jobq.records import JsonRecord, Moment, words
 
 Phase = Literal["intent", "done", "failed", "refused", "undone"]
-#: The fields of an entry, and how many bytes of each are kept.
+#: The fields of an entry, and the maximum number of bytes of each.
 LENGTHS = {
     "who": 200, "role": 40, "verb": 40, "queue": 1000, "filter": 1000, "count": 16, "op": 64, "phase": 10, "note": 2000,
 }  # fmt: skip
@@ -37,10 +37,11 @@ class Act(NamedTuple):
     """An action of a person.
 
     Attributes:
-        role: In the dashboard, or `cli`.
-        queue: Names separated by commas, `*` for all.
+        role: The person's role in the dashboard, or 'cli'.
+        queue: Names of queues, separated by commas; '*' for all.
         filter: The affected messages or other objects, as `key:value`.
-        number: How many; None: unknown.
+        number: Number of affected objects; None if unknown.
+        op: Id of the operation.
     """
 
     who: str
@@ -57,9 +58,9 @@ class AuditEntry(JsonRecord):
     """One entry of the log.
 
     Attributes:
-        at: By the server's clock.
-        count: How many were changed.
-        damaged: It doesn't have jobq's form.
+        at: Time of the entry, by the server's clock.
+        count: Number of changed objects; None if unknown.
+        damaged: Whether another program wrote the entry.
     """
 
     entry_id: str = field(name="id")
@@ -83,18 +84,18 @@ class KeptAuditEntry(AuditEntry, kw_only=True):
 
 
 class Performed:
-    """An operation in progress. Its `act` at the end becomes the last entry."""
+    """An operation in progress. When it ends, its `act` is written as the last entry."""
 
     def __init__(self, act: Act) -> None:
         self.act = act
 
     def set(self, **facts: Any) -> None:
-        """Change fields of the act."""
+        """Change fields of `act`."""
         self.act = self.act._replace(**facts)
 
 
 def new_op() -> str:
-    """Return an id for an operation."""
+    """Return a new id for an operation."""
     return secrets.token_hex(8)
 
 
@@ -106,7 +107,7 @@ class AuditLog:
         self._key = keys.audit_log(client.namespace)
 
     def append(self, act: Act, phase: Phase) -> str:
-        """Write one entry; its id. Works while the server's memory is full. Fields that are too long are cut."""
+        """Write one entry and return its id, even while the server's memory is full. Long fields are cut."""
         facts = {**act._asdict(), "count": "" if act.number is None else str(act.number)}
         facts |= {"phase": phase, "note": masked_text(act.note)}
         facts["who"] = facts["who"] or "unknown"
@@ -118,11 +119,13 @@ class AuditLog:
     def performing(
         self, act: Act, lost: Callable[[JobqError], object] | None = None, ending: Phase = "done"
     ) -> Iterator[Performed]:
-        """Write an intent, run the block, and write how it ended.
+        """Write an intent, run the block, and write how the operation ended.
+
+        If the block raises UnavailableError, no second entry is written.
 
         Args:
-            lost: Called with the error of an unwritten entry. None raises the error, so that every operation has an
-                entry.
+            lost: Called with the error if an entry can't be written. By default, the error is raised, so that no
+                operation runs without an entry.
             ending: The phase of a successful operation.
         """
         under_way = Performed(act._replace(op=act.op or new_op()))
@@ -130,7 +133,7 @@ class AuditLog:
         try:
             yield under_way
         except UnavailableError:
-            # It may have taken effect, and an entry would wait for the server again.
+            # The operation may have taken effect, and writing an entry would wait for the server again.
             raise
         except BaseException as error:
             under_way.set(note=str(error) or type(error).__name__)
@@ -165,7 +168,7 @@ class AuditLog:
         return [entry_of(entry_id, fields) for entry_id, fields in reply]
 
     def newest(self, most: int) -> Iterator[AuditEntry]:
-        """At most `most` entries, newest first, page by page."""
+        """Yield at most `most` entries, newest first, page by page."""
         before = ""
         while most > 0 and (page := self.page(before, min(PAGE, most))):
             yield from page
@@ -173,12 +176,12 @@ class AuditLog:
             most -= len(page)
 
     def length(self) -> int:
-        """Return how many entries the log has."""
+        """Return the number of entries in the log."""
         return int(self._client.command("XLEN", self._key))
 
 
 def without_ended_intents(entries: Iterator[AuditEntry]) -> Iterator[AuditEntry]:
-    """Leave out the intents whose end is among the entries, which are newest first."""
+    """Yield the entries, which are newest first, without intents of operations whose end is among the entries."""
     ended = set()
     for entry in entries:
         if entry.phase != "intent":
@@ -189,18 +192,18 @@ def without_ended_intents(entries: Iterator[AuditEntry]) -> Iterator[AuditEntry]
 
 
 def without_values(text: str) -> str:
-    """Return the text of a filter without the values that it compares arguments with."""
+    """Return the text of a filter with [hidden] in place of the values that it compares arguments with."""
     return _ASKED_OF_ARGUMENT.sub(r"\1[hidden]", text)
 
 
 def _cut(text: str, most: int) -> bytes:
-    """Text as UTF-8 of at most so many bytes, without half a character."""
+    """Return a text as at most `most` bytes of UTF-8, without half a character at the end."""
     raw = text.encode("utf-8", "backslashreplace")
     return raw if len(raw) <= most else raw[:most].decode("utf-8", "ignore").encode()
 
 
 def entry_of(entry_id: bytes, fields: list[bytes] | None) -> AuditEntry:
-    """Return an entry of the stream; one that hasn't jobq's form is damaged."""
+    """Parse an entry of the stream. An entry that jobq can't have written is marked as damaged."""
     words = [text_of(word) for word in fields or ()]
     found = dict(zip(words[::2], words[1::2]))
     count = found.pop("count", "")

@@ -1,4 +1,4 @@
-"""Messages that an operation withdrew from a queue, kept for a while so that the operation can be undone."""
+"""Bins: they keep the messages that an operation took out of a queue, so that the operation can be undone."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from jobq.queue.remembered import with_result_keys
 from jobq.queue.types import PER_CALL, checked_content, text_of
 
 HOUR_S = 3_600.0
-#: Of a message that may be in any generation.
+#: Stands for any generation of a message.
 ANY = "*"
-#: Maximum bytes in one operation's bin of one queue.
+#: Maximum number of messages and bytes in a bin.
 MAX_MESSAGES, MAX_BYTES = 10_000, 16 * 1024 * 1024
 #: Previous places of messages, or the kinds of changes to them.
 Taken = Literal["waiting", "dead", "revived", "edited"]
@@ -29,9 +29,9 @@ _OPERATION = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class Bin:
-    """The bin of one operation in one queue; reached as `queue.admin.bin(operation)`.
+    """The bin of one operation in one queue; get it from `queue.admin.bin(operation)`.
 
-    Each call renews how long it is kept. The server holds 10,000 messages or 16 MiB for it at most.
+    A bin holds at most 10,000 messages and 16 MiB. Each call that adds messages extends its lifetime.
     """
 
     def __init__(
@@ -52,16 +52,17 @@ class Bin:
         self.key = keys.bin_of(prefix, operation)
         named = partial(_key, prefix, self.key)
         self._scripts = BoundScripts(client, "queue", prefix, named, f"queue {queue!r}")
-        # Not the queue's scripts: each keeps the prefix of its calls, and a bin is used only a few times.
+        # The queue's scripts aren't used, because each caches the prefix of its calls, but few calls use a bin.
         self._caller = Caller()
 
     def take_out(
         self, *waiting: tuple[str, str], caller: Caller | None = None, now: int | None = None
     ) -> list[str]:
-        """Take waiting messages out, each a mid and a generation: '' until an attempt ended, ANY for whichever.
+        """Take waiting messages out of the queue, each given as a mid and a generation.
 
-        Per message 'taken', 'in bin' (taken before), 'nil' (there is none), 'changed' (it runs, is done, or is another)
-        or 'full'.
+        The generation is '' until an attempt has ended; ANY stands for any generation. Return for each message 'taken',
+        'in bin' (it was taken before), 'nil' (there is no such message), 'changed' (it is running, done or another
+        message) or 'full' (the bin is).
         """
         rows = [(checked_mid(mid), generation) for mid, generation in waiting]
         return self._take("waiting", rows, caller, now)
@@ -69,7 +70,7 @@ class Bin:
     def take_out_dead(
         self, *dead_ids: str, caller: Caller | None = None, now: int | None = None
     ) -> list[str]:
-        """Take dead messages out. Per message 'taken', 'in bin', 'nil' or 'full'."""
+        """Take dead messages out of the dead-letter set; return for each 'taken', 'in bin', 'nil' or 'full'."""
         rows = [(mid, rest) for mid, _, rest in (id_.rpartition("#") for id_ in dead_ids)]
         return self._take("dead", rows, caller, now)
 
@@ -79,9 +80,9 @@ class Bin:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> list[str]:
-        """Enqueue dead messages again, each by its dead id, with an earliest start in epoch ms; None: immediately.
+        """Enqueue dead messages again, each given as a dead id and an earliest start in epoch ms; None: immediately.
 
-        Returns the words of `queue.admin.revive`, and 'full'.
+        Return for each message a word of `queue.admin.revive`, or 'full' if the bin is full.
         """
         rows: list[tuple[Argument, ...]] = [(one, "" if at is None else at) for one, at in dead]
         return self._each("revive", rows, {"life_ms": self.life_ms}, caller, now)
@@ -92,10 +93,10 @@ class Bin:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> list[str]:
-        """Replace the content of waiting messages, each a mid, a generation as in `take_out`, and the new content.
+        """Replace the content of waiting messages, each given as a mid, a generation (see `take_out`) and the content.
 
-        A checkpoint of the former content is dropped. Per message 'edited', 'same' (that is its content), 'in bin'
-        (edited before), 'nil', 'changed' or 'full'.
+        A checkpoint of the former content is dropped. Return for each message 'edited', 'same' (it already has this
+        content), 'in bin' (this operation edited it before), 'nil', 'changed' or 'full'; see `take_out`.
         """
         for mid, _, content in messages:
             checked_content(checked_mid(mid), content)
@@ -106,29 +107,29 @@ class Bin:
     def put_back(
         self, taken: Taken, *ids: str, caller: Caller | None = None, now: int | None = None
     ) -> list[str]:
-        """Undo: return messages to their former places, with all their stored data.
+        """Undo the operation: put messages back into their former places, with all their stored data.
 
-        A message whose turn has passed comes first. Returns per message 'restored', 'nil' (not in the bin, or no
-        longer), 'exists' (its mid is live again), 'changed' (a revived or edited message was started, changed or
-        cancelled since) or 'damaged'.
+        A message whose turn has passed becomes the next message. Return for each message 'restored', 'nil' (it isn't in
+        the bin), 'exists' (its mid is in use again), 'changed' (a revived or edited message was started, changed or
+        cancelled since), 'moved' (the queue is sealed) or 'damaged'.
 
         Args:
-            ids: Mids, or for `dead` and `revived` dead ids, in the order in which they were withdrawn.
+            ids: Mids, or dead ids for 'dead' and 'revived', in the order in which the messages were taken out.
         """
         words: list[str] = []
-        # In reverse, because messages whose turn has passed are put before the messages in the line.
+        # In reverse, because each message whose turn has passed is put before all others.
         for first in reversed(range(0, len(ids), PER_CALL)):
             rows = [(id_,) for id_ in ids[first : first + PER_CALL]]
             words = self._each("put_back", rows, {"place": taken}, caller, now) + words
         return words
 
     def holds(self, taken: Taken, *ids: str) -> list[bool]:
-        """Whether it has each of these: mids, or for `dead` and `revived` dead ids."""
+        """Return for each message whether it is in the bin. Pass mids, or dead ids for 'dead' and 'revived'."""
         reply = self.client.command("HMGET", self.key, *(f"{taken[0]}{id_}" for id_ in ids))
         return [one is not None for one in reply]
 
     def left_s(self) -> float | None:
-        """Return how long what is in it can still be put back; None for an empty bin."""
+        """Return for how many seconds the messages can still be put back; None if the bin is empty."""
         left_ms: int = self.client.command("PTTL", self.key)
         return left_ms / 1000 if left_ms >= 0 else None
 

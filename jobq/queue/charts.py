@@ -1,8 +1,9 @@
-"""Chart data of the last day: for each queue a ring of 1,440 minutes in one string, which workers write.
+"""Chart data of the last day. For each queue, workers write a ring of 1,440 minutes in one string.
 
-A minute is 32 bytes: its number since the epoch, figures of the queue, and its hand-outs so far. If a queue's figures
-stay the same, nothing is written, so a missing minute has the previous figures if the ring of the sum has that minute.
-Anyone who may write the keys may write anything into them: impossible minutes are left out.
+A minute takes 32 bytes: its number since the epoch, the queue's figures, and the number of messages handed out so far.
+While a queue's figures stay the same, nothing is written. So if a queue's ring lacks a minute but the ring of the sum
+has it, the previous figures apply. Anyone who may write the keys can write anything into them, so impossible minutes
+are left out.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from jobq.queue import keys
 
 MINUTES, MINUTE_MS = 1_440, 60_000
 _MINUTE = struct.Struct("<6IQ")
-#: Rings of queues: 46,080 bytes each, 32 MB in all. The other queues are kept as one sum.
+#: Maximum number of rings of queues: 46,080 bytes each, 32 MB in all. The other queues share one sum.
 MAX_RINGS = 700
 MAX_NUMBER = 2**32 - 1
-#: A ring outlives its last minute.
+#: Lifetime of a ring after its last write: a day and an hour.
 KEPT_MS = (MINUTES + 60) * MINUTE_MS
 
 
@@ -28,7 +29,8 @@ class ChartMinute(NamedTuple):
 
     Attributes:
         minute: Minutes since the epoch.
-        oldest_s: How long the next message has waited.
+        oldest_s: How long the next message has waited, in seconds.
+        fence: Number of messages ever handed out.
     """
 
     minute: int
@@ -41,18 +43,18 @@ class ChartMinute(NamedTuple):
 
     @property
     def packed(self) -> bytes:
-        """Encode the minute."""
+        """The minute as bytes of the ring."""
         numbers = [min(MAX_NUMBER, max(0, one)) for one in self[:-1]]
         return _MINUTE.pack(*numbers, max(0, self.fence) & (2**64 - 1))
 
     @property
     def offset(self) -> int:
-        """Return the minute's index in the ring."""
+        """The minute's position in the ring, in bytes."""
         return self.minute % MINUTES * _MINUTE.size
 
 
 def minutes_in(ring: bytes | None, now_minute: int) -> list[ChartMinute]:
-    """Return the minutes of a ring that are of the last day, the oldest first."""
+    """Return the minutes of the last day in a ring, oldest first."""
     whole = (ring or b"")[: MINUTES * _MINUTE.size]
     whole = whole[: len(whole) // _MINUTE.size * _MINUTE.size]
     found = [
@@ -64,7 +66,11 @@ def minutes_in(ring: bytes | None, now_minute: int) -> list[ChartMinute]:
 
 
 def kept_minutes(client: Client, queue: str, now_minute: int) -> list[ChartMinute]:
-    """Return the recorded minutes of a queue, or of all for '', oldest first; unchanged minutes are filled in."""
+    """Return the recorded minutes of a queue, oldest first, with unchanged minutes filled in.
+
+    Args:
+        queue: Name of the queue; '' means the sum of all queues.
+    """
     namespace = client.namespace
     total = minutes_in(client.command("GET", keys.chart(namespace, "")), now_minute)
     if not queue:

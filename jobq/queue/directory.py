@@ -1,4 +1,4 @@
-"""The list of queues: a key outside their slots, written in calls of its own."""
+"""The list of queues. Its key is outside the slots of queues, so separate calls write it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from jobq.queue import keys, presence
 #: Keys of topics and of other protocols have other names.
 _OF_A_QUEUE = re.compile(rb":\{([^{}]+)\}:(?:messages|dead|meta|events)$")
 NAMES_PER_CALL = 500
-#: How often a process lists a queue that it enqueues to: the list may have lost the name.
+#: A process adds each queue that it enqueues to this often, because the list may have lost the name.
 LIST_EVERY_S = 60.0
-#: Queues that a page or a command looks at. A longer list is cut down to names in use.
+#: Maximum number of queues for a page or a command. A longer list is cut; queues in use come first.
 MAX_QUEUES = 10_000
-#: Keys of a queue, one of which exists once the queue was used.
+#: Keys of a queue. Once the queue was used, at least one of them exists.
 _TRACES = ("messages", "meta", "schedules")
-#: Queues whose keys are looked for in one round trip.
+#: Number of queues whose keys are checked in one round trip.
 _PER_LOOK = 5_000
-#: How long to keep which names of a list that is too long are in use.
+#: How long a process keeps the names in use, if the list of queues is too long.
 USED_S = 30.0
 
 
@@ -38,7 +38,7 @@ class ListedQueues(NamedTuple):
 
     Attributes:
         names: Names of queues, sorted.
-        strange: Entries that can't be names, sorted.
+        strange: Entries in the list that can't be names, sorted.
         left_out: Number of omitted names.
     """
 
@@ -48,7 +48,7 @@ class ListedQueues(NamedTuple):
 
 
 def register_queues(client: Client, names: Sequence[str]) -> None:
-    """List these queues, in case the list has lost them."""
+    """Add these names to the list of queues, in case it has lost them."""
     for first in range(0, len(names), NAMES_PER_CALL):
         client.command(
             "SADD", keys.queue_names(client.namespace), *names[first : first + NAMES_PER_CALL]
@@ -56,7 +56,7 @@ def register_queues(client: Client, names: Sequence[str]) -> None:
 
 
 def register_queue(client: Client, name: str) -> float:
-    """List `name` among the queues, now and then; return the deadline (time.monotonic) of the next listing."""
+    """Add `name` to the list of queues, at most once a minute; return when to call this again (time.monotonic)."""
     known = (os.getpid(), client.url, client.namespace, name)
     now = time.monotonic()
     if now >= runtime.listed.get(known, 0.0):
@@ -71,10 +71,11 @@ def queue_names(client: Client) -> list[str]:
 
 
 def listed_queues(client: Client) -> ListedQueues:
-    """At most MAX_QUEUES queues to look at.
+    """Return at most MAX_QUEUES queues for a page or a command.
 
-    Every producer may write any name into the list. A longer list is cut down to queues that workers serve or that
-    have keys, then to its first names. On a Cluster, where each look is a round trip, keys aren't looked for.
+    Every producer can write any name into the list. If it is too long, queues that workers serve are kept first, then
+    queues that have keys, in alphabetical order. On a Cluster, keys aren't checked, because each check would be a round
+    trip.
     """
     names, strange = list[str](), list[bytes]()
     for name in _listed(client):
@@ -97,11 +98,14 @@ def _used(client: Client, names: Sequence[str]) -> list[str]:
 
 
 def _used_first(client: Client, names: Sequence[str]) -> list[str]:
-    """Names that workers serve, then others in use. A queue whose keys can't be looked for counts as one in use."""
+    """Return the names of queues that workers serve, then of other queues in use.
+
+    A queue whose keys can't be checked counts as in use.
+    """
     try:
         workers = presence.workers(client)
     except JobqError:
-        workers = []  # the list of workers only puts names first
+        workers = []  # workers only affect the order of the names
     served = {name for worker in workers for name in worker.queues}
     found = [name for name in names if name in served]
     others = [name for name in names if name not in served]
@@ -117,14 +121,14 @@ def _used_first(client: Client, names: Sequence[str]) -> list[str]:
 
 
 def strange_queue_names(client: Client) -> list[bytes]:
-    """Entries in the list of queues that can't be names, sorted."""
+    """Return the entries in the list of queues that can't be names, sorted."""
     return sorted(name for name in _listed(client) if not _is_name(name))
 
 
 def queue_names_by_keys(client: Client) -> list[str]:
-    """Return the names of queues found in the keys of all nodes that answer, sorted: for when the list is out of reach.
+    """Return the sorted names of all queues that have keys on a node that answers.
 
-    Scans all keys, a bounded number at a time.
+    This helps if the list can't be read. It scans all keys, a bounded number at a time.
     """
     pattern = keys.key(f"{client.namespace}:{{*}}:", "*")
     found: set[bytes] = set()
@@ -152,5 +156,5 @@ def _is_name(name: bytes) -> bool:
 
 
 def forget_queue(client: Client, name: str | bytes) -> None:
-    """Take `name` off the list; its keys stay."""
+    """Remove `name` from the list of queues; the queue's keys stay."""
     client.command("SREM", keys.queue_names(client.namespace), name)

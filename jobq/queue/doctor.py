@@ -1,8 +1,8 @@
-"""What is wrong, or will be, with the servers of a deployment.
+"""Find problems, present and future, of the servers of a deployment.
 
-`findings` asks every node (read-only, about a hundred round trips each, most of them PINGs) for its Facts. Pure
-functions turn Facts into Findings, one per subject: `fail` means that jobq loses messages or can't work there, `warn`
-that a person should know.
+`findings` queries every node for its Facts. This only reads, in about a hundred round trips per node, most of them
+PINGs. Pure functions turn Facts into Findings about one subject each. The level `fail` means that jobq loses
+messages or can't work there, `warn` that the problem needs a person's attention.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ SETTINGS = (
     "appendfsync", "save", "maxmemory-policy", "min-replicas-to-write", "cluster-require-full-coverage",
     "hash-max-listpack-entries",
 )  # fmt: skip
-#: Marks of Redis 7.0: functions, and scripts that declare flags.
+#: Commands that exist since Redis 7.0, the oldest supported version.
 FLOOR = ("fcall", "evalsha_ro")
 BLOCKING = ("blpop", "blmove")
-#: A queue that needn't exist: rights are checked for keys of its form.
+#: Name of a queue that needn't exist: rights are checked on its keys.
 PROBE = "doctor"
-#: Names tried until one is in a slot of the node.
+#: Maximum number of names to try until the key of one is in a slot of the node.
 PROBES = 10_000
 Level = Literal["ok", "warn", "fail"]
 GIB = 1024**3
-#: Fields of a hash that the server searches from its beginning, as an embedded server is started.
+#: hash-max-listpack-entries of embedded servers: larger hashes aren't searched from their beginning.
 LISTPACK = 8
-#: By release line, the first with the fixes of CVE-2025-49844, -46817, -46818 and -46819.
+#: Release line -> its first patch release without CVE-2025-49844, -46817, -46818 and -46819.
 FIXED: dict[str, dict[tuple[int, int], int]] = {
     "Redis": {(7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
     "Valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
@@ -49,9 +49,11 @@ FIXED: dict[str, dict[tuple[int, int], int]] = {
 
 
 class Finding(NamedTuple):
-    """The result of one check; `node` names the nodes when it isn't true of all.
+    """The result of one check.
 
-    `remedy` is advice where the level is ok, and '' when nothing is left to do.
+    Attributes:
+        remedy: How to solve the problem, or advice if the level is 'ok'; '' if there is nothing to do.
+        node: Names of the nodes with this result; '' if all nodes have it.
     """
 
     check: str
@@ -66,11 +68,12 @@ class Facts:
     """The replies of one server.
 
     Attributes:
-        refused: key -> rejected commands. A rejected part is absent, and its error is in `unknown`.
-        node: Its node, if there are several.
-        away: Why it didn't answer.
         durability: The durability of the client's enqueues.
-        is_replica: It was queried as a replica that a failover would promote.
+        node: Name of the server's node, if the deployment has several.
+        away: Why the server didn't answer; '' if it did.
+        is_replica: Whether the server is a replica that a failover may promote.
+        refused: Key -> commands that the user may not send.
+        unknown: Part of the facts -> error that replaced it.
     """
 
     durability: str = "memory"
@@ -90,28 +93,28 @@ class Facts:
     unknown: dict[str, str] = field(default_factory=dict)
 
     def number(self, name: str) -> int:
-        """Return a number of INFO, 0 when it isn't there."""
+        """Return a number from INFO; 0 if INFO doesn't show it."""
         return int(self.info.get(name) or 0)
 
 
 class Answerer(Protocol):
-    """What is asked: the client of a deployment, or one node of it."""
+    """A deployment's client, or one of its nodes, which answers queries."""
 
     url: str
     namespace: str
     durability: str
 
     def command(self, *args: Argument) -> Any:
-        """One plain command; the raw reply. Raises UnavailableError or ScriptError."""
+        """Send a plain command and return the raw reply. Raises UnavailableError or ScriptError."""
         ...
 
     def run(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Any:
-        """Call a script; the same."""
+        """Call a script and return the raw reply. Raises UnavailableError or ScriptError."""
         ...
 
 
 class Node:
-    """Queries one node, and doesn't look elsewhere for keys that it doesn't serve."""
+    """Queries one node, and never another node for keys that this node doesn't serve."""
 
     def __init__(self, client: Client, place: Hashable, *, is_replica: bool = False) -> None:
         self.url, self.namespace, self.is_replica = client.url, client.namespace, is_replica
@@ -123,11 +126,11 @@ class Node:
             self.name += " (replica)"
 
     def command(self, *args: Argument) -> Any:
-        """Return the client's settings."""
+        """Send a plain command to the node and return the raw reply."""
         return self._exchange(args)
 
     def run(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Any:
-        """Return the client's connection options."""
+        """Call a script on the node and return the raw reply."""
         words = self._client.words(script, keys, args)
         try:
             self._connection.connect()
@@ -135,7 +138,7 @@ class Node:
         except NoScriptError:
             self.command("SCRIPT", "LOAD", script.source)
         except (*PASSING, ResponseError):
-            pass  # repeating it is harmless, and raises an error of jobq
+            pass  # repeating the call is harmless, and raises an error of jobq
         return self._exchange(words, script)
 
     def _exchange(self, words: Command, script: Script | None = None) -> Any:
@@ -146,7 +149,7 @@ class Node:
             raise refusal(error, words, script) or UnavailableError(str(error)) from error
 
     def serves(self, key: str) -> bool:
-        """Whether the key is in one of its slots."""
+        """Return whether the key is in one of the node's slots."""
         return self._client.topology.locate(key) == self.place
 
     def close(self) -> None:
@@ -159,7 +162,7 @@ def findings(client: Client) -> list[Finding]:
 
     Replicas that a Sentinel or a Cluster may promote are checked for settings that matter after a failover.
     """
-    client.command("PING")  # raises when no server answers, or the password is wrong
+    client.command("PING")  # raises if no server answers, or if the password is wrong
     if client.is_cluster:
         primaries = [_facts_of(Node(client, place)) for place in client.topology.nodes()]
     elif isinstance(client.topology, Sentinel):
@@ -174,7 +177,7 @@ def findings(client: Client) -> list[Finding]:
 
 
 def _facts_of(node: Node) -> Facts:
-    """Return the facts of one node, or that it doesn't answer."""
+    """Return the facts of one node. If it doesn't answer, they only show why."""
     try:
         return facts(node, node.name, is_replica=node.is_replica)
     except UnavailableError as error:
@@ -186,7 +189,7 @@ def _facts_of(node: Node) -> Facts:
 
 
 def _replicas(found: Facts) -> Iterator[tuple[str, int]]:
-    """The addresses of the replicas that a primary reports."""
+    """Yield the addresses of the replicas that a primary reports."""
     for name, line in found.info.items():
         if re.fullmatch(r"slave\d+", name):
             parts = dict(part.split("=", 1) for part in line.split(",") if "=" in part)
@@ -195,7 +198,7 @@ def _replicas(found: Facts) -> Iterator[tuple[str, int]]:
 
 
 def facts(client: Answerer, node: str = "", *, is_replica: bool = False) -> Facts:
-    """Return the facts of a server. A part that it refuses to show is noted as unknown."""
+    """Return the facts of a server. Parts that it refuses to show are recorded as unknown."""
     found = Facts(
         durability=client.durability,
         node=node,
@@ -238,7 +241,10 @@ def _missing(client: Answerer) -> list[str]:
 
 
 def _refused(client: Answerer) -> dict[str, list[str]]:
-    """The refused commands by key, since rights may end at a pattern: a queue's key, and the two outside every slot."""
+    """Return the commands that the user may not send, by key.
+
+    Rights can depend on the key, so a queue's key and two keys outside the slots of queues are checked.
+    """
     space = client.namespace
     serves = client.serves if isinstance(client, Node) else lambda key: True
     probes = (
@@ -269,7 +275,7 @@ def _timed(client: Answerer, *command: str) -> tuple[float, Any]:
 
 
 def _skew(client: Answerer) -> float:
-    """Return the server's clock minus this host's in ms, measured in the middle of the fastest round trip."""
+    """Return by how many ms the server's clock is ahead of this host's. The fastest of five round trips counts."""
     best: tuple[float, float] | None = None
     for _ in range(5):
         took_ms, (seconds, micros) = _timed(client, "TIME")
@@ -283,7 +289,7 @@ def _text(value: Any) -> str:
 
 
 def diagnose(facts: Facts) -> list[Finding]:
-    """All findings about one server, the important ones first."""
+    """Return all findings about one server, important findings first."""
     if facts.away:
         remedy = "start it, or fail over to a replica; the queues of its slots are blocked"
         if facts.is_replica:
@@ -295,7 +301,7 @@ def diagnose(facts: Facts) -> list[Finding]:
 
 
 def diagnose_all(nodes: Sequence[Facts]) -> list[Finding]:
-    """Return findings about several nodes by check. A finding that holds for all nodes comes once, without names."""
+    """Return findings about several nodes, by check. A finding that all checked nodes share comes without names."""
     found: dict[Finding, list[str]] = {}
     for facts in nodes:
         for finding in diagnose(facts):
@@ -312,7 +318,7 @@ def diagnose_all(nodes: Sequence[Facts]) -> list[Finding]:
 
 
 def version(facts: Facts) -> Iterator[Finding]:
-    """Redis 7.0, Valkey 7.2 or newer, by the commands it has, since forks number versions differently."""
+    """Check that the server is Redis 7.0, Valkey 7.2 or newer, by its commands: forks number versions differently."""
     kind = "Valkey" if "valkey_version" in facts.info else "Redis"
     number = (
         facts.info.get("valkey_version") or facts.info.get("redis_version") or "of unknown version"
@@ -333,7 +339,7 @@ def version(facts: Facts) -> Iterator[Finding]:
 
 
 def patched(facts: Facts) -> Iterator[Finding]:
-    """A user that may run Lua can exploit faults of its engine: above all CVE-2025-49844."""
+    """Check that known faults of the Lua engine are fixed: users that may run Lua can exploit them."""
     kind = "Valkey" if "valkey_version" in facts.info else "Redis"
     number = facts.info.get("valkey_version") or facts.info.get("redis_version") or ""
     parts = [int(part) for part in re.findall(r"\d+", number)[:3]]
@@ -355,7 +361,7 @@ def patched(facts: Facts) -> Iterator[Finding]:
 
 
 def eviction(facts: Facts) -> Iterator[Finding]:
-    """Any policy but noeviction deletes keys of jobq once there is a memory limit."""
+    """Check the eviction policy. Any policy except noeviction deletes keys of jobq once there is a memory limit."""
     policy = facts.info.get("maxmemory_policy") or facts.settings.get("maxmemory-policy")
     if not policy:
         yield Finding("eviction", "warn", "unknown: " + _why(facts, "info"), ASK_ADMIN)
@@ -376,7 +382,7 @@ def eviction(facts: Facts) -> Iterator[Finding]:
 
 
 def memory(facts: Facts) -> Iterator[Finding]:
-    """Return how much room is left before enqueues are refused, or before the kernel kills the server."""
+    """Check how much memory is left before the server rejects enqueues, or before the kernel kills the server."""
     used, limit = facts.number("used_memory"), facts.number("maxmemory")
     room = limit or facts.number("total_system_memory")
     if not used or not room:
@@ -430,7 +436,7 @@ def _append_only(fsync: str | None) -> Finding:
 
 
 def replicas(facts: Facts) -> Iterator[Finding]:
-    """Check the replicas."""
+    """Check that the server is a primary, and that its replicas are online and enough for the durability."""
     if facts.info.get("role") == "slave":
         yield Finding(
             "replicas",
@@ -460,7 +466,7 @@ def replicas(facts: Facts) -> Iterator[Finding]:
 
 
 def _confirming(facts: Facts, online: int) -> Iterator[Finding]:
-    """Check that enqueues with durability replicas=n are confirmed even while one replica is away."""
+    """Check that enqueues with the durability replicas=n are confirmed even while one replica is away."""
     word, needed = parse_durability(facts.durability)
     if word != "replicas" or "role" not in facts.info or online > needed:
         return
@@ -479,7 +485,7 @@ def _lag(line: str) -> int:
 
 
 def clock(facts: Facts) -> Iterator[Finding]:
-    """Scripts use the server's clock; at= and waiting times use the producer's."""
+    """Compare the clocks. Scripts use the server's clock; at= and waiting times use the producer's clock."""
     value = f"this host is {abs(facts.skew_ms):,.0f} ms {'behind' if facts.skew_ms > 0 else 'ahead of'} the server"
     if abs(facts.skew_ms) < 1000:
         yield Finding("clock", "ok", value)
@@ -490,7 +496,7 @@ def clock(facts: Facts) -> Iterator[Finding]:
 
 
 def coverage(facts: Facts) -> Iterator[Finding]:
-    """Whether the other nodes of a Cluster keep working when a shard is gone."""
+    """Check that the other nodes of a Cluster keep working if a shard is gone."""
     setting = facts.settings.get("cluster-require-full-coverage")
     if facts.info.get("cluster_enabled") != "1" or setting is None:
         return
@@ -504,7 +510,7 @@ def coverage(facts: Facts) -> Iterator[Finding]:
 
 
 def latency(facts: Facts) -> Iterator[Finding]:
-    """The time of a round trip, which every enqueue takes."""
+    """Check the time of a round trip, which every enqueue takes."""
     if not facts.pings_ms:
         return
     middle, worst = median(facts.pings_ms), max(facts.pings_ms)
@@ -514,7 +520,7 @@ def latency(facts: Facts) -> Iterator[Finding]:
 
 
 def hashes(facts: Facts) -> Iterator[Finding]:
-    """Up to how many fields the server searches a hash from its beginning."""
+    """Check up to how many fields the server searches a hash from its beginning, which costs CPU time."""
     setting = facts.settings.get("hash-max-listpack-entries", "")
     if not setting.isdecimal():
         return
@@ -527,7 +533,7 @@ def hashes(facts: Facts) -> Iterator[Finding]:
 
 
 def rights(facts: Facts) -> Iterator[Finding]:
-    """A script runs with the rights of its caller."""
+    """Check that the user may send every command that jobq uses. A script runs with the rights of its caller."""
     user = f"user {facts.user}" if facts.user else "this user"
     grant = f"ACL SETUSER {facts.user or '…'} ~{facts.namespace}:* "
     lacks = {key: names for key, names in facts.refused.items() if names}
@@ -545,7 +551,7 @@ def rights(facts: Facts) -> Iterator[Finding]:
 
 
 def exposure(facts: Facts) -> Iterator[Finding]:
-    """A user that can write to the server can make workers run any registered job with any arguments."""
+    """Check for TLS and a password. Anyone who can write to the server can make workers run any job."""
     scheme, _, rest = facts.url.partition("://")
     credentials, _, place = rest.partition("/")[0].rpartition("@")
     hosts = [re.sub(r":\d*$", "", part).strip("[]") for part in place.split(",")]
@@ -566,7 +572,7 @@ def exposure(facts: Facts) -> Iterator[Finding]:
 
 
 def connections(facts: Facts) -> Iterator[Finding]:
-    """Each child of a worker has a connection while it is idle, and another connection for some jobs."""
+    """Check the number of connections. Each idle child of a worker has one connection; some jobs need another."""
     now, most = facts.number("connected_clients"), facts.number("maxclients")
     if now and most:
         full = now > 0.8 * most
@@ -587,5 +593,5 @@ CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     version, patched, eviction, memory, persistence, replicas, coverage, connections, clock, latency, hashes, rights,
     exposure,
 )  # fmt: skip
-#: A replica doesn't run scripts; it reports its role.
+#: Checks that don't apply to replicas, because replicas don't run scripts, and the role of a replica is correct.
 OF_PRIMARIES = (replicas, rights, exposure)

@@ -1,11 +1,12 @@
-"""Make an enqueue, or many calls together, durable before it returns: on a disk or on replicas.
+"""Make one enqueue, or many calls together, durable on a disk or on replicas before returning.
 
-`memory`: the script's reply confirms that the server has it. `disk`: the server answers only after fsync (appendfsync
-always), or WAITAOF reports the fsync. Under everysec, WAITAOF of Valkey 8.1 answers too early (Redis fixed that in
-7.4.3), so a probe decides whether it can be believed. `replicas=n`: WAIT.
+- `memory`: The script's reply confirms that the server has the data.
+- `disk`: With appendfsync always, the server answers only after fsync. With everysec, WAITAOF reports the fsync. The
+  WAITAOF of Valkey 8.1 answers too early (Redis fixed that in 7.4.3), so a probe decides whether to trust it.
+- `replicas=n`: WAIT reports the replicas.
 
-WAIT and WAITAOF refer to the last write of their connection. So they follow the script on its connection, after an
-additional write, because a script that only replays its reply doesn't write.
+WAIT and WAITAOF refer to the last write of their connection. So they follow the script on its connection. Before them
+comes an additional write, because a script that only replays its reply doesn't write.
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ from jobq.client.scripts import Command, wire
 from jobq.config import parse_durability
 from jobq.errors import ConfigError, NotDurableError
 
-#: Lifetime of the write that WAIT refers to.
+#: Lifetime of the additional write that WAIT refers to.
 MARK_MS = 1_000
-#: Mark of a call that represents earlier calls, until they are confirmed. Slower calls are repeated.
+#: Lifetime of the mark that stands for earlier calls until they are confirmed. Calls that take longer are repeated.
 SHARED_MARK_MS = 60_000
-#: Under everysec, two fsyncs are a second apart. A server that confirms sooner did not wait for one.
+#: With everysec, two fsyncs are a second apart. A server that confirms sooner didn't wait for an fsync.
 HONEST_S = 0.5
 PROBES = 3
 PROBE_MS = 3_000
 
 
 class UnconfirmableError(ConfigError):
-    """The server can't confirm the level with these settings and rights; neither a message nor a flow is the cause."""
+    """The server can't confirm the level, given its settings and the user's rights; no message or flow causes this."""
 
 
 class Confirmation:
-    """The confirmation of one enqueue: `exchange` calls the script and confirms it on the same connection."""
+    """The confirmation of one enqueue. `exchange` calls the script and waits for durability on the same connection."""
 
     def __init__(self, level: str, client: Client, call_key: str) -> None:
         self._level = level
@@ -62,7 +63,7 @@ class Confirmation:
         self._missing = ""
 
     def exchange(self, connection: Connection, command: Command, asking: bool = False) -> Any:
-        """One exchange for Client.perform."""
+        """Make one exchange of Client.perform, and wait for durability."""
         if self._word == "memory":
             return exchange(connection, command, asking)
         waits = self._word == "replicas" or not _answers_after_fsync(connection, self._namespace)
@@ -73,11 +74,11 @@ class Confirmation:
 
     @property
     def missing(self) -> str:
-        """Return why the last exchange was not confirmed; '' when it was."""
+        """Why the last exchange wasn't confirmed; '' if it was."""
         return self._missing
 
     def check(self, mids: Sequence[str]) -> None:
-        """Raise NotDurableError when the last exchange was not confirmed."""
+        """Raise NotDurableError if the last exchange wasn't confirmed."""
         if self._missing:
             self._client.look_again()
             named = mids[0] if len(mids) == 1 else f"{mids[0]} and {len(mids) - 1} more"
@@ -93,21 +94,25 @@ class Confirmation:
 
 
 class SharedConfirmation:
-    """One confirmation of many calls, perhaps on several nodes.
+    """One confirmation of many calls, perhaps on several nodes. Threads must not share it.
 
-    Each call is made with the exchange that `by` returns, and `missing` waits once per node.
-    Each call writes a mark after its write. A node that has the last mark has all earlier writes on it; a promoted or
-    restarted node may lack it. Not shared between threads.
+    Make each call with the exchange that `by` returns. Then `missing` waits once per node. Each call writes a mark
+    after its own write. A node that has the last mark also has all earlier writes; a promoted or restarted node may
+    lack it.
     """
 
     def __init__(self, client: Client, level: str | None = None) -> None:
         self._client, self._level = client, level or client.durability
         self._word, _ = parse_durability(self._level)
-        #: Node -> the key and the value of the mark that was written there last.
+        #: Node -> key and value of the last mark that was written there.
         self._marks: dict[tuple[Any, ...], tuple[str, str]] = {}
 
     def by(self, mark: str) -> Exchange | None:
-        """Return the exchange for calls on keys in the slot of `mark`, a separate key; None for the usual exchange."""
+        """Return the exchange for calls on keys in the slot of `mark`; None if the usual exchange suffices.
+
+        Args:
+            mark: A key that only this confirmation uses.
+        """
         if self._word == "memory":
             return None
 
@@ -121,19 +126,19 @@ class SharedConfirmation:
         return marked
 
     def missing(self) -> str:
-        """Wait until writes since the last call are durable; return why they aren't, '' if they are.
+        """Wait until all writes since the last wait are durable; return why they aren't, '' if they are.
 
-        Raises ConfigError if the server can't confirm the level, UnavailableError if it doesn't answer.
+        Raises ConfigError if the server can't confirm the durability, UnavailableError if it doesn't answer.
         """
         marks, self._marks = self._marks, {}
         found = [self._missing_at(mark, value) for mark, value in marks.values()]
         return "; ".join(filter(None, found))
 
     def check(self, what: str) -> None:
-        """Raise NotDurableError unless all writes since the last check are durable.
+        """Raise NotDurableError unless all writes since the last wait are durable.
 
         Args:
-            what: The beginning of the error's message.
+            what: Beginning of the error's message.
         """
         if missing := self.missing():
             self._client.look_again()
@@ -142,7 +147,7 @@ class SharedConfirmation:
             )
 
     def missing_at(self, key: str) -> str:
-        """Wait for other calls' writes on the node of `key`; return why they aren't durable, '' if they are."""
+        """Wait for writes of other calls on the node of `key`; return why they aren't durable, '' if they are."""
         if self._word == "memory":
             return ""
         self._client.command("SET", key, "", "PX", SHARED_MARK_MS)
@@ -153,7 +158,7 @@ class SharedConfirmation:
 
         def waited(connection: Connection, _: Command, asking: bool = False) -> Any:
             nonlocal why
-            # The mark is changed, if it is there, for WAIT to refer to a write of this connection.
+            # If the mark exists, PEXPIRE changes it, so that WAIT has a write of this connection to refer to.
             commands = _each(asking, ("GET", mark), ("PEXPIRE", mark, MARK_MS))
             if self._word == "disk" and _answers_after_fsync(connection, self._client.namespace):
                 replies = _exchange_all(connection, commands)
@@ -169,21 +174,21 @@ class SharedConfirmation:
 
 
 def _each(asking: bool, *commands: Command) -> list[Command]:
-    """Return the commands, each preceded by ASKING if `asking`, for a Cluster's node that will soon serve the key."""
+    """Return the commands, each after ASKING if `asking`: the Cluster node is only about to serve the key."""
     return [
         part for command in commands for part in ([("ASKING",), command] if asking else [command])
     ]
 
 
 def _node(connection: Connection) -> tuple[Any, ...]:
-    """Return where a connection leads."""
+    """Return the address of a connection's server."""
     return tuple(getattr(connection, name, "") for name in ("host", "port", "path"))
 
 
 def _waited(
     connection: Connection, level: str, within_s: float, written: Sequence[Command]
 ) -> tuple[list[Any], str]:
-    """Return the replies to the written commands, and why they aren't durable; '' if they are."""
+    """Send the commands, wait for durability, and return the replies and why they aren't durable; '' if they are."""
     word, replicas = parse_durability(level)
     within_s = min(within_s, 0.8 * (longest_s(connection) or math.inf))
     within_ms = max(1, round(within_s * 1000))
@@ -192,7 +197,7 @@ def _waited(
         *replies, reply = _exchange_all(connection, [*written, (verb, *needed, within_ms)])
     except redis_errors.ResponseError as error:
         if isinstance(error, PASSING):
-            # The script took effect. Its error would say that it didn't, so this is a lost connection.
+            # The script took effect, but this error would mean that it didn't. So report a lost connection instead.
             connection.disconnect()
             raise redis_errors.ConnectionError(f"the server refused {verb}: {error}") from error
         return [], f"the server refused {verb}: {error}"
@@ -207,7 +212,7 @@ def _waited(
 
 
 def _exchange_all(connection: Connection, commands: Sequence[Command]) -> list[Any]:
-    """Send several commands in one round trip; raise the first error once all replies are read."""
+    """Send several commands in one round trip, and return the replies. Once all are read, raise the first error."""
     replies: list[Any] = []
     try:
         ensure_open(connection)
@@ -229,7 +234,10 @@ def _exchange_all(connection: Connection, commands: Sequence[Command]) -> list[A
 
 
 def _answers_after_fsync(connection: Connection, namespace: str) -> bool:
-    """Whether a reply means fsync; False when WAITAOF reports it. Raises ConfigError when neither is certain."""
+    """Return whether the server replies only after fsync; False means that WAITAOF reports the fsync.
+
+    Raises ConfigError if neither is certain.
+    """
     known = runtime.after_fsync.get(connection)
     if known is None:
         try:
@@ -287,7 +295,7 @@ def _is_waitaof_honest(connection: Connection, namespace: str) -> bool:
 
 
 def _probed(connection: Connection, namespace: str) -> bool:
-    """Whether each confirmation but the first waited for another fsync."""
+    """Return whether each WAITAOF except the first waited for another fsync."""
     probe = f"{checked_name('namespace', namespace)}:probe:{secrets.token_urlsafe(12)}"
     within_ms = min(PROBE_MS, round(800 * (longest_s(connection) or math.inf)))
     for number in range(PROBES):

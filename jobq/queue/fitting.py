@@ -1,4 +1,4 @@
-"""Enqueue as many messages as fit. A full line of a key rejects the whole call, so retry with fewer messages."""
+"""Enqueue as many messages as fit. If the line of a key is full, the whole call fails; retry it with fewer messages."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ T = TypeVar("T")
 def send_fitting(
     items: Sequence[T], send: Callable[[Sequence[T]], object]
 ) -> tuple[int, KeyFullError | None]:
-    """Send as many of the first items as fit, in order; return their number, and the error for the next item.
+    """Send items in order until one doesn't fit; return the number of sent items, and the error for the next item.
 
-    A rejected call is repeated with half of its items.
+    The error is None if all items were sent. A rejected call is repeated with half of its items.
     """
     sent, size = 0, len(items)
     while sent < len(items):

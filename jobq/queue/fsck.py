@@ -1,7 +1,7 @@
-"""Check the invariants of a queue while it is in use, a bounded part at a time; repair violations.
+"""Check the invariants of a queue while it is in use, a bounded part per call, and repair violations.
 
-Messages move between calls. So a mid that seems to be in two places, or in none, is checked again before it is
-reported. A check holds the mids of the whole queue in memory.
+Messages move between two calls. So if a mid seems to be in two places or in none, it is checked again before it is
+reported. A check keeps all mids of the queue in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jobq.client.numbered_calls import BoundScripts
 from jobq.queue import keys
 from jobq.queue.types import Violation, text_of
 
-#: Mids of one call, which takes the server well under a millisecond.
+#: Mids to check per call, so that a call takes the server well under a millisecond.
 LIMIT = 200
 PLACES = ("ready", "circle", "due", "lines")
 SIDES = (
@@ -27,11 +27,11 @@ PARTS = (
     "totals", *PLACES, "done", *SIDES, "left_ready", "left_circle", "messages", "keys", "running", "dead",
     "dead_messages", "last_dead", "quarantine",
 )  # fmt: skip
-#: Suspects that are checked one by one; each check reads whole lists.
+#: Maximum number of suspects to check one by one: each check reads whole lists.
 MAX_SUSPECTS = 1_000
-#: This many are checked one by one without a walk through the queue.
+#: Up to this many suspects are checked one by one, without a walk through the queue first.
 FEW = 10
-#: Mids of one repair: each takes the server a walk through ready and the circle.
+#: Mids per call of repair: for each mid, the server walks through ready and the circle.
 PER_REPAIR = 10
 
 WRONG_TYPE = "key of another type"
@@ -51,7 +51,7 @@ _DONE = frozenset(("forgotten", "quarantined"))
 
 
 class CheckedQueue(Protocol):
-    """The object to check: a Queue, or its admin."""
+    """The queue to check: a Queue or its admin."""
 
     client: Client
     prefix: str
@@ -59,16 +59,16 @@ class CheckedQueue(Protocol):
 
 
 def fsck(queue: CheckedQueue, *, limit: int = LIMIT) -> list[Violation]:
-    """Return every violation found in one pass; nothing is changed."""
+    """Run one pass and return all violations, without changing anything."""
     return [violation for step in steps(queue, limit=limit) for violation in step]
 
 
 def steps(queue: CheckedQueue, *, limit: int = LIMIT) -> Iterator[list[Violation]]:
-    """Run the same pass, one call at a time, for progress bars."""
+    """Run a pass of `fsck` step by step, and yield each step's violations; for progress bars."""
     types = _checked(queue, "types", 0, limit).violations
     yield types
     if types:
-        return  # every script rejects such a queue, also this script
+        return  # every script rejects such a queue, including this script
     first_seen: dict[bytes, str] = {}
     copies: dict[str, set[bytes]] = {"ready": set(), "circle": set()}
     suspects: set[bytes] = set()
@@ -101,9 +101,9 @@ def unplaced(queue: CheckedQueue, mids: Iterable[str], *, limit: int = LIMIT) ->
 
 
 def repair(queue: CheckedQueue, violations: Sequence[Violation]) -> Iterator[tuple[Violation, str]]:
-    """Repair the violations that a check returned; yield each with its repair.
+    """Repair the violations that a check returned; yield each violation with a description of its repair.
 
-    Bytes that can't be a mid, and entries in the dead-letter set without a dead message, are removed. A key of another
+    Quarantined bytes that can't be a mid, and damaged entries of the dead-letter set, are removed. A key of another
     type is renamed to `<prefix>damaged:<name>:<epoch ms>`.
     """
     for violation in violations:
@@ -118,7 +118,7 @@ def repair(queue: CheckedQueue, violations: Sequence[Violation]) -> Iterator[tup
         batch = mids[start : start + PER_REPAIR]
         words |= zip(batch, map(text_of, script.run({"now": ""}, batch)), strict=True)
     if not mids:
-        script.run({"now": ""})  # the totals alone
+        script.run({"now": ""})  # repairs only the totals
     for violation in violations:
         if violation.raw in words:
             word = words[violation.raw]
@@ -128,7 +128,7 @@ def repair(queue: CheckedQueue, violations: Sequence[Violation]) -> Iterator[tup
 
 
 def _set_aside(queue: CheckedQueue, violation: Violation) -> str:
-    """Repair a violation that doesn't need a script of its own; return the repair, '' for other violations."""
+    """Repair a violation without the repair script; return a description, or '' if the violation needs that script."""
     if violation.rule.startswith(WRONG_TYPE) or violation.rule in _USED_UP:
         name = violation.mid or "events"
         aside = f"{queue.prefix}damaged:{name}:{time.time_ns() // 1_000_000}"
@@ -185,13 +185,13 @@ def _twice(
 
 
 def _places(queue: CheckedQueue, mid: bytes, limit: int) -> int:
-    """Return how many unnoted copies of one mid there are at one moment."""
+    """Return how many copies of a mid are in the places. Copies that are noted as stale don't count."""
     pages = (page for part in PLACES for page in _pages(queue, part, limit))
     return sum(page.mids.count(mid) for page in pages)
 
 
 def _unseen(queue: CheckedQueue, suspects: set[bytes], limit: int) -> set[bytes]:
-    """Search again for mids that a pass didn't find in any place; return the mids that are still missing."""
+    """Search all places for these mids; return the mids that are in none of them."""
     if suspects:
         for part in PLACES:
             for page in _pages(queue, part, limit):
@@ -200,7 +200,7 @@ def _unseen(queue: CheckedQueue, suspects: set[bytes], limit: int) -> set[bytes]
 
 
 def _members(queue: CheckedQueue, limit: int) -> tuple[int, set[bytes]]:
-    """Return how many members haven't ended, and the number in meta at each page."""
+    """Return how many members haven't ended, and the different counts that meta had while the pages were read."""
     found, said = set[bytes](), set[bytes]()
     for page in _pages(queue, "members", limit):
         found.update(page.mids)
@@ -209,7 +209,7 @@ def _members(queue: CheckedQueue, limit: int) -> tuple[int, set[bytes]]:
 
 
 def _miscounted(queue: CheckedQueue, limit: int) -> list[Violation]:
-    """Whether meta counts another number of members than there are: seen twice, since a queue in use changes."""
+    """Return a violation if meta has a wrong count of members, twice in a row because a queue in use changes."""
     rule = ""
     for _ in range(2):
         number, said = _members(queue, limit)

@@ -1,4 +1,4 @@
-"""Names of a queue's keys: `jobq:{low}:messages`.
+"""Names of a queue's keys, such as `jobq:{low}:messages`.
 
 Only the queue's name is in braces, so a Cluster keeps one queue's keys in one slot.
 
@@ -85,7 +85,7 @@ def prefix(namespace: str, queue: str) -> str:
 
 
 def key(base: str, name: str, caller: str = "") -> str:
-    """Return a key by its name in Lua."""
+    """Return the key that scripts bind under this name."""
     if name == "last_call":
         return f"{base}call:{caller}"
     return base + _SUFFIX.get(name, name)
@@ -112,95 +112,114 @@ def result(base: str, mid: str) -> str:
 
 
 def django_record(base: str, mid: str) -> str:
-    """Return where the attempts of a Django task are recorded."""
+    """Return the key of the record of a Django task's attempts."""
     return f"{base}django:{mid}"
 
 
 def queue_names(namespace: str) -> str:
-    """Set of the names of queues ever used; outside any slot of theirs."""
+    """Return the key of the set of all queue names ever used. It is outside the queues' slots."""
     return f"{namespace}:queues"
 
 
 def spent(namespace: str, queue: str) -> str:
-    """Sorted set of the finished sealed calls; in the queue's slot, but outside the keys of its producers."""
+    """Return the key of the sorted set of finished sealed calls.
+
+    It is in the queue's slot, but producers can't write it.
+    """
     return f"{namespace}:spent:{{{queue}}}"
 
 
 def workers(namespace: str) -> str:
-    """Hash of running workers, name -> JSON."""
+    """Return the key of the hash of workers' heartbeats, name -> JSON."""
     return f"{namespace}:workers"
 
 
 def running(namespace: str) -> str:
-    """Hash of running jobs per worker, name -> JSON."""
+    """Return the key of the hash of running jobs, name of the worker -> JSON."""
     return f"{namespace}:running"
 
 
 def redactions(namespace: str) -> str:
-    """Hash of arguments to hide, job name -> JSON."""
+    """Return the key of the hash of arguments to hide, job name -> JSON."""
     return f"{namespace}:redact"
 
 
 def jobs(namespace: str) -> str:
-    """Hash of the jobs that workers know, digest of the names -> JSON."""
+    """Return the key of the hash of the job names that workers know, digest of the names -> JSON."""
     return f"{namespace}:jobs"
 
 
 def chart(namespace: str, queue: str) -> str:
-    """String: the last day of a queue in minutes, of the sum of all queues for ''; see jobq/queue/charts.py."""
+    """Return the key of a queue's ring of minutes; '' means the sum of all queues. See jobq/queue/charts.py."""
     return charts(namespace, f"queue:{queue}" if queue else "all")
 
 
 def charts(namespace: str, part: str) -> str:
-    """String `turn`: who keeps charts now. String `rest`: queues without a ring. Sorted set `queues`: the others."""
+    """Return the key of one part of the charts.
+
+    The string `turn` names the worker that writes charts now. The string `rest` has the sum of the queues without a
+    ring, and the sorted set `queues` has the queues with a ring.
+    """
     return f"{namespace}:charts:{part}"
 
 
 def orders(namespace: str, worker: str) -> str:
-    """List of the orders that a worker hasn't read yet, JSON; PX 1 min."""
+    """Return the key of the list of orders, as JSON, that a worker hasn't read yet; it expires after a minute."""
     return f"{namespace}:orders:{worker}"
 
 
 def order(namespace: str, order_id: str) -> str:
-    """Return a worker's answer to an order, JSON; PX 5 min."""
+    """Return the key of a worker's answer to an order, as JSON; it expires after five minutes."""
     return f"{namespace}:order:{order_id}"
 
 
 def flows(namespace: str) -> str:
-    """Prefix of the keys of all flows; see jobq/flows/keys.py."""
+    """Return the common prefix of the keys of all flows; see jobq/flows/keys.py."""
     return f"{namespace}:flow:{{"
 
 
 def flow_secret(namespace: str, queue: str) -> str:
-    """String: who can read it may have steps of flows run in this queue; outside the keys of those who only read it."""
+    """Return the key of a queue's secret. Anyone who can read it may run steps of flows in the queue.
+
+    Users who may only read the queue can't read this key.
+    """
     return f"{namespace}:flow-secret:{{{queue}}}"
 
 
 def flow_names(namespace: str) -> str:
-    """Sorted set of started flows; see jobq/flows/keys.py."""
+    """Return the key of the sorted set of started flows; see jobq/flows/keys.py."""
     return f"{namespace}:flows"
 
 
 def audit_log(namespace: str) -> str:
-    """Stream of people's actions; see jobq/queue/audit_log.py."""
+    """Return the key of the stream of people's actions; see jobq/queue/audit_log.py."""
     return f"{namespace}:audit"
 
 
 def web_operation(namespace: str, operation: str) -> str:
-    """Hash of one operation of the dashboard; see jobq/web/operations/store.py."""
+    """Return the key of the hash for a dashboard operation; see jobq/web/operations/store.py."""
     return f"{namespace}:web:op:{operation}"
 
 
 def web_operations(namespace: str) -> str:
-    """Sorted set of the newest operations of the dashboard by time."""
+    """Return the key of the sorted set of the dashboard's latest operations, by time."""
     return f"{namespace}:web:operations"
 
 
 def web_session(namespace: str, digest: str) -> str:
-    """String, PX: who logged in to the dashboard and when, as JSON, by the SHA-256 of the session's id."""
+    """Return the key of a dashboard session, which expires: the user and the time of the login, as JSON.
+
+    Args:
+        digest: SHA-256 of the session's id.
+    """
     return f"{namespace}:web:session:{digest}"
 
 
 def web_failures(namespace: str, kind: str, digest: str) -> str:
-    """String, PX 15 min: failed logins, kind `a` by address, `n` by name, each by its SHA-256."""
+    """Return the key of the number of failed logins, which expires after 15 minutes.
+
+    Args:
+        kind: `a` for an address, `n` for a name.
+        digest: SHA-256 of the address or the name.
+    """
     return f"{namespace}:web:login:{kind}:{digest}"

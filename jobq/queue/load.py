@@ -1,8 +1,8 @@
-"""How busy a server's thread is, and about how much of that each queue causes.
+"""Measure how busy a server's main thread is, and estimate how much of that each queue causes.
 
-A server counts the CPU time of its main thread, and of all scripts together. It doesn't know queues. So the time is
-divided by the messages that each queue enqueued and started in the same time, as if they cost the same everywhere.
-MONITOR would slow down a busy server, and SLOWLOG shows only slow calls.
+A server counts the CPU time of its main thread and of all scripts together, but it doesn't know queues. So that time is
+distributed among the queues in proportion to the messages that they enqueued and started, as if every message cost the
+same. MONITOR would slow down a busy server, and SLOWLOG shows only slow calls.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from jobq.queue.doctor import ASK_ADMIN, Finding, Node
 from jobq.queue.queue import Queue
 from jobq.queue.types import Sample, text_of
 
-#: Two readings of the servers' CPU; then, only if one is busier than QUIET, two readings of the queues.
+#: Time between two readings of the servers' counters; then, only if a server is busier than QUIET, between two readings
+#: of the servers and the queues.
 GLANCE_S, WINDOW_S = 0.1, 1.0
-#: Shares of one core.
+#: Limits, as shares of one core.
 QUIET, HALF, BUSY = 0.25, 0.5, 0.8
-#: The commands that a script calls take up to this much of its time (measured: 0.2 to 0.4), and the server counts them
-#: again.
+#: Share of a script's time that the commands called by it take (measured: 0.2 to 0.4). The server counts it twice.
 COUNTED_TWICE = 0.4
-#: With more calls per message, larger batches help; with more events per started message, fewer events do.
+#: Above this many calls per message, larger batches help; above this many events per started message, fewer events.
 MANY_CALLS, MANY_EVENTS = 0.25, 0.5
-#: Share of the busy time from which it helps to move other queues or applications away.
+#: If other queues and applications cause more than this share of the busy time, moving them away helps.
 OTHERS = 0.2
 MAX_NAMED = 3
 _SCRIPTS = ("eval", "evalsha", "fcall", "eval_ro", "evalsha_ro", "fcall_ro")
@@ -38,8 +38,8 @@ class NodeCounters(NamedTuple):
     """Counters of one server since its start.
 
     Attributes:
-        at_s: When they were read.
-        cpu_s: CPU time of its main thread.
+        at_s: When the counters were read.
+        cpu_s: CPU time of the main thread.
         scripts_us: Time of all scripts, including the commands that they called.
         commands_us: Time of all commands, including scripts and the commands that they called.
         calls: Number of calls of scripts.
@@ -55,9 +55,10 @@ class NodeCounters(NamedTuple):
 
 
 class QueueLoad(NamedTuple):
-    """One queue during a measurement; the share of a core is an estimate.
+    """One queue during a measurement.
 
     Attributes:
+        share: Estimated share of one core.
         per_s: Messages enqueued or started per second.
         events: Events per started message.
     """
@@ -72,10 +73,10 @@ class NodeLoad(NamedTuple):
     """One server during a measurement.
 
     Attributes:
-        busy: Share of one core that its main thread used.
-        others: Part of `busy` that jobq's scripts didn't cause.
+        busy: Share of one core that the main thread used.
+        others: Part of `busy` that scripts didn't cause.
         calls: Calls of scripts per message enqueued or started.
-        queues: The queues that did anything, largest share first. Not measured on a quiet server.
+        queues: The active queues, largest share first. Empty if no server was busy enough for the longer measurement.
     """
 
     name: str
@@ -90,7 +91,7 @@ Samples = Mapping[str, tuple[Hashable, Sample]]
 
 
 class LoadWatch:
-    """Measures the servers of one client. Close it to close its connections."""
+    """Measures the servers of one client. `close` closes its connections."""
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class LoadWatch:
         self._nodes: dict[Hashable, Node | Client] = {client.topology.locate(""): client}
         if client.is_cluster:
             self._nodes = {place: Node(client, place) for place in client.topology.nodes()}
-        #: Node -> why its load is unknown.
+        #: Name of a node -> why its load is unknown.
         self.unknown: dict[str, str] = {}
 
     def close(self) -> None:
@@ -113,7 +114,7 @@ class LoadWatch:
                 node.close()
 
     def measure(self) -> list[NodeLoad]:
-        """Return the load of each server that shows its counters, in 0.1 s, or in 1.1 s if one is busy."""
+        """Return the load of each server that shows its counters. This takes 0.1 s, or 1.1 s if a server is busy."""
         before = self._counters()
         self._wait(GLANCE_S)
         after = self._counters()
@@ -177,7 +178,7 @@ def busy(before: NodeCounters, after: NodeCounters) -> float:
 def loads(
     before: Counters, after: Counters, sampled: Samples, again: Samples
 ) -> dict[Hashable, NodeLoad]:
-    """Return the load of each server between two readings of its counters and its queues."""
+    """Return the load of each server, computed from two readings of the servers' counters and of the queues."""
     work: dict[Hashable, dict[str, tuple[int, float]]] = defaultdict(dict)
     for name, (place, now) in again.items():
         if name in sampled:
@@ -191,7 +192,7 @@ def loads(
 
 
 def _work(was: Sample, now: Sample) -> tuple[int, int]:
-    """Return the messages enqueued and started between two samples, and the messages started."""
+    """Return how many messages were enqueued or started between two samples, and how many of these were starts."""
     started = max(0, now.fence - was.fence)
     ended = started - (now.counts.locked - was.counts.locked)
     more = (now.counts.messages - now.counts.done) - (was.counts.messages - was.counts.done)
@@ -214,7 +215,7 @@ def _load(
 
 
 def _of_scripts(before: NodeCounters, after: NodeCounters) -> float:
-    """Return the part of the CPU time that scripts took, with their part of the round trips."""
+    """Return the share of the CPU time that scripts caused, including their share of the network I/O."""
     scripts = after.scripts_us - before.scripts_us
     plain = max(0.0, after.commands_us - before.commands_us - scripts * (1 + COUNTED_TWICE))
     network = max(0.0, (after.cpu_s - before.cpu_s) * 1e6 - scripts - plain)
@@ -223,7 +224,10 @@ def _of_scripts(before: NodeCounters, after: NodeCounters) -> float:
 
 
 def load_findings(watch: LoadWatch) -> Iterator[Finding]:
-    """Measure; yield a finding about each server, and a warning about a queue that takes half of a core."""
+    """Measure the servers, and yield a finding about each.
+
+    It is a warning if the server's thread is too busy, or if a queue takes more than half of a core.
+    """
     for load in watch.measure():
         yield _finding(load)
     for name, why in watch.unknown.items():
@@ -250,7 +254,7 @@ def _finding(load: NodeLoad) -> Finding:
 
 
 def steps(load: NodeLoad) -> Iterator[str]:
-    """Yield what to do about a busy server, in the order of docs/operating/scaling.md; only steps that can help."""
+    """Yield the steps that can relieve a busy server, in the order of docs/operating/scaling.md."""
     largest = load.queues[0] if load.queues else None
     if largest and load.calls > MANY_CALLS:
         yield f"use enqueue_many and larger jobs: {load.calls:.1f} calls per message now"

@@ -1,7 +1,7 @@
-"""Messages from a queue to flows: its outbox, and the members, which are the messages of flows.
+"""The outbox of a queue: how its members, the messages of flows, report to their flows.
 
 The script that ends members writes their ends to the queue's outbox. Drainers read the oldest entries, deliver them to
-the flows, and drop them last, so the entries of a drainer that died are read again.
+the flows, and only then delete them. So if a drainer dies, its entries are read again.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from jobq.queue.types import text_of
 
 #: Prefix of members' mids.
 MARK = "~"
-#: Above this many entries the queue stops handing out messages.
+#: While its outbox has more entries than this, the queue doesn't hand out messages.
 MAX_ENTRIES = 1_000_000
 #: How long entries are reserved for the drainer that read them.
 CLAIM_MS = 1_000
 
 
 class OutboxRecord(NamedTuple):
-    """One entry for a flow. Anyone who may write to the queue may have written it.
+    """One report to a flow. Anyone who may write to the queue may have written it.
 
     Attributes:
-        kind: 'done', 'done+' (with a result), 'dead' or 'cancelled' for the member that `subject` names; or 'begin',
-            'signal', 'cancel', 'retry' or 'look' for the flow of that id, with a detail.
+        kind: 'done', 'done+' (with a result), 'dead' or 'cancelled' for a member; 'begin', 'signal', 'cancel', 'retry'
+            or 'look' for a flow.
+        subject: The member's mid, or the flow's id.
+        detail: Details about a flow, depending on `kind`.
     """
 
     kind: str
@@ -49,19 +51,19 @@ class OutboxEntry(NamedTuple):
 
     @property
     def since_ms(self) -> int:
-        """Return when the entry was written, epoch ms by the server's clock."""
+        """When the entry was written, in epoch ms by the server's clock."""
         return int(self.entry_id.partition("-")[0])
 
 
 class OutboxBacklog(NamedTuple):
-    """Number of entries in a queue's outbox, and the time of the oldest in epoch ms; 0 = none."""
+    """Number of entries in a queue's outbox, and the time of the oldest entry in epoch ms; 0 if there is none."""
 
     entries: int
     oldest_ms: int
 
 
 def read_entries(reply: Sequence[Any]) -> list[OutboxEntry]:
-    """Return the entries in a reply of `flow_read`; none when another drainer has them."""
+    """Return the entries in a reply of `flow_read`. There are none if another drainer has reserved them."""
     return [
         OutboxEntry(entry_id.decode(), text)
         for entry_id, text in zip(reply[1::2], reply[2::2], strict=True)

@@ -1,4 +1,4 @@
-"""Message ids: valid ids, and new ones."""
+"""Message ids (mids): make new ones and check given ones."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import overload
 
 from jobq.errors import ConfigError
 
-#: In characters.
+#: Maximum length of a mid, in characters.
 MAX_MID_LENGTH = 128
-# Without a hyphen, a double click selects a whole mid, and a command takes it for no option.
+# Mids have no hyphen, so a double click selects a whole mid, and no command mistakes a mid for an option.
 _PLAIN = bytes.maketrans(b"+/", b"__")
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 #: Characters that distinguish the mids of one call.
@@ -19,12 +19,15 @@ _ENDINGS = [first + last for first in _ALPHABET for last in _ALPHABET[:17]]
 
 
 def new_mid() -> str:
-    """A mid that no other message has: 14 letters, digits and `_` with 83 random bits, in 16 bytes of the server."""
+    """Return a mid that no other message has: 14 letters, digits and `_`, with 83 random bits.
+
+    The server stores it in 16 bytes.
+    """
     return b2a_base64(urandom(12), newline=False)[:14].translate(_PLAIN).decode()
 
 
 class MadeMids(Sequence[str]):
-    """Makes up to 1,024 new mids of the same form that share 71 random bits, and stores only these bits."""
+    """Up to 1,024 new mids in the form of `new_mid`. They share 71 random bits, and only these bits are stored."""
 
     __slots__ = ("_count", "_stem")
 
@@ -48,12 +51,12 @@ class MadeMids(Sequence[str]):
 
 
 def mid_of(digest: bytes) -> str:
-    """Return 12 bytes as a mid of the same form."""
+    """Return a mid made from 12 bytes, with the form that `new_mid` uses."""
     return b2a_base64(digest, newline=False)[:14].translate(_PLAIN).decode()
 
 
 def users_mid(mid: str) -> str:
-    """Return a user's `mid` if it is valid; mids that begin with '=' or '~' are reserved."""
+    """Return a mid chosen by a user; raise ConfigError if it is invalid, or begins with the reserved '=' or '~'."""
     if mid.startswith("="):
         raise ConfigError(
             f"mid {mid!r} can't be used; mids that begin with '=' belong to unique jobs: @job(unique=…)"
@@ -62,7 +65,7 @@ def users_mid(mid: str) -> str:
 
 
 def no_members_mid(mid: str) -> str:
-    """Return `mid` if it is valid and doesn't belong to a flow; else raise ConfigError."""
+    """Return `mid`; raise ConfigError if it is invalid or belongs to a flow."""
     if mid.startswith("~"):
         raise ConfigError(
             f"mid={mid!r} can't be given; mids that begin with '~' are reserved for steps of flows"
@@ -71,14 +74,14 @@ def no_members_mid(mid: str) -> str:
 
 
 def members_mid(mid: str) -> str:
-    """`checked_mid` for a mid of a flow."""
+    """Return the mid of a flow's message; raise ConfigError if it is invalid or doesn't begin with '~'."""
     if not mid.startswith("~"):
         raise ConfigError(f"mid={mid!r} is not the mid of a flow's message; those begin with '~'")
     return checked_mid(mid)
 
 
 def checked_mid(mid: str) -> str:
-    """Return `mid`; raise ConfigError if it is empty, too long or not printable."""
+    """Return `mid`; raise ConfigError if it is empty or too long, or not printable."""
     if not 0 < len(mid) <= MAX_MID_LENGTH or not mid.isprintable():
         raise ConfigError(f"mid {mid!r} can't be used; use 1-{MAX_MID_LENGTH} printable characters")
     return mid

@@ -1,8 +1,8 @@
-"""Orders to running workers: go quiet, resume, drain, restart the children, report stacks.
+"""Orders to running workers: pause, resume, drain, restart the children, or report stacks.
 
-An order stays in its worker's list for a minute. The worker reads it with its next heartbeat or a few seconds after the
-previous order, carries it out, and stores an answer. An order names the run of its worker by process id and start, so a
-later worker of the same name ignores it. Anyone who may write the list may order the worker.
+An order stays in its worker's list for a minute. The worker reads its list every few seconds, carries the order out,
+and stores an answer. The order contains the worker's process id and start time, so a later worker with the same name
+ignores it. Anyone who may write the list can give orders to the worker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jobq.queue import keys
 from jobq.queue.presence import WorkerEntry
 from jobq.queue.untrusted import decoded, number_in, text_in
 
-#: Order -> what it does, for people.
+#: Order -> description of its effect, for people.
 VERBS = {
     "quiet": "stop fetching messages",
     "resume": "fetch messages again",
@@ -31,9 +31,9 @@ VERBS = {
     "restart": "replace the children one by one",
     "dump": "report the stacks of the children",
 }
-#: How long an order waits for its worker, and an answer for its reader.
+#: How long an order is kept for its worker, and how long an answer is kept for its reader.
 KEPT_MS, ANSWER_MS = 60_000, 300_000
-#: Orders that may wait for one worker.
+#: Maximum number of orders that wait for one worker.
 MAX_WAITING = 16
 #: A worker reads its orders at least this often.
 READ_EVERY_S = 5.0
@@ -47,9 +47,9 @@ class Order(NamedTuple):
     """An order to a worker.
 
     Attributes:
-        by: The sender.
-        child: The process to dump, 0 for all.
-        raw: Its bytes in the list.
+        by: Name of the sender, for people.
+        child: Process id of the child that reports its stacks; 0 for all children.
+        raw: The order's bytes in the list.
     """
 
     order_id: str
@@ -61,7 +61,7 @@ class Order(NamedTuple):
 
 
 class ChildStack(NamedTuple):
-    """The stacks of one child, and the (queue, mid) pairs that it ran then."""
+    """The stacks of one child, and the running messages at that time as (queue, mid) pairs."""
 
     pid: int
     running: tuple[tuple[str, str], ...]
@@ -72,8 +72,8 @@ class OrderAnswer(NamedTuple):
     """A worker's answer to an order.
 
     Attributes:
-        outcome: "done" or "refused".
-        at: Epoch ms by the worker's clock.
+        outcome: 'done' or 'refused'.
+        at: Time of the answer, in epoch ms by the worker's clock.
     """
 
     worker: str
@@ -88,7 +88,7 @@ class OrderAnswer(NamedTuple):
 
 
 def check(client: Client, worker: WorkerEntry) -> int:
-    """Raise ConfigError if that worker would not read an order; return the server's clock, epoch ms."""
+    """Raise ConfigError if this worker would not read an order; return the time by the server's clock, in epoch ms."""
     now_ms = client.clock_ms()
     if worker.damaged:
         raise ConfigError(f"the entry of worker {worker.name!r} is damaged; check its host")
@@ -105,7 +105,7 @@ def check(client: Client, worker: WorkerEntry) -> int:
 
 
 def send(client: Client, worker: WorkerEntry, verb: str, *, by: str = "", child: int = 0) -> str:
-    """Order a worker to do `verb`; return the order's id. Raises ConfigError if that worker would not read it."""
+    """Send the order `verb` to a worker; return the order's id. Raises ConfigError if the worker would not read it."""
     if verb not in VERBS:
         raise ConfigError(f"unknown order {verb!r}; use one of {', '.join(VERBS)}")
     now_ms = check(client, worker)
@@ -124,7 +124,7 @@ def send(client: Client, worker: WorkerEntry, verb: str, *, by: str = "", child:
 
 
 def this_user() -> str:
-    """Return who runs this process, for `by`: the user and the host."""
+    """Return the user and the host of this process, as the sender of an order."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -133,7 +133,7 @@ def this_user() -> str:
 
 
 def answer(client: Client, order_id: str) -> OrderAnswer | None:
-    """Return the answer to an order; None if there is none, or one that no worker wrote."""
+    """Return the answer to an order; None if there is no answer, or if it is unreadable."""
     if not _ID.fullmatch(order_id):
         return None
     raw = client.command("GET", keys.order(client.namespace, order_id))
@@ -187,7 +187,10 @@ def _stack(facts: Any) -> ChildStack | None:
 
 
 def waiting_for(client: Client, worker: str, pid: int, started_at: int) -> list[Order]:
-    """Return, and take off the list, the orders for this run of a worker that are younger than a minute."""
+    """Return the orders for this run of a worker that are younger than a minute.
+
+    These orders, and all expired or unreadable orders, are removed from the list.
+    """
     key = keys.orders(client.namespace, worker)
     reply = client.command("LRANGE", key, 0, MAX_WAITING - 1)
     if not reply:
@@ -219,7 +222,7 @@ def _order(facts: Any, raw: bytes) -> Order | None:
 
 
 def put_answer(client: Client, order_id: str, given: OrderAnswer) -> None:
-    """Store an answer; of long stacks the middle is left out."""
+    """Store an answer. In long stacks, the middle is left out."""
     share = MAX_ANSWER_BYTES // max(1, len(given.children))
     facts = given._asdict() | {
         "children": [

@@ -1,12 +1,13 @@
 """Keep a producer's messages in memory while the server is away, and send them in order when it is back.
 
-The buffer is off unless a bound is set. Buffered messages are lost with their process; their action is `buffered`. Each
-call keeps its mids, its caller and its number. So a call with an unknown outcome is safely sent again while the server
-certainly has its record. After that it isn't sent any longer: the log and the next `flush` name its mids. Unsent calls
-keep waiting, and while the server is away, all later calls wait for them.
+The buffer is off unless its maximum size is set. Buffered messages have the action 'buffered'; they are lost if their
+process dies. Each call keeps its mids, its caller and its number. So a call whose outcome is unknown can be sent again
+safely while the server certainly keeps the record of the call. After that, the call isn't sent again: the log and the
+next `flush` name its mids. Unsent calls keep waiting. While the server is away, all later calls wait
+for them.
 
-A rejection isn't an outage, but the answer to one call. If it is temporary, because the line of a key is full, the call
-is set aside: it is retried for a while, calls of its keys wait for it, and all other calls pass it. Any other rejected
+A rejection isn't an outage: it concerns one call. If it is temporary, because the line of a key is full, the call is
+set aside: it is retried for a while, calls with its keys wait for it, and all other calls pass it. Any other rejected
 call is lost; the log names its mids, and its queue counts them.
 """
 
@@ -43,26 +44,26 @@ from jobq.queue.types import Enqueued
 logger = logging.getLogger("jobq")
 
 MAX_BYTES = 64 * 1024 * 1024
-#: How long a call is tried before it waits here; lost connections are opened again in that time.
+#: How long a call is tried before it waits in the buffer. In that time, lost connections are opened again.
 FIRST_TRY_S = 0.2
-#: Minimum wait at a producer's end, so that the buffer's messages aren't lost.
+#: When a producer exits, it waits at least this long for the buffer to empty, so that no message is lost.
 FLUSH_S = 10.0
 MIN_PAUSE_S, MAX_PAUSE_S = 0.01, 0.25
-#: How long a call is tried again that the server refuses.
+#: How long a temporarily rejected call is retried.
 REFUSED_S = 300.0
-#: Mids of unknown outcome that are kept until a flush names them; the log names all.
+#: Maximum number of mids with unknown outcomes to keep for the next flush; the log names all such mids.
 MAX_UNKNOWN = 10_000
 
 
 Values = dict[str, Argument]
-#: A queue and a key, '' for none: calls of one line keep their order.
+#: A queue and a key; '' means no key. Calls in one line keep their order.
 Line = tuple[str, str]
-#: Outcome of a call: it is over; it was rejected and set aside; or the server doesn't accept calls now.
+#: Outcome of sending a call: it is over; it is set aside; or the server doesn't accept calls now.
 Outcome = Literal["over", "aside", "away"]
 
 
 class Sender(Protocol):
-    """The queue that a call goes to."""
+    """A queue, as the sender of a call."""
 
     name: str
     callers: Callers
@@ -89,7 +90,7 @@ class Sender(Protocol):
 
 
 def attach_buffer(client: Client) -> None:
-    """Give the client its outage buffer, if its settings ask for one."""
+    """Create the client's outage buffer if its settings enable one."""
     if client.settings.outage_buffer and runtime.may_buffer and client.outage is None:
         with runtime.lock:
             if client.outage is None:
@@ -97,14 +98,14 @@ def attach_buffer(client: Client) -> None:
 
 
 def switch_off_buffers() -> None:
-    """Stop all clients of this process and its forks from keeping messages only in memory."""
+    """Detach and disable the outage buffers of all clients in this process and its future forks."""
     runtime.may_buffer = False
     for client in list(runtime.clients):
         client.outage = None
 
 
 class OutageBuffer:
-    """Calls of one client that are waiting for its server. Threads may share it."""
+    """The waiting calls of one client whose server is away. Threads may share it."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._limit = settings.outage_buffer
@@ -115,12 +116,12 @@ class OutageBuffer:
         runtime.buffers.add(self)
 
     def forget(self) -> None:
-        """Drop waiting calls in a forked child, because the parent sends them."""
+        """Drop all waiting calls. A forked child does this, because the parent sends them."""
         self._changed = threading.Condition()
-        #: In order. Calls that are `aside` were rejected, or wait for a rejected call.
+        #: Calls in order. Calls that are `aside` were rejected, or wait for a rejected call.
         self._waiting: dict[_Call, None] = {}
         self._naside = 0
-        #: The lines of these.
+        #: The lines of calls that are aside: later calls in them must wait.
         self._stopped: set[Line] = set()
         self._queues: dict[str, Sender] = {}
         self._sender: threading.Thread | None = None
@@ -137,7 +138,7 @@ class OutageBuffer:
         rows: Sequence[Argument],
         mids: Sequence[str],
     ) -> Sequence[Enqueued]:
-        """Send now, or keep for later. Raises BufferFullError, and the errors of Queue.enqueue."""
+        """Send an enqueue call now, or keep it for later. Raises BufferFullError, and the errors of Queue.enqueue."""
         call = _Call(self._impatient(queue), level, values, rows, mids)
         with self._changed:
             if self._waiting and self._is_behind(call):
@@ -148,16 +149,16 @@ class OutageBuffer:
         except UnavailableError as error:
             with self._changed:
                 if not self._fits(call):
-                    raise  # it may have arrived, so BufferFullError would be wrong
+                    raise  # the call may have arrived, so BufferFullError would be wrong
                 self._trouble = str(error)
                 self._keep(call)
             return call.buffered()
 
     def flush(self, within_s: float | None = None) -> None:
-        """Wait until the buffer is empty, by default for the client's patience, but at least 10 s.
+        """Wait until the buffer is empty, by default for the client's patience or 10 s, whichever is longer.
 
-        Raises UnavailableError when it isn't by then, and, with their mids, when the outcome of some messages has
-        become unknown since the last flush.
+        Raises UnavailableError if the buffer isn't empty by then. Also raises it if the outcome of messages has become
+        unknown since the last flush; the error then has their mids.
         """
         within_s = max(self._patience_s, FLUSH_S) if within_s is None else within_s
         with self._changed:
@@ -175,26 +176,26 @@ class OutageBuffer:
             )
 
     def leave(self) -> None:
-        """Send what can be sent before the process ends, and log what is lost."""
+        """Flush the buffer before the process ends, and log an error if messages are lost."""
         try:
             self.flush()
         except UnavailableError as error:
-            if self.nmessages:  # messages of unknown outcome were logged before
+            if self.nmessages:  # messages with unknown outcomes were already logged
                 logger.error("messages are lost with this process: %s", error)
             for call in [one for one in self._waiting if one.refused_at]:
                 self._count_refused(call)
 
     def close(self) -> None:
-        """Close idle connections."""
+        """Close the buffer's idle connections."""
         self._client.close()
 
     def _impatient(self, queue: Sender) -> Sender:
-        """Return the queue on the client of this buffer."""
+        """Return the queue bound to the buffer's own client, which gives up soon."""
         known = self._queues.get(queue.name)
         return known or self._queues.setdefault(queue.name, queue.on(self._client))
 
     def _is_behind(self, call: _Call) -> bool:
-        """Whether this call must wait for others."""
+        """Return whether this call must wait for earlier calls."""
         if not self._stopped.isdisjoint(call.lines):
             return True
         return len(self._waiting) > self._naside
@@ -239,10 +240,10 @@ class OutageBuffer:
                 pause = min(MAX_PAUSE_S, pause * 2)
 
     def _send_each(self, calls: Sequence[_Call]) -> int:
-        """Send in order as many calls as possible; return how many messages stopped waiting.
+        """Send as many calls as possible, in order; return how many messages no longer wait.
 
-        Calls wait for earlier calls in the same line. While the server rejects everything, all calls wait; on a
-        Cluster, all calls of the same queue.
+        Calls wait for earlier calls in the same line. While the server is away, all calls wait; on a Cluster, only all
+        calls of the same queue.
         """
         over, stopped = 0, set[Line]()
         away, unconfirmed = set[str](), False
@@ -270,7 +271,7 @@ class OutageBuffer:
         return over
 
     def _aside(self, call: _Call) -> Outcome:
-        """Let others pass this call."""
+        """Set this call aside, so that calls in other lines pass it."""
         with self._changed:
             self._naside += not call.aside
             call.aside = True
@@ -279,7 +280,7 @@ class OutageBuffer:
         return "aside"
 
     def _outcome(self, call: _Call) -> Outcome:
-        """Send one call."""
+        """Send one call and return the outcome."""
         try:
             call.send()
         except NotDurableError as error:
@@ -299,7 +300,7 @@ class OutageBuffer:
         return "over"
 
     def _refused(self, call: _Call, error: Exception) -> Outcome:
-        """Return the server's answer to this call alone."""
+        """Handle a rejection of this call alone: set the call aside for a retry, or log its messages as lost."""
         now = time.monotonic()
         call.refused_at = call.refused_at or now
         if call.may_pass(error) and now - call.refused_at < REFUSED_S:
@@ -323,7 +324,7 @@ class OutageBuffer:
             call.queue.count_refused(len(call.mids))
 
     def _give_up(self, call: _Call) -> None:
-        """Stop sending a call that might run twice, because the server may have dropped its record."""
+        """Log a call that isn't sent again: it might take effect twice, as its record may be gone from the server."""
         if call.accepted:
             logger.error(
                 "accepted but not confirmed as durable: %s for queue %s: %s",
@@ -339,7 +340,7 @@ class OutageBuffer:
 
 
 def _is_outage(error: JobqError) -> bool:
-    """Whether the server would refuse any call now: it is away, full, or its password was changed."""
+    """Return whether the server rejects all calls now: it is away or full, or its password was changed."""
     if isinstance(error, KeyFullError):
         return False
     return isinstance(error, UnavailableError | ServerFullError) or is_login_refused(error)
@@ -362,7 +363,7 @@ class _Call:
     ) -> None:
         self.queue, self.mids = queue, mids
         self.tries, self.accepted = Tries(), False
-        #: Whether other calls pass it, and when (time.monotonic) its rejections began, 0 = never.
+        #: Whether other calls pass this call, and when (time.monotonic) its rejections began; 0 = never.
         self.aside, self.refused_at = False, 0.0
         self.size = sum(len(arg) for arg in rows if not isinstance(arg, int))
         self._level, self._values, self._rows = level, values, rows
@@ -372,24 +373,24 @@ class _Call:
 
     @cached_property
     def _keys(self) -> Counter[str]:
-        """Return how many of its messages each key has; '' = none."""
+        """Number of the call's messages per key; '' stands for messages without a key."""
         if len(self._rows) == 2 * len(self.mids):
             return Counter({"": len(self.mids)})
         return Counter(map(str, self._rows[2::3]))
 
     @cached_property
     def lines(self) -> set[Line]:
-        """The lines that its messages wait in."""
+        """The lines in which the call's messages wait."""
         return {(self.queue.name, key) for key in self._keys}
 
     def may_pass(self, error: Exception) -> bool:
-        """Whether what refused it may end: a full line has room once, for so many."""
+        """Return whether a retry may succeed after `error`: a full line has room later, unless the call exceeds it."""
         if isinstance(error, KeyFullError):
             return self._keys[error.key] <= error.most
         return isinstance(error, ConfigError)
 
     def send(self) -> Sequence[Enqueued]:
-        """Send the call under its number; a delay counts from the first enqueue."""
+        """Send the call under its number. A delay counts from the time when the call was made."""
         values, delay_ms = self._values, self._values["delay_ms"]
         if isinstance(delay_ms, int):
             passed_ms = round((time.monotonic() - self._made) * 1000)
@@ -406,7 +407,7 @@ class _Call:
         return done
 
     def buffered(self) -> Sequence[Enqueued]:
-        """Return the producer's result until the call is sent."""
+        """Return the results for the producer of a waiting call."""
         return [Enqueued(mid, "buffered") for mid in self.mids]
 
 

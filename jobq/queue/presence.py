@@ -1,8 +1,12 @@
-"""Reports of workers about themselves, in three hashes outside the slots of queues.
+"""Reports of workers about themselves, in four hashes outside the slots of queues.
 
-workers: name -> the worker's last heartbeat. running: name -> the running jobs of each child, as of that heartbeat.
-jobs: a digest of job names -> these names; workers of one program share an entry. Anyone who may write these keys may
-write anything into them, so readers treat every field as untrusted text, and mark unreadable entries as damaged.
+- workers: name -> the worker's last heartbeat.
+- running: name -> the running jobs of each child at that heartbeat.
+- jobs: digest of job names -> these names. Workers of one program share an entry.
+- redact: job -> the arguments to hide.
+
+Anyone who may write these keys can write anything into them. So readers treat every field as untrusted text, and mark
+unreadable entries as damaged.
 """
 
 from __future__ import annotations
@@ -24,25 +28,25 @@ from jobq.queue.types import text_of
 from jobq.queue.untrusted import LATEST_MS, decoded, number_in, text_in
 from jobq.records import JsonRecord, Moment
 
-#: A worker that the server hasn't heard for a lease and this long is lost. Heartbeats come every third of a lease.
+#: A worker is lost if its last heartbeat is older than a lease plus this time. It sends three heartbeats per lease.
 LATE_MS = 5_000
-#: A worker that was only suspended for a while keeps its name for this long beyond three leases.
+#: A worker keeps its name for three leases plus this time after its last heartbeat, since it may only be suspended.
 NAME_KEPT_MS = 30_000
 #: How long the entry of a killed worker stays visible.
 KEPT_MS = 3_600_000
-#: Maximum number of running jobs in a worker's entry, longest-running first. The entry also has their number.
+#: Maximum number of running jobs in a worker's entry. If there are more, the longest-running jobs are kept.
 MAX_RUNNING = 500
-#: Maximum size of a program's job names, in bytes. The jobs of a program with more are unknown to readers.
+#: Maximum size of a program's job names, in bytes. If they are larger, readers don't know the program's jobs.
 MAX_NAMES_BYTES = 1 << 20
 PER_CALL = 500
-#: About how many workers read all entries in ten minutes, to clean up. If each of many workers did so, the work of the
-#: server would grow with the square of their number.
+#: Approximate number of workers that read all entries within ten minutes, to clean up. If each of many workers did so,
+#: the server's work would grow with the square of their number.
 MAX_CLEANERS = 20
 #: Separates the worker's given name from the suffix that distinguishes it from workers of the same name.
 TWIN = "#"
-#: Among what the calls of a job must not show: all arguments.
+#: Stands for all arguments of a job in its list of arguments to hide.
 EVERYTHING = "*"
-#: Schedules in a worker's entry; a worker that declares more doesn't say which.
+#: Maximum number of schedules in a worker's entry. If its code declares more, the entry has none.
 MAX_SCHEDULES = 500
 _NAME = attrgetter("name")
 _NUMBERS = ("pid", "slots", "running", "lease_ms", "started_at", "seen_at")
@@ -52,7 +56,7 @@ class RunningJob(JsonRecord):
     """One message that a child runs.
 
     Attributes:
-        started_at: By the server's clock, as the worker knows it.
+        started_at: Start time, by the worker's estimate of the server's clock.
     """
 
     queue: str
@@ -81,13 +85,15 @@ class WorkerEntry(NamedTuple):
     Attributes:
         version: The version of jobq.
         slots: Maximum number of concurrent jobs.
-        jobs: Digest of its jobs' names.
-        seen_at: Epoch ms by the server's clock.
-        started_at: Epoch ms by the worker's clock.
-        damaged: The entry wasn't written by a worker.
-        leaving: It is draining.
-        strict: It empties a queue before it fetches from later queues.
-        schedules: queue -> names of the schedules that its code declares; None if unknown.
+        quiet: Whether the worker is paused.
+        jobs: Digest of the names of the worker's jobs.
+        running: Number of running jobs.
+        started_at: Start of the worker, in epoch ms by the worker's clock.
+        seen_at: Time of the heartbeat, in epoch ms by the server's clock.
+        damaged: Whether the entry can't be one that a worker wrote.
+        leaving: Whether the worker is draining.
+        strict: Whether the worker empties a queue before it fetches from later queues.
+        schedules: Queue -> names of the schedules that the worker's code declares; None if unknown.
     """
 
     name: str
@@ -108,32 +114,32 @@ class WorkerEntry(NamedTuple):
     schedules: Mapping[str, frozenset[str]] | None = None
 
     def is_live(self, now_ms: int) -> bool:
-        """Whether it counts as working: until a lease after its last heartbeat, when its messages come back."""
+        """Return whether the worker counts as working: for a lease and 5 s after its last heartbeat."""
         return not self.damaged and now_ms - self.seen_at < self.lease_ms + LATE_MS
 
     def is_silent(self, now_ms: int) -> bool:
-        """Whether no heartbeat came for a whole lease, after which other workers take over its messages."""
+        """Return whether no heartbeat came for a whole lease. Then other workers take over the worker's messages."""
         return now_ms - self.seen_at > self.lease_ms
 
     def is_lost(self, now_ms: int) -> bool:
-        """Whether it disappeared without leaving, within the last hour."""
+        """Return whether the worker disappeared within the last hour without leaving."""
         return not self.damaged and not self.is_live(now_ms) and now_ms - self.seen_at < KEPT_MS
 
     def keeps_name(self, now_ms: int) -> bool:
-        """Whether its name stays reserved, because it may have been suspended and may continue."""
+        """Return whether the worker's name stays reserved, because the worker may only be suspended."""
         return not self.damaged and now_ms - self.seen_at < 3 * self.lease_ms + NAME_KEPT_MS
 
     def serves(self, queue: str) -> bool:
-        """Whether it fetches messages of this queue."""
+        """Return whether the worker fetches messages from this queue."""
         return queue in self.queues
 
     def before(self, queue: str) -> tuple[str, ...]:
-        """Return the queues that it empties before it fetches from this queue."""
+        """Return the queues that the worker empties before it fetches from this queue."""
         return self.queues[: self.queues.index(queue)] if self.strict and self.serves(queue) else ()
 
 
 def digest_of(names: Iterable[str]) -> str:
-    """Return the digest under which these job names are kept."""
+    """Return the digest under which these job names are stored."""
     return sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
 
 
@@ -144,8 +150,8 @@ class Stored(NamedTuple):
     """Result of writing an entry.
 
     Attributes:
-        is_new: The entry's field didn't exist.
-        had_room: The server's memory isn't full.
+        is_new: Whether the field didn't exist before.
+        had_room: Whether the server's memory had room.
     """
 
     is_new: bool
@@ -153,7 +159,7 @@ class Stored(NamedTuple):
 
 
 def _store(client: Client, key: str, field: str, text: str, verb: str = "HSET") -> Stored:
-    """Store an entry. A full server takes it from a script only, and workers must not look lost because it is full."""
+    """Store an entry, with a script if the server is full: workers must not look lost because of a full server."""
     try:
         return Stored(bool(client.command(verb, key, field, text)), True)
     except ServerFullError:
@@ -162,12 +168,19 @@ def _store(client: Client, key: str, field: str, text: str, verb: str = "HSET") 
 
 
 def put_worker(client: Client, name: str, facts: dict[str, Any]) -> bool:
-    """Store a worker's heartbeat; `facts` is JSON data with `seen_at`, epoch ms. Return whether the server had room."""
+    """Store a worker's heartbeat; return whether the server's memory had room.
+
+    Args:
+        facts: JSON data, with `seen_at` in epoch ms.
+    """
     return _store(client, keys.workers(client.namespace), name, json.dumps(facts)).had_room
 
 
 def claim_name(client: Client, name: str, facts: dict[str, Any]) -> WorkerEntry | None:
-    """Store a first heartbeat under this name, unless another worker has it: return that worker."""
+    """Store a worker's first heartbeat, unless the name has an entry already.
+
+    Return None if the worker may use the name, else the worker whose entry reserves the name.
+    """
     key = keys.workers(client.namespace)
     if _store(client, key, name, json.dumps(facts), "HSETNX").is_new:
         return None
@@ -176,7 +189,7 @@ def claim_name(client: Client, name: str, facts: dict[str, Any]) -> WorkerEntry 
 
 
 def put_running(client: Client, name: str, children: Sequence[ChildEntry]) -> None:
-    """Store the running jobs of a worker's children: at most MAX_RUNNING, longest-running first."""
+    """Store the running jobs of a worker's children, at most MAX_RUNNING. Longest-running jobs have precedence."""
     oldest = sorted(job.started_at for child in children for job in child.running)
     latest = oldest[MAX_RUNNING - 1] if len(oldest) > MAX_RUNNING else LATEST_MS
     facts = [
@@ -197,11 +210,11 @@ def put_jobs(client: Client, names: Sequence[str]) -> None:
 def put_redactions(
     client: Client, hidden: Mapping[str, Sequence[str]], *, may_replace: bool
 ) -> None:
-    """Store the arguments to hide in calls of jobs, which stay stored when the workers are gone.
+    """Store the arguments to hide in calls of jobs. They stay stored after the workers are gone.
 
     Args:
-        hidden: Job -> names and positions of its hidden arguments.
-        may_replace: Replace entries of other workers.
+        hidden: Job -> names and positions of the arguments to hide.
+        may_replace: Replace entries that other workers wrote.
     """
     verb = "HSET" if may_replace else "HSETNX"
     for name, names in hidden.items():
@@ -209,9 +222,9 @@ def put_redactions(
 
 
 def forget_worker(client: Client, name: str) -> None:
-    """Remove a stopped worker, and its jobs' names unless another worker has the same names.
+    """Remove a stopped worker's entries, and its job names unless another worker has the same names.
 
-    Of many workers, the names are left to `remove_stale`.
+    If there are many workers, `remove_stale` removes the names later.
     """
     key = keys.workers(client.namespace)
     mine = client.command("HGET", key, name)
@@ -225,7 +238,7 @@ def forget_worker(client: Client, name: str) -> None:
 
 
 def should_clean(client: Client, chance: float) -> bool:
-    """Whether a worker whose turn it is calls `remove_stale`: about MAX_CLEANERS of many workers do.
+    """Return whether a worker should call `remove_stale` now, so that about MAX_CLEANERS of many workers do.
 
     Args:
         chance: A random number from 0 to 1.
@@ -234,9 +247,10 @@ def should_clean(client: Client, chance: float) -> bool:
 
 
 def remove_stale(client: Client) -> None:
-    """Remove the entries of dead workers: running jobs, names of jobs, and after an hour their heartbeats."""
+    """Remove the entries of dead workers: their running jobs, their job names and, an hour later, their heartbeats."""
     namespace = client.namespace
-    # Names of jobs are read before heartbeats, and written after them: a worker that starts now loses nothing.
+    # Workers write job names after their heartbeats. Here the names are read first, so that the names of a starting
+    # worker aren't removed.
     digests = client.command("HKEYS", keys.jobs(namespace))
     named = client.command("HKEYS", keys.running(namespace))
     now_ms, live, known, old = client.clock_ms(), set(), set(), []
@@ -265,12 +279,12 @@ def workers(client: Client) -> list[WorkerEntry]:
 
 
 def workers_in(reply: Any) -> list[WorkerEntry]:
-    """`workers`, from the reply to HGETALL."""
+    """Parse a reply to HGETALL as `workers` does."""
     return sorted((_entry(text_of(raw), decoded(text)) for raw, text in _pairs(reply)), key=_NAME)
 
 
 def some_workers(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry]:
-    """Return name -> last heartbeat, for these workers that have one."""
+    """Return name -> last heartbeat for these workers, without workers that have no entry."""
     found: dict[str, WorkerEntry] = {}
     for first in range(0, len(names), PER_CALL):
         some = names[first : first + PER_CALL]
@@ -284,7 +298,7 @@ def some_workers(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry]
 
 
 def workers_named(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry]:
-    """Return name -> last heartbeat of these workers, and of live workers that were given one of these names."""
+    """Return name -> last heartbeat of these workers, and of live workers with a suffix after one of these names."""
     known, now_ms = {entry.name: entry for entry in workers(client)}, client.clock_ms()
     chosen: dict[str, WorkerEntry] = {}
     for name in names:
@@ -301,7 +315,7 @@ def workers_named(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry
 
 
 def served(client: Client) -> dict[str, int]:
-    """Return queue -> number of live workers that serve it."""
+    """Return queue -> number of live workers that serve the queue."""
     now_ms, found = client.clock_ms(), Counter[str]()
     for _, entry in _read(client):
         if entry.is_live(now_ms):
@@ -310,7 +324,7 @@ def served(client: Client) -> dict[str, int]:
 
 
 def running(client: Client, names: Sequence[str]) -> dict[str, tuple[ChildEntry, ...] | None]:
-    """Return worker -> its children; None for a damaged entry. Workers without an entry are left out."""
+    """Return worker -> its children, or None if the entry is damaged. Workers without an entry are left out."""
     found: dict[str, tuple[ChildEntry, ...] | None] = {}
     for first in range(0, len(names), PER_CALL):
         some = names[first : first + PER_CALL]
@@ -319,13 +333,13 @@ def running(client: Client, names: Sequence[str]) -> dict[str, tuple[ChildEntry,
 
 
 def running_in(names: Sequence[str], reply: Any) -> dict[str, tuple[ChildEntry, ...] | None]:
-    """`running`, from the reply to HMGET of these names."""
+    """Parse a reply to HMGET of these names as `running` does."""
     entries = zip(names, reply, strict=True)
     return {name: _children(raw) for name, raw in entries if raw is not None}
 
 
 def job_names(client: Client, digests: Iterable[str]) -> dict[str, frozenset[str] | None]:
-    """Digest -> names of jobs; None where they are missing or damaged."""
+    """Return digest -> names of jobs, or None if the names are missing or damaged."""
     wanted = sorted({digest for digest in digests if digest})
     if not wanted:
         return {}
@@ -333,12 +347,12 @@ def job_names(client: Client, digests: Iterable[str]) -> dict[str, frozenset[str
 
 
 def job_names_in(digests: Sequence[str], reply: Any) -> dict[str, frozenset[str] | None]:
-    """`job_names`, from the reply to HMGET of these digests."""
+    """Parse a reply to HMGET of these digests as `job_names` does."""
     return {digest: _names(digest, raw) for digest, raw in zip(digests, reply, strict=True)}
 
 
 def redactions(client: Client, jobs: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return job -> arguments to hide; all if its entry is unreadable. Jobs without entries are omitted."""
+    """Return job -> arguments to hide, or EVERYTHING if the entry is unreadable. Jobs without entries are left out."""
     wanted, found = sorted(set(jobs)), dict[str, tuple[str, ...]]()
     for first in range(0, len(wanted), PER_CALL):
         some = wanted[first : first + PER_CALL]
@@ -350,7 +364,7 @@ def redactions(client: Client, jobs: Iterable[str]) -> dict[str, tuple[str, ...]
 
 
 def every_redaction(client: Client) -> dict[str, tuple[str, ...]]:
-    """`redactions` of all jobs that declare any."""
+    """Return the `redactions` of all jobs that have an entry."""
     reply = client.command("HGETALL", keys.redactions(client.namespace))
     return {text_of(raw): _hidden(text) for raw, text in _pairs(reply)}
 

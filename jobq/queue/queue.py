@@ -1,7 +1,7 @@
 """A queue of messages: one method per script.
 
-For people who want messages, not jobs. Delivery is at least once: a message whose enqueue returned is
-handed out until an attempt that still holds its token finishes it.
+Use it if you want messages, not jobs. Delivery is at least once: after an enqueue has returned, workers receive the
+message until an attempt that still holds its token ends it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ from jobq.queue.types import (
 ACTIONS: dict[bytes, Action] = {
     b"added": "added", b"updated": "updated", b"requeued": "requeued", b"exists": "exists",
 }  # fmt: skip
-#: Arguments of dequeue and finish that their scripts for plain calls take too.
+#: Arguments of dequeue and finish that their scripts for plain calls also take.
 _OF_PLAIN = ("now", "lease_ms", "limit")
 #: Outcomes whose detail is a reason, not a backoff.
 _WITH_REASON = frozenset(("dead", "crashed"))
@@ -101,26 +101,26 @@ _WITH_REASON = frozenset(("dead", "crashed"))
 PLAIN = b"plain"
 REPLIES = {b"ok": "ok", b"dead": "dead", b"stale": "stale"}
 LEASE_MS = round(LEASE_S * 1000)
-#: Endings and hand-outs of one call.
+#: Maximum number of endings, and of messages to fetch, in one call.
 MAX_COUNT = 1_000
 #: Maximum length of a mid in the scripts.
 MAX_MID_BYTES = 512
 
-#: A content, with its mid, with its key.
+#: A content; a mid and a content; or a mid, a content and a key. A mid or a key may be None.
 Content = bytes | tuple[str | None, bytes] | tuple[str | None, bytes, str | None]
 Values = dict[str, Argument]
-#: The options of a round trip, its rows, and their mids.
+#: A round trip: its options, its rows, and the mids of its messages.
 Batch = tuple[Values, Sequence[Argument], Sequence[str]]
-#: How enqueue treats a message whose mid is taken. The script knows it as the flags can_update and can_requeue.
+#: How enqueue treats a message whose mid is taken. In the script: the flags can_update and can_requeue.
 OnConflict = Literal["skip", "replace", "requeue"]
-#: When a taken mid is free again. The script knows it as `again` and dedupe_ms.
+#: When a taken mid is free again. In the script: `again` and dedupe_ms.
 Until = Literal["done", "start"] | Duration
 #: Values of `again` for messages of flows. NEXT is for messages enqueued in the order of their numbers.
 MEMBER, NEXT = "member", "next"
-#: Errors of a reply of another shape.
+#: Errors that reading a reply of another shape raises.
 _UNREADABLE = (KeyError, TypeError, AttributeError, ValueError)
 ADDED, CLOSED = [b"added", b""], b"closed"
-#: Scripts for plain calls.
+#: Arguments of the script for plain enqueues, and of the general script for the same call.
 NONE = FixedValues({})
 NO_OPTIONS = FixedValues({
     "now": "", "delay_ms": "", "at": "", "can_update": 0, "can_requeue": 0, "again": "",
@@ -129,7 +129,7 @@ NO_OPTIONS = FixedValues({
 
 
 class EnqueueOptions(TypedDict, total=False):
-    """How messages are accepted; see Queue.enqueue_many."""
+    """The options of an enqueue; see Queue.enqueue_many."""
 
     delay: Duration | None
     at: datetime | float | None
@@ -145,9 +145,9 @@ class EnqueueOptions(TypedDict, total=False):
 
 
 class Queue:
-    """The queue `name`, on `client` or the default one. Threads may share it.
+    """The queue `name`, on `client` or the default client. Threads may share it.
 
-    Every method takes `now`, epoch ms, in place of the server's clock: for tests.
+    For tests, most methods accept `now`, in epoch ms, which replaces the server's clock.
     """
 
     def __init__(self, name: str, client: Client | None = None) -> None:
@@ -158,7 +158,7 @@ class Queue:
         self.scripts = queue_scripts(self.client, "queue", name)
         self.callers = Callers()
         self.enqueues, self.dequeues, self.finishes = PlainFirst(), PlainFirst(), PlainFirst()
-        #: Deadline (time.monotonic) until which this process need not list the queue again.
+        #: Time (time.monotonic) at which this process adds the queue to the list of queues again.
         self.listed_until = 0.0
         attach_buffer(self.client)
 
@@ -167,15 +167,15 @@ class Queue:
 
     @cached_property
     def admin(self) -> Admin:
-        """Operations of people and dashboards: counts, pages, pause, collect, revive, clear, checks."""
+        """The operations for people and dashboards: counts, pages, pause, collect, revive, clear and checks."""
         return Admin(self.name, self.client, self.scripts, self.callers)
 
     def result_key(self, mid: str) -> str:
-        """Return where the result of `mid` is kept, as a list of one."""
+        """Return the key of the result of `mid`. Its value is a list with one item."""
         return keys.result(self.prefix, mid)
 
     def result_keys(self, mids: Sequence[str]) -> list[str]:
-        """Return where the results of these mids are kept."""
+        """Return the keys of the results of these mids; see `result_key`."""
         return [keys.result(self.prefix, mid) for mid in mids]
 
     def enqueue(
@@ -204,35 +204,36 @@ class Queue:
         durability: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Sequence[Enqueued]:
-        """Accept messages, up to 250 in a round trip; a round trip is accepted or rejected in full.
+        """Accept messages, up to 250 per round trip. The server accepts or rejects a round trip in full.
 
-        `contents` is read as messages are sent: a round trip is prepared while the server processes the previous round
-        trip. After an error, earlier round trips stay enqueued, and the next round trip may be enqueued.
+        `contents` is read while messages are sent: one round trip is prepared while the server processes the previous
+        round trip. After an error, earlier round trips stay enqueued, and the next round trip may be enqueued.
 
         Args:
-            delay: Delay before the first attempt, in seconds or as timedelta.
-            at: Earliest start time: a datetime with a zone, or epoch seconds.
+            delay: Delay before the first attempt, in seconds or as a timedelta.
+            at: Earliest start time: a datetime with a time zone, or epoch seconds.
             on_conflict: How to handle a taken mid. "skip" (default) rejects the message, "replace" replaces the waiting
                 content, and "requeue" runs the message after the current run.
-            until: When a taken mid becomes free. "done": when the message is done. "start": when it starts, and the new
-                message runs after it, unless newer content already waits. A duration: that long after it is done. None:
-                when the done message is collected.
+            until: When a taken mid becomes free. "done": when the message is done. "start": when the message starts;
+                the new message runs after it, unless newer content is already waiting. A duration: that long after the
+                message is done. None: when upkeep removes the done message.
             throttle: Reject the mid for this long, even if the message is done earlier.
-            debounce_max: How long after the first content the `delay` of later contents may move the message.
+            debounce_max: How long after the first content the `delay` of later contents may postpone the message.
             drop_results: Delete the results of earlier messages with these mids.
             lease: Minimum lease duration for this message.
-            key: Messages of a key wait in a line of their own, and keys take turns. A third item of a content is its
-                own key.
-            ordered: Messages of the key start in the order in which they were enqueued, one at a time, a retry before
-                the next message.
-            durability: memory, disk or replicas=n instead of the client's.
+            key: Messages of a key wait in their own line, and keys take turns. A third item of a content replaces this
+                key.
+            ordered: Start the key's messages one at a time, in the order of their enqueues. A retry comes before the
+                next message.
+            durability: memory, disk or replicas=n, instead of the client's durability.
 
         Raises:
             ConfigError, CodecError: A mid, an option or a size is invalid.
             KeyFullError: The line of a key is full.
             ServerFullError: The server rejects writes (memory or disk full, replicas missing).
             NotDurableError: The messages of a round trip were accepted but are less durable than requested.
-            UnavailableError: The outcome of a call is unknown. The error's `mids` are its messages.
+            UnavailableError: The server can't be reached. The error's `mids` name the messages that may have been
+                accepted.
             BufferFullError: The client's outage buffer is full.
         """
         done, batches = EnqueuedMany(), batches_of(contents, options)
@@ -254,9 +255,9 @@ class Queue:
         caller: Caller,
         **options: Unpack[EnqueueOptions],
     ) -> Sequence[Enqueued]:
-        """enqueue_many of up to 250 as the one next call of `caller`, however long they are.
+        """Accept up to 250 messages in one call of `caller`, whatever their total size; see enqueue_many.
 
-        A repetition of that call, under the same number, repeats all of it.
+        A repetition of the call under the same number repeats it in full.
         """
         if len(contents) > PER_CALL:
             raise ConfigError(
@@ -274,10 +275,10 @@ class Queue:
         durability: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Sequence[Enqueued]:
-        """Accept messages of flows, whose mids begin with '~'; a dead mid is rejected as 'exists', 'dead'.
+        """Accept messages of flows, whose mids begin with '~'. A dead mid is rejected as 'exists', 'dead'.
 
-        The options are the same as for enqueue_many, without on_conflict, throttle, debounce_max and drop_results, and
-        `until` must be a duration. It bypasses an outage buffer: returned messages are on the server.
+        All options of enqueue_many work except on_conflict, throttle, debounce_max and drop_results, and `until` can't
+        be 'done' or 'start'. The call bypasses an outage buffer, so returned messages are on the server.
 
         Args:
             in_order: The messages are members of one step in the order of their numbers, and earlier members were
@@ -294,12 +295,12 @@ class Queue:
     def announce(
         self, kind: str, flow: str, detail: str | bytes = "", *, durability: str | None = None
     ) -> str:
-        """Send a flow 'begin', 'signal', 'cancel', 'retry' or 'look' through the queue's outbox; return the entry's id.
+        """Send a flow 'begin', 'signal', 'cancel', 'retry' or 'look' through the queue's outbox.
 
-        A repeated signal is harmless.
+        Return the id of the outbox entry. Sending the same announcement again is harmless.
 
         Args:
-            durability: As for `enqueue`. If NotDurableError is raised, repeat the call.
+            durability: See `enqueue`. After a NotDurableError, repeat the call.
         """
         if monotonic() >= self.listed_until:
             self.register()
@@ -311,10 +312,10 @@ class Queue:
         return text_of(reply[1])
 
     def flow_outbox(self, limit: int = 64, drainer: str = "", after: str = "") -> list[OutboxEntry]:
-        """Return the oldest entries for flows; they stay until flow_outbox_drop.
+        """Return the oldest entries for flows. They stay in the outbox until flow_outbox_drop deletes them.
 
         Args:
-            drainer: Id of the reading process. For a second after another process has read, there are no entries.
+            drainer: Id of the reading process. For a second after another process has read, no entries are returned.
             after: Id of the entry after which to begin.
         """
         values: Values = {
@@ -340,7 +341,7 @@ class Queue:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> Dequeued:
-        """Return up to `limit` messages, each leased for `lease`. A message that crashed before comes alone."""
+        """Fetch up to `limit` messages, each leased for `lease`. A previously crashed message comes alone."""
         own = caller or self.callers.take()
         state = self._dequeue(own, _wanted(limit, lease, crash_limit, now))
         reply = self.client.perform(self.wake_key, state)
@@ -354,7 +355,7 @@ class Queue:
     def dequeue_call(
         self, limit: int, *, lease: Duration, crash_limit: int, caller: Caller
     ) -> NumberedCall[Dequeued]:
-        """Return a call of `dequeue` to send later or together with others."""
+        """Return a call of `dequeue` to send later or together with other calls."""
         state = self._dequeue(caller, _wanted(limit, lease, crash_limit, None))
 
         def read(reply: Any) -> Dequeued:
@@ -363,7 +364,7 @@ class Queue:
         return NumberedCall(self.client, self.wake_key, state, read)
 
     def _dequeue(self, caller: Caller, values: Values) -> CallState:
-        """Return the next call of `caller`, with all arguments of dequeue."""
+        """Return the next call of `caller`, a dequeue with these arguments."""
         plainly, scripts = self.dequeues, self.scripts
         if plainly.skip:
             plainly.skip -= 1
@@ -388,8 +389,9 @@ class Queue:
     ) -> Finished:
         """End up to 1,000 attempts and, with `dequeue`, fetch messages in the same round trip.
 
-        The reply 'stale' means that the token was superseded; such an ending has no effect. 'unknown' means that an
-        outage lasted so long that a lost call of these endings may have been accepted.
+        The reply 'stale' means that the attempt no longer holds the message, so its ending has no effect. 'unknown'
+        means that the call was repeated after a long outage, and an earlier try without a reply may have ended the
+        attempt.
         """
         own = caller or self.callers.take()
         renewals = own.renewals
@@ -411,9 +413,9 @@ class Queue:
         crash_limit: int,
         caller: Caller,
     ) -> NumberedCall[Finished]:
-        """Return a call of `finish` to send later or together with others.
+        """Return a call of `finish` to send later or together with other calls.
 
-        Its events keep the times at which the runs ended, even if the call is repeated.
+        Even if the call is repeated, its events show when the runs ended.
         """
         script, renewals = self.scripts["finish"], caller.renewals
         state = self._finish(caller, endings, dequeue, lease, crash_limit, None)
@@ -444,7 +446,7 @@ class Queue:
         crash_limit: int,
         now: int | None,
     ) -> CallState:
-        """Return the next call of `caller`."""
+        """Return the next call of `caller`, a finish with these arguments."""
         if not (0 <= dequeue <= MAX_COUNT and len(endings) <= MAX_COUNT):
             raise _out_of_range(dequeue if len(endings) <= MAX_COUNT else len(endings), 0)
         values: Values = {
@@ -491,7 +493,7 @@ class Queue:
         *,
         now: int | None = None,
     ) -> list[bool]:
-        """Renew leases, each a mid and a token; False where the message was handed out again or cancelled."""
+        """Renew leases, each given as a mid and a token; return for each whether it is still held."""
         if not leases:
             return []
         if len(leases) > MAX_COUNT:
@@ -507,7 +509,10 @@ class Queue:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> list[bool]:
-        """Return unstarted messages to the front of ready; this doesn't count as an attempt."""
+        """Give unstarted messages back to the front of the queue, which doesn't count as an attempt.
+
+        Return for each message whether the attempt still held it.
+        """
         if not leases:
             return []
         if len(leases) > MAX_COUNT:
@@ -527,14 +532,14 @@ class Queue:
         return held[:MAX_COUNT]  # only a forged record hands out more
 
     def progress(self, mid: str, token: str, text: str) -> bool:
-        """Note how far a running attempt is; False when it no longer holds the message."""
+        """Record how far a running attempt is; return False if the attempt no longer holds the message."""
         reply = self.scripts["progress"].run({"mid": mid, "token": token, "text": text})
         return bool(reply[0] == b"ok")
 
     def checkpoint(self, mid: str, token: str, value: str = "") -> str | None:
-        """Keep `value` for the next attempt, or without a value only read.
+        """Keep `value` for the next attempt; without a value, only read the kept value.
 
-        Returns the kept value, '' for nothing; None when this attempt no longer holds the message.
+        Return the kept value, or '' if there is none; None if this attempt no longer holds the message.
         """
         reply = self.scripts["checkpoint"].run({"mid": mid, "token": token, "value": value})
         return text_of(reply[1]) if reply[0] == b"ok" else None
@@ -549,15 +554,19 @@ class Queue:
         return _status(self.scripts["status"].run({"mid": checked_mid(mid), "now": moment(now)}))
 
     def status_call(self, mid: str, *, now: int | None = None) -> ScriptCall[Status]:
-        """Return a call of `status`, to send together with others."""
+        """Return a call of `status` to send together with other calls."""
         script = self.scripts["status"]
         args = script.script.order({"mid": checked_mid(mid), "now": moment(now)})
         return ScriptCall(script.script, script.keys, args, _status)
 
     def check_lease(self, lease: Lease, missing: str) -> None:
-        """Raise UnavailableError unless the server that answers now has handed this message out.
+        """Raise UnavailableError unless the server that answers now knows this lease.
 
-        Then the server has all earlier data, and missing data is gone. A replaced master or a replica may lack it.
+        A server that knows it has all earlier data, so missing data is really gone. A replaced master or a replica may
+        lack data that still exists elsewhere.
+
+        Args:
+            missing: The data that was not found, for the error's text.
         """
         token = self.client.command("HGET", keys.key(self.prefix, "tokens"), lease.mid)
         if token != lease.token.encode():
@@ -577,13 +586,13 @@ class Queue:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> list[str]:
-        """Cancel messages; return per mid 'cancelled', or the status of a message that can't be cancelled.
+        """Cancel messages; return for each mid 'cancelled', or the status of a message that can't be cancelled.
 
-        A running job isn't stopped here: its outcome is rejected, and its child is notified at the next renewal of its
-        lease.
+        A running job isn't stopped immediately: its outcome is rejected, and its worker is notified at the next renewal
+        of the lease.
 
         Args:
-            remember: How long to remember the cancellation, if the message itself doesn't say longer.
+            remember: How long to remember the cancellation, unless the content sets a longer time.
         """
         for_ms = remember_ms(None if remember is None else duration_s(remember))
         values: Values = {"now": moment(now), "remember_ms": for_ms or ""}
@@ -615,16 +624,16 @@ class Queue:
         key_weight: Number = UNCHANGED,
         key_waiting: Number = UNCHANGED,
     ) -> QueueRules:
-        """Set the limits of the queue and its keys, effective from the next dequeue; return all limits. None: no limit.
+        """Set the limits of the queue and its keys, effective from the next dequeue; return all limits.
 
-        Omitted limits stay unchanged.
+        To remove a limit, pass None. Omitted limits stay unchanged.
 
         Args:
             max: Maximum number of running messages.
             key_max: Maximum number of running messages per key.
-            key_rate: Starts per key, '100/m'.
-            key_weight: The key's share of turns.
-            key_waiting: Maximum number of messages in the key's line.
+            key_rate: Maximum rate of starts per key, such as '100/m'.
+            key_weight: Each key's share of turns.
+            key_waiting: Maximum number of messages in each key's line.
         """
         most, *rule = self._rule("", number_given("max", max), {
             "max": number_given("key_max", key_max), "rate": rate_given("key_rate", key_rate),
@@ -642,7 +651,10 @@ class Queue:
         weight: Number = UNCHANGED,
         waiting: Number = UNCHANGED,
     ) -> Rule:
-        """Set the rule of one key, and return it; None means the rule of all keys. For the settings see `rules`."""
+        """Set the limits of one key, and return them; for the settings, see `rules`.
+
+        To restore the limit for all keys, pass None. Omitted limits stay unchanged.
+        """
         _, *rule = self._rule(checked_key(key), "-", {
             "max": number_given("max", max), "rate": rate_given("rate", rate),
             "weight": number_given("weight", weight, MAX_WEIGHT), "waiting": number_given("waiting", waiting),
@@ -658,9 +670,9 @@ class Queue:
         return reply
 
     def hold(self, key: str, wait: Duration, *, now: int | None = None) -> int:
-        """Don't start messages of a key for `wait`; 0 releases it. Running messages continue.
+        """Don't start messages of a key for `wait`. Running messages continue; 0 ends the hold.
 
-        Return when the hold ends, epoch ms by the server's clock; 0: it isn't held.
+        Return when the hold ends, in epoch ms by the server's clock, or 0 if the key isn't held.
         """
         values: Values = {
             "now": moment(now), "key": checked_key(key), "wait_ms": hold_ms(wait, duration_s(wait)),
@@ -672,7 +684,7 @@ class Queue:
         return facts_of(self.scripts["why"].run({"mid": checked_mid(mid), "now": moment(now)}))
 
     def why_call(self, mid: str, *, now: int | None = None) -> ScriptCall[KeyFacts]:
-        """Return a call of `why`, to send together with others."""
+        """Return a call of `why` to send together with other calls."""
         script = self.scripts["why"]
         args = script.script.order({"mid": checked_mid(mid), "now": moment(now)})
         return ScriptCall(script.script, script.keys, args, facts_of)
@@ -703,7 +715,7 @@ class Queue:
         """Make one enqueue call, bypassing the outage buffer.
 
         Args:
-            tries: Its earlier tries.
+            tries: Earlier tries of this call.
         """
         if monotonic() >= self.listed_until:
             self.register()
@@ -736,7 +748,7 @@ class Queue:
         mids: Sequence[str],
         tries: Tries | None = None,
     ) -> CallState:
-        """Return the next call of `caller`."""
+        """Return the next call of `caller`, an enqueue of these messages."""
         plainly, scripts = self.enqueues, self.scripts
         if values is not NO_OPTIONS or len(mids) > 1 or plainly.skip:
             plainly.skip = max(0, plainly.skip - 1)
@@ -758,7 +770,7 @@ class Queue:
         commands(self.client, self.wake_key, counted)
 
     def _overlap(self, batches: Iterable[Batch | Exception], done: EnqueuedMany) -> None:
-        """Make enqueue calls of which two are under way, each of a caller of its own."""
+        """Make enqueue calls, each with its own caller and at most two under way; add their results to `done`."""
         script, calls = self.scripts["enqueue"], OverlappingCalls(self.client, self.wake_key)
         under_way: deque[tuple[Caller, CallState, Sequence[str]]] = deque()
 
@@ -798,7 +810,10 @@ class Queue:
             raise unread
 
     def register(self) -> None:
-        """List the queue for a minute. Call this before an enqueue, so that an error can't hide accepted messages."""
+        """Add the queue to the list of queues, at most once a minute.
+
+        Call this before an enqueue. Otherwise, an error here could leave accepted messages in an unlisted queue.
+        """
         self.listed_until = register_queue(self.client, self.name)
 
     def extra_keys(self, values: Values, mids: Sequence[str]) -> Sequence[str]:
@@ -811,7 +826,10 @@ class Queue:
         return self.result_keys(mids) if values["drop_results"] else ()
 
     def accepted(self, caller: Caller, reply: Any, mids: Sequence[str]) -> Sequence[Enqueued]:
-        """Return the results in the reply to an enqueue. Raises LeaseLostError when the script rejected the caller."""
+        """Return the results in the reply to an enqueue.
+
+        Raises LeaseLostError if the script rejected the caller, KeyFullError if the line of a key is full.
+        """
         if reply[0] == b"closed":
             raise self.scripts["enqueue"].closed_error(caller)
         if reply[0] == b"full":
@@ -902,7 +920,7 @@ def _debounce_max_ms(options: EnqueueOptions) -> Argument:
 
 
 def is_of_flows(again: Argument) -> bool:
-    """Whether this `again` belongs to messages of flows."""
+    """Return whether this `again` belongs to messages of flows."""
     return again in (MEMBER, NEXT)
 
 
@@ -921,7 +939,10 @@ def members_batches(
 
 
 def given_mid(mid: str, values: Values) -> str:
-    """Return `mid` if it is allowed: '=' begins mids of unique jobs, which set `until`, and '~' mids of flows."""
+    """Return `mid` if these options allow it; else raise ConfigError.
+
+    Mids that begin with '=' need `until` or `throttle`, as unique jobs have; '~' begins the mids of flows.
+    """
     again = values["again"]
     if not again:
         return users_mid(mid)
@@ -936,7 +957,7 @@ def _keyed(options: EnqueueOptions) -> str:
 
 
 def line_full(reply: Sequence[bytes]) -> KeyFullError:
-    """Return the error for the reply of an enqueue to a line that is full."""
+    """Return the error for an enqueue's reply that the line of a key is full."""
     key, most = text_of(reply[1]), int(reply[2])
     return KeyFullError(
         f"the line of {key} is full, with {counted(most, 'message')}; nothing was accepted: enqueue later, or raise "
@@ -946,16 +967,16 @@ def line_full(reply: Sequence[bytes]) -> KeyFullError:
 
 
 def prepared(content: bytes, mid: str | None, options: EnqueueOptions) -> Batch:
-    """One message as a round trip of its own."""
+    """Return a round trip for one message."""
     if mid is None and not options and len(content) <= HARD_MAX_CONTENT:
         mid = new_mid()
-        return NO_OPTIONS, (mid, content), (mid,)  # as below, without its frames
+        return NO_OPTIONS, (mid, content), (mid,)  # the same as below, with fewer function calls
     values = enqueue_values(**options) if options else NO_OPTIONS
     return batch_of(((mid, content),), values, options.get("key"))
 
 
 def batch_of(contents: Sequence[Content], values: Values, key: str | None = None) -> Batch:
-    """Return a round trip of these contents; `key` is for contents without a key."""
+    """Return a round trip with these contents; `key` applies to contents without a key."""
     bare = [item for item in contents if isinstance(item, bytes)]
     own_keys: list[str] = []
     if len(bare) < len(contents):
@@ -987,7 +1008,7 @@ def batch_of(contents: Sequence[Content], values: Values, key: str | None = None
 
 
 def batches_of(contents: Iterable[Content], options: EnqueueOptions) -> Iterator[Batch | Exception]:
-    """Yield the round trips of these contents, and last the error of the content after them."""
+    """Yield round trips for these contents. If reading or checking a content fails, yield the error last."""
     values = enqueue_values(**options) if options else NO_OPTIONS
     return _batches(contents, values, options.get("key"))
 
@@ -1020,7 +1041,7 @@ def _wanted(limit: int, lease: Duration, crash_limit: int, now: int | None) -> V
 
 
 def _plain_rows(endings: Sequence[Ending]) -> list[Argument] | None:
-    """Return the endings as arguments of finish_plain; None if there are none, or one isn't a plain success."""
+    """Return the endings as arguments of finish_plain; None without endings, or if any isn't a plain success."""
     rows: list[Argument] = []
     for ending in endings:
         if ending.outcome != "done" or ending.backoff is not None or ending.result is not None:
@@ -1045,23 +1066,23 @@ def _finished(
     except _UNREADABLE as error:
         raise _unreadable(error) from error
     if renewed:
-        # The lost call may have ended them.
+        # An earlier try, whose reply was lost, may have ended the attempts.
         replies = ["unknown" if reply == "stale" else reply for reply in replies]
     return Finished(replies, _handed(reply, count, caller, dequeue) if dequeue else None)
 
 
 def _unreadable(error: Exception) -> ScriptError:
-    """Return a script repeats the values in its caller's record, which may contain anything."""
+    """Return the error for a reply of another shape. A script replays its caller's record, which may be forged."""
     return ScriptError(
         f"a reply can't be read: another version of jobq is in use here, or the record of a call was forged: {error!r}"
     )
 
 
 def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeued:
-    """Return the messages in a reply. In one of a script for plain calls these are first attempts with checked mids.
+    """Return the messages in a reply. A script for plain calls only hands out first attempts with checked mids.
 
     Args:
-        start: Where they begin in a reply of a script that takes every call.
+        start: Index of the first fact about messages in a reply of the general script.
     """
     if reply[0] != PLAIN:
         return _generally_handed(reply, start, caller, limit)
@@ -1072,19 +1093,19 @@ def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeue
     try:
         _, poll_after_ms, fence, lock_expires_at, mids, contents = reply
         if type(mids) is bytes:
-            mids, contents = (mids,), (contents,)  # of one message
+            mids, contents = (mids,), (contents,)  # a single message
         for index, mid in enumerate(mids):
             token = f"{stem}{index}"
             messages.append(
                 Message(mid.decode(), contents[index], 1, 0, fence + index, token, token, lock_expires_at, 0)
             )  # fmt: skip
-    except _UNREADABLE as error:  # of the other script, from a forged record
+    except _UNREADABLE as error:  # a forged record replayed another script's reply
         raise _unreadable(error) from error
     return Dequeued(messages, poll_after_ms, False, 0, False)
 
 
 def _generally_handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeued:
-    """Return the messages in a reply of a script that takes every call; they begin at `start`."""
+    """Return the messages in a reply of the general script; the facts about them begin at index `start`."""
     if len(reply) > start + 3:
         caller.arrived()
     if len(reply) > start + 3 + 7 * limit:
@@ -1131,7 +1152,7 @@ def _lease_ms(lease: Duration) -> int:
 
 
 def _ttl_ms(seconds: float) -> int:
-    """Return the server can't keep a value for less than a millisecond."""
+    """Return a result's lifetime in milliseconds, at least 1, which is the server's minimum; 0 stays 0."""
     return max(1, round(seconds * 1000)) if seconds else 0
 
 

@@ -1,7 +1,8 @@
-"""Cancels of messages with remembered ends.
+"""Cancel messages whose ends are remembered.
 
-The script finds in the content how long a message's end is remembered. It can write only declared keys, so it answers
-REMEMBERS if the result key is missing, and the call is repeated with the key.
+The script finds in a message's content how long to remember the message's end, under its result key. But a script may
+write only keys that its call declares. So if the result key wasn't declared, the script answers REMEMBERS, and the call
+is repeated with the key.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ def with_result_keys(
     rows: Sequence[T],
     call: Callable[[Sequence[T], Sequence[str]], list[bytes]],
 ) -> list[bytes]:
-    """Call, and call again with result keys for messages with remembered ends. Return a word per message.
+    """Make a call for messages, and again with result keys for messages with remembered ends.
+
+    Return one word per message.
 
     Args:
-        rows: What to call with for each of the mids.
-        call: Makes the call for some of the rows, with these keys.
+        rows: The arguments for each of the mids.
+        call: Makes the call with these rows and these result keys.
     """
     words = call(rows, ())
     left = [place for place, word in enumerate(words) if word == REMEMBERS]

@@ -16,21 +16,21 @@ class Role(NamedTuple):
     """One kind of user, with the scripts, commands and keys that it may use.
 
     Attributes:
-        scripts: Scripts that it calls.
-        queue: Commands that it sends to a queue's keys directly.
-        names, workers: The same for the list of queues and the three hashes about workers.
-        orders, answers: For the orders of workers and their answers.
-        spent: For the record of its finished sealed calls.
-        django: For the records of Django's tasks.
-        audit: For the audit log.
-        operations: For operations of the dashboard.
-        logins: For the sessions and failed logins of the dashboard.
-        flows: Scripts of lua/flow that it calls.
-        flow_names: For the list of flows.
-        secrets: For the secrets by which it proves that it may write to a queue.
-        charts: For the rings of charts.
+        scripts: Scripts of lua/queue that the user calls.
+        queue: Commands that the user sends directly to a queue's keys.
+        names, workers: Commands on the list of queues, and on the four hashes about workers.
+        orders, answers: Commands on the lists of orders, and on the answers of workers.
+        spent: Commands on the records of finished sealed calls.
+        django: Commands on the records of Django's tasks.
+        audit: Commands on the audit log.
+        operations: Commands on the dashboard's operations.
+        logins: Commands on the dashboard's sessions and failed logins.
+        flows: Scripts of lua/flow that the user calls.
+        flow_names: Commands on the list of flows.
+        secrets: Commands on the secrets of queues, which prove that the user may run steps of flows there.
+        charts: Commands on the rings of charts.
         verbs: Commands without a key.
-        reads: It only writes logins.
+        reads: Whether the user only reads, apart from logins.
     """
 
     scripts: tuple[str, ...]
@@ -108,13 +108,13 @@ ROLES = {
     ),
 }  # fmt: skip
 DEPLOYER = "deployer"
-#: Scripts whose calls wait for a durability.
+#: Roles whose calls wait for a durability.
 DURABLE_ROLES = ("producer", "worker", "operator")
 _ABOUT_WORKERS = (keys.workers, keys.running, keys.jobs, keys.redactions)
 
 
 def script_commands() -> tuple[str, ...]:
-    """Every command that a script of the engine sends."""
+    """Return every command that the scripts in lua/queue send."""
     paths = (folder() / "queue").glob("[!_]*.lua")
     return tuple(sorted(set[str]().union(*(commands(load("queue", path.stem)) for path in paths))))
 
@@ -122,10 +122,11 @@ def script_commands() -> tuple[str, ...]:
 def rights(
     role: str, namespace: str = "jobq", queues: Sequence[str] = (), *, disk: bool = False
 ) -> list[str]:
-    """Return the ACL rules of a user, without passwords: for `queues`, or all of the namespace.
+    """Return the ACL rules of a user with this role, without a password.
 
     Args:
-        disk: Include the commands of durability disk, if the role's calls wait for it.
+        queues: The queues that the user may use; empty for all queues of the namespace.
+        disk: Include the commands that durability 'disk' needs, if the role's calls wait for a durability.
     """
     if role == DEPLOYER:
         verbs = (f"+function|{verb}" for verb in ("load", "list", "delete"))
@@ -170,26 +171,26 @@ def _patterns(namespace: str, queues: Sequence[str]) -> list[str]:
 
 
 def _operations(namespace: str) -> list[str]:
-    """Patterns of the operations of the dashboard, and their list."""
+    """Return patterns for the keys with the dashboard's operations and their list."""
     each, listed = keys.web_operation(namespace, ""), keys.web_operations(namespace)
     return [f"{literal(each)}*", literal(listed)]
 
 
 def _logins(namespace: str) -> list[str]:
-    """Return patterns of the keys of dashboard sessions and failed logins."""
+    """Return patterns of the keys of the dashboard's sessions and failed logins."""
     session, failures = keys.web_session(namespace, ""), keys.web_failures(namespace, "", "")
     return [f"{literal(session)}*", f"{literal(failures.rstrip(':'))}:*"]
 
 
 def _beside(key: Callable[[str, str], str], namespace: str, queues: Sequence[str]) -> list[str]:
-    """Patterns of a key of each queue, outside of the keys that all its users may write."""
+    """Return patterns for one key per queue, which not every user of the queue may write."""
     if queues:
         return [literal(key(namespace, queue)) for queue in queues]
     return [literal(key(namespace, "")).removesuffix("}") + "*"]
 
 
 def _records(namespace: str, queues: Sequence[str]) -> list[str]:
-    """Patterns of the records of Django's tasks."""
+    """Return patterns of the keys with records of Django's tasks."""
     if queues:
         return [
             literal(keys.django_record(keys.prefix(namespace, queue), "")) + "*" for queue in queues

@@ -1,4 +1,4 @@
-"""Keys inside a queue: their limits, and the facts that people see about them."""
+"""The keys of a queue: their limits, and facts about them for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobq.queue.types import text_of
 
 MAX_WEIGHT = 1_000
 MAX_COUNT = 1_000_000_000
-#: Of a hold, in seconds.
+#: Maximum duration of a hold, in seconds.
 MAX_HOLD_S = 365 * DAY_MS / 1000
 
 
@@ -24,18 +24,18 @@ class Unchanged:
 
 
 UNCHANGED: Final = Unchanged()
-#: None: none, or as all.
+#: None: no limit, or, for a single key, the limit for all keys.
 Number = int | None | Unchanged
 
 
 class Rule(NamedTuple):
-    """Limits of one key; None: the limit for all keys.
+    """Limits of one key. If a limit is None, the limit for all keys applies.
 
     Attributes:
         max: Maximum number of running messages.
-        rate: Starts in any such time.
+        rate: Maximum rate of starts.
         weight: The key's share of turns.
-        waiting: Maximum number of messages in its line.
+        waiting: Maximum number of messages in the key's line.
     """
 
     max: int | None = None
@@ -45,10 +45,10 @@ class Rule(NamedTuple):
 
 
 class QueueRules(NamedTuple):
-    """Limits of a queue and of all its keys; None: no limit.
+    """Limits of a queue and of all its keys. If a limit is None, there is no limit.
 
     Attributes:
-        max: Maximum number of the queue's running messages.
+        max: Maximum number of running messages of the queue. The other limits apply to each key.
     """
 
     max: int | None = None
@@ -59,13 +59,14 @@ class QueueRules(NamedTuple):
 
 
 class KeyRow(NamedTuple):
-    """One key of a queue. Times are epoch ms, 0: none.
+    """One key of a queue. Times are in epoch ms; 0 means no time.
 
     Attributes:
-        max: None without a limit.
-        starts_at: When its rate allows the next start.
-        oldest: Message at the head of its line.
-        most_waiting: None without a limit.
+        max: Maximum number of running messages; None if unlimited.
+        held_until: When the key's hold ends.
+        starts_at: When the key's rate allows the next start.
+        oldest: Mid of the message at the head of the key's line.
+        most_waiting: Maximum length of the line; None if unlimited.
     """
 
     key: str
@@ -80,25 +81,25 @@ class KeyRow(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether its line is full."""
+        """Whether the key's line is full."""
         return self.most_waiting is not None and self.waiting >= self.most_waiting
 
 
 class KeyPage(NamedTuple):
-    """Some keys of a queue, and the cursor of the next page, None at the end."""
+    """A page of a queue's keys, and the cursor of the next page; None if this is the last page."""
 
     rows: list[KeyRow]
     next_offset: int | None
 
 
 class KeyFacts(NamedTuple):
-    """Why a message runs or waits. Times are epoch ms by the server's clock, 0: none.
+    """Why a message runs or waits. Times are in epoch ms by the server's clock; 0 means no time.
 
-    `waiting`, `running`, `max`, `held_until`, `starts_at` and `rate` are facts of its key.
+    `waiting`, `running`, `max`, `held_until`, `starts_at` and `rate` are facts about the message's key.
 
     Attributes:
-        place: Its place in the line of its key, from 1; 0: it isn't in a line.
-        holders: At most ten running messages of its key, each with the end of its lease.
+        place: The message's place in the line of its key, starting at 1; 0 if it isn't in a line.
+        holders: At most ten running messages of the key, each with the end of its lease.
         keys_before: Number of keys whose turn comes first.
     """
 
@@ -121,7 +122,7 @@ class KeyFacts(NamedTuple):
 
 
 def number_given(name: str, value: Number, most: int = MAX_COUNT) -> Argument:
-    """Return a setting as the script `set_limits` takes it."""
+    """Return a setting as an argument of the script `set_limits`."""
     if isinstance(value, Unchanged):
         return "-"
     if value is None:
@@ -134,7 +135,7 @@ def number_given(name: str, value: Number, most: int = MAX_COUNT) -> Argument:
 
 
 def rate_given(name: str, value: str | Rate | Unchanged | None) -> tuple[Argument, Argument]:
-    """Return a rate as the script `set_limits` takes it: starts, and in how many ms."""
+    """Return a rate as two arguments of the script `set_limits`: the number of starts, and the span in ms."""
     if isinstance(value, Unchanged):
         return "-", "-"
     if value is None:
@@ -147,24 +148,24 @@ def rate_given(name: str, value: str | Rate | Unchanged | None) -> tuple[Argumen
 
 
 def number_kept(text: bytes) -> int | None:
-    """Return a setting as the script `set_limits` answers it."""
+    """Parse a setting in the reply of the script `set_limits`."""
     return int(text) if text else None
 
 
 def rate_kept(most: bytes | int, span_ms: bytes | int) -> Rate | None:
-    """Return a rate from the reply of a script."""
+    """Parse a rate in the reply of a script; return None if there is no rate."""
     return Rate(int(most), int(span_ms)) if most and span_ms else None
 
 
 def hold_ms(wait: Duration, seconds: float) -> int:
-    """Return how long a key is held."""
+    """Return the duration of a hold in ms; raise ConfigError if it is out of range."""
     if not 0 <= seconds <= MAX_HOLD_S:
         raise ConfigError(f"{wait!r:.200} is out of range; hold a key for 0 seconds to 365 days")
     return round(seconds * 1000)
 
 
 def key_rows(items: Sequence[Any]) -> list[KeyRow]:
-    """Return the rows of a page of keys."""
+    """Parse the keys in a reply of the script `lines`."""
     rows = zip(*(iter(items),) * 9, strict=True)
     return [
         KeyRow(

@@ -1,4 +1,4 @@
-"""Values that go in and out of a queue. All frozen; times are epoch ms by the server's clock."""
+"""Arguments and results of a queue's methods. Times are epoch ms by the server's clock."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Place = Literal["ready", "due", "circle", "lines"]
 PER_CALL = 250
 LEASE_S = 15.0
 DAY_S = 86_400.0
-#: Crashes that make a message dead.
+#: A message is dead-lettered after this many crashes.
 CRASH_LIMIT = 3
 
 
-#: Of a key, in characters.
+#: Maximum length of a key, in characters.
 MAX_KEY_LENGTH = 128
 MAX_DURATION_S = 3_153_600_000.0
 _YEAR_10000_S = 253_402_300_800.0
@@ -38,7 +38,7 @@ _YEAR_10000_S = 253_402_300_800.0
 def checked_duration(
     name: str, value: Duration | None, least: float = 0.0, most: float = MAX_DURATION_S
 ) -> float | None:
-    """Return the option `name` in seconds; raise ConfigError if it can't be one."""
+    """Return the value of the option `name` in seconds; raise ConfigError if it is invalid."""
     if value is None:
         return None
     try:
@@ -56,7 +56,7 @@ def checked_duration(
 
 
 def checked_at(value: datetime | float | None) -> float | None:
-    """Return a start time as epoch seconds, 0 for one before 1970; raise ConfigError for any other value."""
+    """Return a start time as epoch seconds, 0 for times before 1970; raise ConfigError if it is invalid."""
     at = value
     if isinstance(at, datetime):
         if at.tzinfo is None:
@@ -72,13 +72,13 @@ def checked_at(value: datetime | float | None) -> float | None:
 
 
 def check_start(delay: object, at: object) -> None:
-    """Raise ConfigError if both are given."""
+    """Raise ConfigError if both `delay` and `at` are given."""
     if delay is not None and at is not None:
         raise ConfigError(f"delay={delay!r} and at={at!r} contradict each other; use only one")
 
 
 def checked_key(key: str) -> str:
-    """Return `key`; raise ConfigError if it is empty, too long or not printable."""
+    """Return `key`; raise ConfigError if it is empty or too long, or not printable."""
     if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_LENGTH or not key.isprintable():
         raise ConfigError(
             f"key={key!r:.200} can't be used; use 1-{MAX_KEY_LENGTH} printable characters"
@@ -87,7 +87,7 @@ def checked_key(key: str) -> str:
 
 
 def checked_content(mid: str, content: bytes) -> None:
-    """Raise CodecError for a content that is too long."""
+    """Raise CodecError if the content is too long."""
     if len(content) > HARD_MAX_CONTENT:
         raise CodecError(
             f"content of {len(content)} bytes for {mid!r} is over {HARD_MAX_CONTENT}; "
@@ -96,7 +96,7 @@ def checked_content(mid: str, content: bytes) -> None:
 
 
 def text_of(value: bytes) -> str:
-    """Bytes as text for people; bytes that are not UTF-8 show as escapes."""
+    """Return bytes as text for people. Bytes that are not UTF-8 become escapes."""
     return value.decode("utf-8", "backslashreplace")
 
 
@@ -104,8 +104,9 @@ class Enqueued(NamedTuple):
     """Result of one enqueue.
 
     Attributes:
-        existing_status: The status of a mid that exists already.
-        buffered: The client's outage buffer keeps the message in this process's memory; it is not on the server yet.
+        action: The effect of the enqueue. 'buffered' means that the message is in the client's outage buffer, in this
+            process's memory, and not on the server yet.
+        existing_status: The status of the message that has the mid already, if the action is 'exists'.
     """
 
     mid: str
@@ -117,8 +118,9 @@ class Rescheduled(NamedTuple):
     """Result of rescheduling a message.
 
     Attributes:
-        word: 'moved', 'same' (it could already run), 'nil', or 'changed' (it runs, is done, or is another message).
-        former_ms: Its former earliest start in epoch ms; None when it could run immediately.
+        word: 'moved', 'same' (the message could already run), 'nil' (there is no such message) or 'changed' (it is
+            running, done or another message).
+        former_ms: The former earliest start in epoch ms; None if the message could run immediately.
     """
 
     mid: str
@@ -127,7 +129,7 @@ class Rescheduled(NamedTuple):
 
 
 class AddedMessages(Sequence[Enqueued]):
-    """One round trip's messages, all of them new."""
+    """The results of one round trip whose messages are all new."""
 
     __slots__ = ("_mids",)
 
@@ -153,7 +155,7 @@ class AddedMessages(Sequence[Enqueued]):
 class EnqueuedMany(Sequence[Enqueued]):
     """Results of a bulk enqueue, in order.
 
-    If all messages of a round trip are new and have no mids of their own, it keeps a few bytes for all of them.
+    Results of new messages without mids of your own take only a few bytes per round trip.
     """
 
     __slots__ = ("_ends", "_parts")
@@ -194,10 +196,12 @@ class EnqueuedMany(Sequence[Enqueued]):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One message of a dequeue. `generation` names this life of the mid; `fence` only ever grows in a queue.
+    """One message of a dequeue.
 
     Attributes:
-        unknowns: How many times in a row a worker that doesn't know its job received it.
+        fence: A number that grows with each message that the queue hands out.
+        generation: Distinguishes this message from earlier messages with the same mid.
+        unknowns: How many times in a row the message was received by a worker that doesn't know its job.
     """
 
     mid: str
@@ -211,15 +215,17 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     unknowns: int = 0
 
     def __repr__(self) -> str:
-        # Tools that report errors print values of stack frames; the content is for the job alone.
+        # Tools that report errors print the values in stack frames, but only the job may see the content.
         return f"<Message {self.mid!r}, attempt {self.attempt}, {len(self.content)} bytes>"
 
 
 class Dequeued(NamedTuple):
-    """The reply of a dequeue. If it has no messages, wait on the wake key for `poll_after_ms`; 0 = call again.
+    """The reply to a dequeue. If it has no messages, wait on the wake key for `poll_after_ms`.
 
     Attributes:
-        next_due_ms: Time until the earliest delayed message is due; 0 if there is none, or if another caller knows it.
+        poll_after_ms: Time to wait. If it is 0, the next dequeue may be sent immediately.
+        next_due_ms: Time until the earliest delayed message is due. It is 0 if there is none, or if another caller
+            knows it.
         outbox: Whether the queue's outbox has entries for flows.
     """
 
@@ -230,8 +236,8 @@ class Dequeued(NamedTuple):
     outbox: bool = False
 
 
-#: Columns in the record of an ending: job, attempt, ms since the enqueue (0 = unknown), run time and CPU time in us. A
-#: plain tuple: it is made for each job where runs are counted.
+#: Columns in the record of an ending: job, attempt, ms since the enqueue (0 = unknown), run time and CPU time in us. It
+#: is a plain tuple because it is made for each job whose runs are counted.
 RunFigures = tuple[str, int, int, int, int]
 
 
@@ -239,13 +245,14 @@ class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How an attempt ended.
 
     Attributes:
-        expired: It was too late to start the message, so it ends without a run.
-        unknown: This worker has no such job. Like snooze and release, this doesn't count as an attempt.
-        backoff: Delay before the next attempt; for `done`, the dedupe backoff. None means the backoff in its options.
-        reason: For dead and crashed.
-        traceback: For retry, kept until the message's next failure or its end.
+        outcome: 'expired' means that it was too late to start the message, so it ends without a run. 'unknown' means
+            that this worker doesn't know the job; like 'snooze' and 'release', it doesn't count as an attempt.
+        backoff: Delay before the next attempt. For 'done', how long the mid stays taken; None uses the message's
+            options.
+        reason: Why the message is dead or crashed.
+        traceback: Traceback of an attempt to retry, kept until the message's next failure or its end.
         age_ms: How long ago the run ended.
-        figures: For a finished run that is to be counted.
+        figures: Figures of a finished run to count; None doesn't count it.
     """
 
     mid: str
@@ -262,7 +269,12 @@ class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Finished(NamedTuple):
-    """Replies 'ok', 'dead' (too many crashes), 'stale' or 'unknown' per ending, and the messages of the same call."""
+    """The result of a `finish`.
+
+    Attributes:
+        replies: For each ending 'ok', 'dead' (too many crashes), 'stale' or 'unknown'; see `Queue.finish`.
+        dequeued: The messages that the same call fetched; None if `dequeue` was 0.
+    """
 
     replies: list[str]
     dequeued: Dequeued | None
@@ -276,18 +288,20 @@ class Lease(NamedTuple):
 
 
 def remember_ms(seconds: float | None) -> int:
-    """Return how long an end is remembered; 0 for not."""
+    """Return how long an end is remembered, in ms; 0 if it isn't."""
     return max(1, round(seconds * 1000)) if seconds else 0
 
 
 class Status(NamedTuple):
-    """The state of a mid. `word` is one of Carmine's eight, or 'dead' when only a dead message is known.
+    """The state of a mid.
 
     Attributes:
-        unknowns: How many times in a row a worker that doesn't know its job received it.
-        checkpoint: Value for the next attempt, as JSON or its seal.
-        traceback: Traceback of the attempt `failed_attempt`, the latest that failed in code and was retried; '' if none
+        word: One of Carmine's eight statuses, or 'dead' if only a dead message has this mid.
+        unknowns: How many times in a row the message was received by a worker that doesn't know its job.
+        checkpoint: Value for the next attempt, as JSON or sealed.
+        failed_attempt: Number of the latest retried attempt with a failure in the job's code. It is 0 if no traceback
             is kept.
+        traceback: Traceback of that attempt; '' if none is kept.
     """
 
     word: str
@@ -305,11 +319,12 @@ class Status(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Numbers of messages by place. `locked` includes expired locks until they are recovered.
+    """Numbers of messages by place.
 
     Attributes:
-        quarantined: Bytes among the mids that can't be a mid (`jobq check fsck`).
-        ready: Including messages in the lines of keys.
+        ready: Waiting messages without a delay, including messages in the lines of keys.
+        locked: Running messages, including expired locks until they are recovered.
+        quarantined: Entries that were set aside because they can't be mids (`jobq check fsck`).
         keys: How many keys have messages or are held.
     """
 
@@ -339,23 +354,23 @@ class WaitingHead(NamedTuple):
     content: bytes
 
     def __repr__(self) -> str:
-        # As of Message: the content is for the job alone.
+        # Only the job may see the content; see Message.
         return f"<WaitingHead {self.mid!r}, {self.attempts} attempts, {len(self.content)} bytes>"
 
 
 class Sample(NamedTuple):
-    """A sample of a queue.
+    """The figures of a queue at one moment.
 
     Attributes:
-        fence: Messages ever handed out, including released ones; only grows.
-        added: Events ever written; only grows.
-        flow_entries: Entries not yet delivered to flows.
-        flow_since_ms: Time of the oldest such entry, epoch ms; 0 = none.
-        refused: Messages lost from outage buffers because the queue rejected them.
-        refused_at: Time of the last rejection, epoch ms.
-        unknowns: Messages whose job was unknown to the last worker that received them.
-        pause_ends: When the pause ends, epoch ms; 0 if the queue is not paused, or until `resume`.
-        events_off: Whether its event level is off.
+        fence: Number of messages ever handed out, including released messages. It only grows.
+        added: Number of events ever written. It only grows.
+        flow_entries: Number of entries not yet delivered to flows.
+        flow_since_ms: Time of the oldest of these entries in epoch ms, or 0.
+        refused: Number of messages lost from outage buffers because the queue rejected them.
+        refused_at: Time of the last such rejection in epoch ms; 0 if there was none.
+        unknowns: Number of messages whose job was unknown to the last worker that received them.
+        pause_ends: When the pause ends, in epoch ms; 0 if the queue isn't paused, or if only `resume` ends the pause.
+        events_off: Whether the queue's event level is 'off'.
     """
 
     counts: Counts
@@ -372,16 +387,19 @@ class Sample(NamedTuple):
 
     @property
     def records_attempts(self) -> bool:
-        """Whether the queue records how attempts end; if not, a rate of 0 is unknown."""
+        """Whether the queue records how attempts end. If not, a rate of 0 means that the rate is unknown."""
         return bool(self.added) and not self.events_off
 
 
 class Upkeep(NamedTuple):
-    """Remaining work of upkeep: mids in the circle and in due, and how many invalid mids are set aside.
+    """The remaining work of upkeep.
 
     Attributes:
-        due_ms: Time until the earliest entry of due; 0 = none.
-        surplus: 1 if more dead messages are beyond the queue's limits.
+        circle: Number of mids in the circle.
+        due: Number of mids in due.
+        quarantined: Number of entries that were set aside because they can't be mids.
+        due_ms: Time until the earliest entry of due; 0 if there is none.
+        surplus: 1 if there are still more dead messages than the queue's limits allow, else 0.
         outbox: Number of waiting entries for flows in the queue's outbox.
     """
 
@@ -394,7 +412,13 @@ class Upkeep(NamedTuple):
 
 
 class DeadLimits(NamedTuple):
-    """How many dead messages a queue keeps, for how many seconds, and how many were deleted for either."""
+    """The limits on a queue's dead messages.
+
+    Attributes:
+        most: Maximum number of dead messages.
+        age_s: Maximum age of a dead message, in seconds.
+        evicted: Number of dead messages deleted because of these limits.
+    """
 
     most: int = 10_000
     age_s: float = 180 * DAY_S
@@ -402,7 +426,7 @@ class DeadLimits(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One message as a page of content shows it."""
+    """One message in a page of content."""
 
     mid: str
     status: str
@@ -414,14 +438,14 @@ class Entry(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A page, and the offset of the next page; None at the end."""
+    """A page of messages, and the offset of the next page; None if this is the last page."""
 
     entries: list[Entry]
     next_offset: int | None
 
 
 class DeadMessage(NamedTuple):
-    """One dead message; revive and purge take its `dead_id`."""
+    """One dead message. Pass its `dead_id` to `revive` or `purge`."""
 
     dead_id: str
     mid: str
@@ -433,7 +457,12 @@ class DeadMessage(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """One invariant that doesn't hold. `mid` is for people to read, `raw` what it is made of."""
+    """A violated invariant.
+
+    Attributes:
+        mid: The affected mid or key, as text for people.
+        raw: The bytes of that mid.
+    """
 
     rule: str
     mid: str
@@ -448,14 +477,14 @@ class Ticked(NamedTuple):
     - `enqueued`, `missed`, `early` or `paused`.
     - `waits`: the run waits for the previous run.
     - `replaced`: the run replaced the previous run.
-    - `skipped`: the previous run isn't over.
-    - `full`: the line of the run's key is full.
-    - `exists`: the caller's last tick is outdated.
+    - `skipped`: there is no run, because the previous run isn't over.
+    - `full`: there is no run, because the line of its key is full.
+    - `exists`: there is no run, because the caller's last tick is outdated.
     - `new`: the schedule starts now.
     - `clock`: the schedule continues from now.
 
     Attributes:
-        detail: The mid of the run, or a time.
+        detail: The mid of the run or of the previous run, or a time in epoch ms.
     """
 
     outcome: str
@@ -491,7 +520,13 @@ class LoggedTick(NamedTuple):
 
 
 class Schedules(NamedTuple):
-    """All schedules of a queue: definitions as JSON behind a letter, where their ticks are, and the log."""
+    """All schedules of a queue.
+
+    Attributes:
+        definitions: Name -> a letter ('c' if declared in code, 'a' if added), then the definition as JSON.
+        ticks: Name -> position of the schedule's ticks.
+        log: Latest ticks, newest first.
+    """
 
     now_ms: int
     definitions: dict[str, str]

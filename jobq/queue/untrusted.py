@@ -1,4 +1,4 @@
-"""Untrusted JSON: a value of an unexpected kind is None or empty, and never an error."""
+"""Read untrusted JSON: a value of an unexpected type becomes None or empty instead of an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LATEST_MS = 253_402_300_799_999
 
 
 def decoded(text: bytes | str | None) -> Any:
-    """Return the data of a JSON text; None if it isn't one."""
+    """Return the data in a JSON text; None if the text isn't valid JSON."""
     try:
         return json.loads(text or b"")
     except (ValueError, RecursionError):
@@ -18,13 +18,13 @@ def decoded(text: bytes | str | None) -> Any:
 
 
 def text_in(value: Any) -> str:
-    """Return a text that can be written anywhere; '' for anything else."""
-    # Lone surrogates, which JSON can hold, break what writes text.
+    """Return a string that can be encoded as UTF-8; '' if the value isn't a string."""
+    # JSON can contain lone surrogates, which can't be encoded, so they become escapes.
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else ""
 
 
 def number_in(value: Any) -> int | None:
-    """Return a whole number from 0 to a year that can be printed; None for anything else."""
+    """Return a whole number from 0 to LATEST_MS; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LATEST_MS:
         return None
     return value
