@@ -9,7 +9,7 @@
 
     receipt = resize.enqueue("a.jpg", width=200)
 
-Names load at first use: `import jobq` brings in neither redis nor click nor asyncio.
+Names load at first use: `import jobq` doesn't import redis, click or asyncio.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _NAMES = {
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
-if not TYPE_CHECKING:  # a checker would take every misspelt name for Any
+if not TYPE_CHECKING:  # a type checker would accept every misspelt name as Any
 
     def __getattr__(name: str) -> Any:
         if name in _MODULES:
@@ -115,7 +115,7 @@ def _flows_of(client: Any) -> Any:
     return FlowsInWorker(client)
 
 
-# Lower layers don't know the embedded server and flows.
+# Lower layers don't import the embedded server and flows.
 runtime.start_server = _start_embedded
 runtime.flows_of = _flows_of
 

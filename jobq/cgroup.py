@@ -10,11 +10,12 @@ _ROOT = Path("/")
 
 
 def own_folders(controller: str = "", root: Path = _ROOT) -> Iterator[Path]:
-    """Yield the folder of this process's cgroup, and those above it, whose limits count as well.
+    """Yield the folder of this process's cgroup, then the folders above it, because their limits also apply.
+
+    In a container, the cgroup's path may be the host's. So the top of the tree always comes last.
 
     Args:
-        controller: Controller of cgroup v1; '' for v2, which has one tree for all. In a container a cgroup's path may
-            be the host's, so the top of the tree comes last in any case.
+        controller: Controller of cgroup v1; '' for v2, which has a single tree.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -30,7 +31,7 @@ def own_folders(controller: str = "", root: Path = _ROOT) -> Iterator[Path]:
 
 
 def processors(root: Path = _ROOT) -> int | None:
-    """Return the processors that quotas of CPU time allow, rounded up; None without a quota."""
+    """Return the number of processors that CPU quotas allow, rounded up; None without a quota."""
     quotas = [*map(_quota_v2, own_folders("", root)), *map(_quota_v1, own_folders("cpu", root))]
     return min((ceil(quota) for quota in quotas if quota), default=None)
 

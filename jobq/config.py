@@ -17,16 +17,16 @@ from jobq.durations import Duration, seconds_of
 from jobq.errors import ConfigError, masked
 from jobq.variables import warn
 
-#: How long a call is retried by default: in programs where a person may wait, and in long-running ones.
+#: How long a call is retried by default: in programs where a person may wait, and in long-running programs.
 PATIENCE_S, STAYING_PATIENCE_S = 2.0, 10.0
 VALID_S, MAX_VALID_S = 7 * 86_400.0, 366 * 86_400.0
-#: Bytes of one call, by default and at most.
+#: Maximum size of a call in bytes: the default, and the highest allowed value.
 MAX_CONTENT, HARD_MAX_CONTENT = 256 * 1024, 1024 * 1024
 #: Servers that tests may connect to. jobq's pytest plugin sets it for the tests and their child processes.
 TEST_SERVERS = "JOBQ_TEST_SERVERS"
-#: A burst waits for retries that are due so soon.
+#: A burst waits for retries that are due within this time.
 BURST_WAIT_S = 60.0
-#: Characters of a worker's name.
+#: Maximum length of a worker's name.
 MAX_NAME = 100
 #: Event loops that can run async jobs.
 EVENT_LOOPS = ("auto", "asyncio", "uvloop")
@@ -34,7 +34,7 @@ _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,40}")
 
 
 def duration_s(value: Duration) -> float:
-    """Seconds: `duration_s("5m") == 300`; units ms, s, m, h, d, none for seconds.
+    """Return a duration in seconds: `duration_s("5m") == 300`. See `jobq.durations.seconds_of` for units.
 
     Raises ConfigError if it can't be read.
     """
@@ -47,10 +47,10 @@ def duration_s(value: Duration) -> float:
 def parse_time(
     text: str, *, now: datetime | None = None, zone: tzinfo | Literal["local"] | None = None
 ) -> datetime:
-    """Parse an ISO 8601 time, or with `now` also `7d`: that long before now. The result is in UTC.
+    """Parse an ISO 8601 time; with `now`, also a time span such as `7d`, counted back from now. Return it in UTC.
 
     Args:
-        zone: Zone of a time without one; "local": this host's zone; None: such a time is rejected.
+        zone: Time zone for times without a zone: "local" for this host's zone, None to reject such times.
     """
     try:
         at = _iso_time(text)
@@ -76,7 +76,7 @@ def _iso_time(text: str) -> datetime | None:
 
 
 def parse_queues(text: str) -> tuple[tuple[str, int], ...]:
-    """Names with weights: `"high:6,low:1"`, or `"low,high"` with equal ones."""
+    """Parse names of queues and their weights: `"high:6,low:1"`, or `"low,high"` for equal weights."""
     queues: list[tuple[str, int]] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, colon, weight = part.rpartition(":")
@@ -97,7 +97,7 @@ def parse_queues(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def parse_durability(text: str) -> tuple[str, int]:
-    """Return the word and how many replicas: `"memory"`, `"disk"` or `"replicas=2"`."""
+    """Parse `"memory"`, `"disk"` or `"replicas=2"`; return the word and the number of replicas."""
     word, equals, number = text.strip().partition("=")
     if word in ("memory", "disk") and not equals:
         return word, 0
@@ -110,7 +110,7 @@ def parse_durability(text: str) -> tuple[str, int]:
 
 
 def processors() -> int:
-    """Processors this process may use, by its affinity and by quotas of its cgroup."""
+    """Return how many processors this process may use, given its CPU affinity and its cgroup's quotas."""
     try:
         count = len(os.sched_getaffinity(0))
     except AttributeError:
@@ -130,7 +130,7 @@ def _whole(name: str, text: str) -> int:
 
 
 def parse_codec_keys(text: str) -> tuple[tuple[str, bytes], ...]:
-    """Ids with secrets: `"2026-11:<base64>,2026-05:<base64>"`; no message quotes a secret."""
+    """Parse ids and secrets: `"2026-11:<base64>,2026-05:<base64>"`. Error messages never quote a secret."""
     keys: list[tuple[str, bytes]] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         key_id, colon, secret = part.partition(":")
@@ -158,8 +158,8 @@ class CodecSettings:
     Attributes:
         keys: Ids with secrets of 32 bytes or more. The first key seals; all keys open.
         accept_plain: Also run calls without a seal, while producers migrate.
-        valid_s: How long a sealed call may run after it was due. Workers remember finished calls for that long, so that
-            none of them runs again.
+        valid_s: How long after its due time a sealed call may start. Workers remember finished calls for that long, so
+            that none of them runs again.
     """
 
     keys: tuple[tuple[str, bytes], ...] = field(repr=False)
@@ -196,12 +196,13 @@ class ServerSettings:
     Attributes:
         url: None selects the embedded server.
         embedded: False forbids the embedded server, True selects it; None uses it with a warning, but not under pytest.
-        patience_s: How long one call is retried over lost connections and a silent server; its first try may still take
-            socket_timeout_s.
+        patience_s: How long a call is retried while connections break or the server is silent. Even with 0, the first
+            try may take socket_timeout_s.
         data_dir: Where the embedded server keeps its data; None: `.jobq` next to the nearest pyproject.toml.
         codec: Seals calls; None: calls are not sealed.
-        functions: Call scripts as functions, which `jobq functions load` loaded.
-        durability: What must hold before an enqueue returns: memory, disk, replicas=n (run n + 1).
+        functions: Call the functions that `jobq functions load` has loaded, instead of scripts.
+        durability: Where a message must be stored before its enqueue returns: memory, disk, or replicas=n. Run n + 1
+            replicas.
         durable_within_s: Timeout of the durability, at most four fifths of socket_timeout_s.
         outage_buffer: How many messages wait in memory while the server is away; 0: enqueue raises UnavailableError.
         max_content: Maximum size of a job's call in bytes, up to 1 MiB.
@@ -244,23 +245,25 @@ class WorkerSettings:
     """How a worker runs.
 
     Attributes:
-        queues: Names and weights; (): those that the registered jobs declare, with equal weights.
-        strict: Drain the queues in the order given.
-        concurrency, threads: Concurrent async and sync jobs per child.
+        queues: Names and weights; () for the queues of the registered jobs, with equal weights.
+        strict: Drain the queues in the given order.
+        processes: Number of children; 0 for one per processor.
+        concurrency: Maximum number of concurrent async jobs per child.
+        threads: Maximum number of concurrent sync jobs per child.
         lease_s: How long a lease lasts unless renewed.
-        crash_limit: Number of crashes after which a message is dead-lettered.
+        crash_limit: Number of crashes after which a message is dead-lettered; 0 for never.
         prefetch: Maximum number of messages to prefetch per child; it prefetches about prefetch_s worth of work.
         max_jobs, max_age_s, max_memory_mb: Limits after which a child is replaced.
         shutdown_timeout_s: How long the worker waits for jobs after TERM.
-        burst: Exit once the queues are empty and no retry of a job that ran here is due within BURST_WAIT_S; "ready":
-            don't wait for retries.
+        burst: Exit once the queues are empty and no retry of a job that ran here is due within BURST_WAIT_S. "ready"
+            doesn't wait for retries.
         unknown_for_s: How long messages of unknown jobs are retried before they are dead-lettered.
         unknown_wait_s: Maximum delay between these retries.
-        event_loop: Runs async jobs, one of EVENT_LOOPS; auto: uvloop if it is installed.
+        event_loop: The event loop for async jobs, one of EVENT_LOOPS. "auto" is uvloop if it is installed.
         allow_threads: Start even if the modules with jobs leave a thread running.
         tracebacks: Log and keep the tracebacks of failed attempts.
         charts: Record figures of queues for charts.
-        name: Name in events and logs; '': host and process id.
+        name: Name in events and logs; '' for the host and the process id.
     """
 
     queues: tuple[tuple[str, int], ...] = ()
@@ -320,14 +323,14 @@ class WorkerSettings:
 def settings_from_env(
     environ: Mapping[str, str] | None = None, *, patience_s: float = PATIENCE_S
 ) -> ServerSettings:
-    """JOBQ_URL (else REDIS_URL), JOBQ_NAMESPACE, JOBQ_PATIENCE, JOBQ_EMBEDDED, JOBQ_EMBEDDED_IDLE,
-    JOBQ_DATA, JOBQ_FUNCTIONS, JOBQ_MAX_CONTENT. A JOBQ_… that nothing reads is a warning.
+    """Return settings from environment variables. Log a warning for each JOBQ_… variable that nothing reads.
 
-    For durability JOBQ_DURABILITY, JOBQ_DURABLE_WITHIN and JOBQ_OUTAGE_BUFFER; for the codec JOBQ_CODEC,
-    JOBQ_CODEC_KEYS, JOBQ_CODEC_ACCEPT_PLAIN and JOBQ_CODEC_VALID.
+    The variables are JOBQ_URL (or else REDIS_URL), JOBQ_NAMESPACE, JOBQ_PATIENCE, JOBQ_EMBEDDED, JOBQ_EMBEDDED_IDLE,
+    JOBQ_DATA, JOBQ_FUNCTIONS and JOBQ_MAX_CONTENT. JOBQ_DURABILITY, JOBQ_DURABLE_WITHIN and JOBQ_OUTAGE_BUFFER set the
+    durability. JOBQ_CODEC, JOBQ_CODEC_KEYS, JOBQ_CODEC_ACCEPT_PLAIN and JOBQ_CODEC_VALID set the codec.
 
     Args:
-        patience_s: Value if JOBQ_PATIENCE is not set.
+        patience_s: The patience if JOBQ_PATIENCE is not set.
     """
     env = os.environ if environ is None else environ
     warn(env)
@@ -345,7 +348,7 @@ def settings_from_env(
         url=env.get("JOBQ_URL") or env.get("REDIS_URL") or None,
         namespace=env.get("JOBQ_NAMESPACE") or "jobq",
         patience_s=patience_s,
-        # A server that is silent must not take longer than one that is gone.
+        # A silent server must not take longer than an unreachable server.
         socket_timeout_s=min(5.0, max(1.0, patience_s, 1.25 * durable_within_s)),
         embedded=embedded_from_env(env),
         embedded_idle_s=duration_s(env.get("JOBQ_EMBEDDED_IDLE") or 600.0),
@@ -360,7 +363,7 @@ def settings_from_env(
 
 
 def embedded_from_env(environ: Mapping[str, str] | None = None) -> bool | None:
-    """Return JOBQ_EMBEDDED: 1 uses the embedded server if no URL is set, 0 forbids it; None when it isn't set."""
+    """Return JOBQ_EMBEDDED; True (1) uses the embedded server if no URL is set, False (0) forbids it, None is unset."""
     env = os.environ if environ is None else environ
     text = env.get("JOBQ_EMBEDDED") or ""
     if text not in ("", "0", "1"):
@@ -371,19 +374,19 @@ def embedded_from_env(environ: Mapping[str, str] | None = None) -> bool | None:
 
 
 def server_program_from_env(environ: Mapping[str, str] | None = None) -> str | None:
-    """JOBQ_SERVER: the server program that jobq starts, by its path or its name on the PATH; None when it isn't set."""
+    """Return JOBQ_SERVER, the path of the server program to start, or its name on the PATH; None if unset."""
     env = os.environ if environ is None else environ
     return env.get("JOBQ_SERVER") or None
 
 
 def servers_of_tests(environ: Mapping[str, str] | None = None) -> list[str] | None:
-    """Return JOBQ_TEST_SERVERS: the only URLs that tests may connect to, `*` for any; None outside tests."""
+    """Return JOBQ_TEST_SERVERS, the only URLs that tests may connect to; `*` allows any URL. None outside tests."""
     env = os.environ if environ is None else environ
     found = env.get(TEST_SERVERS)
     return None if found is None else found.split()
 
 
 def lake_from_env(environ: Mapping[str, str] | None = None) -> str | None:
-    """JOBQ_LAKE: the folder or bucket of the lake; None when it isn't set."""
+    """Return JOBQ_LAKE, the folder or bucket of the lake; None if unset."""
     env = os.environ if environ is None else environ
     return env.get("JOBQ_LAKE") or None

@@ -12,11 +12,11 @@ from typing import NamedTuple, SupportsFloat
 Duration = float | timedelta | str
 
 DAY_MS = 86_400_000
-#: Names in one sentence.
+#: Maximum number of names in one sentence.
 MAX_NAMES = 3
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604_800}
 _NUMBER = r"(\d+(?:\.\d+)?)"
-#: Units as words: `5 min`, `2 hours`. From the longest to the shortest, each at most once: `1h30m`.
+#: Units as words: `5 min`, `2 hours`. They go from the longest to the shortest, each at most once: `1h30m`.
 _WORDS = {
     "w": "w|weeks?", "d": "d|days?", "h": "h|hrs?|hours?", "m": "m|mins?|minutes?", "s": "s|secs?|seconds?", "ms": "ms",
 }  # fmt: skip
@@ -28,18 +28,18 @@ _PLAIN = re.compile(rf"\s*{_NUMBER}\s*")
 _ISO = re.compile(
     rf"\s*P(?:{_NUMBER}W)?(?:{_NUMBER}D)?(?:T(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}S)?)?\s*"
 )
-#: The three shapes of an HTTP date all hold a time of day; nothing else that is accepted does.
+#: All three formats of an HTTP date contain a time of day; durations don't.
 _TIME_OF_DAY = re.compile(r"\d\d:\d\d:\d\d")
 _EXAMPLES = "30, 1.5, '500ms', '30s', '5m', '1h30m', '2d', '1w', 'PT15M' or a timedelta"
 
 _RATE = re.compile(r"\s*(\d{1,10})\s*/\s*(\d{1,4})?\s*([smhd])\s*")
-#: A rate's most, and its longest span: counters and moments of scripts stay whole numbers of a double.
+#: Maximum count and span of a rate. Scripts calculate with doubles, and these bounds keep their numbers whole.
 MAX_PER_SPAN = 1_000_000_000
 MAX_SPAN_MS = 30 * DAY_MS
 
 
 class Rate(NamedTuple):
-    """At most `most` in any `span_ms` milliseconds. As text it reads as it is written: `100/m`, `3/10s`."""
+    """A rate of at most `most` events in any `span_ms` milliseconds. `str` returns it as text: `100/m`, `3/10s`."""
 
     most: int
     span_ms: int
@@ -51,7 +51,10 @@ class Rate(NamedTuple):
 
 
 def rate_of(value: object) -> Rate:
-    """`rate_of("100/m") == Rate(100, 60_000)`; units s, m, h, d, with a number in front for longer spans: `3/10s`."""
+    """Parse a rate: `rate_of("100/m") == Rate(100, 60_000)`.
+
+    Units are s, m, h and d. A number before the unit makes the span longer: `3/10s`.
+    """
     found = _RATE.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         raise ValueError(f"{value!r:.200} is not a rate; write '100/m', '5/s' or '1000/h'")
@@ -64,7 +67,10 @@ def rate_of(value: object) -> Rate:
 
 
 def seconds_of(value: object) -> float:
-    """`seconds_of("1h30m") == 5400`; units ms, s, m, h, d, w, none for seconds; also ISO 8601. Never NaN."""
+    """Return a duration in seconds: `seconds_of("1h30m") == 5400`. ISO 8601 also works. The result is never NaN.
+
+    Units are ms, s, m, h, d and w, also as words such as `2 hours`. Numbers without a unit are seconds.
+    """
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str):
@@ -91,7 +97,7 @@ def _read(text: str) -> float:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 step`, `1,204 steps`, `2 children`, `3 entries`."""
+    """Return a number with its noun: `1 step`, `1,204 steps`, `2 children`, `3 entries`."""
     return f"{number:,} {noun if number == 1 else plural(noun)}"
 
 
@@ -109,7 +115,7 @@ def listed(names: Sequence[str], most: int = MAX_NAMES) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """`0.8 ms`, `3.2 s`, `4 m 38 s`, `2 h 05 m`, `3 d`: a duration for people, at least 0."""
+    """Return a duration as people write it: `0.8 ms`, `3.2 s`, `4 m 38 s`, `2 h 05 m`, `3 d 4 h`, `12 d`."""
     seconds = max(0.0, seconds)
     if not 0 < seconds < 0.9995:
         short = f"{seconds:.1f}".removesuffix(".0")
@@ -128,7 +134,7 @@ def _whole_units(seconds: int) -> str:
 
 
 def wait_of(value: object, clock: Callable[[], float] = time.time) -> float:
-    """Return a wait in seconds from a duration, or an HTTP date as in `Retry-After`. A past date is 0."""
+    """Return the seconds to wait, given a duration or an HTTP date as in `Retry-After`; 0 for a past date."""
     if not isinstance(value, str) or not _TIME_OF_DAY.search(value):
         return seconds_of(value)
     from email.utils import parsedate_to_datetime

@@ -39,11 +39,11 @@
     └── Snooze
         └── HoldKey
 
-    JobTimeout           jobq raises these two in a handler. They pass its ``except Exception``,
-    JobAborted           so they derive from BaseException and are no errors of jobq.
+    JobTimeout           jobq raises these two in a handler. They derive from BaseException, not from
+    JobAborted           JobqError, so the handler's ``except Exception`` doesn't catch them.
 
 Names of errors end in ``Error``; modules add their own subclasses. The first line of a docstring is the
-default message. A message has the problem, the value and the remedy. Passwords in URLs are masked.
+default message. A message states the problem, the value and the remedy. Passwords in URLs are masked.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ from urllib.parse import unquote
 
 from jobq.durations import Duration, wait_of
 
-#: Up to the next space or quotation mark, without punctuation at the end of a sentence or bracket. Of a scheme the last
-#: letters are enough: without a bound a long word would cost the square of its length.
+#: A URL in a text: up to the next space or quotation mark, without punctuation at the end of a sentence or bracket. The
+#: last letters of a scheme are enough: without a bound, a long word would cost the square of its length.
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://(?:[^\s'\"]*[^\s'\",;:.)\]>}])?")
-#: Characters of an error's text that are looked at.
+#: Maximum number of characters that are read from an error's text.
 MAX_SHOWN = 1 << 16
 #: Words of this length aren't the end of a URL.
 LONG_WORD = 4096
@@ -68,9 +68,9 @@ _HOSTS = re.compile(r"(?:(?:\[[0-9A-Fa-f:.]*\]|[^:,]*)(?::\d{1,5})?(?:,|$))*")
 
 
 def masked(url: str) -> str:
-    """A URL as jobq shows it: without user and password, and without the value of a key like `password`.
+    """Return a URL without its user and password, and without the value of a query key such as `password`.
 
-    This masks everything before the last `@` and after such a key, since a password may contain `/ : @ # ? &`.
+    This masks everything before the last `@` and after such a key, because a password may contain `/ : @ # ? &`.
     """
     for key in _QUERY_KEY.finditer(url):
         if _SECRET_KEY.search(unquote(key[1])):
@@ -88,9 +88,9 @@ def masked(url: str) -> str:
 
 
 def shortened(text: str, *, end: bool = False) -> str:
-    """Return the beginning of a text of megabytes, or its `end`, before it is masked and cut further.
+    """Return the beginning of a very long text, or its `end`, before it is masked and cut further.
 
-    A URL that the cut goes through is left out, since half of it might show its password.
+    If the cut goes through a URL, that URL is left out, because its remaining part might show the password.
     """
     if len(text) <= MAX_SHOWN:
         return text
@@ -121,7 +121,7 @@ class ConfigError(JobqError):
 class UnavailableError(JobqError):
     """The server could not be reached in time; whether the call took effect is unknown.
 
-    `mids` are the messages of an enqueue whose outcome is unknown. Check `Queue.status`, or enqueue them again under
+    `mids` has the messages of an enqueue whose outcome is unknown. Check `Queue.status`, or enqueue them again under
     the same mids if a second run is harmless.
     """
 
@@ -137,8 +137,10 @@ class ServerFullError(JobqError):
 class KeyFullError(ServerFullError):
     """The line of a key holds as many messages as its rule allows; nothing of the call was accepted.
 
-    `key` is that key, and `most` how many of its messages may wait. `left`: how many members of a map found no room,
-    where a flow's map is enqueued as there is room.
+    Attributes:
+        key: The full key.
+        most: Maximum number of waiting messages of this key.
+        left: For a flow's map, whose members are enqueued while there is room: the number of members left out.
     """
 
     left = 0
@@ -152,7 +154,7 @@ class NotDurableError(JobqError):
     """The messages were accepted, but their durability wasn't confirmed.
 
     They may run, and a failover or a power cut now may lose them. Enqueueing them again under the same
-    mids is safe: messages that are still there are confirmed, lost ones are added.
+    mids is safe: messages that are still there are confirmed, and lost messages are added.
     """
 
     def __init__(self, message: str | None = None, mids: Sequence[str] = ()) -> None:
@@ -161,7 +163,7 @@ class NotDurableError(JobqError):
 
     @property
     def mid(self) -> str:
-        """The first of `mids`: the message, where one was enqueued."""
+        """The first of `mids`, or ''. After the enqueue of a single message, this is its id."""
         return self.mids[0] if self.mids else ""
 
 
@@ -227,7 +229,11 @@ class EmptyKeyError(JobqError):
 
 
 class LimitedError(JobqError):
-    """A limit allows no start now; `retry_after` is in how many seconds it may."""
+    """A limit allows no start now.
+
+    Attributes:
+        retry_after: Seconds until the limit may allow a start.
+    """
 
     def __init__(self, message: str | None = None, retry_after: float = 0.0) -> None:
         super().__init__(message)
@@ -264,7 +270,7 @@ class OutOfRangeError(JobqError):
 
 
 class PipelineError(JobqError):
-    """The data pipeline can't go on."""
+    """The data pipeline can't continue."""
 
 
 class JavaNotFoundError(PipelineError):
@@ -291,12 +297,12 @@ class Outcome(Exception):
     """How a handler ends its attempt on purpose."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy, from another process too, is not made by __init__: that takes other arguments than `args`.
+        # Copies, even in other processes, aren't made by __init__, because it takes other arguments than `args`.
         return _copied, (type(self), self.args), self.__dict__
 
 
 class Retry(Outcome):
-    """Retry after `after`, or by the job's policy if None. Costs an attempt.
+    """Retry after `after`; None uses the job's retry policy. This counts as a failed attempt.
 
     Attributes:
         after: Seconds, a timedelta, text such as "10m", or an HTTP date as in `Retry-After`; stored in seconds.
@@ -309,7 +315,7 @@ class Retry(Outcome):
 
 
 class Dead(Outcome):
-    """Give up now: the message is dead, with this reason."""
+    """Don't retry: the message is dead immediately, with this reason."""
 
     def __init__(self, reason: str = "given up by the job") -> None:
         self.reason = str(reason)
@@ -317,7 +323,7 @@ class Dead(Outcome):
 
 
 class Snooze(Outcome):
-    """Run again after `after`, given as in Retry. It costs no attempt."""
+    """Run again after `after`, given as in Retry. This doesn't count as a failed attempt."""
 
     def __init__(self, after: Duration) -> None:
         super().__init__("snoozed")
@@ -325,9 +331,10 @@ class Snooze(Outcome):
 
 
 class HoldKey(Snooze):
-    """Start no message of this message's key for `after`, given as in Retry: "they answered 429". Costs no attempt.
+    """Hold this message's key: none of its messages start for `after`, given as in Retry.
 
-    The message goes back to the front of its key's line. If it has no key, this is a Snooze.
+    Use it for example when a customer's API answers 429. The message returns to the front of its key's line. This
+    doesn't count as a failed attempt. Without a key, it works like Snooze.
     """
 
     def __init__(self, after: Duration) -> None:

@@ -1,9 +1,9 @@
-"""The event stream: names and the one record shape.
+"""The event stream: its names, and the format of its records.
 
-Scripts append an entry per state change worth history. An entry is one field: its name is the schema
-version, its value the columns of COLUMNS joined by 0x1f, without empty ones at the end. The queue is in
-the key, the time of writing in the entry's id. Log, dashboard, metrics and the Spark pipeline read this
-and nothing else. docs/reference/events.md says how versions evolve.
+Scripts append an entry for each state change that belongs to the history. An entry has one field. The field's name is
+the schema version, and its value has the columns of COLUMNS, joined by 0x1f, without empty columns at the end. The
+stream's key names the queue, and the entry's id has the time of writing. docs/reference/events.md describes how
+versions evolve.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import msgspec
 from jobq.errors import BadRecordError
 from jobq.formats import EVENTS
 
-#: The field of an entry.
+#: The name of an entry's only field.
 SCHEMA = str(EVENTS)
 SEPARATOR = "\x1f"
 LEVELS = ("off", "attempts", "all")
-#: About how many events a queue's stream keeps, and between what that may be set.
+#: About how many events a queue's stream keeps, and the allowed range of that number.
 MAXLEN = 100_000
 MAXLENS = (100, 10**9)
 
@@ -41,7 +41,7 @@ LOCK_EXPIRED = "lock expired"
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One entry. Times are epoch ms by the server's clock, except `enqueued_at`, which is the producer's."""
+    """An entry of the stream. Times are epoch ms by the server's clock, but `enqueued_at` by the producer's."""
 
     kind: str
     mid: str
@@ -73,18 +73,18 @@ class Event(msgspec.Struct, frozen=True):
 
     @property
     def wait_ms(self) -> int:
-        """From enqueue to start, never below 0 (the producer's clock may be ahead)."""
+        """Milliseconds from the enqueue to the start; never negative, although the producer's clock may be ahead."""
         return max(0, self.started_at - self.enqueued_at) if self.enqueued_at else 0
 
 
 COLUMNS = tuple(Event.__struct_fields__)
 _MOMENT, _INT, _LONG = 253_402_300_799_999, 2**31 - 1, 10**15
-#: The columns that are numbers, of digits alone, and the greatest that a reader must take.
+#: The columns with numbers, which consist only of digits, and the greatest number that a reader must accept.
 LIMITS = {
     "finished_at": _MOMENT, "enqueued_at": _MOMENT, "run_us": _LONG, "cpu_us": _LONG,
     "attempt": _INT, "rss_kib": _INT, "bytes": _INT,
 }  # fmt: skip
-#: The record's enqueued_at below this is ms before finished_at, eight bytes shorter than an epoch ms.
+#: An enqueued_at below this counts the ms before finished_at, which is eight bytes shorter than an epoch time.
 ABSOLUTE = 10**12
 _NEEDED = ("kind", "finished_at")
 _VERSION, _EMPTY = SCHEMA.encode(), [""] * len(COLUMNS)
@@ -94,13 +94,13 @@ _BREAKS = re.compile(r"[\x1f\r\n\0]")
 
 
 def ago_ms(enqueued_at: int) -> int:
-    """Return how long ago that was by this process's clock, at least 1; 0 when unknown."""
+    """Return how many ms ago that was by this process's clock, at least 1; 0 if `enqueued_at` is unknown."""
     ago = time.time_ns() // 1_000_000 - enqueued_at
     return max(1, ago) if ago < ABSOLUTE else 0
 
 
 def in_utc(at_ms: int) -> str:
-    """`2026-11-21T08:00:00.000Z`: a moment as people and --since write it; the bare number beyond year 9999."""
+    """Return a time for people and --since: `2026-11-21T08:00:00.000Z`; the number of ms if it is after year 9999."""
     if not 0 <= at_ms <= _MOMENT:
         return f"{at_ms} ms"
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
@@ -111,10 +111,10 @@ def attempt_record(  # noqa: PLR0913 - a parameter per column
     job: str, attempt: int, enqueued: int, run_us: int, cpu_us: int, rss_kib: int,
     worker: str, error: str = "", fingerprint: str = "", nbytes: int = 0, trace_id: str = "", place: str = "",
 ) -> str:  # fmt: skip
-    """The columns that a child knows. The script puts kind, mid and finished_at before them; a key before the place.
+    """Return the columns that a child knows. The script adds kind, mid and finished_at in front, and the key.
 
     Args:
-        enqueued: Ms before the end of the attempt, 0 = unknown. An epoch time in ms also works.
+        enqueued: Milliseconds from the enqueue to the end of the attempt, or the enqueue's epoch time; 0 if unknown.
     """
     if error:
         error = _BREAKS.sub(" ", error)[:500]
@@ -125,7 +125,7 @@ def attempt_record(  # noqa: PLR0913 - a parameter per column
 
 
 def trace_id(headers: Mapping[str, str]) -> str:
-    """Return the id in a call's W3C `traceparent`, else in its `sentry-trace`; '' without a good one."""
+    """Return the trace id in a call's W3C `traceparent`, or else in its `sentry-trace`; '' if neither is valid."""
     match = _TRACEPARENT.fullmatch(headers.get("traceparent", ""))
     if match is None:
         match = _SENTRY_TRACE.fullmatch(headers.get("sentry-trace", ""))
@@ -133,7 +133,7 @@ def trace_id(headers: Mapping[str, str]) -> str:
 
 
 def columns_of(value: bytes, version: bytes = SCHEMA.encode()) -> dict[str, str | int]:
-    """Return the columns that aren't empty, as they are written, numbers as such. BadRecordError: what is wrong."""
+    """Return the columns that aren't empty, as text or numbers. Raises BadRecordError for an invalid record."""
     if version != SCHEMA.encode():
         raise BadRecordError(
             f"version {version[:40]!r} of event records is unknown; this jobq reads {SCHEMA}; upgrade it"
@@ -168,7 +168,7 @@ def decode(value: bytes, version: bytes = SCHEMA.encode()) -> Event:
 
 
 def _plain(value: bytes) -> Event | None:
-    """Read a worker's entry in less than half the time; None if it needs a complete check."""
+    """Decode a worker's entry in less than half the usual time; return None if it needs a complete check."""
     try:
         fields = value.decode().split(SEPARATOR)
     except UnicodeDecodeError:
@@ -217,7 +217,7 @@ def _plain(value: bytes) -> Event | None:
 
 
 def named(value: bytes, version: bytes, at_ms: int) -> Event | None:
-    """Return kind, mid and error of a record with an unreadable column; None if these are unreadable.
+    """Return an event with the kind, mid and error of a record whose other columns are unreadable, or None.
 
     Args:
         at_ms: Time of its entry, used instead of the time in the record.
@@ -238,7 +238,7 @@ def _checked(name: str, text: str) -> str | int:
     limit = LIMITS.get(name)
     if limit is None:
         return text
-    # Python's int() takes more than digits, and without a bound any length of them.
+    # Python's int() accepts more than digits, and any number of digits.
     if not (text.isascii() and text.isdigit()) or len(text) > 20 or int(text) > limit:
         raise BadRecordError(
             f"{name} {text[:40]!r} in an event record must be a number from 0 to {limit:,}"

@@ -9,9 +9,9 @@ import sys
 
 
 def install(extra: str) -> str:
-    """`pip install cryptography>=50 (the extra crypto)`: the packages of one of jobq's extras, by their names.
+    """Return the command that installs an extra's packages: `pip install 'cryptography>=50' (the extra crypto)`.
 
-    The command doesn't name jobq: a package index may have another project of that name.
+    The command doesn't name jobq, because a package index may have another project of that name.
     """
     names = _requirements(extra)
     if not names:
@@ -20,7 +20,7 @@ def install(extra: str) -> str:
 
 
 def brings(extra: str, module: str) -> bool:
-    """Whether a package of the extra has the name of this module, but for hyphens and case."""
+    """Return whether the extra has a package with this module's name, ignoring hyphens and case."""
     names = (re.split(r"[^\w-]", name)[0] for name in _requirements(extra))
     return module.lower() in {name.replace("-", "_").lower() for name in names}
 

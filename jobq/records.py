@@ -1,7 +1,7 @@
 """Base of the records that commands print with `--json` and that the JSON API of the dashboard replies with.
 
-A record is declared once, in the module that makes it. Python reads its attributes, `--json` prints its fields in their
-order, `jobq.web.api.schema` writes them for HTTP and describes them for OpenAPI.
+A record is declared once, in the module that makes it. Python code reads its attributes, `--json` prints its fields in
+order, and `jobq.web.api.schema` writes them for HTTP and describes them for OpenAPI.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from msgspec import Meta, Struct, field
 
 #: Epoch ms; the JSON API writes RFC 3339.
 Moment = Annotated[int, Meta(extra={"json": "moment"}, extra_json_schema={"x-json": "moment"})]
-#: As `Moment`; 0 is an unknown time, which the JSON API writes as null.
+#: Like `Moment`, but 0 is an unknown time, which the JSON API writes as null.
 MomentOrZero = Annotated[
     int, Meta(extra={"json": "moment_or_zero"}, extra_json_schema={"x-json": "moment_or_zero"})
 ]
@@ -24,7 +24,7 @@ class JsonRecord(Struct, frozen=True):
 
     @classmethod
     def of(cls, source: object, /, **others: Any) -> Self:
-        """Return a record of these fields; the remaining ones are attributes of `source`."""
+        """Return a record with these fields; the remaining fields are read from attributes of `source`."""
         return cls(**{
             name: others[name] if name in others else getattr(source, name)
             for name in cls.__struct_fields__
@@ -32,5 +32,5 @@ class JsonRecord(Struct, frozen=True):
 
 
 def words(values: tuple[str, ...]) -> Meta:
-    """Return a mark for text that is one of these words: `Annotated[str, words(STATES)]`."""
+    """Return the annotation for a text that is one of these words: `Annotated[str, words(STATES)]`."""
     return Meta(extra_json_schema={"enum": list(values)})

@@ -1,6 +1,6 @@
-"""Decides which files jobq reads settings and code from: yours and root's, in folders that nobody else can write to.
+"""Decides from which files jobq reads settings and code: yours and root's, in folders that nobody else can write to.
 
-jobq ignores other files and says why.
+jobq ignores other files and reports why.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from jobq.errors import JobqError
 
 PROJECT = "pyproject.toml"
-#: Names the file to read, regardless of its owner.
+#: The environment variable that names the file to read, regardless of its owner.
 NAMED_BY = "JOBQ_PYPROJECT"
 _SECTION = re.compile(rb"\btool\s*\.\s*[\"']?jobq\b")
 _SCAN_BYTES = 1 << 20
@@ -70,9 +70,9 @@ def project(working: Path) -> Search:
 
 
 def fault(status: os.stat_result, *, has_acl: bool = False) -> str:
-    """Return why a file or folder isn't trusted: who owns it or can write to it. Empty if it is trusted.
+    """Return who else owns a file or folder, or can write to it; '' if it is trusted.
 
-    A sticky folder counts as writable: others can't replace a file there, but they can add one.
+    A sticky folder counts as writable: others can't replace your file there, but they can add files.
     """
     if status.st_uid not in (os.geteuid(), 0):
         return f"belongs to {user_name(status.st_uid)}, not to you or root"
@@ -84,7 +84,7 @@ def fault(status: os.stat_result, *, has_acl: bool = False) -> str:
 
 
 def folder_fault(folder: Path, top: Path) -> str:
-    """Return why code in `folder`, at or below `top`, could be another user's; empty if it couldn't."""
+    """Return why code in `folder`, at or below `top`, could belong to another user; '' if it couldn't."""
     for each in (folder, *folder.parents):
         # The owner of a link decides where it leads.
         found, leads = each.stat(), each.lstat().st_uid
@@ -100,7 +100,7 @@ def folder_fault(folder: Path, top: Path) -> str:
 
 
 def writable_by_all(folder: Path) -> bool:
-    """Whether every user can add files there, as in a temporary folder."""
+    """Return whether every user can add files to this folder, as in a temporary folder."""
     try:
         return bool(folder.stat().st_mode & stat.S_IWOTH)
     except OSError:
@@ -108,7 +108,7 @@ def writable_by_all(folder: Path) -> bool:
 
 
 def _trusted_text(folder: Path) -> bytes | None:
-    """The text, or None if there is no such file. Descriptors make sure that the checked file is the one read."""
+    """Return the file's text, None if there is no file. Descriptors ensure that it reads the file that it checked."""
     try:
         place = _opened(folder)
     except OSError:
@@ -143,7 +143,7 @@ def _fault_of(descriptor: int) -> str:
 
 
 def _has_acl(descriptor: int) -> bool:
-    """Return whether the file has an ACL; the group's bits are then the maximum for single users."""
+    """Return whether the file has an ACL. Its group bits are then the maximum rights of all users in the ACL."""
     try:
         return "system.posix_acl_access" in os.listxattr(descriptor)
     except (AttributeError, OSError):
@@ -151,7 +151,7 @@ def _has_acl(descriptor: int) -> bool:
 
 
 def _boundary(folder: Path, mounts: set[str]) -> str:
-    """Return why the search stops at this folder; empty if it continues."""
+    """Return why the search stops at this folder; '' if it continues."""
     home = os.path.realpath(os.path.expanduser("~"))
     if str(folder) == home:
         return f"it is above your home, {folder}"
@@ -161,7 +161,7 @@ def _boundary(folder: Path, mounts: set[str]) -> str:
 
 
 def _mounts() -> set[str]:
-    """Linux's mount points, including folders bound elsewhere within one file system."""
+    """Return Linux's mount points, including bind mounts within one file system."""
     try:
         with open("/proc/self/mountinfo", "rb") as file:
             points = [line.split()[4] for line in file]
@@ -174,7 +174,7 @@ def _mounts() -> set[str]:
 
 
 def _has_section(path: Path) -> bool:
-    """Whether an ignored file seems to have a [tool.jobq]; otherwise nobody needs to know."""
+    """Return whether an ignored file seems to have a [tool.jobq]; only such files are reported."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
@@ -185,7 +185,7 @@ def _has_section(path: Path) -> bool:
 
 
 def _own_group(gid: int) -> bool:
-    """Whether you are the only member of a group, as in the groups that systems create per user, or root is."""
+    """Return whether a group has no members but you and root, as in the private groups that systems create."""
     try:
         group, you = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
     except KeyError:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 
 PREFIX = "JOBQ_"
-#: Environment variables of settings, and options that many commands share.
+#: Environment variables of settings, and of options that many commands share.
 KNOWN = frozenset(
     PREFIX + name
     for name in (
@@ -16,7 +16,7 @@ KNOWN = frozenset(
         "QUEUE", "QUEUES", "IMPORT", "JSON", "ACTOR",
     )
 )  # fmt: skip
-#: Switches of single parts, and of jobq's own tests.
+#: Variables of jobq's own tests and of a few tools.
 INNER = frozenset(
     PREFIX + name
     for name in (
@@ -26,7 +26,7 @@ INNER = frozenset(
         "TEST_LEDGER", "TEST_SERVERS", "TOPIC_MESSAGES",
     )
 )  # fmt: skip
-#: Every option of a command has a variable that begins with its name: JOBQ_WORKER_PROCESSES.
+#: Every option of a command has a variable that begins with the command's name: JOBQ_WORKER_PROCESSES.
 COMMANDS = (
     "worker", "enqueue", "queues", "workers", "control", "status", "running", "why", "cancel", "pause", "resume",
     "queue", "key", "dead", "limit", "events", "flow", "schedule", "web", "outbox", "metrics", "audit-log", "check",
@@ -38,7 +38,7 @@ _said: set[str] = set()
 
 
 def warn(environ: Mapping[str, str]) -> None:
-    """Log a warning for each name that nothing reads, once per process. Commands check their own options."""
+    """Log a warning for each JOBQ_… variable that nothing reads, once per process. Commands check their own options."""
     prefixes = tuple(f"{PREFIX}{name.upper().replace('-', '_')}_" for name in COMMANDS)
     names = [name for name in environ if not name.startswith(prefixes)]
     for sentence in unknown(names, KNOWN):

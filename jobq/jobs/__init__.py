@@ -1,1 +1,1 @@
-"""Jobs: functions that a worker runs. Calls become bytes here, and a message one outcome."""
+"""Jobs are functions that a worker runs. This package encodes their calls, and runs a message to its outcome."""

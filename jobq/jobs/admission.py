@@ -15,7 +15,7 @@ from jobq.events import ago_ms, attempt_record, trace_id
 from jobq.jobs.context import Call, failure_log
 from jobq.queue.types import Ending
 
-#: How long a job waits whose limit can't be asked: while its server is away, and after any other error.
+#: How long a job waits if a limit can't be checked: because its server is away, and after any other error.
 UNREACHABLE_S, BROKEN_S = 1.0, 5.0
 
 
@@ -24,7 +24,10 @@ MAX_HOLDINGS = 512
 
 
 class Admitted(Protocol):
-    """The answer of one limit. `undo`: the job didn't start; `leave`: it is over. Neither raises a JobqError."""
+    """The answer of one limit. Call `undo` if the job doesn't start, or else `leave` once it is over.
+
+    Neither method raises a JobqError.
+    """
 
     granted: bool
     retry_after: float
@@ -59,17 +62,17 @@ class HoldingTable(Protocol):
     lease_s: float
 
     def note(self, owner: str, entry: bytes) -> int | None:
-        """Record a slot that the message with the token `owner` will acquire; return its index, None without room."""
+        """Record a slot that the message with the token `owner` will acquire; return its index, or None if full."""
         ...
 
     def keep(self, index: int) -> None:
-        """Record an acquired slot, to be renewed."""
+        """Record that a slot was acquired, so that it is renewed."""
 
     def drop(self, index: int, entry: bytes) -> None:
         """Forget a returned slot."""
 
     def is_lost(self, index: int) -> bool:
-        """Whether it could not be renewed."""
+        """Return whether a slot could not be renewed."""
         ...
 
 
@@ -82,14 +85,14 @@ class Holdings:
 holdings = Holdings()
 
 
-#: The call with arguments that results of steps take the place of.
+#: Returns the call with results of steps inserted into its arguments.
 FillInputs = Callable[[Call], Call]
 
 
 def filled(call: Call, worker: str, fill: FillInputs | None) -> Call | Ending:
-    """Return the call with results of steps as its arguments; an Ending if it must wait for the flow's server.
+    """Return the call with results of steps inserted, or an Ending that postpones it while the flow's server is away.
 
-    Raises what `fill` raises if they can't be had.
+    Raises the error of `fill` if the results can't be read, or CodecError without a `fill`.
     """
     if fill is None:
         raise CodecError("its arguments are results of steps, which can't be read here")
@@ -103,7 +106,7 @@ def filled(call: Call, worker: str, fill: FillInputs | None) -> Call | Ending:
 
 
 def run_admitted(call: Call | Ending, worker: str, run: Callable[[Call], Ending]) -> Ending:
-    """Run a job once all its limits admit it, or return the ending of one that must wait. An Ending stays as it is."""
+    """Run a call if all its limits admit it; otherwise return an ending that postpones it. Return an Ending as is."""
     if isinstance(call, Ending):
         return call
     held: list[Admitted] = []
@@ -116,7 +119,7 @@ def run_admitted(call: Call | Ending, worker: str, run: Callable[[Call], Ending]
 
 
 def admit(call: Call, worker: str, held: list[Admitted]) -> Ending | None:
-    """Acquire all limits of a call and add them to `held`; None for success, or the ending of a call that must wait."""
+    """Acquire all limits of a call and add them to `held`. Return None, or the ending of a call that must wait."""
     before = len(held)
     for limit in call.job.settings.limits:
         try:
@@ -139,7 +142,7 @@ def _undo(held: list[Admitted], before: int) -> None:
 async def arun_admitted(
     call: Call | Ending, worker: str, run: Callable[[Call], Coroutine[Any, Any, Ending]]
 ) -> Ending:
-    """Run an async job once all its limits admit it; see run_admitted."""
+    """Run an async job if all its limits admit it; see run_admitted."""
     if isinstance(call, Ending):
         return call
     held: list[Admitted] = []

@@ -1,9 +1,9 @@
-"""Arguments and results with types: as JSON in a message, and as their annotations say in the function.
+"""Typed arguments and results: JSON in a message, and values of the annotated types in the function.
 
 `datetime`, `date`, `time`, `timedelta`, `UUID`, `Decimal`, enums, `bytes`, sets, dataclasses, `msgspec.Struct`,
-TypedDict, NamedTuple, pydantic models, and lists, dicts and unions of these are encoded and decoded by msgspec. A value
-whose annotation would not bring it back as it was is refused before it is enqueued. An annotation that msgspec can't
-decode counts as none.
+TypedDict, NamedTuple, pydantic models, and lists, dicts and unions of these are encoded and decoded by msgspec. An
+argument that its annotation would change is rejected before it is enqueued. Annotations that msgspec can't decode are
+ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jobq.jobs.functions import article
 
 logger = logging.getLogger("jobq")
 
-#: Types that JSON brings back as they are, so that looking at a value's type is the whole check.
+#: Types whose values JSON doesn't change, so checking a value's type is enough.
 _PLAIN = frozenset((str, int, float, bool, NoneType))
 _TIMES = (datetime, date, time, timedelta)
 _NO_CONVERSION = (Any, object, inspect.Parameter.empty)
@@ -42,7 +42,7 @@ _EXAMPLES = {
 
 
 class ValueType:
-    """One annotation that values are encoded and decoded by."""
+    """One annotation, which encodes and decodes values."""
 
     __slots__ = ("_annotation", "plain")
 
@@ -56,7 +56,7 @@ class ValueType:
             self.plain = kinds | ({int} if float in kinds else set())
 
     def encoded(self, value: Any, where: str) -> Any:
-        """Return the value in a form that JSON can represent; raise CodecError if JSON would change it.
+        """Return the value in a form that JSON can represent; raise CodecError if decoding would change it.
 
         Args:
             where: Name of the value, for errors.
@@ -101,7 +101,7 @@ ENCODE, DECODE = ValueType.encoded, ValueType.decoded
 
 
 class _Parameters(NamedTuple):
-    """The types of a function; None for a type that isn't converted.
+    """The types of a function's parameters; None if values of a parameter aren't converted.
 
     Attributes:
         positions: Name and type by position.
@@ -140,7 +140,7 @@ class ArgumentTypes:
         self._check_declared()
 
     def encoded_by_name(self, named: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by the names of parameters as plain JSON; the arguments of `*args` are one sequence."""
+        """Return arguments by parameter name, as plain JSON; the arguments of `*args` are one sequence."""
         read = self._read()
         kinds = {**read.keywords, **dict(read.positions)}
         return {
@@ -165,7 +165,7 @@ class ArgumentTypes:
         return f"argument {name!r} of {self._job}"
 
     def encoded_result(self, value: Any) -> Any:
-        """Return the result as JSON can carry it; as it is if its annotation would not bring it back.
+        """Return the result in a form that JSON can represent; unchanged if it doesn't fit its annotation.
 
         The job has run, so a wrong annotation must not make it dead.
         """
@@ -176,7 +176,7 @@ class ArgumentTypes:
             return value
 
     def decoded_result(self, plain: Any) -> Any:
-        """Return the result as annotated, or as it is if that doesn't fit."""
+        """Return the result as annotated, or unchanged if it doesn't fit its annotation."""
         kind = self._read().result
         try:
             return plain if kind is None else kind.decoded(plain, "the result")
@@ -186,7 +186,7 @@ class ArgumentTypes:
     def converted(
         self, args: Any, kwargs: dict[str, Any], change: Callable[[ValueType, Any, str], Any]
     ) -> tuple[Any, dict[str, Any]]:
-        """The arguments, each changed by ENCODE or DECODE; CodecError names one that its annotation doesn't fit."""
+        """Return the arguments, changed by ENCODE or DECODE; raise CodecError if one doesn't fit its annotation."""
         types = tuple(map(type, args))
         if not kwargs and types in self._unchanged:
             return args, kwargs
@@ -219,7 +219,7 @@ class ArgumentTypes:
         return self._parameters
 
     def _check_declared(self) -> None:
-        """Log annotations that can't be decoded. The first call logs others, with names that aren't defined yet."""
+        """Log annotations that can't be decoded. If names in them aren't defined yet, the first call logs them."""
         function = inspect.unwrap(self._function)
         if all(kind in _CERTAIN for kind in getattr(function, "__annotations__", {}).values()):
             return
@@ -304,7 +304,7 @@ def _is_union(annotation: Any) -> bool:
 
 
 def _check_decodable(annotation: Any) -> None:
-    """Raise TypeError if msgspec can't decode it, whatever the value."""
+    """Raise TypeError if msgspec can't decode values with this annotation."""
     msgspec.json.Decoder(annotation, dec_hook=_from_json)
     seen: set[int] = set()
     kinds: list[Any] = [msgspec.inspect.type_info(annotation)]
@@ -321,13 +321,13 @@ def _check_decodable(annotation: Any) -> None:
 
 
 def _is_model(kind: Any) -> bool:
-    """Whether it is a class of a pydantic model. A program that has one has imported pydantic."""
+    """Return whether this is a pydantic model's class. A program with such a class has imported pydantic."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
 
 
 def to_json(value: Any) -> Any:
-    """Return a value of any type that annotations may name, as plain JSON; raise TypeError for other types."""
+    """Return a value of any supported type as plain JSON; raise NotImplementedError for other types."""
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_model_to_json)
 
 
@@ -346,7 +346,7 @@ def _from_json(kind: Any, plain: Any) -> Any:
 def _difference(value: Any, back: Any, path: str) -> str | None:
     """Return where and how two values differ, None if they don't.
 
-    A tuple may come back as a list, an int as a float.
+    A tuple may come back as a list, and an int as a float.
     """
     if value is back:
         return None
@@ -365,7 +365,7 @@ def _difference(value: Any, back: Any, path: str) -> str | None:
 
 
 def _may_arrive_as(value: Any, back: Any) -> bool:
-    """Whether values of both types are the same to their users: an int for a float, a subclass of datetime."""
+    """Return whether users can ignore the change of type: an int becomes a float, or a subclass becomes a datetime."""
     if type(back) is float:
         return type(value) is int
     return isinstance(back, _TIMES) and isinstance(value, _TIMES)

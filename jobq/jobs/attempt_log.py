@@ -13,11 +13,11 @@ from contextvars import ContextVar
 
 from jobq.errors import masked_text, shortened
 
-#: Bytes of an attempt's log that are kept, the newest.
+#: Maximum size of a kept log in bytes. The oldest lines are dropped.
 MAX_BYTES = 65_536
 #: Minimum time between two stores of a running attempt's log.
 STORE_EVERY_S = 1.0
-#: (queue, mid, attempt, text, how long to keep it).
+#: Called with queue, mid, attempt, text, and how long to keep the text.
 StoreLog = Callable[[str, str, int, bytes, float], None]
 
 _FORMAT = logging.Formatter(
@@ -44,7 +44,7 @@ class AttemptLog:
         self._inside = False
 
     def add(self, line: bytes) -> None:
-        """Add a line, and store the log if that was not done just now."""
+        """Add a line, and store the log unless it was stored less than STORE_EVERY_S ago."""
         with self._lock:
             if self._inside:
                 return  # the client logs while it stores this log
@@ -58,7 +58,7 @@ class AttemptLog:
                 self.store()
 
     def store(self) -> None:
-        """Store what isn't stored yet."""
+        """Store the log if it has new lines."""
         with self._lock:
             if self._is_stored or self._inside:
                 return
@@ -71,7 +71,7 @@ class AttemptLog:
                 self._inside = False
 
     def text(self) -> bytes:
-        """Return the lines, behind a remark if there were more."""
+        """Return the lines. If earlier lines were dropped, the first line says how many."""
         dropped = b"(%d earlier lines were dropped)\n" % self._ndropped if self._ndropped else b""
         return dropped + b"".join(self._lines)
 
@@ -88,7 +88,7 @@ class _Handler(logging.Handler):
         self._pid = os.getpid()
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Take one record without the handler's lock: each log has its own lock, so one log can't block others."""
+        """Handle one record without the handler's lock. Each log has its own lock, so one log can't block others."""
         # From Python 3.12 on a filter may return another record.
         allowed: object = self.filter(record)
         if allowed:
@@ -108,7 +108,7 @@ class _Handler(logging.Handler):
 
 
 class AttemptLogs:
-    """Keeps the logs of one process. While no such attempt runs, no handler of it looks at records."""
+    """Keeps the logs of attempts in one process. Its logging handler is installed only while such an attempt runs."""
 
     def __init__(self, store: StoreLog) -> None:
         self._store = store

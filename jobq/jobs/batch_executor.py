@@ -1,4 +1,4 @@
-"""Run calls of a batch job together, each to its own outcome, without a server."""
+"""Runs calls of a batch job together, each to its own outcome, without a server."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class BatchExecutor(Executor):
         told_to_stop: Asked | None = None,
         is_lost: IsLost = _never,
     ) -> None:
-        """Run calls of one batch job in a copy of the context. It raises the exceptions that `run` raises.
+        """Run calls of one batch job in a copy of the context. It raises the same exceptions as `run`.
 
         Args:
             take: Gets each ending once it is known. The last call ends when the function has returned.
             told_to_stop: Returns whether the worker asked the job to stop.
-            is_lost: Returns whether a call is lost, for the function to ask.
+            is_lost: Returns whether a call's lock is lost. The function may check this.
         """
         context = copy_context()
         if self._copies_decimal:
@@ -205,7 +205,7 @@ class _BatchRun:
         return BatchContext(self._members[0], self.calls, executor.worker, self._owners)
 
     def _close(self) -> None:
-        """Let no more calls end, and wait until other threads have ended theirs. Slots may serve others soon."""
+        """Reject further endings, and wait for threads that are ending calls now. Slots may be reused soon."""
         self._is_over = True
         with self._lock:
             pass
@@ -229,7 +229,7 @@ class _BatchRun:
         return value
 
     def _results(self, value: Any) -> Sequence[Any] | None:
-        """Return the results of all calls; None if the function returned none, or if none are kept."""
+        """Return the results of all calls; None if the function returned None, or if results aren't stored."""
         if value is None or not any(call.job.settings.stores_result for call in self._members):
             return None
         count = len(self.calls)
@@ -260,7 +260,7 @@ class _BatchRun:
                 self._deliver(index)
 
     def _on_end(self, index: int, is_last: bool) -> None:
-        # While the function runs, one call of it runs too: its lease and its timeouts bind the function.
+        # The last call ends only with the function, because its lease and timeouts apply to the function.
         if not is_last:
             self._deliver(index)
 
@@ -294,7 +294,7 @@ class _BatchRun:
         return executor.sealed(call, ending)
 
     def _cpu_ns(self) -> int:
-        """Return this call's part of the CPU time since the previous end; at the end of the run an equal share."""
+        """Return this call's CPU time: the time since the previous ending, or an equal share at the end of the run."""
         if threading.get_ident() != self._thread:
             return 0
         now, count = self._spent(), 1

@@ -49,11 +49,11 @@ class BatchJob(Job[P, R]):
         super().__init__(function, name, settings, middleware)
 
     def __call__(self, calls: Calls[P]) -> Any:  # type: ignore[override]
-        """Call the function itself, here and now, with `Calls.of(job.args(…), …)`."""
+        """Call the function directly, without enqueueing, with `Calls.of(job.args(…), …)`."""
         return self.function(calls)
 
     def options(self, **changes: Unpack[Options]) -> Self:
-        """A copy that enqueues with different options; the job itself doesn't change."""
+        """Return a copy that enqueues with different options; the job itself doesn't change."""
         for name in (*_OF_THE_FUNCTION, "key"):
             if changes.get(name) is not None:
                 remedy = "a function of the arguments" if name == "key" else "it"
@@ -64,7 +64,7 @@ class BatchJob(Job[P, R]):
         return super().options(**changes)
 
     def with_overrides(self, overrides: Overrides) -> Self:
-        """Return a copy with the options that travelled with one message, without timeouts, which bind all calls."""
+        """Return a copy with the options stored in one message, except timeouts, which apply to all calls."""
         return super().with_overrides(
             structs.replace(overrides, **dict.fromkeys(_OF_THE_FUNCTION, UNSET))
         )
@@ -92,7 +92,7 @@ class BatchJob(Job[P, R]):
         result = get_args(result)[0] if is_typed else Parameter.empty
 
         def one_call(*args: Any, **kwargs: Any) -> None:
-            """Stand for one call."""
+            """Represent one call."""
 
         kinds = {parameter.name: parameter.annotation for parameter in parameters}
         one_call.__annotations__ = {**kinds, "return": result}
@@ -101,7 +101,7 @@ class BatchJob(Job[P, R]):
 
 
 def _check(job: str, settings: JobSettings) -> None:
-    """ConfigError for an option that a batch job can't have."""
+    """Raise ConfigError for an option that a batch job can't have."""
     for name, why in _REFUSED.items():
         value = getattr(settings, name)
         if value is not None and value is not False:
@@ -109,7 +109,7 @@ def _check(job: str, settings: JobSettings) -> None:
 
 
 def _parameters(job: str, annotation: Any) -> list[Parameter]:
-    """Return the parameters of one call: by position as `Calls[…]` lists them, or any."""
+    """Return the parameters of one call: positional, as `Calls[…]` lists them, or any arguments."""
     any_arguments = [
         Parameter("args", Parameter.VAR_POSITIONAL, annotation=Any),
         Parameter("kwargs", Parameter.VAR_KEYWORD, annotation=Any),

@@ -17,7 +17,7 @@ P = ParamSpec("P")
 
 
 def batch_of(call: Call) -> tuple[str, str | None]:
-    """Return the common job and key of the calls of a batch. A call whose key can't be computed has its own batch."""
+    """Return the job and the key that calls of one batch share. A call whose key can't be computed runs alone."""
     job = call.job
     if job.settings.key is None:
         return job.name, None
@@ -31,7 +31,7 @@ def batch_of(call: Call) -> tuple[str, str | None]:
 
 
 class BatchedCall(Context):
-    """One of the calls that a batch job gets. It has all members of `jobq.Context`, for its own message.
+    """A call that a batch job gets. It has all members of `jobq.Context`, for its own message.
 
     Attributes:
         args: The positional arguments.
@@ -48,7 +48,7 @@ class BatchedCall(Context):
         self.is_lost: Callable[[], bool] = bool
 
     def lease_valid(self) -> bool:
-        """Whether this attempt may still take effect, according to this process."""
+        """Return whether this attempt may still take effect, according to this process."""
         return not self.is_lost() and super().lease_valid()
 
 
@@ -70,7 +70,7 @@ class BatchContext(Context):
         self.calls, self._owners = calls, owners
 
     def is_of(self, call: Call) -> bool:
-        """Whether this is the run of a batch with that call, even if a limit rejected the call."""
+        """Return whether this batch was fetched with that call, even if a limit then rejected the call."""
         return any(call is owner for owner in self._owners)
 
     @property
@@ -86,7 +86,7 @@ class BatchContext(Context):
 
 
 class Calls(Sequence[BatchedCall], Generic[P]):
-    """Calls of one job, which its function runs together. They end one by one.
+    """Calls of one job that its function runs together. Each call has its own outcome.
 
     `calls.done(i)` and `calls.fail(i, error)` end a single call. Open calls are done when the function returns, and
     fail when it raises. Threads of the function may share this object.
@@ -111,7 +111,7 @@ class Calls(Sequence[BatchedCall], Generic[P]):
 
     @classmethod
     def of(cls, *calls: Args[P, Any]) -> Calls[P]:
-        """Return calls to call the function with, in a test: `send(Calls.of(send.args("a", 1)))`."""
+        """Return calls to pass to the function in a test: `send(Calls.of(send.args("a", 1)))`."""
         return cls([_direct(number, call) for number, call in enumerate(calls, 1)])
 
     def done(self, index: int, result: Any = None) -> None:

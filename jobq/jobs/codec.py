@@ -1,10 +1,10 @@
-"""A call as bytes and back: one JSON object, which any language can write (docs/reference/wire.md).
+"""Encodes and decodes calls. A call is one JSON object, which any language can write (docs/reference/wire.md).
 
 ``{"job":"mail.send","args":["a@b"],"kwargs":{"retry":true},"enqueued_at":1700000000000}``
 
-Fields at their default are left out: args, kwargs, headers, options, enqueued_at 0, v 1. Sealed calls also have
-`not_after` and `nonce`. `remember_ms` comes first, because scripts that cancel the message read it only there.
-`decode` only raises CodecError, for any bytes.
+Fields with their default value are left out, such as empty args or `v` 1. Sealed calls also have `not_after` and
+`nonce`. `remember_ms` comes first, because scripts that cancel the message read it only there. Whatever the bytes are,
+`decode` raises only CodecError.
 
 An argument must come back from JSON as it was. msgspec would silently write a datetime, a set or bytes as text, and the
 job would get that text, so `check` rejects every value that would arrive as something else. The one exception is a
@@ -41,9 +41,9 @@ MEMBER_SIGN = "~"
 #: The header of a member's call that lists where results of other steps go.
 FLOW_HEADER = "flow"
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
-#: How a call begins whose end is remembered.
+#: The beginning of a call whose end is remembered.
 REMEMBER, _REMEMBERED = b'{"remember_ms":%d,', re.compile(rb'\{"remember_ms":(\d+)[,}]')
-#: Characters of a refusal's reason that are passed on.
+#: Maximum number of characters that are passed on from a refusal's reason.
 MAX_WHY = 1_000
 
 _Retries = Annotated[int, Meta(ge=0, le=10_000)]
@@ -55,10 +55,10 @@ class UnknownVersionError(CodecError):
 
 
 class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Options of the job that one message overrides; durations in seconds.
+    """Options of the job that a message overrides; durations are in seconds.
 
     Attributes:
-        expires_at: Epoch ms by the producer's clock after which no attempt starts, 0 = no limit.
+        expires_at: Epoch ms by the producer's clock after which no attempt starts; 0 for no limit.
     """
 
     retries: _Retries | UnsetType = UNSET
@@ -75,9 +75,9 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     Attributes:
         enqueued_at: Epoch ms by the producer's clock, 0 if unknown.
-        not_after: Epoch ms after which a sealed call doesn't run, 0 = no limit.
+        not_after: Epoch ms after which a sealed call doesn't run; 0 for no limit.
         nonce: Makes equal calls differ.
-        remember_ms: How long the message's end is remembered, for programs that don't know its job; 0 = isn't.
+        remember_ms: How long the message's end is remembered, for programs without its job; 0 if it isn't.
     """
 
     job: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
@@ -97,7 +97,7 @@ class _Version(msgspec.Struct):
 
 
 class Refusal(NamedTuple):
-    """Why no job can run it, the bytes that were pushed, and headers."""
+    """A call that no job can run: the reason, the pushed bytes, and headers."""
 
     why: str
     raw: bytes
@@ -127,7 +127,7 @@ def encode(
     options: Overrides | None = None,
     limit: int = LIMIT,
 ) -> bytes:
-    """Return the bytes of one call; CodecError names the argument that JSON can't carry, and the remedy."""
+    """Encode one call; raise CodecError, with the remedy, for an argument that JSON can't represent."""
     kwargs = dict(kwargs) if kwargs else {}
     _check_arguments(job, args, kwargs, ())
     return _content(
@@ -160,7 +160,7 @@ def _content(envelope: Envelope, limit: int) -> bytes:
 
 
 class CallEncoder:
-    """`encode` for many calls of one job: their common parts are encoded once."""
+    """Encodes many calls of one job. It works like `encode`, but encodes their common parts only once."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class CallEncoder:
         self._remember_ms = remember_ms
         self._job, self.limit = job, limit
         self._most = min(limit, HARD_LIMIT)
-        #: All that precedes the arguments, and all that follows the moment.
+        #: The parts before the arguments and after the enqueue time.
         begin = encode(job)[:-1]
         whole = encode(job, (), None, 1, headers, options, HARD_LIMIT)
         self._end = whole[len(begin + b',"enqueued_at":1') :]
@@ -207,7 +207,7 @@ class CallEncoder:
 
 
 def remembered(content: bytes, remember_ms: int, limit: int = LIMIT) -> bytes:
-    """Return a call that says how long its end is remembered; CodecError if that makes it too long."""
+    """Add to a call how long its end is remembered; raise CodecError if that makes it too long."""
     if not remember_ms:
         return content
     content = REMEMBER % remember_ms + content[1:]
@@ -216,7 +216,7 @@ def remembered(content: bytes, remember_ms: int, limit: int = LIMIT) -> bytes:
 
 
 def remember_ms_in(call: bytes) -> bytes:
-    """Return the digits of how long the call's end is remembered, as scripts read them; b"" for none."""
+    """Return how long the call's end is remembered, in ms, as the digits in the call; b"" if it isn't."""
     told = _REMEMBERED.match(call)
     return told[1] if told else b""
 
@@ -231,7 +231,7 @@ def checked_size(content: bytes, what: str, limit: int = LIMIT) -> None:
 
 
 def decode(content: bytes) -> Envelope:
-    """Return the call in `content`; CodecError explains an error without quoting the content."""
+    """Decode a call; raise CodecError, which explains the error without quoting the content."""
     if len(content) > HARD_LIMIT:
         raise CodecError(f"content of {len(content):,} bytes is over the limit of {HARD_LIMIT:,}")
     try:
@@ -242,7 +242,7 @@ def decode(content: bytes) -> Envelope:
         raise UnknownVersionError(
             f"content is of envelope version {envelope.v}, this jobq reads {ENVELOPE}; upgrade it"
         )
-    # It can't be deeper than it has opening brackets, so most contents needn't be walked.
+    # Content can't nest deeper than its number of opening brackets, so most content needn't be walked.
     suspect = content.count(b"[") + content.count(b"{") > MAX_DEPTH
     if suspect and max(depth(envelope.args), depth(envelope.kwargs)) > MAX_DEPTH + 1:
         raise CodecError(f"content nests deeper than {MAX_DEPTH} levels")
@@ -285,7 +285,7 @@ def _explained(content: bytes, error: Exception) -> CodecError:
 
 
 def refusal(why: str, raw: bytes, headers: Mapping[str, str]) -> bytes:
-    """Return the content of a message that is dead-lettered as soon as a worker receives it."""
+    """Return content that a worker dead-letters as soon as it receives the message."""
     why = why.encode("utf-8", "backslashreplace").decode()
     try:
         return _write(_Refused(why, raw=raw.decode(), headers=dict(headers)))
@@ -305,7 +305,7 @@ def read_refusal(content: bytes) -> Refusal | None:
 _AS_THEY_ARE = frozenset((str, bool, NoneType))
 
 _ANNOTATE = "annotate its parameter as {}, or pass plain JSON"
-#: The first class of a value's ancestry that is named here gives the remedy.
+#: Remedies by class. The first of a value's class and its base classes that is listed here counts.
 _REMEDIES = {
     "builtins.set": "annotate its parameter as set[…], or pass a list",
     "builtins.frozenset": "pass a list",
@@ -350,7 +350,7 @@ def check(value: Any, where: str) -> None:
 
 
 def depth(value: Any, limit: int = MAX_DEPTH + 1) -> int:
-    """Return the nesting depth of decoded JSON; stops counting beyond `limit`."""
+    """Return the nesting depth of decoded JSON. Counting stops beyond `limit`."""
     deepest, level = 0, [value]
     while level and deepest <= limit:
         containers = [item for item in level if type(item) is list or type(item) is dict]

@@ -23,32 +23,33 @@ from jobq.jobs.retry import Decision
 from jobq.jobs.ticks import tick_of
 from jobq.queue.types import Message
 
-#: (queue, mid, token, text) -> whether the token still holds.
+#: (queue, mid, token, text) -> whether the token is still valid.
 ReportProgress = Callable[[str, str, str, str], bool]
 
-#: (queue, mid, token, value, '' to read) -> what is kept, '' for nothing, None once the token doesn't hold.
+#: (queue, mid, token, value) -> the kept value: '' if there is none, None if the token is no longer valid. An empty
+#: value only reads.
 Checkpoint = Callable[[str, str, str, str], str | None]
 
-#: From the context of a member to its flow.
+#: Returns the flow of a member, given its context.
 FlowOf = Callable[["Context"], MemberFlow]
 
-#: Bytes of a checkpoint as JSON.
+#: Maximum size of a checkpoint as JSON, in bytes.
 MAX_CHECKPOINT = 16_384
 PROGRESS_EVERY_S = 0.5
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-#: Failed attempts. Silenced by the Sentry middleware, which reports them itself.
+#: Logs failed attempts. The Sentry middleware silences it, because it reports failures itself.
 failure_log = logging.getLogger("jobq.job")
 
 
 class JobLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds the job's fields to `extra`, those given in the call winning."""
+    """Adds the job's fields to `extra`. Fields passed in the logging call take precedence."""
 
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
-        """Merge, where the standard adapter would replace."""
+        """Merge `extra`, which the standard adapter would replace."""
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
         return msg, kwargs
 
@@ -57,7 +58,7 @@ class Call(msgspec.Struct, frozen=True, gc=False, eq=False):
     """A decoded attempt, ready to run.
 
     Attributes:
-        sealed: Its results and reasons are also sealed.
+        sealed: Whether its results and reasons are also sealed.
     """
 
     job: Job[..., Any]
@@ -70,12 +71,12 @@ class Call(msgspec.Struct, frozen=True, gc=False, eq=False):
     sealed: bool = False
 
     def __repr__(self) -> str:
-        # As with Message: arguments and headers are for the job alone.
+        # Like in Message, arguments and headers aren't shown: only the job should see them.
         return f"<Call of {self.job.name!r}, {self.message!r}>"
 
     @property
     def age_s(self) -> float:
-        """Seconds since the enqueue by the producer's and this host's clocks; 0 when it didn't say."""
+        """Seconds since the enqueue, by the producer's and this host's clocks; 0 if its time is unknown."""
         return wall.s() - self.enqueued_at / 1000 if self.enqueued_at else 0.0
 
     @property
@@ -109,7 +110,7 @@ class JobLines(Protocol):
 
 
 class Context:
-    """One attempt, seen from inside."""
+    """The running attempt of a message: its facts, and calls that report to the server."""
 
     __slots__ = (
         "_call",
@@ -185,27 +186,30 @@ class Context:
 
     @property
     def fence(self) -> int:
-        """Grows with each hand-out of a queue: for conditional writes elsewhere."""
+        """A number that grows each time the queue hands out a message. Use it for conditional writes elsewhere."""
         return self._call.message.fence
 
     @property
     def token(self) -> str:
-        """Proves to the server that this attempt holds the message. A secret."""
+        """A secret that proves to the server that this attempt holds the message."""
         return self._call.message.token
 
     @property
     def generation(self) -> str:
-        """Names this life of the mid: with it, an idempotency key."""
+        """An id that is the same in all attempts of a message, but new once it is revived or its mid is used again.
+
+        Together, mid and generation are an idempotency key.
+        """
         return self._call.message.generation
 
     @property
     def enqueued_at(self) -> int:
-        """Epoch ms by the producer's clock; 0 when it didn't say."""
+        """When the message was enqueued, in epoch ms by the producer's clock; 0 if that is unknown."""
         return self._call.enqueued_at
 
     @property
     def tick(self) -> datetime | None:
-        """The time of the schedule that this call stands for, in the schedule's zone; None for other calls."""
+        """When the schedule was due that enqueued this call, in the schedule's zone; None for other calls."""
         found = tick_of(self._call.headers)
         return found.at if found else None
 
@@ -222,12 +226,12 @@ class Context:
 
     @property
     def hard_limit(self) -> float | None:
-        """Seconds after which a run is stopped; None for never."""
+        """Seconds after which a run is stopped; None if it never is."""
         return self._call.job.settings.hard_timeout or self._call.job.settings.timeout
 
     @property
     def missed(self) -> int:
-        """The number of earlier ticks of the schedule without a run: no worker was there to enqueue them."""
+        """The number of earlier ticks of the schedule without a run, because no worker enqueued them in time."""
         found = tick_of(self._call.headers)
         return found.missed if found else 0
 
@@ -243,7 +247,7 @@ class Context:
 
     @property
     def trace_id(self) -> str:
-        """The 32 hex digits of the trace that this attempt belongs to, else of the enqueuer's trace; '' for none."""
+        """The trace id of this attempt, or else of its enqueuer, as 32 hex digits; '' if there is no trace."""
         if self._trace is not None:
             return self._trace[0]
         return trace_id(self._call.headers) if self._call.headers else ""
@@ -254,18 +258,18 @@ class Context:
         return self._trace[1] if self._trace else ""
 
     def set_trace(self, trace_id: str, span_id: str) -> None:
-        """For middleware: name the trace and the span of this attempt, which log lines carry."""
+        """Set the trace and the span of this attempt, which log lines show. Middleware calls this."""
         self._trace = (trace_id, span_id)
 
     @property
     def lease_left(self) -> float:
-        """Seconds until the lease ends unless it is renewed; infinite where nobody keeps one."""
+        """Seconds until the lease ends unless it is renewed; infinite if there is no lease, as in tests."""
         if self._lease_deadline is None:
             return float("inf")
         return self._lease_deadline() - time.clock_gettime(_CLOCK)
 
     def lease_valid(self) -> bool:
-        """Whether this attempt may still take effect, according to this process."""
+        """Return whether this attempt may still take effect, according to this process."""
         return self._held and self.lease_left > 0
 
     def progress(
@@ -278,8 +282,9 @@ class Context:
     ) -> bool:
         """Report that `done` of `total` is done, which `Receipt.progress` and `jobq status` show.
 
-        At most two reports a second are sent; the others are dropped, except that all is done. The note may take 1,000
-        bytes, and `data` 2,000 as JSON, or CodecError is raised. Returns False once another attempt has taken over.
+        At most two reports a second are sent. Others are dropped, unless they report that all is done. The note is cut
+        to 1,000 bytes. Raises CodecError if `data` takes more than 2,000 bytes as JSON. Returns False once another
+        attempt has taken over.
         """
         if not isinstance(total, int | float):
             raise ConfigError(f"total={total!r} is not a number; pass a text as note=")
@@ -294,10 +299,10 @@ class Context:
         return self._held
 
     def checkpoint(self, value: Any) -> bool:
-        """Keep `value` for the next attempt of this message. False once another attempt has taken over.
+        """Keep `value` for the next attempt of this message. Return False once another attempt has taken over.
 
-        It must be JSON of at most 16 KiB, or CodecError is raised. It replaces the previous value, survives a crash of
-        this process, and is removed when the message ends. Each call is a round trip; it is sent before this returns.
+        The value replaces the previous value, survives a crash of this process, and is removed when the message ends.
+        Raises CodecError if it isn't JSON, or takes more than 16 KiB. Each call is a round trip to the server.
         """
         text = encode_plain(value, "the checkpoint").decode()
         if len(text.encode()) > MAX_CHECKPOINT:
@@ -311,9 +316,9 @@ class Context:
 
     @property
     def checkpoint_value(self) -> Any:
-        """Return the value of the last `checkpoint` of this or an earlier attempt; None for nothing.
+        """The value of the last `checkpoint` of this or an earlier attempt; None if there is none.
 
-        The first call is a round trip. LeaseLostError once another attempt has taken over.
+        The first access is a round trip to the server. Raises LeaseLostError once another attempt has taken over.
         """
         if self._checkpoint is None:
             self._checkpoint = self._kept("")
@@ -331,13 +336,13 @@ class Context:
 
     @property
     def logger(self) -> JobLogger:
-        """A logger under the job's name; its records carry job, mid, attempt and queue."""
+        """A logger with the job's name. Its records have the fields job, mid, attempt and queue."""
         if self._logger is None:
             self._logger = job_logger(self)
         return self._logger
 
     def decide(self, error: BaseException) -> Decision:
-        """Return how this attempt ends if it raises `error`; the same answer each time."""
+        """Return how this attempt ends if it raises `error`. Repeated calls return the same decision."""
         if self._decision is None or self._decision[0] is not error:
             self._decision = (
                 error,
@@ -346,21 +351,21 @@ class Context:
         return self._decision[1]
 
     def overrule(self, error: BaseException, decision: Decision) -> None:
-        """For middleware: decide how this attempt ends if it raises `error`."""
+        """Set how this attempt ends if it raises `error`. Middleware calls this."""
         self._decision = (error, decision)
 
     def is_of(self, call: Call) -> bool:
-        """Whether this is an attempt at just that call."""
+        """Return whether this is the context of that call."""
         return self._call is call
 
     @property
     def function_name(self) -> str:
-        """Return where the job's function is: `module.name`."""
+        """The job's function, as `module.name`."""
         function = self._call.job.function
         return f"{function.__module__}.{function.__qualname__}"
 
     def continues_trace(self, longest_wait_s: float) -> bool:
-        """Whether this attempt belongs to its enqueuer's trace: not with trace="link", nor after so long a wait."""
+        """Return whether this attempt joins its enqueuer's trace: not with trace="link", or after a longer wait."""
         call = self._call
         return call.age_s <= longest_wait_s and call.job.settings.trace != "link"
 
@@ -370,7 +375,7 @@ class Context:
         return self._call.job.settings.retry is not None
 
     def forget_decision(self) -> None:
-        """Let go of the error."""
+        """Forget the decision, and the error that it refers to."""
         self._decision = None
 
     def __repr__(self) -> str:
@@ -378,7 +383,7 @@ class Context:
 
 
 def job_logger(context: Context, logger: logging.Logger | None = None) -> JobLogger:
-    """Return a logger under the job's name, or the one given."""
+    """Return `logger`, or the logger with the job's name, with the fields of the attempt."""
     extra = {
         "job": context.job,
         "mid": context.mid,

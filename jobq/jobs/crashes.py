@@ -1,7 +1,7 @@
-"""Reports of a worker about dead children and the jobs that crashed with them, and their listeners.
+"""A worker's reports about dead children and crashed jobs, and the listeners that receive these reports.
 
-A crashed job can't report itself: its process is gone. The supervisor knows its running jobs, and passes them on to the
-monitor process, which has listeners: one writes the span of the attempt, another sends an error report.
+A crashed job can't report itself, because its process is gone. But the supervisor knows the child's running jobs. It
+reports them to the monitor process, whose listeners for example write the attempt's span or send an error report.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-#: Why a child died: it left with an exit code, by a signal from outside, for want of memory, or the supervisor killed
-#: it because a job ran past its hard timeout or its leases had ended.
+#: Why a child died: it exited with a code, a signal from outside killed it, memory ran out, or the supervisor killed it
+#: because a job ran past its hard timeout or its leases had ended.
 CAUSES = ("exit", "signal", "memory", "hard_timeout", "lease")
 
 
@@ -34,7 +34,7 @@ class ChildDeath(msgspec.Struct, frozen=True, tag="death"):
 
 
 class CrashReport(msgspec.Struct, frozen=True, tag="crash"):
-    """An attempt whose child died. Times are epoch ms, 0 = unknown.
+    """An attempt whose child died. Times are epoch ms; 0 if unknown.
 
     Attributes:
         job: '' if unknown.
@@ -54,13 +54,13 @@ class CrashReport(msgspec.Struct, frozen=True, tag="crash"):
 
 
 class MonitorListener:
-    """Runs in a worker's monitor process. Subclasses override any method.
+    """Runs in a worker's monitor process. Subclasses may override any method.
 
-    Only listeners have threads in the monitor process. The process ignores signals, and ends with the worker.
+    In the monitor process, only listeners start threads. The process ignores signals, and ends with the worker.
     """
 
     def open(self) -> None:
-        """Called in the supervisor before each fork of the monitor, to open what must fail early."""
+        """Called in the supervisor before each fork of the monitor, to open resources that should fail early."""
 
     def close(self) -> None:
         """Called in the supervisor after the fork, to close what `open` opened."""
@@ -75,4 +75,4 @@ class MonitorListener:
         """Called for each attempt whose child died."""
 
     def stop(self) -> None:
-        """Called before the monitor process ends, to send what is left. It has two seconds."""
+        """Called before the monitor process ends, to send remaining data. All listeners together have two seconds."""

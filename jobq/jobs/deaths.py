@@ -11,8 +11,8 @@ from jobq.jobs.codec import decode
 from jobq.jobs.signing import Seal, opened, shown_text
 from jobq.queue.types import DeadMessage, Lease
 
-#: Prefix of the content of such a message. A script writes it for each dead message if a job of its queue declares
-#: on_dead. The content is never sealed, but the dead message that it names may be.
+#: Prefix of the content of a message about a death. A script writes such a message for each dead message if a job of
+#: its queue declares on_dead. The content is never sealed, but the dead message that it names may be.
 ON_DEAD = b'{"job":"jobq.on_dead","args":["'
 
 #: (queue, dead id, lease of the message that names it) -> the dead message; None if it was revived, purged or evicted.
@@ -23,9 +23,9 @@ class DeadCall(msgspec.Struct, frozen=True):
     """The call of a dead message, and how it died. Times are epoch ms.
 
     Attributes:
-        attempts: How often it was started.
-        crashes: How many of these attempts ended with their process.
-        reason: The last error with its traceback, or how its process ended.
+        attempts: Number of attempts.
+        crashes: Number of these attempts whose process died.
+        reason: The last error with its traceback, or how the process died.
     """
 
     job: str
@@ -42,12 +42,12 @@ class DeadCall(msgspec.Struct, frozen=True):
     dead_id: str
 
     def __repr__(self) -> str:
-        # As with Message: arguments and headers are for the job alone.
+        # Like in Message, arguments and headers aren't shown: only the job should see them.
         return f"<DeadCall of {self.job!r}, {self.dead_id!r}>"
 
 
 def dead_id_in(content: bytes) -> str:
-    """Return the id in the content of such a message; raise CodecError if it has none."""
+    """Return the dead message's id in the content of a message about a death; raise CodecError if it is unreadable."""
     return str(decode(content).args[0])
 
 

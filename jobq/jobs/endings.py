@@ -1,6 +1,7 @@
-"""Endings: reports about attempts that raised, and about messages that no job here can run.
+"""Makes the endings of attempts that raised, and of messages that no job here can run.
 
-An ending has the outcome, the reason of a dead message, the event's columns and a stored result. Each makes a log line.
+An ending has the outcome, the reason of a dead message, the event's columns and the result to store. Each ending is
+logged.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from jobq.queue.types import Ending, Message, OutcomeWord
 #: run_us, cpu_us, rss_kib, worker
 Figures = tuple[int, int, int, str]
 Stops = Callable[[BaseException], bool]
-#: Characters of the reason that a job gives with `Dead`.
+#: Maximum length of the reason in a `Dead` that a job raises.
 MAX_VERDICT = 1_024
-#: After this many different names the log stops to tell new ones apart.
+#: After this many different names, each message with a new name is logged as a warning.
 MAX_NAMES = 1_000
 
 
@@ -49,7 +50,7 @@ class UnknownJobs:
     for_s: float = 900.0
 
     def wait_s(self, times: int) -> float | None:
-        """Return how long to wait after the `times`-th such hand-out, from 0; None: no more."""
+        """Return how long to wait after `times` earlier waits; None if the message is dead instead."""
         waited = 0.0
         for number in range(times):
             waited += self._wait_s(number)
@@ -72,7 +73,7 @@ def failed_ending(
     """Return the ending of an attempt that raised `error`. If the job's rules also raise, the default policy decides.
 
     Args:
-        stops: Returns whether an error must escape instead.
+        stops: Returns whether an error must be raised instead.
         traced: Whether to log and keep the error's traceback.
     """
     try:
@@ -80,7 +81,7 @@ def failed_ending(
     except BaseException as broken:
         if stops(broken):
             raise
-        # A broken log handler, or an error with broken attributes: the message needs an ending even so.
+        # A log handler or the error's attributes are broken, but the message still needs an ending.
         return _plain_ending(call, broken, figures)
 
 
@@ -148,7 +149,7 @@ def _decision(context: Context, call: Call, error: BaseException, stops: Stops) 
     except BaseException as broken:
         if stops(broken):
             raise
-        # A broken policy: the default one decides, so that the message gets an ending.
+        # The job's policy is broken. The default policy decides, so that the message gets an ending.
         job_logger(context, failure_log).exception(
             "the retry policy of %s failed; the default policy decides about %s",
             context.job,
@@ -158,7 +159,7 @@ def _decision(context: Context, call: Call, error: BaseException, stops: Stops) 
 
 
 def _is_verdict(error: BaseException) -> bool:
-    """Whether the job itself said why its message is dead: no code failed."""
+    """Return whether the job itself declared its message dead, so no code failed."""
     return isinstance(error, Dead) and error.__cause__ is None
 
 
@@ -169,8 +170,8 @@ def _reason(error: BaseException, why: str, trace: str) -> str:
 
 
 def _figured(call: Call, outcome: str, run_us: int, kind: str, mark: str) -> dict[str, Any]:
-    """Additional fields in the log line of a failure."""
-    # As events call it.
+    """Return the additional fields of a failure's log line."""
+    # The word that events use.
     word = "snoozed" if outcome in ("snooze", "hold") else outcome
     fields: dict[str, Any] = {"outcome": word, "run_ms": run_us / 1000}
     if call.enqueued_at:
@@ -191,7 +192,7 @@ def _log_wait(context: Context, decision: Decision, figured: dict[str, Any]) -> 
 def _log_failure(
     context: Context, level: int, trace: str, figured: dict[str, Any], text: str, *values: object
 ) -> None:
-    """Log a failed attempt. Any formatter shows `trace` as it shows the traceback of an error."""
+    """Log a failed attempt. Formatters show `trace` like the traceback of an error."""
     if not failure_log.isEnabledFor(level):
         return
     _, given = job_logger(context, failure_log).process(text, {"extra": figured})
@@ -217,7 +218,7 @@ class Unrunnable:
         why: str,
         headers: Mapping[str, str] | None = None,
     ) -> Ending:
-        """Return the end for a job or an envelope that a newer release may know: a retry for a while, then dead."""
+        """Return the ending if only a newer release may know the job or the envelope: retry for a while, then dead."""
         record = self._record(message, name, "jobq.errors.JobNotFoundError", headers or {})
         wait_s = self._rules.wait_s(message.unknowns)
         if wait_s is None:
@@ -237,14 +238,14 @@ class Unrunnable:
         )  # fmt: skip
 
     def expired(self, call: Call, expires_at: int) -> Ending:
-        """Return the end for a message that expired before this attempt started: it doesn't run, and isn't dead."""
+        """Return the ending of a message that expired before this attempt started: it doesn't run, and isn't dead."""
         why = f"expired at {in_utc(expires_at)}"
         context = Context(call, worker=self._worker)
         job_logger(context, failure_log).info("%s %s %s", context.job, context.mid, why)
         return self._unstarted(call, "expired", why, "expired")
 
     def too_late(self, call: Call) -> Ending:
-        """Return the end for a message whose retry would start after its `retry_within`: dead."""
+        """Return the ending of a message whose retry would start after its `retry_within`: dead."""
         why = f"attempt {call.message.attempt} did not run: {call.job.settings.rules.over().why}"
         context = Context(call, worker=self._worker)
         job_logger(context, failure_log).error(
@@ -269,12 +270,12 @@ class Unrunnable:
         )  # fmt: skip
 
     def nothing(self, message: Message) -> Ending:
-        """Return the end for a message about a death without a call: done."""
+        """Return the ending of a message about a death for which there is nothing to call: done."""
         record = self._record(message, "jobq.on_dead", "", {})
         return Ending(mid=message.mid, token=message.token, record=record)
 
     def broken(self, queue: str, message: Message, error: Exception) -> Ending:
-        """Return the ending after an unexpected error while reading a message: retried for a while, then dead."""
+        """Return the ending of a message that raised an unexpected error when read: retry for a while, then dead."""
         why = f"it could not be read: {summary(error)}"
         record = self._record(message, "", class_name(error), {})
         with suppress(Exception):
@@ -286,7 +287,7 @@ class Unrunnable:
         return Ending(outcome="unknown", backoff=wait_s, **ending)
 
     def unreadable(self, queue: str, message: Message, why: str) -> Ending:
-        """Return the ending for content that no version can read: dead immediately."""
+        """Return the ending of a message that no version can read: dead immediately."""
         record = self._record(message, "", "jobq.errors.CodecError", {})
         return self._dead(queue, message, why, record)
 

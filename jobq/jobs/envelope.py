@@ -9,21 +9,21 @@ from jobq.queue.types import WaitingHead
 
 
 def enqueued_at(content: bytes) -> int:
-    """Return when an envelope says that it was enqueued, epoch ms by the producer's clock; 0 if it doesn't."""
+    """Return the enqueue time in an envelope, in epoch ms by the producer's clock; 0 if it has none."""
     at = envelope_of(content).get("enqueued_at")
     return at if isinstance(at, int) and not isinstance(at, bool) and 0 < at < 2**53 else 0
 
 
 def head_enqueued_at(head: WaitingHead | None) -> int:
-    """Return when the next message began to wait, epoch ms by its producer's clock; 0 if that is unknown.
+    """Return when the next message began to wait, in epoch ms by its producer's clock; 0 if that is unknown.
 
-    A retry was enqueued long before it waited. The time of a sealed call is unknown.
+    It is unknown for a retry, which was enqueued long before it began to wait, and for an encrypted call.
     """
     return enqueued_at(head.content) if head and not head.attempts else 0
 
 
 def envelope_of(content: bytes) -> dict[object, object]:
-    """Return the fields of an encoded call, {} for other or encrypted bytes."""
+    """Return the fields of an encoded call; {} if the bytes are encrypted or aren't a call."""
     try:
         call = msgspec.json.decode(unverified(content))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,8 +1,8 @@
-"""Run one message to one outcome, without a server. A worker's child calls this for each message.
+"""Runs one message to one outcome, without a server. A worker's child uses this for each message.
 
-`resolve` comes first, then `run` or `arun`. They raise only exceptions that must stop the child's work on this message
-without an outcome: KeyboardInterrupt, JobAborted and, in `arun`, the cancellation of the asyncio task. Any other
-exception of a job, including SystemExit, is a failure, and the job's rules decide about it.
+`resolve` comes first, then `run` or `arun`. `resolve` never raises. The others raise only exceptions that must stop the
+child's work on this message without an outcome: KeyboardInterrupt, JobAborted and, in `arun`, the cancellation of the
+asyncio task. Any other exception of a job, including SystemExit, is a failure, and the job's rules decide about it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from jobq.queue.types import Ending, Lease, Message
 #: Peak memory only ever grows, so it isn't measured after each of a thousand short jobs.
 RSS_EVERY = 64
 LONG_US = 5_000
-#: Bytes of a progress text before it is sealed: with its seal it fits the 1,000 bytes that the server keeps.
+#: Maximum size of a progress text before it is sealed. With its seal it fits the 8,192 bytes that the server keeps.
 PROGRESS_ROOM = 3_600
 
 Asked = Callable[[], bool]
@@ -55,7 +55,7 @@ C = TypeVar("C", bound=Context)
 
 
 class Meter:
-    """CPU time in nanoseconds."""
+    """Counts CPU time in nanoseconds."""
 
     __slots__ = ("ns",)
 
@@ -98,17 +98,17 @@ class RunHooks(NamedTuple):
 
     Attributes:
         soft_timeout: Returns a context manager that raises JobTimeout in a sync job after the given seconds.
-        lease_deadline: When the lease of the running message ends, in seconds of CLOCK_BOOTTIME.
+        lease_deadline: Returns when the lease of the running message ends, in seconds of CLOCK_BOOTTIME.
         checkpoint: Keeps and reads the checkpoints of jobs.
         attempt_logs: Keeps the logs of jobs that declare keep_logs.
         find_dead: Finds the dead message that a message about a death names.
         fill_inputs: Inserts results of steps into the arguments of a member.
-        flow_of: The flow of a running member.
+        flow_of: Returns the flow of a running member.
         on_failure: Called with the error of each failed attempt.
-        log: Where starts and ends are logged.
-        built_in: Jobs by name, available even if the registry doesn't have them.
+        log: The log of starts and ends.
+        built_in: Jobs by name, for jobs that aren't in the registry but can run anyway.
         tracebacks: Whether to log and keep the tracebacks of failed attempts.
-        counted: Whether endings carry the figures of their runs.
+        counted: Whether endings contain the figures of their runs.
     """
 
     soft_timeout: SoftTimeout | None = None
@@ -130,8 +130,8 @@ class Executor:
     """Runs jobs of one registry in one child.
 
     Attributes:
-        worker: The name in events.
-        seal: Seals calls; None = they aren't sealed.
+        worker: The worker's name in events.
+        seal: Opens and seals calls; None if calls aren't sealed.
         unknown_jobs: How long messages of unregistered jobs are retried.
     """
 
@@ -154,7 +154,7 @@ class Executor:
         self._outer.add_imported()
         #: The process where jobs run. Processes that they fork never leave `run` or `arun`.
         self.home = Home()
-        #: Whether jobs would share one decimal context, which a module has made: copies of a context share its values.
+        #: Whether jobs would share a decimal context that a module has made: copies of a context share its values.
         self._copies_decimal = any(
             isinstance(value, decimal.Context) for value in copy_context().values()
         )
@@ -188,7 +188,7 @@ class Executor:
             args, kwargs = envelope.args, envelope.kwargs
             types = job.types
             if types is not None and types.used and FLOW_HEADER not in envelope.headers:
-                # Others are decoded once the results of steps are among them.
+                # Arguments with results of steps are decoded once the results are inserted.
                 args, kwargs = types.converted(args, kwargs, DECODE)
             call = Call(
                 job,
@@ -198,7 +198,7 @@ class Executor:
                 kwargs,
                 envelope.headers,
                 envelope.enqueued_at,
-                # Only who seals writes a not_after. Others read unsealed results only.
+                # Only producers that seal calls write not_after. Other producers can read only unsealed results.
                 self._seal is not None and envelope.not_after > 0,
             )
             if envelope.options is not None and 0 < envelope.options.expires_at < wall.ms():
@@ -216,7 +216,7 @@ class Executor:
             return self._unresolved(queue, message, error)
 
     def _on_dead(self, queue: str, message: Message) -> Call | Ending:
-        """Return the call of a dead message's on_dead. The message is done if there is nothing to call."""
+        """Return the call of a dead message's on_dead, or the ending `done` if there is nothing to call."""
         lease = Lease(message.mid, message.token)
         find = self.hooks.find_dead
         dead = find and find(queue, dead_id_in(message.content), lease)
@@ -252,7 +252,7 @@ class Executor:
         """Run a sync job to its outcome, in a copy of the context, so that its context variables don't outlive it.
 
         Args:
-            told_to_stop: Returns whether the worker asked the job to stop. Any other JobAborted is a failure.
+            told_to_stop: Returns whether the worker stopped the job. Otherwise a JobAborted is a failure.
         """
         context = copy_context()
         if self._copies_decimal:
@@ -270,8 +270,8 @@ class Executor:
         """Run a sync job.
 
         Args:
-            admitted: Its limits have already admitted it.
-            logged: Its log is already kept.
+            admitted: Whether its limits have already admitted it.
+            logged: Whether its log is already kept.
         """
         if not admitted and (call.job.settings.limits or FLOW_HEADER in call.headers):
             ready = self._filled(call)
@@ -282,7 +282,7 @@ class Executor:
         if settings.keep_logs is not None and not logged and hooks.attempt_logs is not None:
             with self._logged(call, hooks.attempt_logs):
                 return self._run(call, told_to_stop, admitted=True, logged=True)
-        # `context_of` without its call, which would be one more for each job.
+        # The code of `context_of`, repeated here to save a call for each job.
         report, keep = hooks.report_progress, hooks.checkpoint
         if call.sealed:
             report, keep = self._reporting(call), self._checkpointing(call)
@@ -332,8 +332,8 @@ class Executor:
 
         Args:
             told_to_stop: As in `run`. It also applies to cancellation, so a job that cancels itself has failed.
-            admitted: Its limits have already admitted it.
-            logged: Its log is already kept.
+            admitted: Whether its limits have already admitted it.
+            logged: Whether its log is already kept.
         """
         if not admitted and (call.job.settings.limits or FLOW_HEADER in call.headers):
             ready = await self._afilled(call)
@@ -380,7 +380,7 @@ class Executor:
         return self.sealed(call, ending) if call.sealed else ending
 
     def context_of(self, call: Call, kind: type[C] = Context) -> C:  # type: ignore[assignment]
-        """Requests and reports of a running job; sealed if its call is sealed."""
+        """Return the context of a running job. Its reports are sealed if its call is sealed."""
         hooks = self.hooks
         report, keep = hooks.report_progress, hooks.checkpoint
         if call.sealed:
@@ -388,12 +388,12 @@ class Executor:
         return kind(call, report, hooks.lease_deadline, self.worker, keep, hooks.flow_of)
 
     def _own_decimal(self) -> None:
-        """Give this context a decimal context of its own, where jobs would share one."""
+        """Give this context its own decimal context if jobs would otherwise share a decimal context."""
         if self._copies_decimal:
             decimal.setcontext(decimal.getcontext().copy())
 
     def _filled(self, call: Call) -> Call | Ending:
-        """Return the call with results of steps among its arguments, or its ending if these can't be had."""
+        """Return the call with results of steps inserted into its arguments, or its ending if they aren't available."""
         try:
             whole = (
                 filled(call, self.worker, self.hooks.fill_inputs) if _takes_results(call) else call
@@ -403,7 +403,7 @@ class Executor:
                 whole = structs.replace(whole, args=args, kwargs=kwargs)
             return whole
         except ResultNotStoredError as error:
-            # It may come back, as after a failover, so it is a failed attempt like others.
+            # The result may come back, for example after a failover, so this is an ordinary failed attempt.
             return self.sealed(
                 call, self.failed(self.context_of(call), call, error, perf_counter_ns(), 0, None)
             )
@@ -423,7 +423,7 @@ class Executor:
             with soft_timeout(timeout):
                 value = self.called(call)
         if call.job.settings.stores_result:
-            # Also here, so that middleware sees the failure if the result can't be stored.
+            # Encode it also here, so that middleware sees the failure if the result can't be stored.
             call.job.encoded_result(value, call.message.mid)
         return value
 
@@ -508,11 +508,11 @@ class Executor:
             lambda raised: stops(raised, told_to_stop),
             self.hooks.tracebacks,
         )
-        self.home.only()  # a policy may fork too
+        self.home.only()  # a policy may also fork
         return ending
 
     def sealed(self, call: Call, ending: Ending) -> Ending:
-        """Return the ending, its result, reason and traceback sealed if the call was."""
+        """Return the ending; if the call was sealed, with a sealed result, reason and traceback."""
         if self._seal is None or not call.sealed:
             return ending
         where = (call.queue, ending.mid)
@@ -580,13 +580,13 @@ def stops(error: BaseException, told_to_stop: Asked | None) -> bool:
 
 
 def cancelled_from_outside(error: BaseException, told_to_stop: Asked | None) -> bool:
-    """Return whether the worker cancelled the running task, and not the job itself."""
+    """Return whether the worker cancelled the running task, rather than the job itself."""
     try:
         current = asyncio.current_task()
     except RuntimeError:
         current = None
     if isinstance(error, GeneratorExit):
-        # Outside a step the coroutine is being closed; inside one the job raised it.
+        # Without a current task, the coroutine is being closed. Otherwise the job raised it.
         return current is None
     if not isinstance(error, asyncio.CancelledError):
         return False

@@ -13,10 +13,10 @@ from types import CodeType, TracebackType
 
 from jobq.errors import masked_text, shortened
 
-#: Bytes of a traceback, and of a dead message's reason.
+#: Maximum size of a traceback, and of a dead message's reason, in bytes.
 MAX_TEXT = 8192
 FRAMES = 5
-#: Frames of each error of a chain, the innermost ones.
+#: Maximum number of frames for each error of a chain. The innermost frames are kept.
 MAX_FRAMES = 20
 
 _OURS = str(PurePath(__file__).parents[1]) + os.sep
@@ -30,10 +30,10 @@ def class_name(error: BaseException) -> str:
 
 
 def fingerprint(error: BaseException) -> str:
-    """Equal for errors of one class from one place, on any machine and after edits elsewhere in the file.
+    """Return a fingerprint that is the same for errors of one class from one place.
 
-    Made of the class and the innermost frames' file and function: no lines, no values, no folders above
-    the file's own.
+    It is the same on any machine, and after edits elsewhere in the file, because it is made only of the class, and of
+    the innermost frames' folder, file and function.
     """
     parts = [class_name(error)]
     for code in _frames(error.__traceback__)[-FRAMES:]:
@@ -54,7 +54,7 @@ def place(error: BaseException) -> str:
 
 
 def summary(error: BaseException) -> str:
-    """`ValueError: bad width` on one line."""
+    """Return an error on one line: `ValueError: bad width`."""
     try:
         message = str(error)
     except Exception:  # a broken __str__ must not cost the message its ending
@@ -64,7 +64,7 @@ def summary(error: BaseException) -> str:
 
 
 def reason(error: BaseException, why: str = "", trace: str = "") -> str:
-    """Return the text for a dead message: the error on the first line, then the end of the traceback that fits."""
+    """Return a dead message's reason: the error on the first line, then as much of the traceback's end as fits."""
     head = summary(error) + (f" ({why})" if why else "")
     tail = _end_of(trace, MAX_TEXT - len(head.encode()) - 2)
     return f"{head}\n\n{tail}" if tail else head
@@ -101,7 +101,7 @@ def _end_of(text: str, room: int) -> str:
 
 
 def clean(text: str) -> str:
-    """Without what could command a terminal, split a record or break UTF-8: those show as escapes."""
+    """Return the text with escapes for characters that could control a terminal, split a record or break UTF-8."""
     if text.isprintable():
         return text
     shown = "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
@@ -109,7 +109,7 @@ def clean(text: str) -> str:
 
 
 def one_column(name: str) -> str:
-    """Return an external name for a column of an event, without separators: these would shift later columns."""
+    """Return a name from outside as a column of an event. Separators are replaced: they would shift later columns."""
     return clean(name).replace("\n", " ").replace("\t", " ")[:200]
 
 

@@ -1,4 +1,4 @@
-"""Processes that user code forks. Each ends where it would return to jobq, since the rest is its parent's work."""
+"""Processes that user code forks. They end where they would return to jobq, because the rest is the parent's work."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def leave(error: BaseException | None = None) -> NoReturn:
 
 
 def flush() -> None:
-    """Write out what was printed; os._exit doesn't."""
+    """Write printed output that is still buffered, because os._exit doesn't."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

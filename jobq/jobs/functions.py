@@ -1,4 +1,4 @@
-"""Functions that become jobs: which are async, which are the same, and which return work that nobody does."""
+"""Checks of job functions: are they async, are two of them the same, do they return work that never runs?"""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 
 from jobq.errors import Dead
 
-#: Types of most results. None of them is checked any further.
+#: Types of most results. They aren't checked further.
 PLAIN = frozenset((type(None), bool, int, float, str, bytes, list, tuple, dict))
-#: Pairs of values to compare before two closures are taken for different ones.
+#: Maximum number of pairs of values to compare. Beyond that, two closures count as different.
 MAX_PAIRS = 100_000
 _OWN_LOOP = (
     "The decorator starts an event loop of its own. jobq awaits async functions: leave that decorator out, or delete "
@@ -25,7 +25,7 @@ _OWN_LOOP = (
 
 
 def awaited(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function`; around a plain function that wraps an async one, return an async function that awaits it."""
+    """Return `function`, or an async function that awaits it if it is a plain wrapper of an async function."""
     if inspect.iscoroutinefunction(function) or not inspect.iscoroutinefunction(
         inspect.unwrap(function)
     ):
@@ -66,15 +66,15 @@ def check_finished(value: Any, job: str) -> None:
 
 
 def is_same(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
-    """Whether both are one function, perhaps loaded twice: by a reload, or as `__main__` and by name.
+    """Return whether both are the same function, perhaps loaded twice: by a reload, or as `__main__` and by name.
 
-    Closures are the same if their code, their defaults and everything that they close over are.
+    Closures are the same if their code, their defaults and all values that they close over are the same.
     """
     return _Comparison().same(first, second)
 
 
 def place(function: Callable[..., Any]) -> str:
-    """Return where a function is, and where the functions are that it closes over, for errors."""
+    """Return the location of a function, and of the first function that it closes over, for errors."""
     around = [
         value
         for _, value in _closed_over(function)
@@ -181,7 +181,7 @@ _COMPARES: tuple[tuple[Any, Callable[[_Comparison, Any, Any], bool]], ...] = (
 
 
 def _closed_over(function: Any) -> Iterator[tuple[str, Any]]:
-    """Return the values in a closure by name, without unset variables such as a function's own name."""
+    """Yield the names and values in a closure, without unset variables such as a function's own name."""
     code = _code(function)
     for name, cell in zip(
         code.co_freevars if code else (), getattr(function, "__closure__", None) or ()
@@ -204,7 +204,7 @@ def _code(function: Any) -> types.CodeType | None:
 
 
 def _file(thing: Any) -> str:
-    """Return the file of a function or a class; the name of its module if that has no file."""
+    """Return the file of a function or a class, or the name of its module if the module has no file."""
     code = _code(thing)
     if code is not None:
         return code.co_filename
@@ -216,7 +216,7 @@ def _file_of_module(module: Any) -> str:
 
 
 def _is_in_source(code: types.CodeType) -> bool:
-    """Whether a function of this code is in its file as that is now. A function that was edited since isn't."""
+    """Return whether the file still contains this code. It doesn't if the function was edited after loading."""
     try:
         text = Path(code.co_filename).read_bytes()
         whole = compile(text, code.co_filename, "exec", dont_inherit=True)
@@ -231,5 +231,5 @@ def _contains(whole: types.CodeType, code: types.CodeType) -> bool:
 
 
 def article(name: str) -> str:
-    """`a list`, `an int`."""
+    """Return a name with its article: `a list`, `an int`."""
     return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"

@@ -18,7 +18,7 @@ EndedAs = Literal["done", "ended", "failed"]
 
 
 class AddedStep(Protocol[R_co]):
-    """A step that a running step added: for `after` and the arguments of later ones."""
+    """A step that a running step added. Later steps can use it in `after`, and its result as an argument."""
 
     @property
     def name(self) -> str: ...
@@ -52,18 +52,19 @@ class MemberFlow(Protocol):
 
     @property
     def step_name(self) -> str:
-        """The running step."""
+        """The name of the running step."""
         ...
 
     @property
     def index(self) -> int:
-        """Number of this member in its step, from 0."""
+        """The number of this member in its step, from 0."""
         ...
 
     def together(self) -> AbstractContextManager[None]:
-        """Add many steps, all or none: `with current().flow.together(): …`. They begin once this step is done.
+        """Add all steps of a block, or none of them: `with current().flow.together(): …`.
 
-        Of a map: once all its members are done. Let an error within fail the step.
+        They begin once this step is done; if it is a map, once all its members are done. Don't catch errors within the
+        block: they must fail the step.
         """
         ...
 
@@ -83,7 +84,10 @@ class MemberFlow(Protocol):
         **kwargs: Any,
     ) -> AddedStep[R]: ...
     def step(self, job: Any, /, *args: Any, **kwargs: Any) -> AddedStep[Any]:
-        """Add a step: `current().flow.step(load.args(7), name="seventh")`. FlowClosedError once the flow is over."""
+        """Add a step: `current().flow.step(load.args(7), name="seventh")`.
+
+        Raises FlowClosedError if the flow is over.
+        """
         ...
 
     @overload

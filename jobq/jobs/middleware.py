@@ -43,11 +43,11 @@ class Middlewares:
     def __init__(self, outer: Middlewares | None = None) -> None:
         self.outer = outer
         self.layers: Layers = ()
-        #: Provider of a middleware by the module that its first import waits for.
+        #: The module that provides a middleware, by the module whose import it waits for.
         self._awaited: dict[str, str] = {}
 
     def add(self, middleware: Any) -> None:
-        """Add inside the existing layers; adding the same object again is ignored."""
+        """Add a middleware inside the existing layers, unless the same object was added before."""
         if not any(hasattr(middleware, name) for name in _METHODS):
             raise ConfigError(
                 f"{middleware!r} is not a middleware; it must have enqueue, run or arun"
@@ -62,7 +62,7 @@ class Middlewares:
             self.layers = (*self.layers, middleware)
 
     def remove(self, middleware: Any) -> None:
-        """Take it out; unknown ones are ignored."""
+        """Remove a middleware. Do nothing if it wasn't added."""
         self.layers = tuple(known for known in self.layers if known is not middleware)
 
     def add_when_imported(self, module: str, provider: str) -> None:
@@ -70,13 +70,13 @@ class Middlewares:
         self._awaited[module] = provider
 
     def add_imported(self) -> None:
-        """Add the middleware of add_when_imported whose modules have been imported."""
+        """Add the middleware passed to add_when_imported whose modules have been imported since."""
         for module in [name for name in self._awaited if name in sys.modules]:
             provider = importlib.import_module(self._awaited.pop(module))
             self.add(provider.middleware)
 
     def all_layers(self) -> Layers:
-        """Return the layers of `outer`, then these."""
+        """Return the layers of `outer`, then the layers of this object."""
         outer = self.outer
         if outer is None:
             return self.layers
@@ -85,14 +85,14 @@ class Middlewares:
         return outer.layers + self.layers
 
 
-#: Around every job of the process.
+#: The middleware around every job of the process.
 everywhere = Middlewares()
 add = everywhere.add
 remove = everywhere.remove
 
 
 def around_enqueue(layers: Layers, deliver: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`deliver` within the enqueue method of each layer."""
+    """Return `deliver`, wrapped in the enqueue method of each layer."""
     for layer in reversed(layers):
         method = getattr(layer, "enqueue", None)
         if method is not None:

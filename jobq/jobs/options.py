@@ -1,4 +1,4 @@
-"""Options of `@job(...)` and `.options(...)`, checked and with durations in seconds."""
+"""Options of `@job(...)` and `.options(...)`. They are checked, and durations are converted to seconds."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from jobq.queue.types import (
 )
 
 DAY_S = 86_400.0
-#: Names that a job hides, and their length.
+#: Maximum number of names that a job hides, and their maximum length.
 MAX_REDACTED, MAX_REDACTED_LENGTH = 50, 100
-#: Former names of a job.
+#: Maximum number of a job's former names.
 MAX_ALIASES = 20
-#: Calls of a batch: a child has a few more slots, for messages that it fetches ahead.
+#: Maximum number of calls in a batch. A child has a few more slots, for messages that it fetches ahead.
 MAX_BATCH = 200
-#: Calls waiting in one process are kept from other processes.
+#: Maximum linger. It is short, because calls waiting in one process can't run in another process.
 MAX_LINGER_S = 60.0
 
 
@@ -51,7 +51,7 @@ OnConflict = Literal["skip", "raise", "replace", "requeue"]
 
 
 class Options(TypedDict, total=False):
-    """For `.options(...)`, and for `@job(...)`. A duration is seconds, a timedelta or text such as "5m".
+    """Options for `.options(...)` and `@job(...)`. A duration is seconds, a timedelta or text such as "5m".
 
     Attributes:
         queue: The queue that the message goes to.
@@ -69,18 +69,19 @@ class Options(TypedDict, total=False):
         throttle: Reject equal calls for this long.
         lease: Minimum lease duration, if the worker's is shorter.
         key: The line of the queue that the message waits in, or a function of the arguments that returns it; lines take
-            turns. In `@job` a text names an argument. None for no key.
+            turns. In `@job`, a text names an argument.
         ordered: Start messages of the key one by one, in the order in which they were enqueued.
         durability: Where to store the message before the enqueue returns: "memory", "disk" or "replicas=n". None means
             the client's durability.
         headers: Text to send with the message.
-        expires_in: Don't start later than this after the enqueue, or after `delay` or `at`.
+        expires_in: Don't start later than this after the enqueue, or after the start time of `delay` or `at`.
         retries: Maximum number of retries.
-        retry_within: Don't retry later than this after the enqueue. Without `retries`, retry as often as fits in it.
-        timeout: Stop an attempt after this long, by an exception in the job.
+        retry_within: Don't retry later than this after the enqueue. Without `retries`, retry as often as time allows.
+        timeout: Stop an attempt after this long, by raising an exception in the job.
         hard_timeout: Kill the process of an attempt after this long.
         result_ttl: Keep the job's result for this long; None doesn't keep it.
-        remember: How long the message's end is remembered, for `Receipt.state`; with `result_ttl` the longer of both.
+        remember: Remember the message's end for this long, for `Receipt.state`. With `result_ttl`, the longer time
+            counts.
     """
 
     queue: str
@@ -109,7 +110,7 @@ class Options(TypedDict, total=False):
 
 
 class JobSettings(Struct, frozen=True, kw_only=True):
-    """The options of a job, or of a copy of it, as `checked_options` leaves them. None: not declared."""
+    """The options of a job, or of a copy of it, as `checked_options` returns them; None if not declared."""
 
     queue: str = "default"
     client: ClientLike | None = None
@@ -149,22 +150,22 @@ class JobSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def stores_result(self) -> bool:
-        """Whether what the job returns is kept."""
+        """Whether the job's result is kept."""
         return self.result_ttl is not None
 
     @property
     def remember_s(self) -> float | None:
-        """Return how long the end is remembered, with the result if there is one; None if it isn't."""
+        """How long the message's end, and a result, are remembered; None if they aren't."""
         return max(self.remember or 0, self.result_ttl or 0) or None
 
     @property
     def remember_ms(self) -> int:
-        """`remember_s` as messages carry it; 0 for none."""
+        """`remember_s` in ms, as messages store it; 0 if the end isn't remembered."""
         return remember_ms(self.remember_s)
 
     @property
     def nretries(self) -> int:
-        """Maximum number of retries: as declared, or implied by the policy and `retry_within`."""
+        """Maximum number of retries, as declared or as implied by the policy and `retry_within`."""
         if self.retries is not None:
             return self.retries
         if isinstance(self.retry, Listed):
@@ -208,7 +209,7 @@ _ONLY_DECLARED = frozenset(
 
 
 def checked_options(given: Mapping[str, Any], *, declaring: bool) -> dict[str, Any]:
-    """Return the options in their one form (durations in seconds), or ConfigError."""
+    """Return the checked options, with durations in seconds; raise ConfigError for an invalid option."""
     checked = {}
     for name, value in given.items():
         if name in _ONLY_DECLARED and not declaring:
@@ -445,12 +446,12 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
-#: From the arguments of a call to its key; None: the call has none.
+#: Returns the key of a call with these arguments; None if it has no key.
 KeyOf = Callable[..., object]
 
 
 class ArgumentKey:
-    """Takes one argument of a call, or its default, as the key."""
+    """Uses one argument of a call, or its default, as the key."""
 
     __slots__ = ("_default", "_name", "_position")
 
@@ -469,7 +470,7 @@ class ArgumentKey:
         self._default = None if default is Parameter.empty else default
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
-        """The argument's value."""
+        """Return the argument's value."""
         if self._position < len(args):
             return args[self._position]
         return kwargs.get(self._name, self._default)

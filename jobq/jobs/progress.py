@@ -9,7 +9,7 @@ from jobq.errors import CodecError
 from jobq.jobs.codec import decode_any, encode_plain
 
 MAX_NOTE, MAX_DATA = 1_000, 2_000
-#: Between the text and the data.
+#: Separates the text from the data.
 MARK = "\x1f"
 
 
@@ -19,7 +19,7 @@ class Progress(NamedTuple):
     Attributes:
         fraction: Completed share, from 0 to 1.
         note: A text for people.
-        data: The job's `data`; None for nothing.
+        data: The job's `data`; None if there is none.
     """
 
     fraction: float
@@ -48,7 +48,7 @@ def shown_progress(text: str) -> str:
 
 
 def read_progress(text: str) -> Progress | None:
-    """Return a stored report as data; None for no report, or for text that other programs wrote."""
+    """Return a stored report as data, None if there is none. Text that isn't a report becomes the note."""
     shown, _, encoded = text.partition(MARK)
     number, _, note = shown.partition(" ")
     try:

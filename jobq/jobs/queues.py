@@ -44,7 +44,7 @@ class QueueLike(Protocol):
 
 
 def queue_of(name: str, client: ClientLike | None) -> QueueLike:
-    """Return the queue object that all senders of this process share; of the default client where none is given."""
+    """Return the queue object that all senders of this process share. Without a client, use the default client."""
     from jobq.client.connection import default_client
 
     if client is None:

@@ -1,4 +1,4 @@
-"""The calls of receipts, as steps for threads and for event loops: see `jobq.client.steps`.
+"""The calls of receipts, as steps for threads and for event loops; see `jobq.client.steps`.
 
 A program loads this when it first uses a receipt for more than its mid.
 """
@@ -60,7 +60,7 @@ def perform(client: Any, steps: Steps[T]) -> T:
 
 
 async def aperform(client: Any, steps: Steps[T]) -> T:
-    """Do the steps on the running loop, on its own connections."""
+    """Do the steps on the running event loop, with the loop's own connections."""
     from jobq.client.aio import async_client
     from jobq.client.steps_async import acall_on, run_async
 
@@ -74,9 +74,9 @@ def status(receipt: Receipt[Any]) -> Steps[Status]:
 
 
 def state(receipt: Receipt[Any]) -> Steps[State]:
-    """Return where the message is, in public words.
+    """Return the message's public state.
 
-    The living one comes first, then the remembered end, then the dead one.
+    A live message counts first. Otherwise the remembered end or the dead message counts, whichever is later.
     """
     known: Status = yield receipt.bound_queue.status_call(receipt.mid)
     return (yield from _state(receipt, known))
@@ -109,7 +109,7 @@ async def afollow(receipt: Receipt[Any]) -> AsyncIterator[State]:
 
 
 def state_in(queue: Any, mid: str, known: Status) -> State:
-    """Return the public state of a message of any job, whose status was just read; unknown if its end is unreadable."""
+    """Return the public state of any job's message, given its status; unknown if its stored end is unreadable."""
     receipt: Receipt[Any] = Receipt(mid, "exists", "", "the job", queue, JobSettings())
     try:
         return perform(queue.client, _state(receipt, known))
@@ -123,7 +123,7 @@ def _state(receipt: Receipt[Any], known: Status, is_again: bool = False) -> Step
         progress = read_progress(receipt.opened("progress", known.progress))
         return live_state(known, progress, error)
     if receipt.action in ("written", "buffered") and known.word == "nil":
-        # In the outbox of a database, whose transaction may be rolled back, or in the outage buffer; or it is over.
+        # The message waits in the outbox of a database or in the outage buffer, unless it is over already.
         end = ended_state((yield from _remembered(receipt)))
         return State("queued") if end.word == "unknown" else end
     record = yield from _remembered(receipt)
@@ -143,7 +143,7 @@ def _state(receipt: Receipt[Any], known: Status, is_again: bool = False) -> Step
 
 
 def _remembered(receipt: Receipt[Any]) -> Steps[Any]:
-    """What is stored of the message's end; None for nothing. Raises CodecError for bytes that are no end."""
+    """Return the stored end of the message; None if there is none. Raises CodecError if it is unreadable."""
     key = receipt.bound_queue.result_key(receipt.mid)
     content: bytes | None = yield _plain(receipt, "LINDEX", key, 0)
     if content is None:
@@ -152,7 +152,7 @@ def _remembered(receipt: Receipt[Any]) -> Steps[Any]:
 
 
 def cancel(receipt: Receipt[Any]) -> Steps[bool]:
-    """Cancel the message."""
+    """Cancel the message; return whether it was cancelled."""
     for_ms, rest = receipt.settings.remember_ms, (checked_mid(receipt.mid),)
     values: dict[str, Argument] = {"now": "", "remember_ms": for_ms or ""}
     own_key = [receipt.bound_queue.result_key(receipt.mid)]
@@ -163,7 +163,7 @@ def cancel(receipt: Receipt[Any]) -> Steps[bool]:
 
 
 def revive(receipt: Receipt[Any]) -> Steps[bool]:
-    """Revive the newest dead message of this mid."""
+    """Revive the latest dead message of this mid; return whether it was revived."""
     dead = yield receipt.bound_queue.admin.dead_call(receipt.mid)
     if not dead:
         return False
@@ -179,7 +179,7 @@ def _numbered(
     rest: Sequence[Argument],
     extra_keys: Sequence[str] = (),
 ) -> Steps[Any]:
-    """Make a numbered call of the queue. Cut short, its caller stays out of use, since the call may still arrive."""
+    """Make a numbered call of the queue. If it is cut short, its caller isn't used again: the call may still arrive."""
     queue = receipt.bound_queue
     script, caller = queue.scripts[name], queue.callers.take()
     reply = yield Request(script.keys[0], script.numbered(caller, values, rest, extra_keys))
@@ -189,7 +189,7 @@ def _numbered(
 
 
 def result(receipt: Receipt[Any], timeout: Duration | None) -> Steps[bytes]:
-    """Wait for the stored result."""
+    """Wait for the stored result, and return it still encoded."""
     if not receipt.settings.stores_result:
         raise ResultNotStoredError(
             f"{receipt.job} doesn't store results; declare it with @job(result_ttl=…)"
@@ -220,7 +220,7 @@ def result(receipt: Receipt[Any], timeout: Duration | None) -> Steps[bytes]:
 
 
 def _of_earlier_life(receipt: Receipt[Any], content: bytes) -> Steps[bool]:
-    """Whether this end belongs to an earlier life of a revived or re-enqueued message. A result still counts."""
+    """Return whether this end is from before the message was revived or enqueued again. A result still counts."""
     if not content.startswith((CANCELLED, b'{"error"')):
         return False
     return not is_over((yield from status(receipt)))
@@ -240,7 +240,7 @@ def _check_alive(receipt: Receipt[Any], key: str) -> Steps[None]:
         raise JobFailedError(f"{receipt.job} {receipt.mid} is dead: {why}")
     if receipt.action == "written" and known.word == "nil":
         return  # the relay hasn't sent it yet, or the transaction was rolled back
-    # The script that ends the attempt stores the result too: none will come later.
+    # The script that ends the attempt also stores the result, so no result will come later.
     if known.word in _GONE and (yield _plain(receipt, "EXISTS", key)) == 0:
         raise ResultNotStoredError(
             f"{receipt.job} {receipt.mid} is over, and no result is kept (cancelled, or expired)"

@@ -30,9 +30,9 @@ Kind = TypeVar("Kind")
 
 
 class Registry:
-    """Jobs by name, with middleware for them alone inside `around`, the middleware of the process.
+    """Jobs by name, and middleware for these jobs only. It runs inside `around`, the middleware of the process.
 
-    This is all the state that jobs share in a process. `Registry(Middlewares())` shares nothing with the default one.
+    Jobs share no other state in a process. `Registry(Middlewares())` shares nothing with the default registry.
     """
 
     def __init__(self, around: Middlewares = everywhere) -> None:
@@ -84,7 +84,7 @@ class Registry:
                 )
 
     def _check_limit(self, job: Job[..., Any], limit: JobLimit) -> None:
-        """Raise ConfigError if another job declares another limit of this name: both would count in one place."""
+        """Raise ConfigError if another job declares a different limit with this name: both would share one count."""
         for other in self._jobs.values():
             for known in other.settings.limits if other.name != job.name else ():
                 if known.name == limit.name and (type(known), known.declaration) != (
@@ -97,7 +97,7 @@ class Registry:
                     )
 
     def worker_started(self, function: F, /) -> F:
-        """Add what each process of a worker calls before its first job; see `jobq.worker_started`."""
+        """Add a function that each process of a worker calls before its first job; see `jobq.worker_started`."""
         if not callable(function) or inspect.iscoroutinefunction(function):
             raise ConfigError(
                 f"@worker_started on {function!r}: put it on a function that is not async; an async job opens what it "
@@ -108,18 +108,18 @@ class Registry:
         return function
 
     def get(self, name: str) -> Job[..., Any]:
-        """Return the job of this name, or JobNotFoundError."""
+        """Return the job of this name; raise JobNotFoundError if there is none."""
         job = self._by_name.get(name)
         if job is None:
             raise JobNotFoundError(f"no job {name!r:.200} here; is its module in --import?")
         return job
 
     def names(self) -> list[str]:
-        """All names, sorted."""
+        """Return the names of all jobs, sorted."""
         return sorted(self._jobs)
 
     def known_names(self) -> list[str]:
-        """All names and aliases of jobs that messages may have, sorted."""
+        """Return the names and aliases of all jobs, sorted."""
         return sorted(self._by_name)
 
     def __contains__(self, name: object) -> bool:
@@ -132,32 +132,32 @@ class Registry:
         return len(self._jobs)
 
 
-#: Where `@job` registers unless it is given another.
+#: The registry that `@job` uses unless another registry is passed.
 default_registry = Registry()
 
 
 def worker_started(function: F, /) -> F:
     """Register a function that each process of a worker calls, after its fork and before its first job.
 
-    It is the place for connections, clients and models, which processes must not share. Functions are called in the
-    order in which they were added. An exception ends the worker with exit code 11. The function stays an ordinary
-    function: tests that run jobs in their own process call it themselves.
+    Open connections, clients and models there, because processes must not share them. Functions are called in the order
+    in which they were added. An exception while the worker starts ends it with exit code 11. `@worker_started` returns
+    the function itself, so tests that run jobs in their own process can call it.
     """
     return default_registry.worker_started(function)
 
 
 class Declaration(Options, total=False):
-    """Options for `@job(...)`: all of Options, and options of the job rather than of one message.
+    """Options for `@job(...)`: all Options, and options that belong to the job rather than to one message.
 
     Attributes:
         name: The name in messages; the function's module and name by default.
         aliases: Former names of the job. Workers also run messages with these names.
-        retry: The waits before retries: a policy of `jobq.retry`, or a function of (failures, error).
+        retry: How long to wait before each retry: a policy from `jobq.retry`, or a function of (failures, error).
         retry_on: Exception classes, or a function of the error. Any other error dead-letters the message immediately.
         dead_on: Exception classes, or a function of the error. Such an error dead-letters the message immediately.
         on_dead: A job or a function that a worker calls with a DeadCall once a message of this job is dead.
-        registry: Where the job is declared; the program's registry by default.
-        limits: Checked before the job starts. While a limit rejects it, the job waits, and its attempt isn't counted.
+        registry: The registry to which the job is added; by default the program's registry.
+        limits: Limits checked before the job starts. While a limit rejects it, it waits, and no attempt is counted.
         trace: "parent" runs attempts in the enqueuer's trace; "link" gives each attempt a trace that links to it.
         redact: Names of arguments, and of keys in them, whose values the dashboard hides. True hides all arguments.
         keep_logs: How long to keep the last 64 KiB of each attempt's log; None doesn't keep it.
@@ -189,7 +189,7 @@ class BatchDeclaration(Lingering):
 
     Attributes:
         batch: Maximum number of calls that the function gets together, up to 200.
-        linger: With `batch`: wait this long for more calls before the function gets fewer, up to a minute.
+        linger: If fewer calls are waiting, wait this long for more, up to a minute.
     """
 
     batch: int
@@ -198,7 +198,7 @@ class BatchDeclaration(Lingering):
 class Decorator(Generic[Kind]):
     """The decorator returned by `job(...)` with options.
 
-    It is generic in one class for both kinds of jobs, so that type checkers know the decorator of `job(**options)`.
+    One generic class serves both kinds of jobs, so that type checkers can infer the decorator of `job(**options)`.
     """
 
     def __init__(self, declared: Declaration) -> None:
@@ -229,7 +229,7 @@ class Decorator(Generic[Kind]):
         self: Decorator[Together], function: Callable[[Calls[P]], Sequence[T]], /
     ) -> BatchJob[P, T]: ...
     def __call__(self, function: Callable[..., Any], /) -> Job[..., Any]:
-        """Make the job."""
+        """Make a job of the function, and register it."""
         _check_function(function)
         function = awaited(function)
         declared = checked_options(self._declared, declaring=True)
@@ -271,7 +271,7 @@ def _kind(
 
 
 def stand_in(name: str) -> Job[..., Any]:
-    """Return the registered job; if there is none, one of this name that takes any arguments."""
+    """Return the registered job, or else a job of this name that takes any arguments."""
     if name in default_registry:
         return default_registry.get(name)
     return job(name=name, registry=Registry())(_anything)

@@ -30,12 +30,12 @@ DONE = b'{"end":"done"}'
 #: Prefix of the stored end of a cancelled message.
 CANCELLED = b'{"end":"cancelled"'
 
-#: Bytes of the result of a flow's member.
+#: Maximum size of the result of a flow's member, in bytes.
 MAX_MEMBER_RESULT = 65_536
 
 
 class ResultRefusedError(CodecError):
-    """The job ran, but what it returned can't be stored; running it again wouldn't help."""
+    """The job ran, but its result can't be stored; running it again wouldn't help."""
 
 
 def encode_result(value: Any, job: str, mid: str = "") -> bytes:
@@ -50,7 +50,7 @@ def encode_result(value: Any, job: str, mid: str = "") -> bytes:
 
 
 def encode_failure(summary: str, kind: str) -> bytes:
-    """Return why there is no result."""
+    """Return the stored end of a failed message, which explains why there is no result."""
     return encode_plain({"error": summary, "type": kind}, "the failure")
 
 
@@ -60,15 +60,15 @@ def ended(record: bytes, attempt: int) -> bytes:
 
 
 def opened_end(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
-    """Return a stored end without its seal; CodecError for one that isn't trusted."""
+    """Return a stored end without its seal; raise CodecError if it isn't trusted."""
     if content.startswith(CANCELLED):
-        # Scripts write it, which have no key to seal it with.
+        # Scripts write this end, and they have no key to seal it.
         return content
     return opened(seal and seal.of("result"), queue, mid, content)
 
 
 def decode_result(content: bytes, job: str, mid: str) -> Any:
-    """Return the job's result; raise JobFailedError if it is dead, CodecError if this isn't a result."""
+    """Return the job's result; raise JobFailedError if it failed, ResultNotStoredError if its end has no result."""
     stored = decode_any(content)
     if isinstance(stored, dict) and "ok" in stored:
         return stored["ok"]
@@ -120,36 +120,36 @@ class Receipt(Generic[R]):
 
     @property
     def accepted(self) -> bool:
-        """Whether enqueue took the call: not so when its mid existed already."""
+        """Whether the call was accepted; False if it was rejected as a duplicate."""
         return self.action != "exists"
 
     @property
     def client(self) -> ClientLike:
-        """The client that it uses."""
+        """The client that this receipt uses."""
         client: ClientLike = self.bound_queue.client
         return client
 
     def status(self) -> Status:
-        """Return where the message is now in the words of the engine, with attempts and progress."""
+        """Return where the message is now, in the server's words, with attempts and progress."""
         known: Status = self._run(_calls().status(self))
         return known
 
     def state(self) -> State:
-        """Return where the message is, in words for programs that show it to people; see `State`.
+        """Return the message's state, in words that programs can show to people; see `State`.
 
-        An end is remembered with a result, for `result_ttl`, or for `@job(remember="10m")`. Without them, the state of
-        a message that is over is unknown, unless it failed and is in the dead-letter set.
+        A message's end is remembered for its `result_ttl` or `remember`, whichever is longer. Without these options,
+        the state of a finished message is unknown, unless it failed and is in the dead-letter set.
         """
         known: State = self._run(_calls().state(self))
         return known
 
     async def astate(self) -> State:
-        """`state` on the event loop's own connection."""
+        """Return the state like `state`, using the event loop's own connection."""
         known: State = await self._arun(_calls().state(self))
         return known
 
     async def astatus(self) -> Status:
-        """`status` on the event loop's own connection."""
+        """Return the status like `status`, using the event loop's own connection."""
         known: Status = await self._arun(_calls().status(self))
         return known
 
@@ -161,31 +161,32 @@ class Receipt(Generic[R]):
         return bool(self._run(_calls().cancel(self)))
 
     async def acancel(self) -> bool:
-        """`cancel` on the event loop's own connection."""
+        """Cancel the message like `cancel`, using the event loop's own connection."""
         return bool(await self._arun(_calls().cancel(self)))
 
     def revive(self) -> bool:
-        """Run the dead message again, as a new one; False if it isn't dead, or a newer message has its mid."""
+        """Run a dead message again, as a new message. Return False if it isn't dead, or a newer message has its mid."""
         return bool(self._run(_calls().revive(self)))
 
     async def arevive(self) -> bool:
-        """`revive` on the event loop's own connection."""
+        """Revive the message like `revive`, using the event loop's own connection."""
         return bool(await self._arun(_calls().revive(self)))
 
     def result(self, timeout: Duration | None = None) -> R:
-        """Return the job's result, waiting up to `timeout` for it (30, "5m"); None waits without limit.
+        """Return the job's result. Wait for it up to `timeout`, such as 30 or "5m", or without limit if it is None.
 
-        Raises ResultNotStoredError when the job doesn't store results or the result has expired, JobFailedError when
-        the message is dead, ResultTimeoutError at the timeout, CodecError where calls are sealed and this result isn't.
-        It blocks on a separate connection and doesn't poll. If that connection dies, it opens another within 10
+        Raises ResultNotStoredError if the job doesn't store results or the result has expired, JobFailedError if the
+        message is dead, ResultTimeoutError at the timeout, and CodecError if calls are sealed but this result isn't.
+        The wait blocks on a separate connection and doesn't poll. If that connection dies, it opens another within 10
         seconds.
         """
         return self._decoded(self._run(_calls().result(self, timeout)))
 
     async def aresult(self, timeout: Duration | None = None) -> R:
-        """`result` on the event loop's own connections, without a thread. Cancelling ends the wait.
+        """Return the result like `result`, using the event loop's own connections. Cancelling ends the wait.
 
-        The server wakes up to 16 waits of an event loop immediately. For more, the loop polls twice a second.
+        Up to 16 waits of an event loop learn about their result immediately. For further waits, the loop polls twice a
+        second.
         """
         return self._decoded(await self._arun(_calls().result(self, timeout)))
 
@@ -203,29 +204,29 @@ class Receipt(Generic[R]):
 
     @property
     def progress(self) -> Progress | None:
-        """The last report of the running attempt; None for nothing. Each access queries the server."""
+        """The latest report of the running attempt; None if there is none. Each access queries the server."""
         return self.state().progress
 
     def follow(self) -> Iterator[State]:
         """Yield the state, and each change of state or progress, until the message is over.
 
-        It asks twice a second. Raises UnavailableError when the server doesn't answer within the client's patience;
-        call it again to continue.
+        It queries the server twice a second. Raises UnavailableError if the server doesn't answer within the client's
+        patience; call it again to continue.
         """
         states: Iterator[State] = _calls().follow(self)
         return states
 
     def afollow(self) -> AsyncIterator[State]:
-        """`follow` on the event loop's own connection: `async for state in receipt.afollow()`."""
+        """Yield states like `follow`, using the event loop's own connection: `async for state in receipt.afollow()`."""
         states: AsyncIterator[State] = _calls().afollow(self)
         return states
 
     def opened(self, purpose: Purpose, text: str) -> str:
-        """Return a text of the message, opened if it is sealed, with the data of a progress report."""
+        """Return a text of the message, opened if it is sealed, including the data of a progress report."""
         return opened_text(seal_of(self.bound_queue.client), purpose, self.queue, self.mid, text)
 
     def shown(self, purpose: Purpose, text: str) -> str:
-        """Return a text of the message, opened if it is sealed."""
+        """Return a text of the message, opened if it is sealed, without the data of a progress report."""
         return shown_text(seal_of(self.bound_queue.client), purpose, self.queue, self.mid, text)
 
     def __repr__(self) -> str:
@@ -234,7 +235,7 @@ class Receipt(Generic[R]):
 
 
 class Receipts(Sequence[Receipt[R]], Generic[R]):
-    """The receipts of many calls of one job, in their order. Each is made on first access."""
+    """The receipts of many calls of one job, in order. Each access makes a new receipt, which saves memory."""
 
     __slots__ = ("_accepted", "_job", "_queue", "_settings", "_types")
 
@@ -276,7 +277,7 @@ class Receipts(Sequence[Receipt[R]], Generic[R]):
 
 @cache
 def _calls() -> Any:
-    """Return the calls of receipts; a program that only enqueues never loads them."""
+    """Return the module with the calls of receipts. A program that only enqueues never loads it."""
     import jobq.jobs.receipt_calls
 
     return jobq.jobs.receipt_calls

@@ -4,7 +4,7 @@ Everything here is a pure function of (failures, error), and doesn't use a serve
 
 - **failures**: attempts ended by an error, including the current attempt. Crashes, snoozes and releases don't count.
 - **retries**: how many failures are retried. A job with `retries=5` is dead at its sixth failure.
-- **max_attempts**: `retries + 1`. Crashes have a limit of their own, the worker's `crash_limit`.
+- **max_attempts**: `retries + 1`. Crashes have a separate limit, the worker's `crash_limit`.
 
 A policy returns the seconds to wait, or None to give up. Any function of (failures, error) is a policy.
 """
@@ -46,7 +46,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Linear:
-    """`step` longer each time."""
+    """Wait `step` longer before each retry, up to `longest`."""
 
     step: float
     longest: float
@@ -57,7 +57,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Exponential:
-    """`factor` times longer each time; with full jitter anything from 0 up to that."""
+    """Wait `factor` times longer before each retry, up to `longest`; with full jitter, a random part of that time."""
 
     base: float
     factor: float
@@ -79,7 +79,7 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Listed:
-    """One wait per retry; gives up after the last."""
+    """Wait as listed before each retry, and give up after the last wait."""
 
     waits: tuple[float, ...]
 
@@ -88,12 +88,12 @@ class Listed:
 
 
 def fixed(seconds: Duration) -> Fixed:
-    """`fixed(10)` waits 10, 10, 10 … seconds."""
+    """Return a policy with equal waits: `fixed(10)` waits 10, 10, 10 … seconds."""
     return Fixed(_positive("fixed", seconds))
 
 
 def linear(step: Duration, max: Duration = 3600) -> Linear:
-    """`linear(10, max=25)` waits 10, 20, 25 … seconds."""
+    """Return a policy with evenly growing waits: `linear(10, max=25)` waits 10, 20, 25, 25 … seconds."""
     return Linear(_positive("linear", step), _positive("linear max", max))
 
 
@@ -105,7 +105,9 @@ def exponential(
     *,
     random: Callable[[], float] = _random.random,
 ) -> Exponential:
-    """Return the default policy: up to 5, 15, 45 … seconds, never over an hour.
+    """Return a policy whose waits multiply; by default up to 5, 15, 45 … seconds, never over an hour.
+
+    With its defaults, it is the policy of jobs that declare none.
 
     Full jitter spreads retries evenly over that span, so that simultaneous failures aren't retried simultaneously.
     `random` returns 0 ≤ x < 1.
@@ -124,12 +126,12 @@ def exponential(
 
 
 def listed(waits: Sequence[Duration]) -> Listed:
-    """`listed([1, 30, "5m"])` waits 1, 30 and 300 seconds, then gives up."""
+    """Return a policy with the given waits: `listed([1, 30, "5m"])` waits 1, 30 and 300 seconds, then gives up."""
     return Listed(tuple(_positive("listed", wait) for wait in waits))
 
 
 def wait_s(policy: Policy, failures: int, error: BaseException) -> float | None:
-    """The wait by `policy` in seconds, 0 to ten years; None: give up. Raises ConfigError for an invalid answer."""
+    """Return the policy's wait in seconds, 0 to ten years; None to give up. Raises ConfigError if it is invalid."""
     answer = policy(failures, error)
     if answer is None:
         return None
@@ -143,7 +145,7 @@ def wait_s(policy: Policy, failures: int, error: BaseException) -> float | None:
 
 
 def bounded_s(seconds: float) -> float:
-    """Return a wait from 0 to ten years."""
+    """Return the wait, limited to between 0 and ten years."""
     return min(max(0.0, seconds), MAX_S)
 
 
@@ -156,7 +158,7 @@ def _positive(name: str, value: Duration) -> float:
     return seconds
 
 
-#: For jobs that declare none.
+#: The policy of jobs that declare none.
 DEFAULT_POLICY = exponential()
 
 
@@ -214,7 +216,7 @@ class Rules:
         return self._by_policy(failures, error)
 
     def by_count(self, failures: int, error: BaseException) -> Decision:
-        """Return the decision when `decide` raises: `retries` and the default policy, without any code of the job."""
+        """Return the decision if `decide` raises. It uses `retries` and the default policy, but no code of the job."""
         if failures > self.retries:
             return Decision("dead", why=f"attempt {failures} of {self.retries + 1}")
         return Decision("retry", DEFAULT_POLICY(failures, error))
@@ -229,7 +231,7 @@ class Rules:
 
 
 def checked(decision: Decision) -> Decision:
-    """`decision`, which may come from middleware, with a bounded wait; ConfigError or ValueError if it is invalid."""
+    """Return a decision, perhaps from middleware, with a bounded wait; raise ConfigError or ValueError if invalid."""
     if decision.outcome not in get_args(AfterError):
         raise ConfigError(
             f"outcome {decision.outcome!r:.40} is unknown; use retry, dead, snooze or hold"
@@ -238,14 +240,14 @@ def checked(decision: Decision) -> Decision:
 
 
 def matches(wanted: ErrorFilter, error: BaseException) -> bool:
-    """Whether `error` is of these classes, or the function says so."""
+    """Return whether `error` is an instance of these classes, or whether the function accepts it."""
     if isinstance(wanted, type | tuple):
         return isinstance(error, wanted)
     return bool(wanted(error))
 
 
 def checked_filter(name: str, value: object) -> ErrorFilter | None:
-    """`value` as classes or a function of the error, or ConfigError."""
+    """Return `value` as exception classes or as a function of the error; raise ConfigError for other values."""
     if value is None:
         return None
     given: tuple[Any, ...] = (

@@ -1,9 +1,9 @@
-"""Sign (HMAC-SHA-256) or encrypt (AES-256-GCM) calls, results, progress and reasons, each for one queue, mid, purpose.
+"""Signs (HMAC-SHA-256) or encrypts (AES-256-GCM) calls, results and other texts for one queue, mid and purpose.
 
 Signed: ``jobq-s1 <key id> <64 hex digits>`` LF, then the call as it is. Encrypted: ``jobq-e1 <key id>`` LF, 12
 bytes of salt, 12 of nonce, then AES-GCM's text with its tag (docs/operating/security.md). A call's `remember_ms`, which
-scripts read, follows the key id. A seal is checked before anything of the call is read. Opening raises nothing but
-CodecError, whatever the bytes are.
+scripts read, follows the key id. A seal is checked before any part of the call is read. Whatever the bytes are, opening
+them raises only CodecError.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from jobq.jobs.codec import HARD_LIMIT, checked_size, remember_ms_in
 from jobq.jobs.progress import shown_progress
 from jobq.jobs.queues import ClientLike
 
-#: What is sealed. Each purpose has separate keys, so that a call never passes for a result.
+#: The kinds of sealed data. Each has separate keys, so that a call is never accepted as a result.
 Purpose = Literal["call", "result", "progress", "reason", "checkpoint", "log", "step", "flow"]
 SIGNED, ENCRYPTED = b"jobq-s%d" % SEAL, b"jobq-e%d" % SEAL
-#: How both begin.
+#: The common beginning of both.
 MARK = b"jobq-"
 #: Maximum number of bytes that a seal adds.
 ROOM = 256
@@ -37,7 +37,7 @@ _MAX_HEADER_LENGTH = 128
 
 
 class Seal:
-    """Seals with the first key of a ring and opens with any of them."""
+    """Seals with the first key of the settings, and opens with any of their keys."""
 
     def __init__(self, settings: CodecSettings, purpose: Purpose = "call") -> None:
         self.settings = settings
@@ -55,13 +55,13 @@ class Seal:
         return f"Seal({self._first.decode()}, {'encrypt' if self._encrypts else 'sign'})"
 
     def of(self, purpose: Purpose) -> Seal:
-        """Return the seal of the same keys for another purpose."""
+        """Return a seal with the same keys for another purpose."""
         return _seal(self.settings, purpose)
 
     def close_call(self, queue: str, mid: str, call: bytes, due_ms: float = 0) -> bytes:
         """Seal an encoded call for `queue` and `mid`. It can't be opened for another queue or mid.
 
-        It may run until `valid_s` after it is due, by default now.
+        It may run until `valid_s` after it is due. Without `due_ms`, it is due now.
         """
         not_after = int(max(due_ms, wall.ms()) + self.settings.valid_s * 1000)
         nonce = os.urandom(6).hex().encode()
@@ -74,7 +74,7 @@ class Seal:
         """Seal any bytes for `queue` and `mid`; they grow by at most ROOM.
 
         Args:
-            like: A call, whose key is used to seal the call's data, because its producer has that key.
+            like: The call to which the content belongs. Its key is used, because its producer has that key.
         """
         key_id = key_id_of(like)
         if key_id not in self._signing:
@@ -90,7 +90,7 @@ class Seal:
         return self._signed(queue, mid, content, key_id)
 
     def close_text(self, queue: str, mid: str, text: str, like: bytes = b"") -> str:
-        """`close` for a text; returns a text."""
+        """Seal a text like `close`; return it as text."""
         sealed = self.close(queue, mid, text.encode(), like)
         if not self._encrypts:
             return sealed.decode()
@@ -98,7 +98,7 @@ class Seal:
         return f"{header.decode()}\n{b64encode(body).decode()}"
 
     def open_text(self, queue: str, mid: str, text: str) -> str:
-        """Return the text that close_text sealed; raises as `open` does."""
+        """Return the text that close_text sealed; raise the same errors as `open`."""
         content = text.encode("utf-8", "replace")
         if content.startswith(ENCRYPTED):
             header, _, body = content.partition(b"\n")
@@ -109,7 +109,7 @@ class Seal:
         return self.open(queue, mid, content).decode()
 
     def open(self, queue: str, mid: str, content: bytes) -> bytes:
-        """Return the bytes that were sealed; CodecError says why `content` isn't trusted, without quoting it."""
+        """Return the sealed bytes; raise CodecError, with the reason, if `content` isn't trusted."""
         if len(content) > HARD_LIMIT + ROOM:
             raise CodecError(
                 f"content of {len(content):,} bytes is over the limit of {HARD_LIMIT:,}"
@@ -167,22 +167,22 @@ def _seal(settings: CodecSettings, purpose: Purpose) -> Seal:
 
 
 def seal_for(settings: CodecSettings | None) -> Seal | None:
-    """The Seal of these settings for calls; None without settings."""
+    """Return the seal for calls with these settings; None without settings."""
     return _seal(settings, "call") if settings else None
 
 
 def seal_of(client: ClientLike) -> Seal | None:
-    """Return the seal for calls to this client's server."""
+    """Return the seal for calls to this client's server; None if calls aren't sealed."""
     return seal_for(client.settings.codec)
 
 
 def is_sealed(content: bytes) -> bool:
-    """Whether the content has the mark of a seal."""
+    """Return whether the content has the mark of a seal."""
     return content.startswith(MARK)
 
 
 def opened(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
-    """Return the content without its seal, once that was checked; CodecError otherwise."""
+    """Check the content's seal, and return the content without it; raise CodecError if it isn't trusted."""
     if seal is not None:
         return seal.open(queue, mid, content)
     if is_sealed(content):
@@ -191,17 +191,17 @@ def opened(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
 
 
 def shown_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: str) -> str:
-    """Return a progress or reason for people: opened, or why it can't be.
+    """Return a progress report or a reason for people: the opened text, or why it can't be opened.
 
-    jobq writes some without a seal, for example after a worker died; so does anyone without a key. The data of a
-    progress report is left out.
+    Texts without a seal are returned as they are. jobq writes them for example after a worker died, but so can anyone
+    without a key. The data of a progress report is left out.
     """
     shown = opened_text(seal, purpose, queue, mid, text)
     return shown_progress(shown) if purpose == "progress" else shown
 
 
 def opened_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: str) -> str:
-    """Return the text as shown_text does, with the data of a progress report."""
+    """Return a text like shown_text, but including the data of a progress report."""
     if not text.startswith(MARK.decode()):
         return text
     if seal is None:
@@ -213,7 +213,7 @@ def opened_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text:
 
 
 def unverified(content: bytes) -> bytes:
-    """Return the call below a signature, for display only: nothing was checked."""
+    """Return the call that follows a signature, for display only: the signature isn't checked."""
     return content.partition(b"\n")[2] if content.startswith(SIGNED) else content
 
 
@@ -231,7 +231,7 @@ def _key(ring: dict[bytes, bytes], key_id: bytes) -> bytes:
 
 
 def key_id_of(sealed: bytes) -> bytes:
-    """Return the id of the key that a seal names, without verifying the seal; b'' without a key."""
+    """Return the key id that a seal names, without verifying the seal; b'' if the content has no seal."""
     header = sealed[:_MAX_HEADER_LENGTH].partition(b"\n")[0].split(b" ")
     return header[1] if header[0] in (SIGNED, ENCRYPTED) and len(header) > 1 else b""
 

@@ -11,7 +11,7 @@ from jobq.queue.types import Status
 StateWord = Literal[
     "scheduled", "queued", "running", "retrying", "done", "failed", "cancelled", "expired", "unknown",
 ]  # fmt: skip
-#: All of them, in the order of a message's life.
+#: All public states, in the order of a message's life.
 STATES: tuple[StateWord, ...] = get_args(StateWord)
 #: The states of messages that are over.
 ENDED: frozenset[StateWord] = frozenset(("done", "failed", "cancelled", "expired", "unknown"))
@@ -33,11 +33,11 @@ class State(NamedTuple):
     """The state of a message.
 
     Attributes:
-        word: scheduled, queued, running, retrying, done, failed, cancelled, expired, or unknown: it was never enqueued,
-            or its end is not remembered.
+        word: scheduled, queued, running, retrying, done, failed, cancelled, expired, or unknown. A message is unknown
+            if it was never enqueued, or if its end is not remembered.
         attempt: The number of the latest attempt; 0 before the first attempt.
-        progress: The latest report of an attempt; None without a report.
-        error: Why the latest attempt failed. For unknown, the remedy.
+        progress: The latest progress report of an attempt; None if there is none.
+        error: Why the latest attempt failed. If the state is unknown, why it is.
         due_at: When a scheduled or retrying message may start.
         ended_at: When it ended, by the worker's clock.
     """
@@ -56,13 +56,13 @@ class State(NamedTuple):
 
 
 def state_word(status: Status) -> StateWord:
-    """Return the public state that the queue alone can tell. A cancelled run is also `done` there."""
+    """Return the public state according to the queue alone, which also stores a cancelled run as `done`."""
     word = STATE_OF.get(status.word, "unknown")
     return "retrying" if status.attempts and status.word.startswith("queued") else word
 
 
 def is_over(status: Status) -> bool:
-    """Whether only the remembered end can tell the message's state."""
+    """Return whether the message is over, so that its remembered end decides about its state."""
     return state_word(status) in ENDED
 
 
@@ -77,7 +77,7 @@ def live_state(status: Status, progress: Progress | None = None, error: str = ""
 
 
 def ended_state(record: Any) -> State:
-    """Return the state that a stored end tells; unknown where there is none."""
+    """Return the state in a stored end; unknown if there is none."""
     if not isinstance(record, dict):
         return State("unknown", error=UNKNOWN_TEXT)
     word: StateWord = "done"
@@ -95,7 +95,7 @@ def ended_state(record: Any) -> State:
 
 
 def moment(epoch_ms: int) -> datetime | None:
-    """Return a time of the server; None for 0, or for a number out of range."""
+    """Return a datetime in UTC; None for 0, or for a number out of range."""
     try:
         return datetime.fromtimestamp(epoch_ms / 1000, UTC) if epoch_ms else None
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""Which tick of a schedule a call stands for: a header that travels with it."""
+"""The header of a call that names the schedule's tick for which it was enqueued."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Tick(NamedTuple):
     """One tick of a schedule.
 
     Attributes:
-        missed: How many earlier ticks had no run.
+        missed: Number of earlier ticks without a run.
         rule: A cron expression, or `every 600s`.
     """
 
@@ -26,7 +26,7 @@ class Tick(NamedTuple):
 
     @property
     def at(self) -> datetime:
-        """The time that it stands for, in the schedule's zone."""
+        """The time of the tick, in the schedule's zone."""
         return moment(self.at_ms, self.zone)
 
     def header(self) -> str:
@@ -35,7 +35,7 @@ class Tick(NamedTuple):
 
 
 def tick_of(headers: Mapping[str, str]) -> Tick | None:
-    """Return the tick that a call's headers name; None without a good one."""
+    """Return the tick in a call's headers; None if they have no valid tick."""
     parts = headers.get(HEADER, "").split(" ", 4)
     numbers = [part for part in parts[:2] if part.isascii() and part.isdigit() and len(part) < 16]
     if len(parts) < 5 or len(numbers) < 2:
@@ -44,7 +44,7 @@ def tick_of(headers: Mapping[str, str]) -> Tick | None:
 
 
 def moment(at_ms: int, zone: str) -> datetime:
-    """Return an epoch ms in a zone; in UTC if that zone isn't known here."""
+    """Return a time, given in epoch ms, in a zone; in UTC if that zone isn't known here."""
     from zoneinfo import ZoneInfo
 
     at = _EPOCH + timedelta(milliseconds=at_ms)

@@ -1,4 +1,4 @@
-"""The job of timers: a delayed message whose end is the time."""
+"""The job of timers. A timer is a delayed message of this job; a flow waits for the message's end."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from jobq.jobs.registry import Registry, job
 
 
 def _elapsed() -> None:
-    """Do nothing: its flow waits only for its end."""
+    """Do nothing, because the flow waits only for the message's end."""
 
 
-#: Every worker can run it, whatever it imports.
+#: Every worker can run this job, whatever modules it imports.
 TIMER: Job[[], None] = job(name="jobq.timer", registry=Registry(Middlewares()))(_elapsed)
 BUILT_IN: dict[str, Job[..., Any]] = {TIMER.name: TIMER}

@@ -27,7 +27,7 @@ from jobq.queue.mids import MAX_MID_LENGTH
 #: Length of the digest: 128 bits, in characters that don't need quotes in a shell.
 DIGEST_CHARACTERS = 22
 _MAX_NAME_LENGTH = MAX_MID_LENGTH - DIGEST_CHARACTERS - 2
-#: Characters of the arguments in an error.
+#: Maximum number of characters that an error shows of the arguments.
 _SHOWN = 60
 _NEEDS_NAMES = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _encode = Encoder(order="sorted").encode
@@ -72,7 +72,7 @@ class Unique:
         return f"={name}:{digest[:DIGEST_CHARACTERS].decode()}"
 
     def shown(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return the call as errors name it: `send=7`."""
+        """Return the call's name for errors, such as `send=7`."""
         value = self._value(args, kwargs)
         values = value.values() if isinstance(value, dict) else [value]
         text = ",".join([_encode(value).decode() for value in values])
@@ -89,7 +89,7 @@ class Unique:
         return named if self._types is None else self._types.encoded_by_name(named)
 
     def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """All arguments by name, with the defaults."""
+        """Return all arguments by name, including defaults."""
         if self._kinds.isdisjoint(_NEEDS_NAMES):
             return {**self._defaults, **dict(zip(self._defaults, args)), **kwargs}
         bound = self._signature.bind(*args, **kwargs)
@@ -97,7 +97,7 @@ class Unique:
         named = dict(bound.arguments)
         for parameter in self._signature.parameters.values():
             if parameter.kind is Parameter.VAR_KEYWORD:
-                # A name that only a place gives may be among them.
+                # They may have the same name as a positional-only parameter.
                 more = named.pop(parameter.name)
                 named |= {f"**{name}" if name in named else name: more[name] for name in more}
         return named
@@ -117,7 +117,7 @@ class Unique:
 def unique_of(
     job: str, signature: Signature, settings: JobSettings, types: ArgumentTypes | None = None
 ) -> Unique | None:
-    """Return the unique settings of a job; raise ConfigError if they contradict one another."""
+    """Return how calls of a unique job are compared, None if it isn't unique; raise ConfigError for contradictions."""
     if settings.unique is False:
         return None
     if settings.unique is None and settings.debounce is None and settings.throttle is None:
@@ -131,7 +131,7 @@ def unique_of(
 
 
 def conflict_options(job: str, settings: JobSettings, unique: Unique | None) -> dict[str, Any]:
-    """The options of `Queue.enqueue` for a mid that may be taken; raise ConfigError if they contradict one another."""
+    """Return the options of `Queue.enqueue` for a mid that may be taken; raise ConfigError for contradictions."""
     if unique is None:
         return _options_of_mid(job, settings)
     options = _options_of_unique(job, settings)
@@ -141,9 +141,9 @@ def conflict_options(job: str, settings: JobSettings, unique: Unique | None) -> 
 
 
 def _options_of_mid(job: str, settings: JobSettings) -> dict[str, Any]:
-    """Return the options for a call that is not unique, but may have a mid of its own."""
+    """Return the options for a call that is not unique, but may have its own mid."""
     if settings.unique is False and not settings.mid:
-        return {}  # unique options that the job declares
+        return {}  # ignores options that the job declares for unique calls
     if settings.debounce_max is not None and settings.unique is not False:
         raise ConfigError(f"debounce_max={settings.debounce_max!r} of {job} needs debounce=…")
     asked: dict[str, Any] = {"until": settings.until, "on_conflict": settings.on_conflict}
@@ -225,7 +225,7 @@ def _only(job: str, settings: JobSettings, name: str, others: Sequence[str]) -> 
 
 
 def _lives(receipt: Receipt[Any], queue: QueueLike) -> str:
-    """Return the place of the existing message, and the time if this user may read it."""
+    """Return the existing message's state, and how long ago it was queued if this user may read that."""
     status = receipt.existing_status
     if status == "done-with-backoff":
         left_s = max(0.0, queue.status(receipt.mid).not_before / 1000 - wall.s())

@@ -1,4 +1,4 @@
-"""One attempt of a job, as a worker runs it, without a server: real codec, executor, middleware, policy, timeouts."""
+"""Runs one attempt of a job without a server, with the codec, executor, middleware, policy and timeouts of a worker."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from jobq.testing.draining import WORKER, arun_call, run_call, soft_timeout
 from jobq.testing.recording import recorded
 from jobq.testing.waiting import EnqueuedCall
 
-#: Mid of messages without their own mid.
+#: The id of a message if the test doesn't set one.
 MID = "test-mid"
 
 
 class AttemptFacts(TypedDict, total=False):
-    """Facts that an attempt knows about itself.
+    """The facts of an attempt. Omitted facts have defaults.
 
     Attributes:
-        attempt: Its number, from 1.
-        crashes: How many earlier attempts ended with their process.
+        attempt: The attempt's number, from 1.
+        crashes: Number of earlier attempts whose process died.
         waited: Time since the call was enqueued.
-        lease_left: Time until its lease ends.
-        checkpoint: Value kept by the previous attempt.
+        lease_left: Time until the attempt's lease ends.
+        checkpoint: The previous attempt's checkpoint, as JSON.
     """
 
     attempt: int
@@ -60,9 +60,9 @@ class RunResult(NamedTuple):
         outcome: done, retry, dead, snooze, hold, expired or unknown.
         value: The job's return value.
         error: The job's exception.
-        retry_in: Seconds until it runs again; None if it doesn't.
-        reason: Why it is dead.
-        progress: Its last progress report.
+        retry_in: Seconds until the call runs again; None if it doesn't.
+        reason: Why the message is dead.
+        progress: All progress reports, in order.
         logs: Records logged during the attempt.
         enqueued: Calls enqueued by the attempt.
     """
@@ -78,7 +78,7 @@ class RunResult(NamedTuple):
 
 
 class Attempts:
-    """Runs single attempts with these facts. With `records`, calls that the job enqueues are kept, not sent."""
+    """Runs single attempts with these facts. With `records`, calls that the job enqueues are recorded, not sent."""
 
     def __init__(self, registry: Registry, facts: AttemptFacts, *, records: bool = True) -> None:
         self._recorded: Any = recorded if records else partial(nullcontext, [])
@@ -159,7 +159,7 @@ class Attempts:
 
 
 def observed(call: Call, take: Callable[[Any], object]) -> Call:
-    """Return a copy of the call that returns the function's result, without limits."""
+    """Return a copy of the call, without limits, that also passes the function's result to `take`."""
     function = call.job.function
 
     @wraps(function)
@@ -178,7 +178,7 @@ def observed(call: Call, take: Callable[[Any], object]) -> Call:
 
 
 def _value_of(call: Call, args: tuple[Any, ...], value: Any) -> Any:
-    """Return the value of the function, or the only result of a batch of one."""
+    """Return the function's result, or the only result of a batch of one call."""
     if call.job.settings.batch is None:
         return value
     calls: Calls[...] = args[0]
@@ -198,7 +198,7 @@ def registry_for(job: Job[..., Any], registry: Registry) -> Registry:
 
 
 def keep(kept: list[str], value: str) -> str:
-    """Keep a checkpoint in a list of one, or read it if the value is empty."""
+    """Store a checkpoint as the list's only item, unless it is empty; return the stored checkpoint."""
     if value:
         kept[0] = value
     return kept[0]

@@ -1,4 +1,4 @@
-"""The clock of tests. jobq and its scripts use it, and it moves without waiting."""
+"""The clock of tests. jobq and its scripts use it, and tests can move it forward without waiting."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class KitClock:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        #: Rejects a move while anything runs that can't follow it.
+        #: Called before each move. It raises ConfigError while something runs that can't follow the clock.
         self.guard: Callable[[], None] = bool  # type: ignore[assignment]
 
     def now(self) -> datetime:
@@ -34,7 +34,7 @@ class KitClock:
         return datetime.fromtimestamp(wall.ms() / 1000, UTC)
 
     def move(self, by: Duration) -> None:
-        """Move the clock forward: 30, "5m", a timedelta."""
+        """Move the clock forward by 30 (seconds), "5m" or a timedelta."""
         seconds = duration_s(by)
         if seconds < 0:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Runs waiting messages in this process, as a worker would: dequeue, decode, run, finish."""
+"""Runs waiting messages in this process, as a worker does: it dequeues, decodes, runs and finishes them."""
 
 from __future__ import annotations
 
@@ -43,17 +43,21 @@ from jobq.testing.relaying import DjangoOutboxes
 from jobq.testing.waiting import waiting
 
 T = TypeVar("T")
-#: A message, and the call in it or its ending.
+#: A message, and the call in it, or the ending of a message that can't run.
 Fetched = tuple[Message, Call | Ending]
 #: Name of the worker for calls run in this process.
 WORKER = "tests"
 
 
 class DrainResult(NamedTuple):
-    """Results of a drain: successful attempts, failed and retried attempts, and dead or expired messages.
+    """How many attempts and messages a drain handled.
 
     Attributes:
+        done: Successful attempts.
+        failed: Failed and retried attempts.
+        dead: Dead-lettered messages.
         left: Messages still waiting.
+        expired: Messages that expired before they started.
     """
 
     done: int = 0
@@ -64,7 +68,7 @@ class DrainResult(NamedTuple):
 
 
 class DrainPlan(NamedTuple):
-    """What to drain. See Kit.drain."""
+    """The options of a drain; see Kit.drain."""
 
     queues: tuple[str, ...] | None = None
     delayed: bool = False
@@ -84,7 +88,7 @@ class Draining:
         self._flows = Drainer(client)
         #: Errors of the current attempts, by message.
         self._errors: dict[str, BaseException] = {}
-        #: Messages waiting because an attempt here requested it.
+        #: Messages waiting because of an attempt here, for example for a retry.
         self._returned: set[str] = set()
         hooks = RunHooks(
             soft_timeout=soft_timeout,
@@ -96,7 +100,7 @@ class Draining:
         self.executor = BatchExecutor(registry, worker=WORKER, seal=seal_of(client), hooks=hooks)
 
     def nested(self) -> Draining:
-        """Return a plan for a drain within this drain."""
+        """Return another Draining for a drain within this drain, because each has its own current attempts."""
         return Draining(self.client, self._registry, self._clock, self._outboxes)
 
     def send_steps(self) -> bool:
@@ -104,7 +108,7 @@ class Draining:
         return sum(self._flows.drain(name) for name in queue_names(self.client)) > 0
 
     def run(self, plan: DrainPlan) -> DrainResult:
-        """Drain the queues. Raises the error of a job if the plan requires it."""
+        """Drain the queues. With `plan.raises`, raise the first error of a job."""
         steps = self._steps(plan)
         try:
             call = next(steps)
@@ -149,7 +153,7 @@ class Draining:
         return await _aside(what)
 
     def _steps(self, plan: DrainPlan) -> Generator[Any, Any, DrainResult]:
-        """Yield calls, lists of calls to run together, and functions, in order; receives their outcomes and values."""
+        """Yield calls, lists of calls to run together, and functions. The caller sends back the outcome of each."""
         ended: Counter[str] = Counter()
         while True:
             if self._outboxes.aliases:
@@ -241,7 +245,7 @@ class Draining:
             raise CodecError(f"{ending.mid} of queue {queue} can't run: {ending.reason}")
 
     def _jump(self, names: Iterable[str], plan: DrainPlan, began: int) -> bool:
-        """Move the clock to the next moment when something in this plan may run; False if there is none.
+        """Move the clock to the next time when a message of this plan may run; return False if there is none.
 
         Args:
             began: When the queues were last checked. Messages that became due since then may also run.
@@ -292,7 +296,7 @@ def _is_of_same_batch(other: Call | Ending, call: Call | Ending) -> bool:
 
 
 def run_call(executor: BatchExecutor, call: Call) -> Ending:
-    """Run a call to its outcome. An async job runs on a new event loop, and a batch job gets a batch of one."""
+    """Run a call to its outcome. An async job runs on a new event loop, and a batch job gets a batch with one call."""
     if call.job.settings.batch is not None:
         return run_batch(executor, [call])[0]
     if not call.job.is_async:
@@ -324,7 +328,7 @@ async def arun_batch(executor: BatchExecutor, calls: Sequence[Call]) -> list[End
 
 
 async def _aside(function: Callable[[], T]) -> T:
-    """Call a function in a thread. With Django, use the thread of its calls, whose transaction a TestCase uses."""
+    """Call a function in a thread; with Django, in the thread where a TestCase has its transaction."""
     asgiref = sys.modules.get("asgiref.sync")
     if asgiref is not None:
         value: T = await asgiref.sync_to_async(function)()
@@ -333,7 +337,7 @@ async def _aside(function: Callable[[], T]) -> T:
 
 
 def _on_new_loop(run: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine on a new event loop, in another thread if this thread runs one."""
+    """Run a coroutine on a new event loop, in another thread if this thread already runs a loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -342,7 +346,7 @@ def _on_new_loop(run: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def _run_async(run: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine on a new event loop. Its Django calls run in this thread, whose transaction a TestCase uses."""
+    """Run a coroutine on a new event loop. Its Django calls use this thread, where a TestCase has its transaction."""
     asgiref = sys.modules.get("asgiref.sync")
     if asgiref is None:
         return asyncio.run(run())

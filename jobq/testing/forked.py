@@ -27,7 +27,7 @@ POLL_S = 0.005
 
 
 class ForkedWorker:
-    """A worker running until `stop`."""
+    """A running worker. `stop` ends it."""
 
     def __init__(
         self, server: ServerSettings, registry: Registry, settings: WorkerSettings
@@ -43,7 +43,7 @@ class ForkedWorker:
         self._code: int | None = None
 
     def wait(self, timeout: Duration = 30) -> None:
-        """Wait until nothing is ready and nothing runs; delayed messages and retries may be left.
+        """Wait until no message is ready or running; delayed messages and retries may be left.
 
         Raises AssertionError after the timeout, or if the worker has ended.
         """
@@ -67,7 +67,7 @@ class ForkedWorker:
         return self._code is None
 
     def stop(self) -> None:
-        """Stop the worker and wait for its end. Running jobs end first."""
+        """Stop the worker and wait until it has exited. Running jobs end first."""
         deadline = time.monotonic() + LEAVE_S
         if self.is_alive:
             os.kill(self.pid, signal.SIGTERM)
@@ -98,7 +98,7 @@ def _be_worker(
 
 
 def worker_settings(processes: int, queues: tuple[str, ...], **settings: Any) -> WorkerSettings:
-    """Return the settings of a tests' worker; raise ConfigError for unknown settings."""
+    """Return the settings of a test's worker; raise ConfigError for an unknown setting."""
     try:
         return WorkerSettings(
             processes=processes, queues=tuple((name, 1) for name in queues), **settings

@@ -41,12 +41,12 @@ from jobq.testing.waiting import EnqueuedCall, dead, waiting
 
 #: Modes for calls that a test enqueues: the call waits, runs immediately, or runs in a worker process.
 Mode = Literal["fake", "inline", "worker"]
-#: How deep inline calls may enqueue one another.
+#: Maximum depth to which inline calls may enqueue other inline calls.
 DEEPEST = 50
-#: How far the clock may be from the server's for a worker to run.
+#: Maximum difference between this clock and the server's when a worker starts.
 APART_S = 2.0
 PATIENCE_S = 10.0
-#: Interruptions of one kind.
+#: Default number of interruptions per fault.
 POINTS = 50
 
 
@@ -54,12 +54,12 @@ class Trials(TypedDict, total=False):
     """How `Kit.rehearse` injects faults.
 
     Attributes:
-        faults: twice, killed, zombie, late, reordered; all by default.
-        other: A second call for reordered, `job.args(…)`.
-        within: Functions and modules whose lines may be interrupted, the job's module by default.
-        allow: Effects that may repeat, by their keys in the result of observe; "enqueued" for enqueued calls.
-        points: Maximum number of interruptions of each kind, spread by seed.
-        fork: Kill a forked process with SIGKILL.
+        faults: Faults to inject: twice, killed, zombie, late, reordered. By default all; reordered needs `other`.
+        other: The second call of a reordered trial: `job.args(…)`.
+        within: Functions and modules whose lines may be interrupted; by default the job's module.
+        allow: Effects that may differ, by their keys in the result of observe; "enqueued" stands for enqueued calls.
+        points: Maximum number of interruptions per fault. If the job runs more lines, `seed` selects among them.
+        fork: Run killed attempts in a forked process, and end it with SIGKILL.
     """
 
     faults: Sequence[str]
@@ -72,7 +72,7 @@ class Trials(TypedDict, total=False):
 
 
 class Kit:
-    """One test's view of an empty server. Enter it, or call `close` at the end.
+    """One test's view of an empty server. Use it as a context manager, or call `close` at the end.
 
     The jobs of `registry` run here. With `strict`, leftover messages fail the test.
     """
@@ -93,7 +93,7 @@ class Kit:
         self._before = (runtime.default, os.environ.get("JOBQ_URL"))
         wall.ahead_ms = 0
         self.client = connected(settings, wall.ms)
-        #: Moves the time.
+        #: The test's clock, which can be moved.
         self.clock = KitClock(self.client)
         self.clock.guard = self._check_movable
         self._worker: ForkedWorker | None = None
@@ -120,7 +120,7 @@ class Kit:
     def close(self) -> None:
         """End running work; restore the default client, the environment and the time.
 
-        Raises AssertionError if `strict`.
+        With `strict`, raises AssertionError if calls are left.
         """
         if self._closed:
             return
@@ -183,7 +183,7 @@ class Kit:
     def worker(
         self, processes: int = 1, *, queues: Sequence[str] | None = None, **settings: Any
     ) -> Iterator[ForkedWorker]:
-        """Run a real worker, forked from this process; `wait` on it. It follows the server's clock.
+        """Run a real worker, forked from this process, which uses the server's clock. Its `wait` waits for its jobs.
 
         Args:
             settings: Fields of jobq.config.WorkerSettings, such as concurrency and lease_s.
@@ -234,7 +234,7 @@ class Kit:
         raises: bool = True,
         limit: int = 10_000,
     ) -> DrainResult:
-        """Run waiting calls until none may run, including all calls that these enqueue.
+        """Run waiting calls, and the calls that these enqueue, until no call may run.
 
         It relays the outbox of a Django project, even within the transaction of a TestCase. Inside an event loop, await
         `adrain`.
@@ -243,7 +243,7 @@ class Kit:
             delayed: Also run calls due later. The clock jumps to each time.
             retries: Also run calls waiting for a retry, a snooze, a key or a limit.
             raises: Raise the first error of a job, once its outcome is stored; otherwise errors are only counted.
-            limit: Maximum number of attempts.
+            limit: Maximum number of attempts. Raises ConfigError if more would follow.
         """
         return self._draining().run(_plan(queues, delayed, retries, raises, limit))
 
@@ -265,8 +265,8 @@ class Kit:
     def relay(self, session: Any) -> int:
         """Enqueue the rows that a session or connection sees in its outbox, and delete them there; return how many.
 
-        It doesn't commit, so it works within the transaction that a test rolls back. `drain` does it for the databases
-        of a Django project.
+        It doesn't commit, so it works within a transaction that the test rolls back later. For the databases of a
+        Django project, `drain` does this.
         """
         return relay(self.client, session)
 
@@ -283,7 +283,7 @@ class Kit:
         return Attempts(self.registry, AttemptFacts()).run(job, *args, **kwargs)
 
     def running(self, **facts: Unpack[AttemptFacts]) -> Attempts:
-        """`running(attempt=3).run(job, …)`: run one call as such an attempt, without a server."""
+        """Run calls as attempts with these facts, without a server: `running(attempt=3).run(job, …)`."""
         return Attempts(self.registry, facts)
 
     def rehearse(
@@ -295,7 +295,7 @@ class Kit:
         kwargs: Mapping[str, Any] | None = None,
         **how: Unpack[Trials],
     ) -> Rehearsed:
-        """Run one call with each fault that a worker may meet; raise AssertionError unless all end like a clean run.
+        """Run one call with each fault that a worker may meet; raise AssertionError if effects differ from a clean run.
 
         Waiting calls in the queues are also compared. See docs/jobs/testing.md for the faults and the options.
 
@@ -331,7 +331,7 @@ class Kit:
     # Assertions.
 
     def all_enqueued(self, queue: str | None = None) -> list[EnqueuedCall]:
-        """Return all waiting calls: ready, delayed, or before a retry. Finished calls are no longer among them."""
+        """Return all waiting calls: ready, delayed, or waiting for a retry. Finished calls aren't among them."""
         return waiting(self.client, queue)
 
     def all_dead(self, queue: str | None = None) -> list[EnqueuedCall]:
@@ -346,12 +346,12 @@ class Kit:
         within: Duration | None = None,
         **expected: Unpack[Expectations],
     ) -> list[EnqueuedCall]:
-        """Assert that such a call waits; return the matching calls.
+        """Assert that a matching call waits; return all matching calls.
 
         Args:
-            args, kwargs: Compared by the names of the function's parameters; omitted ones match anything. A value may
-                be a function of it, or unittest.mock.ANY; a dict may have more items.
-            delay, at: Matched within a second.
+            args, kwargs: Compared by parameter name; omitted parameters match anything. Instead of a value, pass a
+                function that accepts or rejects it, or unittest.mock.ANY. A dict also matches a dict with more items.
+            delay, at: Matched within a second; a delay over 100 s within 1 %.
             count: Exact number of matches.
             within: Wait this long, for calls that another process enqueues.
         """
@@ -365,7 +365,7 @@ class Kit:
         within: Duration | None = None,
         **expected: Unpack[Expectations],
     ) -> None:
-        """Assert that no such call waits or arrives within a time."""
+        """Assert that no matching call waits, or arrives within this time."""
         wanted = checked(Expected(job, **expected))
         deadline = time.monotonic() + (0 if within is None else duration_s(within))
         while True:
@@ -385,18 +385,19 @@ class Kit:
         within: Duration | None = None,
         **expected: Unpack[Expectations],
     ) -> list[EnqueuedCall]:
-        """Assert that such a call is dead; return the matching calls. `reason` must occur in its reason."""
+        """Assert that a matching call is dead; return all matching calls. `reason` is a part of the call's reason."""
         wanted = checked(Expected(job, **expected))
         return _assert(wanted, self.all_dead, count, within, "dead")
 
     def assert_flow(self, run: StartedFlow | str, state: FlowState | None = None) -> FlowView:
-        """Assert that a flow is open, running, done, failed or cancelled; return its status.
+        """Assert that a flow exists, and with `state` that it is in this state; return its status.
 
         Ends and signals of its members are processed first, as a worker does immediately. The error lists its steps,
         the conditions it waits for and its failures.
 
         Args:
             run: The result of `start`, or `name:id`.
+            state: open, running, done, failed or cancelled.
         """
         self._draining().send_steps()
         return assert_flow(self.client, run, state)
@@ -404,16 +405,18 @@ class Kit:
     def assert_step(
         self, run: StartedFlow | str, step: FlowStep | str, state: StepState | None = None, **counts: Unpack[StepCounts]
     ) -> StepView:  # fmt: skip
-        """Assert that a step is waiting, ready, running, done, failed, skipped or cancelled; return its status.
+        """Assert that a step exists, and with `state` that it is in this state; return its status.
 
-        `members` is its number of members so far; `done` and `dead` are how many of them are done or dead.
+        Args:
+            state: waiting, ready, running, done, failed, skipped or cancelled.
+            counts: Expected numbers of members: `members` (so far), `done`, `dead` and `cancelled`.
         """
         self._draining().send_steps()
         return assert_step(self.client, run, step, state, counts)
 
 
 class _Inline:
-    """Middleware that runs newly enqueued calls."""
+    """Middleware that runs calls immediately after they are enqueued."""
 
     def __init__(self, draining: Draining) -> None:
         self._draining = draining
@@ -479,6 +482,6 @@ def _ask(index: int, call: Callable[[], object]) -> bool:
 
 
 def _forget_servers() -> None:
-    """Forget this process's listed queues, because the server has changed or is empty."""
+    """Forget which queues and topics this process has listed, because the server has changed or is empty."""
     runtime.listed.clear()
     runtime.listed_topics.clear()

@@ -45,7 +45,7 @@ class WatchedCode:
 class LineWatch:
     """Counts lines before they run, in one thread. Before line number `at`, counted from 1, it calls `then`.
 
-    An exception of `then` is raised there.
+    An exception of `then` is raised at that line.
     """
 
     def __init__(self, code: WatchedCode, at: int = 0, then: Callable[[], object] = bool) -> None:
@@ -62,7 +62,7 @@ class LineWatch:
             yield
 
     def reached(self, code: CodeType, number: int) -> bool:
-        """Trace function: count the next line if it belongs to the code."""
+        """Count the next line if it belongs to the watched code; return whether it does."""
         if code not in self._code:
             return False
         if threading.get_ident() == self._thread:
@@ -72,7 +72,7 @@ class LineWatch:
         return True
 
     def covers(self, code: CodeType) -> bool:
-        """Whether lines of this code count."""
+        """Return whether lines of this code are counted."""
         return code in self._code
 
 

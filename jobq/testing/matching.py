@@ -13,9 +13,9 @@ from jobq.jobs.argument_types import to_json
 from jobq.jobs.job import Job
 from jobq.testing.waiting import EnqueuedCall
 
-#: How exactly a time must be met, in seconds. A long delay may differ by a hundredth.
+#: Maximum difference between matching times, in seconds. A long delay may differ by one percent.
 CLOSE_S = 1.0
-#: Calls that an error lists.
+#: Maximum number of calls that an error lists.
 MAX_LISTED = 5
 #: Weight of a different job name: a call of another job always differs more than a call of this job.
 OTHER_JOB = 100
@@ -35,7 +35,7 @@ class Expectations(TypedDict, total=False):
 
 
 class Expected(NamedTuple):
-    """Expectations of a test about a call; None matches anything."""
+    """The call that a test expects; None matches anything."""
 
     job: Job[..., Any] | str | None = None
     args: Sequence[Any] | None = None
@@ -53,7 +53,7 @@ class Expected(NamedTuple):
         return self.job.name if isinstance(self.job, Job) else self.job
 
     def differences(self, call: EnqueuedCall) -> list[str]:
-        """Return a call's differences, or an empty list if it is as expected."""
+        """Return how a call differs from the expected call, or an empty list if it matches."""
         found = self._arguments(call) if self.name in (None, call.job) else []
         for what in ("queue", "mid"):
             wanted, given = getattr(self, what), getattr(call, what)
@@ -68,7 +68,7 @@ class Expected(NamedTuple):
         return found + self._times(call)
 
     def distance(self, call: EnqueuedCall) -> int:
-        """Return a measure of how much a call differs."""
+        """Return how much a call differs from the expected call; 0 if it matches."""
         return len(self.differences(call)) + OTHER_JOB * (self.name not in (None, call.job))
 
     def _times(self, call: EnqueuedCall) -> list[str]:
@@ -111,12 +111,12 @@ class Expected(NamedTuple):
 def bound(
     job: Job[..., Any] | str | None, args: Sequence[Any], kwargs: Mapping[str, Any], *, whole: bool
 ) -> dict[str, Any]:
-    """Return arguments by the names of the function's parameters, or by positions if the function is unknown.
+    """Return arguments by parameter name, or by position if the function is unknown.
 
-    Raises TypeError for arguments that don't fit the function.
+    Raises TypeError for arguments that don't fit the function, unless `whole`.
 
     Args:
-        whole: Include the defaults.
+        whole: Include the defaults. Arguments that don't fit are returned by position.
     """
     if not isinstance(job, Job):
         return {f"argument {index + 1}": value for index, value in enumerate(args)} | dict(kwargs)
@@ -137,7 +137,7 @@ def bound(
 
 
 def same(wanted: Any, given: Any) -> bool:
-    """Return whether a value matches: equal as JSON, a dict with at least these items, or accepted by a callable."""
+    """Return whether a value matches: equal as JSON, a dict with at least these items, or accepted by a function."""
     if isinstance(wanted, Mapping):
         return isinstance(given, Mapping) and all(
             name in given and same(value, given[name]) for name, value in wanted.items()
@@ -179,7 +179,7 @@ def listing(expected: Expected, calls: Sequence[EnqueuedCall], what: str) -> str
 
 
 def checked(expected: Expected) -> Expected:
-    """Return `expected`, unless it could never match: its arguments must fit the function."""
+    """Return `expected`; raise ConfigError or TypeError if no call could match it."""
     if expected.job is None and (expected.args is not None or expected.kwargs is not None):
         raise ConfigError("args and kwargs are those of a job; name the job")
     bound(expected.job, expected.args or (), expected.kwargs or {}, whole=False)

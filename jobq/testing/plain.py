@@ -1,4 +1,4 @@
-"""Plain functions, for unittest, for Django's test cases and for any other framework."""
+"""Functions for tests with unittest, with Django's test cases or with any other framework."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobq.testing.servers import PrivateServer
 
 
 class SharedServer:
-    """The private server of this process, started at first use; it ends with the process."""
+    """The private server of this process. It is started at first use, and ends with the process."""
 
     def __init__(self) -> None:
         self._started: tuple[int, PrivateServer] | None = None
@@ -63,5 +63,5 @@ def run_job(job: Job[..., Any], *args: Any, **kwargs: Any) -> RunResult:
 
 
 def running(**facts: Unpack[AttemptFacts]) -> Attempts:
-    """`running(attempt=3).run(job, …)`: run one call as such an attempt, without a server."""
+    """Run calls as attempts with these facts, without a server: `running(attempt=3).run(job, …)`."""
     return Attempts(default_registry, facts)

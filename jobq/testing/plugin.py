@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Undo what pytest_configure did."""
+    """Undo the changes of pytest_configure."""
     before = config.stash.get(_BEFORE, None)
     if before is None:
         os.environ.pop(TEST_SERVERS, None)

@@ -22,7 +22,7 @@ class RecordingClient:
     """Replaces a client while one job runs without a server."""
 
     durability = "memory"
-    #: Not None, so that coroutines hand their calls to a thread, where `RecordingQueue.enqueue` takes them.
+    #: Not None, so that coroutines make their calls in a thread, where `RecordingQueue.enqueue` records them.
     outage = True
 
     def __init__(self) -> None:
@@ -33,12 +33,12 @@ class RecordingClient:
 
     @property
     def command(self) -> Callable[..., Any]:
-        """Reject the command, because there is no server."""
+        """Return a function that rejects every command, because there is no server."""
         return refused
 
 
 class RecordingQueue:
-    """Replaces a queue, and accepts every message."""
+    """Replaces a queue: it accepts and records every message."""
 
     def __init__(self, name: str, client: RecordingClient) -> None:
         self.name, self.client = name, client
@@ -84,7 +84,7 @@ class _Queues(dict[str, Any]):
 
 
 def refused(*words: object, **_: object) -> Never:
-    """Raise ConfigError: the call needs a server."""
+    """Raise ConfigError, because the call needs a server."""
     raise ConfigError(
         f"{str(words[0]).removesuffix('_call') if words else 'this'} needs a server, but this job runs without a "
         f"server; use the fixture jobq: enqueue and drain()"

@@ -1,7 +1,8 @@
-"""Tries on one handler the faults that a worker meets: does it always end like a clean run?
+"""Tests one job with the faults that a worker meets: does every run have the same effects as a clean run?
 
-A message is delivered at least once, so a handler may start again after any of its lines, and may continue after its
-next attempt has taken over. Each trial runs one message to its end with one fault, and compares what the test observes.
+A message is delivered at least once. So a job may start again after any of its lines, and an old attempt may continue
+after the next attempt has taken over. Each trial runs one message to its end with one fault, and compares the effects
+that the test observes.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from jobq.testing.draining import WORKER, in_thread, run_call, soft_timeout
 from jobq.testing.lines import Line, LineWatch, WatchedCode
 
 FaultName = Literal["twice", "killed", "zombie", "late", "reordered"]
-#: Maximum number of attempts until a message is done.
+#: Maximum number of attempts in one trial.
 MAX_ATTEMPTS = 10
-#: How much later a late attempt starts.
+#: How long after the first attempt a late attempt starts, in seconds.
 LATE_S = 7_200
 #: Maximum length of a value in a report.
 MAX_LENGTH = 200
@@ -58,15 +59,15 @@ _FORKED = "Killed attempts ran in a forked process that was ended by SIGKILL."
 
 
 class _Killed(KeyboardInterrupt):
-    """The attempt ends here, as if its process had been killed. The executor lets it pass."""
+    """Ends the attempt as if its process had been killed. The executor doesn't catch it."""
 
 
 class FailedTrial(NamedTuple):
-    """A trial that ended differently.
+    """A trial whose effects differ from a clean run's effects.
 
     Attributes:
-        where: The point of the interruption.
-        difference: The difference in the test's observations.
+        where: Where the attempt was interrupted.
+        difference: The difference between the observed effects.
     """
 
     fault: str
@@ -78,7 +79,7 @@ class FailedTrial(NamedTuple):
 
 
 class Rehearsed(NamedTuple):
-    """The number of trials, and the trials that ended differently. `killing` is how the attempts of `killed` ended."""
+    """The number of trials, and the trials whose effects differ. `killing` explains how attempts were killed."""
 
     job: str
     trials: int
@@ -128,7 +129,7 @@ def checked_plan(plan: TrialPlan, job: Job[..., Any]) -> TrialPlan:
 
 
 class Lifecycle:
-    """One message, and the state that its attempts share. The latest attempt holds it."""
+    """One message, and the state that its attempts share. The latest attempt holds the message."""
 
     def __init__(
         self, registry: Registry, job: Job[..., Any], call: Args[..., Any], mid: str
@@ -172,7 +173,7 @@ class Lifecycle:
 
     @property
     def outcome(self) -> str:
-        """Return how the message ended; '' if it is done."""
+        """Return how the message ended; '' if it is done or hasn't ended."""
         if self.ending is None or self.ending.outcome == "done":
             return ""
         why = f": {self.error!r}" if self.error is not None else ""
@@ -246,7 +247,7 @@ class Rehearsal:
                 f"no line of {self._job.name} was seen; name its functions or modules with within="
             )
 
-    # Faults. Each yields None for a trial that ended well.
+    # Faults. Each yields None for a trial without a difference.
 
     def _twice(self) -> Iterator[FailedTrial | None]:
         self._begin()
@@ -336,7 +337,7 @@ class Rehearsal:
                     message.attempt()
 
             message.attempt(LineWatch(self._code, at, take_over).watching)
-            # If the zombie was in its way, it tries again.
+            # If the zombie made the next attempt fail, the message is retried.
             message.to_the_end()
             where = f"halted before {self._shown(at - 1)} while the next attempt ran"
             yield self._compared("zombie", where, message)
@@ -344,7 +345,7 @@ class Rehearsal:
     # Parts of a trial.
 
     def _points(self, first: int) -> list[int]:
-        """Return lines to interrupt before, counted from 1: all, or the plan's number of lines, spread evenly."""
+        """Return the lines before which to interrupt, counted from 1: all, or as many as planned, spread out."""
         count = len(self._lines)
         every = list(range(first, count + 1))
         most = self._plan.points

@@ -1,4 +1,4 @@
-"""The relay of the kit: enqueues rows of an outbox on the connection that wrote them, whose transaction may be open."""
+"""The kit's relay. It reads an outbox on the connection that wrote its rows, whose transaction may still be open."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DELETE = "DELETE FROM jobq_outbox WHERE id = :id"
 
 
 class SessionTable(OutboxTable):
-    """The outbox as a session of the program sees it, with the rows of its transaction. It never commits."""
+    """The outbox as a session of the program sees it, with uncommitted rows of that session. It never commits."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -35,7 +35,7 @@ class SessionTable(OutboxTable):
         return [row for row in rows if row.number > after][:limit]
 
     def settle(self, sent: Sequence[int], refused: Sequence[Refused], now: int) -> None:
-        """Delete sent rows, and remember rows that can't be sent."""
+        """Delete these rows, and remember the rows that can't be sent."""
         self.refused += refused
         gone = [*sent, *(refusal.row.number for refusal in refused)]
         if gone:
@@ -61,7 +61,7 @@ class DjangoOutboxes:
             self.aliases.add(session.alias)
 
     def relay(self, client: Client) -> int:
-        """Enqueue the written rows; return how many calls."""
+        """Enqueue the rows that the test has written; return how many there were."""
         from django.db import connections, transaction
 
         count = 0

@@ -24,7 +24,7 @@ from jobq.errors import ConfigError, EmbeddedError, masked
 from jobq.queue.durability import Confirmation
 from jobq.worker.signals import die_with
 
-#: Databases of a server as it is installed.
+#: Number of databases of a server with default settings.
 DATABASES = 16
 
 
@@ -63,7 +63,7 @@ class PrivateServer:
                     return
                 except OSError as error:
                     self._still_starting(deadline, error)
-                except Exception as error:  # redis-py's, which is loading or refuses
+                except Exception as error:  # redis-py's: it is loading, or rejects the call
                     self._still_starting(deadline, error)
 
     def _still_starting(self, deadline: float, error: Exception) -> None:
@@ -99,7 +99,7 @@ class KitClient(Client):
 
 
 def connected(settings: ServerSettings, clock: Any) -> KitClient:
-    """Return a client of the tests' server on a clock."""
+    """Return a client of the tests' server that uses this clock."""
     return KitClient(settings, clock)
 
 

@@ -1,4 +1,4 @@
-"""Waiting messages of the queues, as calls of jobs."""
+"""Waiting and dead messages of the queues, as calls of jobs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SOON_S = 0.0005
 
 
 class EnqueuedCall(NamedTuple):
-    """A waiting call.
+    """A waiting or dead call.
 
     Attributes:
-        due: Earliest start, epoch seconds; 0 = immediately.
-        delay: Seconds from its enqueue until `due`.
-        attempts: How often it has run.
-        reason: Why it is dead, if it is.
-        content: The bytes of a message that can't be read as a call.
+        due: Earliest start, in epoch seconds; 0 for immediately.
+        delay: Seconds from the enqueue until `due`.
+        attempts: Number of attempts so far.
+        reason: Why the message is dead; '' if it isn't.
+        content: The message's content, in bytes.
     """
 
     job: str

@@ -42,7 +42,7 @@ WITHDRAWN = "withdrawn"
 
 
 def loop_library(name: str = "auto") -> ModuleType:
-    """Return the factory of the children's event loops; auto: uvloop if it is installed, else asyncio."""
+    """Return the module that makes the children's event loops; for "auto" uvloop if it is installed, else asyncio."""
     if name != "asyncio":
         try:
             return importlib.import_module("uvloop")
@@ -55,7 +55,7 @@ def loop_library(name: str = "auto") -> ModuleType:
 
 
 class StartedCall(NamedTuple):
-    """A starting or waiting call, with its queue and its slot; `calls` has all calls of a batch by slot."""
+    """A starting or waiting call, with its queue and its slot. For a batch, `calls` has all its calls by slot."""
 
     queue: int
     slot: int
@@ -64,7 +64,7 @@ class StartedCall(NamedTuple):
 
 
 class JobRun(asyncio.Task[None]):
-    """Runs one call, or a batch. Only the worker and the job itself may cancel it, not a job that cancels all tasks."""
+    """Runs one call, or a batch. Only the worker and the job itself may cancel it, not another job."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class JobRun(asyncio.Task[None]):
         #: As in ThreadRun.
         self.began, self.ended = False, set[int]()
         self.first: Ending | None = None
-        #: Why it is cancelled.
+        #: Why the run is cancelled.
         self.why = ""
         self._on_cut_short = on_cut_short
         super().__init__(coroutine, loop=loop, name=self.call.message.mid, context=context)
@@ -113,7 +113,7 @@ class AsyncRunner(Runner):
         self._for_threads: deque[ThreadRun] = deque()
         # Messages that must not begin, and will be returned: queue and slot.
         self._withdrawn: deque[tuple[int, int]] = deque()
-        # A message with a crash on record, which waits until it can run alone.
+        # A message with earlier crashes, which waits until it can run alone.
         self._alone: StartedCall | None = None
         # The last message to run alone.
         self._loner: JobRun | ThreadRun | None = None
@@ -149,7 +149,7 @@ class AsyncRunner(Runner):
 
     @property
     def is_running(self) -> bool:
-        """Whether a message runs, or waits until it may run alone."""
+        """Whether any message runs or waits."""
         return bool(self._runs or self._nwaiting or self._alone or self._gathering)
 
     @property
@@ -158,13 +158,13 @@ class AsyncRunner(Runner):
 
     @property
     def nuncounted(self) -> int:
-        """Return the ended runs of threads that the loop doesn't know about yet."""
+        """The number of ended runs and calls that the loop doesn't know about yet."""
         return self._child.slots.count_ended(list(self._threads.runs)) + len(self._ended_calls)
 
     def room(self, index: int, freed: int = 0) -> int:
-        """Number of messages to fetch: up to the limits plus a prefetch; 0 while a message runs alone.
+        """Return the number of messages to fetch, up to the limits plus a prefetch; 0 while a message runs alone.
 
-        Also 0 while more messages wait than the prefetch: those wait for a place of their kind.
+        It is also 0 while more messages wait for a place than are prefetched.
         """
         child = self._child
         if self._nwaiting > self._pace.nahead or self._must_run_alone:
@@ -263,7 +263,7 @@ class AsyncRunner(Runner):
             await self._changed.wait()
 
     def sent(self) -> None:
-        """Look for the reply while jobs run. If the server is silent for long, wait for it as usual."""
+        """Read the reply when it arrives, while jobs run. If the server is silent for long, wait for it as usual."""
         assert self._loop is not None
         self._replied = False
         file = self._child.queues.reply_file()
@@ -293,9 +293,9 @@ class AsyncRunner(Runner):
     # Jobs.
 
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
-        """Start a task or a thread's run for each message."""
+        """Start each message in a task or a thread, once there is a place for it."""
         child = self._child
-        # Read all before the first starts in a thread: if reading kills this child, no ending may be lost.
+        # Read all messages before the first starts in a thread: if reading kills this child, no ending may be lost.
         calls = [
             child.resolve(slot, index, message)
             for slot, message in zip(slots, messages, strict=True)
@@ -348,7 +348,7 @@ class AsyncRunner(Runner):
 
     @property
     def _must_run_alone(self) -> bool:
-        """Whether a message with a crash on record runs, or is the next to run."""
+        """Whether a message with earlier crashes runs, or is the next to run."""
         loner = self._loner
         return self._alone is not None or (
             loner is not None and self._runs.get(loner.slot) is loner
@@ -384,7 +384,7 @@ class AsyncRunner(Runner):
         if child.draining:
             self._give_back_waiting()
         if self._for_threads and self._threads.nbusy < child.settings.threads:
-            # It may kill this child: report endings that the supervisor couldn't report then.
+            # The next run may kill this child: report endings that the supervisor couldn't report then.
             child.report_unsafe()
         self._start_fetched()
 
@@ -418,7 +418,7 @@ class AsyncRunner(Runner):
         return run
 
     def _begins(self, run: JobRun | ThreadRun, in_thread: bool) -> bool:
-        """Start the messages of a run, in any thread; return False if its message can't start, or a batch's first."""
+        """Start the messages of a run, in any thread; return False if its first message can't start."""
         slots, limit_s = self._child.slots, kill_after_s(run.call.job)
         if not slots.start(run.slot, limit_s, in_thread):
             return False
@@ -623,11 +623,11 @@ class AsyncRunner(Runner):
             self._changed.set()
 
     def soft_timeout(self, seconds: float) -> AbstractContextManager[None]:
-        """Raised by the main thread."""
+        """Return a context in which JobTimeout is raised in this thread's job after this many seconds."""
         return self._threads.limited(seconds)
 
     def reported(self) -> None:
-        """Start waiting messages, and once nothing else runs, the message that must run alone."""
+        """Start waiting messages. Once nothing else runs, start the message that must run alone."""
         if self._nwaiting:
             self._start_waiting()
         if self._alone and not self._runs and not self._nwaiting:
@@ -716,7 +716,7 @@ class AsyncRunner(Runner):
         self._give_back(places)
 
     def _give_back(self, places: Sequence[tuple[int, int]]) -> None:
-        """Return unstarted messages, given by queue and slot."""
+        """Give unstarted messages, named by queue and slot, back to their queues."""
         by_queue: dict[int, list[int]] = {}
         for index, slot in places:
             by_queue.setdefault(index, []).append(slot)
@@ -739,7 +739,7 @@ class AsyncRunner(Runner):
                 self._changed.set()
 
     def _look(self) -> float:
-        """Run in the thread that watches sync jobs, because this thread may wait for the server."""
+        """Check supervisor and leases in the watching thread, because the main thread may wait for the server."""
         child = self._child
         child.check_parent()
         child.fence(self._stop_expired_threads)
@@ -748,7 +748,7 @@ class AsyncRunner(Runner):
     def _fence(self) -> None:
         if self._runs:
             self._child.fence(self._stop_expired)
-            if self._child.abort:  # perhaps noticed by the other thread
+            if self._child.abort:  # the watching thread may have noticed it
                 self._stop_expired()
 
     def _fenced(self, ask: Callable[[], Answer]) -> Answer:
@@ -770,7 +770,7 @@ class AsyncRunner(Runner):
                 run.stop("lost")
 
     def in_fork(self) -> None:
-        """In a process that a job forked, run only the end of this loop, after the job's step."""
+        """In a process that a job forked, make the loop end the process after the job's current step."""
         if self._loop is not None:
             for handle in getattr(self._loop, "_ready", ()):
                 handle.cancel()

@@ -1,4 +1,4 @@
-"""Which messages of a fetch run together, as a batch of one job."""
+"""Decides which fetched messages run together, as a batch of one job."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def batch_sizes(registry: Registry, queues: Sequence[str]) -> list[int]:
 
 
 class Gathering:
-    """Waiting calls of batch jobs, until their batch is full or their job's linger has passed.
+    """The waiting calls of batch jobs. They run when their batch is full or their job's linger has passed.
 
     Args:
-        lingers: False runs all batches as they were fetched.
+        lingers: Whether batches wait for more calls. If not, they run as they were fetched.
     """
 
     def __init__(self, slots: SharedSlots, lingers: bool) -> None:
@@ -51,10 +51,10 @@ class Gathering:
         return [group for key, (_, group) in self._groups.items() if key[0] == index]
 
     def groups(self, index: int, messages: Iterable[tuple[int, Call | Ending]]) -> Iterator[Group]:
-        """Yield messages of a queue to run now: full batches of a job, batches without linger, single messages."""
+        """Yield a queue's messages to run now: full batches, batches whose linger has passed, and single messages."""
         for slot, call in messages:
             most = call.job.settings.batch if isinstance(call, Call) else None
-            # A message with a crash on record runs alone.
+            # A message with earlier crashes runs alone.
             if most is None or not isinstance(call, Call) or call.message.ncrashes:
                 yield [(slot, call)]
                 continue
@@ -71,9 +71,9 @@ class Gathering:
                 self._slots.gather([slot for slot, _ in group], until)
 
     def due(self, index: int | None = None) -> Iterator[tuple[int, Group]]:
-        """Yield the queue and the calls of batches whose linger has passed; of one queue if `index` is given.
+        """Yield each batch whose linger has passed, as its queue and its calls; with `index`, only of this queue.
 
-        Without a free slot no batch could become larger, so all are due.
+        If no slot is free, no batch can become larger, so all batches are due.
         """
         now = boot_ns() if self._slots.nfree else NEVER
         keys = [key for key, (until, _) in self._groups.items() if until <= now]
@@ -82,7 +82,7 @@ class Gathering:
                 yield key[0], self._groups.pop(key)[1]
 
     def drop(self) -> list[tuple[int, int]]:
-        """Forget all calls, for the caller to return them; return their queues and slots."""
+        """Forget all waiting calls; return their queues and slots, so that the caller gives them back."""
         dropped, self._groups = self._groups, {}
         return [(key[0], slot) for key, (_, group) in dropped.items() for slot, _ in group]
 

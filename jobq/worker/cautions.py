@@ -1,4 +1,4 @@
-"""Warnings of imminent problems: late renewals, a slow server, a changed clock. Each at most once a minute."""
+"""Warnings of imminent problems, at most once a minute each: late renewals, a slow server or a changed clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JUMP_NS = 1_000_000_000
 
 
 class OnceAMinute:
-    """Limits each warning to one a minute."""
+    """Limits each warning to once a minute."""
 
     def __init__(self, now: Callable[[], int] = boot_ns) -> None:
         self._now = now
@@ -33,7 +33,7 @@ class OnceAMinute:
 
 
 class Cautions:
-    """Observations of the supervisor at its renewals of leases. Clocks are in ns: boot_ns, and the time of day."""
+    """Logs problems that the supervisor notices when it renews leases. Both clocks are in ns."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Cautions:
         self._renewed = True
 
     def renewing(self, deadline: int) -> None:
-        """Before a renewal: check the earliest lease deadline of running messages, and the clock."""
+        """Before a renewal, check the earliest lease deadline of running messages, and the clock."""
         self._look_at_clock()
         left = deadline - self._now()
         # If the last renewal failed, the log has the reason.
@@ -66,11 +66,11 @@ class Cautions:
             )  # fmt: skip
 
     def renewed(self, done: bool) -> None:
-        """Note whether all leases were renewed."""
+        """Record whether all leases were renewed."""
         self._renewed = done
 
     def answered(self, took_ns: int) -> None:
-        """Note how long one plain command took."""
+        """Record how long a plain command took, and warn if several in a row were slow."""
         self._slow = self._slow + 1 if took_ns > SLOW_NS else 0
         if self._slow >= SLOW_TIMES and self._once.is_due("slow"):
             logger.warning(

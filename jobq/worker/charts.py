@@ -1,4 +1,4 @@
-"""Records the charts' figures once a minute. One worker at a time does so for all queues."""
+"""Records the charts' figures once a minute. Each minute, one worker does this for all queues."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from jobq.worker import logger
 TURN_MS = 55_000
 #: A ring whose figures stay the same is written again after this, so that it doesn't expire.
 AGAIN_MINUTES = MINUTES // 2
-#: Queues per step. The supervisor must renew leases in between: a step takes it some hundredths of a second.
+#: Queues per step. A step takes some hundredths of a second, and the supervisor must renew leases between steps.
 PER_STEP = 500
 
 
 class ChartKeeper:
-    """Writes the rings, in steps between heartbeats. A worker without the turn sends one command a minute."""
+    """Writes the figures in steps, between heartbeats. Workers without the turn only send one command a minute."""
 
     def __init__(self, client: Client, worker: str) -> None:
         self._client, self._worker = client, worker
-        #: Queue -> the last minute that this worker wrote.
+        #: The figures that this worker wrote last, by queue.
         self._written: dict[str, ChartMinute] = {}
         self._kept: set[str] = set()
         #: The current minute's time, its queues left to sample, and its samples.
@@ -38,7 +38,7 @@ class ChartKeeper:
         self._found: dict[str, ChartMinute] = {}
 
     def begin(self) -> None:
-        """Begin to record this minute, if this worker gets the turn. Errors leave a gap in the charts."""
+        """Begin to record this minute if this worker gets the turn. An error leaves a gap in the charts."""
         client, self._left = self._client, ()
         try:
             turn = keys.charts(client.namespace, "turn")
@@ -86,7 +86,7 @@ class ChartKeeper:
         self._send([*writes, ("PEXPIRE", index, KEPT_MS)])
 
     def _ringed(self, found: Mapping[str, ChartMinute], minute: int) -> list[str]:
-        """Return the queues that have a ring, or get one while there is room: the busiest first."""
+        """Return the queues with their own ring of figures. While there is room, the busiest others get a ring."""
         if not found.keys() <= self._kept or len(self._kept) > MAX_RINGS:
             index = keys.charts(self._client.namespace, "queues")
             self._client.command("ZREMRANGEBYSCORE", index, 0, minute - KEPT_MS // MINUTE_MS)

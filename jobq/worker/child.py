@@ -63,7 +63,7 @@ class TickSource(Protocol):
         ...
 
     def next_s(self) -> float:
-        """Return the seconds until `enqueue_due` has something to do."""
+        """Return the seconds until ticks are due."""
         ...
 
     def enqueue_due(self, ask: Callable[[int, Callable[[], object]], bool]) -> None:
@@ -72,13 +72,15 @@ class TickSource(Protocol):
 
 
 class Hooks(NamedTuple):
-    """Called in each child, before its first message and before its exit.
+    """Functions and objects of other packages that a worker uses.
 
     Attributes:
-        keeper: Renews the jobs' holdings elsewhere, in the supervisor; None if each child does so itself.
-        ticks: Returns the object that enqueues ticks of schedules there.
-        changed: Whether the program's files have changed, so that the worker ends with exit_codes.RELOAD.
-        listeners: Run in the monitor process; without listeners there is none.
+        start: Called in each child before its first message.
+        exit: Called in each child before its exit.
+        keeper: In the supervisor, renews resources that jobs hold elsewhere; None if each child renews its own.
+        ticks: Returns the object that enqueues ticks of schedules, in the supervisor.
+        changed: Returns whether the program's files have changed. If so, the worker ends with exit_codes.RELOAD.
+        listeners: Listeners in the monitor process; without listeners, there is no such process.
     """
 
     start: Callable[[], object] = lambda: None
@@ -90,7 +92,7 @@ class Hooks(NamedTuple):
 
 
 class PoolPlan(NamedTuple):
-    """The common state of a worker's children.
+    """The state that a worker's children have in common.
 
     Attributes:
         alive_read: Readable once the supervisor is gone.
@@ -123,7 +125,7 @@ class ChildContext(NamedTuple):
 
 
 class Next(Enum):
-    """What to do after a turn of the loop: the next turn, wait for a message, wait for anything else, or end."""
+    """The step after a turn of the loop: another turn, a wait for a message, a wait for anything else, or the end."""
 
     TURN = 0
     SLEEP = 1
@@ -132,7 +134,7 @@ class Next(Enum):
 
 
 class Runner(Protocol):
-    """Runs the messages of one child, and calls `Child.turn` until that says END.
+    """Runs the messages of one child, and calls `Child.turn` until it returns END.
 
     Attributes:
         overlaps: Whether it runs jobs while a report is on its way.
@@ -142,7 +144,7 @@ class Runner(Protocol):
 
     @property
     def is_running(self) -> bool:
-        """Whether a message runs, or waits until it may run alone."""
+        """Whether any message runs or waits."""
         ...
 
     @property
@@ -151,7 +153,7 @@ class Runner(Protocol):
         ...
 
     def drive(self) -> None:
-        """Call `turn` and wait for the returned time, until the end."""
+        """Call `turn` and do what it returns, until it returns END."""
 
     def room(self, index: int, freed: int = 0) -> int:
         """Return how many messages to ask this queue for, once `freed` more slots are free."""
@@ -168,7 +170,7 @@ class Runner(Protocol):
         ...
 
     def sent(self) -> None:
-        """Called when a report was sent, if it overlaps; the next turn comes once there is a reply."""
+        """Called after a report was sent, if the runner overlaps. The next turn comes when the reply arrives."""
 
     def in_fork(self) -> None:
         """Called in a process that a job forked from this process."""
@@ -195,7 +197,7 @@ class Child:
         self.margin_ns = lease_and_margin(self.settings.lease_s)[1]
         self.exit_code = exit_codes.OK
         self.draining = False
-        # Whether it waits for a message while jobs run or may start.
+        # Whether this child waits for a message while jobs run or may start.
         self.asleep = False
         # Whether a dequeue was pipelined after the wait for a message.
         self._is_behind = False
@@ -257,7 +259,7 @@ class Child:
             raise
 
     def _warn_of_threads(self) -> None:
-        """Log the threads that a program would wait for, because this process ends without them."""
+        """Log threads that jobs left running, because this process ends without waiting for them."""
         frames = sys._current_frames()
         cut_off = [
             thread
@@ -299,11 +301,11 @@ class Child:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything runs or isn't reported."""
+        """Whether anything runs or waits, or an ending isn't reported yet."""
         return self.runner.is_running or self.queues.has_endings
 
     def leaving(self) -> bool:
-        """Whether to end once nothing is held."""
+        """Return whether this child is to end once all its messages have ended or were given back."""
         self.draining = self.draining or self._must_leave()
         return self.draining or self.recycling.due(self.slots.nfinished)
 
@@ -311,13 +313,13 @@ class Child:
         return self.slots.asks(Control.DRAIN | Control.HURRY)
 
     def may_take(self) -> bool:
-        """Whether to ask for messages."""
+        """Return whether this child may fetch messages now."""
         if self.leaving() or self.slots.asks(Control.QUIET):
             return False
         return self._limited(self.runner.room(0)) > 0
 
     def _take(self) -> bool:
-        """Ask the queues in turn until one hands out something; False once all are empty."""
+        """Ask the queues in turn until a queue hands out messages; return False if all are empty."""
         if self.runner.is_running:
             self.polling.look_for_wakes()
         while (index := self.polling.next()) is not None:
@@ -350,7 +352,7 @@ class Child:
         return True
 
     def _tell_flows(self, index: int, dequeued: Dequeued) -> bool:
-        """Deliver the queue's outbox entries to the flows; return whether that may have enqueued something."""
+        """Deliver the queue's outbox entries to the flows; return whether that may have enqueued messages."""
         if not dequeued.outbox:
             self.flows.left.discard(index)
             return False
@@ -360,14 +362,14 @@ class Child:
         return True
 
     def _tell_flows_of_ends(self) -> None:
-        """Deliver entries of reports that were sent without checking the outbox. In-flight ones follow later."""
+        """Deliver entries of reports that didn't check the outbox. Entries of a report in flight follow later."""
         ended, sent = self.queues.ended_members, self.queues.is_sent
         while ended and not sent:
             if self.flows.noticed(ended.pop(), is_busy=self.runner.is_running):
                 self.polling.ask_all()
 
     def resolve(self, slot: int, index: int, message: Message) -> Call | Ending:
-        """Decode a message; a death in here is charged to it."""
+        """Decode a message. If this kills the child, the crash is charged to the message."""
         self.slots.reading(slot)
         name = self.settings.queues[index][0]
         if self.queues.was_done(message):
@@ -408,7 +410,7 @@ class Child:
             self.report()
 
     def _report(self, take: bool) -> bool:
-        """Report ended runs. With `take`, also fetch messages from a queue that has the next turn."""
+        """Report ended runs. With `take`, also fetch messages from a queue if it has the next turn."""
         if take and self.queues.is_sent:
             return False  # the next turn reads that reply
         # A run's log line is written before the run is reported.
@@ -554,7 +556,7 @@ class Child:
         self.slots.phase = Phase.WORKING
 
     def return_wakes(self) -> None:
-        """Return when this child stops waiting, return the markers that it may have taken."""
+        """When this child stops waiting, give back the wake markers that it may have taken."""
         self.polling.return_wakes(self.queues.hasty)
 
     def drain_signals(self) -> None:
@@ -611,7 +613,7 @@ class Child:
             self.queues.ended(*self._ended_calls.popleft())
 
     def on_notice(self) -> None:
-        """Called in a signal handler: the supervisor has asked for something, a lock was lost, or the timer is late."""
+        """Handle the signal of a request of the supervisor, of a lost lock, or of a late timer."""
         self.timers.late()
         self.on_control()
 

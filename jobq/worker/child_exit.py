@@ -26,12 +26,16 @@ from jobq.worker.shared_state import ALL_HANDED, HeldMessage, SharedSlots, SlotS
 _FOLLOWS = {"ok": "; it runs again", "dead": "; it was dead-lettered after too many crashes"}
 #: Represents the slot of a handed-out message without a slot: `UNREAD + 1 == ALL_HANDED`.
 UNREAD = ALL_HANDED - 1
-#: Signals that a message did not cause: running messages are returned.
+#: Reasons for killing a child for which its running messages aren't charged, but given back.
 NOT_CHARGED = frozenset(("shutdown", "lease"))
 
 
 class ChildExit(NamedTuple):
-    """How a child ended, and the messages that it held. `marks` has reported but uncounted endings by slot."""
+    """How a child ended, and the messages that it held.
+
+    Attributes:
+        marks: Endings that may be reported but uncounted, by slot.
+    """
 
     pid: int
     status: int
@@ -46,7 +50,7 @@ class ChildExit(NamedTuple):
 
     @property
     def how(self) -> str:
-        """`child 7 was killed by SIGKILL`, `child 7 exited with 70`, with CPU and peak memory."""
+        """How the child ended, such as `child 7 was killed by SIGKILL`, with its CPU time and peak memory."""
         code = os.waitstatus_to_exitcode(self.status)
         how = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with {code}"
         why = f" for its {self.killed_for}" if self.killed_for else ""
@@ -55,7 +59,7 @@ class ChildExit(NamedTuple):
 
     @property
     def had(self) -> str:
-        """Describe the held messages, such as `1 running and 12 waiting`, and the unreported endings."""
+        """The number of held messages, such as `1 running and 12 waiting`, and of unreported endings."""
         states = [held.state for held in self.held]
         ended = states.count(SlotState.ENDED)
         nwaiting = states.count(SlotState.HELD) + states.count(SlotState.GATHERING)
@@ -64,7 +68,7 @@ class ChildExit(NamedTuple):
 
     @property
     def ncharged(self) -> int:
-        """Number of messages that may have caused its death."""
+        """The number of messages that may have caused the child's death."""
         return sum(_is_charged(self, held) for held in self.held)
 
     @property
@@ -78,9 +82,10 @@ class CrashedAttempt(NamedTuple):
     """An attempt cut short by its child's exit.
 
     Attributes:
-        job, attempt: '' and 0 if unknown.
+        job: The job's name; '' if unknown.
+        attempt: The attempt's number; 0 if unknown.
         headers: Headers of its call.
-        ran_us: Its run time, 0 if unknown.
+        ran_us: Its run time; 0 if unknown.
     """
 
     job: str
@@ -93,7 +98,7 @@ class CrashedAttempt(NamedTuple):
 
     @property
     def fields(self) -> dict[str, object]:
-        """Return the fields of its log line."""
+        """The fields of its log line."""
         return {name: getattr(self, name) for name in ("job", "mid", "attempt", "queue", "reply")}
 
     @property
@@ -104,7 +109,7 @@ class CrashedAttempt(NamedTuple):
 
     @property
     def follows(self) -> str:
-        """What happens to the message next; '' if another call has decided that."""
+        """What happens to the message next, for the log; '' if another call has already decided that."""
         return _FOLLOWS.get(self.reply, "")
 
 
@@ -112,7 +117,7 @@ def inspect_exit(
     pid: int, status: int, usage: resource.struct_rusage, slots: SharedSlots,
     counters: Counters | None = None,
 ) -> ChildExit:  # fmt: skip
-    """Read the shared memory of a child that exited; afterwards it may be reused."""
+    """Read the shared memory of a child that exited. Afterwards, the next child may use the memory."""
     marks = counters.take_marks() if counters is not None else {}
     why = "lease" if os.waitstatus_to_exitcode(status) == exit_codes.FENCED else ""
     return ChildExit(
@@ -125,7 +130,7 @@ def cause_of(child: ChildExit, out_of_memory: bool) -> str:
     """Return one of jobq.jobs.crashes.CAUSES.
 
     Args:
-        out_of_memory: Whether the kernel has just killed for lack of memory.
+        out_of_memory: Whether the kernel has just killed a process because memory ran out.
     """
     if child.killed_for in ("lease", "hard timeout"):
         return child.killed_for.replace(" ", "_")
@@ -152,7 +157,7 @@ def end_held(
         if token not in known
     ]
     nread = len(unread) if child.suspect == ALL_HANDED else 0
-    # Messages from another queue's call are charged there.
+    # If another queue's call handed out the messages, they are charged when that queue's messages are ended.
     nelsewhere = 1 if child.suspect == ALL_HANDED and not unread else 0
     # Mark each of several suspects to run alone, so that only its own crash can dead-letter it.
     limit = crash_limit if child.ncharged + nread + nelsewhere == 1 else 0
@@ -258,7 +263,7 @@ def _record(
     queue: Queue, child: ChildExit, held: HeldMessage, worker: str, error: str = ""
 ) -> tuple[str, Mapping[str, str], bytes]:
     content, headers = b"", dict[str, str]()
-    # A message that killed the child while it was read must not kill the supervisor too.
+    # A message that killed the child while it was read must not also kill the supervisor.
     if held.state in (SlotState.RUNNING, SlotState.ENDED):
         content = queue.client.command("HGET", keys.key(queue.prefix, "messages"), held.mid) or b""
     try:

@@ -1,4 +1,4 @@
-"""The queues of one child: take messages, report how they ended, give back what wasn't started.
+"""The queues of one child: it takes messages, reports their endings, and gives back unstarted messages.
 
 A message keeps its slot in the shared memory until its report has reached the queue. So its lease is renewed, and a
 death of this child is cleaned up, while a report waits.
@@ -44,9 +44,10 @@ _REPORTED_WITHIN_S = 0.5
 
 
 class ChildQueues:
-    """Queues are given by index, in the order of the settings.
+    """The queues of one child, by index in the order of the settings.
 
-    `before_call` runs before each call to a queue's server. `counters`, if any, counts how runs ended.
+    `before_call` runs before each call to a queue's server. `counters` counts the outcomes of runs; None if metrics are
+    off.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class ChildQueues:
         names = [name for name, _ in settings.queues]
         self.client = clients.patient
         self.queues = [Queue(name, clients.patient) for name in names]
-        #: Timeout of calls while a job runs.
+        #: The same queues on a client with a short timeout, for calls while a job runs.
         self.hasty = [Queue(name, clients.hasty) for name in names]
         self._hasty_ns = clients.hasty_ns
         self.hasty_client, self.progress_client = clients.hasty, clients.progress
@@ -87,7 +88,7 @@ class ChildQueues:
         self._ended: dict[int, QueueLine] = {}
         # Queues whose report during a job got no answer.
         self._hasty_lost: set[int] = set()
-        # The line of the report that was sent, and whose reply isn't read.
+        # The line of a sent report whose reply isn't read yet.
         self._sent: QueueLine | None = None
         # Opened by the first report whose reply is read later.
         self._connection = BlockingConnection(clients.patient, self.queues[0].wake_key)
@@ -97,7 +98,7 @@ class ChildQueues:
         self.ended_members: set[int] = set()
 
     def _may_give_up(self) -> bool:
-        # A child that is to leave waits for a lost server only to report what it ran.
+        # A child that is to leave waits for a lost server only to report its ended runs.
         return self._slots.asks(Control.DRAIN | Control.HURRY) and not self._reporting
 
     # Take.
@@ -134,15 +135,15 @@ class ChildQueues:
             self._done_calls.look(self.queues[index].name, dequeued.messages)
 
     def was_done(self, message: Message) -> bool:
-        """Whether this sealed call was done before it was handed out."""
+        """Return whether this sealed call was already done before it was handed out."""
         return self._done_calls is not None and self._done_calls.holds(message)
 
     # Report.
 
     def ended(self, index: int, slot: int, ending: Ending) -> bool:
-        """Keep an ending for the next report; return whether that can wait until other jobs have run.
+        """Keep an ending for the next report; return whether the report can wait until other jobs have run.
 
-        Only plain successes can: the supervisor reports them if this child dies.
+        Only plain successes can wait, because the supervisor reports them if this child dies.
         """
         if self._counters is not None:
             self._counters.ended(index, slot, ending)
@@ -154,7 +155,7 @@ class ChildQueues:
         return plain
 
     def mark_ended(self, slot: int, ending: Ending) -> bool:
-        """Note for the supervisor that a run is over; return whether it can report the ending if this child dies."""
+        """Tell the supervisor that a run is over; return whether it can report the ending if this child dies."""
         plain = ending.outcome == "done" and ending.result is None
         if not plain:
             self._unsafe.add(slot)
@@ -163,7 +164,7 @@ class ChildQueues:
 
     @property
     def has_endings(self) -> bool:
-        """Whether an ending isn't reported, or a report isn't answered."""
+        """Whether an ending isn't reported yet, or a report isn't answered yet."""
         return bool(self._ended) or self._sent is not None
 
     @property
@@ -173,7 +174,7 @@ class ChildQueues:
 
     @property
     def is_sent(self) -> bool:
-        """Whether a report was sent whose reply isn't read."""
+        """Whether the reply to a sent report isn't read yet."""
         return self._sent is not None
 
     @property
@@ -182,7 +183,7 @@ class ChildQueues:
         return sum(len(_slots(line.late())) for line in self._late)
 
     def has_unsafe_endings(self) -> bool:
-        """Whether there is an ending that the supervisor couldn't report, should this child die."""
+        """Return whether there is an ending that the supervisor couldn't report if this child died."""
         return bool(self._unsafe)
 
     def nended(self) -> dict[int, int]:
@@ -200,7 +201,7 @@ class ChildQueues:
         if index in self._hasty_lost:
             self._hasty_lost.discard(index)
             hasty = self._hasty_lines[index]
-            # If that fails, it is repeated with others.
+            # If this fails, the report is repeated later with others.
             with suppress(NotReportedError):
                 self._reported(hasty, partial(hasty.repeat, self.client))
         if not line.outbox:
@@ -232,9 +233,9 @@ class ChildQueues:
         return dequeued, deadline
 
     def send(self, index: int, limit: int, claim_after_ns: int) -> bool:
-        """`report` without waiting for the reply, which `collect` reads; False if that can't be done now.
+        """Send a report, whose reply `collect` reads; return False if that is impossible now.
 
-        The supervisor knows about the call before it is sent, so nothing is lost with this child.
+        The supervisor knows about the call before it is sent, so no message is lost if this child dies.
 
         Args:
             claim_after_ns: After this time the supervisor may return the call's messages.
@@ -326,11 +327,11 @@ class ChildQueues:
         return self._progress[queue].checkpoint(mid, token, value)
 
     def store_log(self, queue: str, mid: str, attempt: int, text: bytes, keep_s: float) -> None:
-        """Store what an attempt logged."""
+        """Store the log of an attempt."""
         self._progress[queue].store_log(mid, attempt, text, keep_s)
 
     def find_dead(self, queue: str, dead_id: str, lease: Lease) -> DeadMessage | None:
-        """Return a message from the dead-letter set, or None. `lease` belongs to the asking message."""
+        """Return a message from the dead-letter set, or None. `lease` belongs to the message about its death."""
         asked = self._progress[queue]
         found = asked.admin.dead(mid=dead_id)
         if found and found[0].dead_id == dead_id:
@@ -341,7 +342,7 @@ class ChildQueues:
     # Give back.
 
     def release(self, index: int, leases: Sequence[Lease], slots: Sequence[int] = ()) -> bool:
-        """Return unstarted messages to the queue; False if that happens later, so that these slots stay held."""
+        """Give unstarted messages back to the queue; return False if that happens later, so these slots stay held."""
         self._before_call()
         done = not leases or self._lines[index].release(leases, slots)
         if not done:
@@ -349,7 +350,7 @@ class ChildQueues:
         return done
 
     def give_back(self, index: int, slots: Sequence[int]) -> None:
-        """Return the unstarted messages in these slots."""
+        """Give the unstarted messages in these slots back to their queue."""
         unstarted, leases = self._slots.withdraw(slots)
         if not self.release(index, list(leases.values()), list(leases)):
             unstarted = [slot for slot in unstarted if slot not in leases]
@@ -358,7 +359,7 @@ class ChildQueues:
     # Repeat.
 
     def _note(self, line: QueueLine) -> None:
-        """Repeat the calls of this line later, if any wait. Jobs may start before that."""
+        """Remember to repeat this line's waiting calls later. Jobs may start before that."""
         if line.waits:
             self._unsafe.difference_update(_slots(line.late()))
             if line not in self._late:
@@ -367,7 +368,7 @@ class ChildQueues:
     def repeat_reports(self) -> None:
         """Send each reachable queue its pending reports.
 
-        This doesn't fetch, so it returns messages that a repeated call hands out.
+        If a repeated call hands out messages, these are given back, because this doesn't fetch.
         """
         for line in self._late:
             if line.waits and self._health.may_ask(line.index):
@@ -386,7 +387,7 @@ class ChildQueues:
         return min(waits) / 1000 if waits else None
 
     def must_wait(self) -> bool:
-        """Whether a report is pending on a server that may still answer."""
+        """Return whether a report is pending on a server that may still answer."""
         return any(line.late() and self._health.state(line.index) != BROKEN for line in self._late)
 
     def log_unreported(self) -> bool:

@@ -1,8 +1,8 @@
-"""Counters of one worker process: words in memory that outlives it, so that a child's death doesn't reset a count.
+"""Counters of one worker process, in memory that outlives it, so that a child's death doesn't reset a count.
 
-A page has one writer at a time: a child, then its successor in the same place; or the supervisor. Anyone reads. Every
-job and queue that can be counted is known before the first fork, so the labels of metrics are bounded: names beyond
-MAX_JOBS and MAX_QUEUES, and names that only messages know, are counted as OTHER.
+A page has one writer at a time: a child, then its successor in the same place; or the supervisor. All processes may
+read it. Every job and queue that can be counted is known before the first fork, so the labels of metrics are bounded.
+Names beyond MAX_JOBS and MAX_QUEUES, and names that occur only in messages, are counted as OTHER.
 
 An ending is counted once the server has accepted it. Until then the page has a mark in the message's slot, with which
 the supervisor counts the reported but uncounted endings of a dead child.
@@ -33,11 +33,12 @@ WAIT_BUCKETS = (*RUN_BUCKETS, 900, 3600)
 PLAIN = ("completions_rejected", "leases_lost", "server_errors")
 _RUN_US = tuple(round(1e6 * bound) for bound in RUN_BUCKETS)
 _WAIT_MS = tuple(round(1e3 * bound) for bound in WAIT_BUCKETS)
-#: Words of a job: its buckets, the sum of its runs and of its CPU time, in us. Of a queue: buckets, sum in ms.
+#: Words of a job: its buckets, and the sums of its run time and CPU time in us. Words of a queue: its buckets, and the
+#: sum of its waits in ms.
 _JOB, _QUEUE = len(_RUN_US) + 3, len(_WAIT_MS) + 2
-#: Words of a series: which it is, then a counter per outcome.
+#: Words of a series: its queue and job as a number, then a counter per outcome.
 _SERIES, _MAX_SERIES = 1 + len(OUTCOMES), 4096
-#: Counter for each reply to an ending. A release doesn't end an attempt.
+#: Counter for each outcome of an ending. A release doesn't end an attempt.
 _OUTCOME_OF = {
     "done": 0, "retry": 1, "dead": 2, "crashed": 3, "snooze": 4, "unknown": 4, "hold": 4, "expired": 5,
 }  # fmt: skip
@@ -49,14 +50,14 @@ _Noted = tuple[int, int, RunFigures]
 
 
 class Histogram(NamedTuple):
-    """Number of values per bucket, not cumulated, the last for values beyond all bounds; and the sum."""
+    """The number of values per bucket, and their sum. Counts aren't cumulative; the last is for all larger values."""
 
     buckets: tuple[int, ...]
     sum: float
 
 
 class Counted(NamedTuple):
-    """One look at the counters of a worker.
+    """The counters of a worker at one moment.
 
     Attributes:
         attempts: (queue, job, outcome) -> count.
@@ -88,7 +89,7 @@ class Labels(NamedTuple):
 
 
 class Counters:
-    """The page of one process."""
+    """The counters of one process."""
 
     def __init__(self, labels: Labels) -> None:
         self.labels = labels
@@ -142,7 +143,7 @@ class Counters:
             self._count(queue, counter, group)
 
     def _counter_of(self, counter: int, reply: str) -> int:
-        """Return the word in which an ending counts that isn't simply accepted."""
+        """Return the counter for an ending that wasn't simply accepted; 0 for none."""
         if reply == "dead":
             return counter + _DEAD - _CRASHED
         return 1 + PLAIN.index("completions_rejected") if reply == "stale" else 0
@@ -193,13 +194,13 @@ class Counters:
         self._words[self._series_of(queue, columns[0]) + outcome] += 1
 
     def marked(self, mark: int) -> None:
-        """In the supervisor, count the reported endings of a dead child, using its marks."""
+        """In the supervisor, count a reported ending of a dead child, given its mark."""
         labels, at = divmod(mark, 8)
         queue, job = divmod(labels, len(self.labels.jobs))
         self._words[self._series_of(queue, self.labels.jobs[job]) + at] += 1
 
     def add(self, name: str, number: int = 1) -> None:
-        """Count one of PLAIN."""
+        """Add to a counter of PLAIN."""
         self._words[1 + PLAIN.index(name)] += number
 
     def died(self, cause: str) -> None:
@@ -207,9 +208,9 @@ class Counters:
         self._words[1 + len(PLAIN) + CAUSES.index(cause)] += 1
 
     def _series_of(self, queue: int, job: str) -> int:
-        """Return the word before the counters of a series, made if need be."""
+        """Return the index of a series' first counter. Add the series if it is new."""
         number = self._job_of.get(job, self._other)
-        # Names that only messages know are looked up as OTHER: they would fill this process's memory.
+        # Names that occur only in messages are looked up as OTHER: they would fill this process's memory.
         name = self.labels.jobs[number]
         known = self._found[queue].get(name)
         if known is not None:
@@ -245,14 +246,14 @@ class Counters:
     # Readers'.
 
     def series(self) -> Iterator[tuple[str, str, Sequence[int]]]:
-        """Yield queue, job and the counters by outcome of each series."""
+        """Yield the queue, the job and the counters by outcome of each series."""
         words, labels = self._words, self.labels
         for at in range(self._series, self._series + _SERIES * words[0], _SERIES):
             queue, job = divmod(words[at] - 1, len(labels.jobs))
             yield labels.queues[queue], labels.jobs[job], words[at + 1 : at + _SERIES].tolist()
 
     def row(self, first: int, length: int) -> list[int]:
-        """Return words as they are."""
+        """Return `length` words, beginning at index `first`."""
         return self._words[first : first + length].tolist()
 
     def job_row(self, number: int) -> list[int]:
@@ -299,7 +300,7 @@ def summed(rows: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _figures_of(ending: Ending) -> RunFigures:
-    """Return the figures in the record of an ending: 0 for missing ones. The wait of a snooze isn't counted."""
+    """Return the figures in an ending's record; 0 for missing figures. The wait of a snooze isn't counted."""
     columns = ending.record.split(SEPARATOR, 5)
     if len(columns) < 5:
         return columns[0], 0, 0, 0, 0

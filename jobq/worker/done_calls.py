@@ -1,8 +1,8 @@
 """Records finished sealed calls, so that a call put back without a key doesn't run again.
 
-A sorted set per queue, `jobq:spent:{low}`, maps a digest of the sealed call to the epoch ms after which no call
-finished now is valid. Producers' users may not write there (docs/operating/security.md). It is written after the server
-has accepted an ending: if the worker is killed in between, a call may run again.
+A sorted set per queue, `jobq:spent:{low}`, maps a digest of the sealed call to a time in epoch ms. After that time, the
+call is no longer valid. Users of producers may not write there (docs/operating/security.md). It is written after the
+server has accepted an ending: if the worker is killed in between, a call may run again.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from jobq.queue import keys
 from jobq.queue.types import Ending, Message
 from jobq.worker import logger
 
-#: Digests of received messages. Returned messages are never looked up again.
+#: Maximum number of digests in memory. Messages that were given back are never looked up again.
 MAX_COUNT = 10_000
 TIDY_EVERY_S = 30.0
 
 
 class DoneCalls:
-    """The done calls known to one child."""
+    """The finished calls that a child knows."""
 
     def __init__(self, client: Client, seal: Seal) -> None:
         self._client = client
@@ -52,11 +52,11 @@ class DoneCalls:
             self._done.discard(token)
 
     def holds(self, message: Message) -> bool:
-        """Whether the call was done before it was handed out this time."""
+        """Return whether the call was done before it was handed out this time."""
         return message.token in self._done
 
     def note(self, queue: str, endings: Sequence[Ending], replies: Sequence[str]) -> None:
-        """Store the calls that the server accepted as done."""
+        """Store which calls are done, according to the server's replies."""
         self._done.difference_update(ending.token for ending in endings)
         done = [
             digest

@@ -13,7 +13,7 @@ MEANINGS = {
     FORCED: "worker: stopped before all running jobs had ended; they will run again",
 }
 
-# Only of children: a job didn't stop after its lease; the child is to be replaced (see recycle); it failed.
+# For children only: a job didn't stop after its lease ended; the child is to be replaced (see recycle); it failed.
 FENCED = 13
 RECYCLED = 14
 FAILED = 70

@@ -39,15 +39,15 @@ class SourceControl:
             os.set_blocking(end, False)
 
     def stopping(self) -> bool:
-        """Whether to leave now; True too once the supervisor is gone."""
+        """Return whether the source must leave now, because it was asked to or the supervisor is gone."""
         return self._stopping or os.getppid() != self.supervisor
 
     def quiet(self) -> bool:
-        """Whether to stop enqueueing."""
+        """Return whether the source must stop enqueueing."""
         return self._quiet
 
     def running(self) -> list[tuple[int, str, str, int]]:
-        """Return each running job's child (its index), queue, mid, and ms since the child last started a job."""
+        """Return for each running job: its child's index, queue, mid, and ms since the child last started a job."""
         return [job for member in self._members for job in self._running(member)]
 
     def _running(self, member: PoolMember) -> list[tuple[int, str, str, int]]:
@@ -61,7 +61,7 @@ class SourceControl:
             return []  # read while the child wrote, since its lock isn't shared with this process
 
     def serve(self, queues: Mapping[str, int]) -> None:
-        """Make the worker also serve these queues, with their weights."""
+        """Ask the worker to serve these queues as well, with their weights."""
         new = {name: weight for name, weight in queues.items() if name not in self._queues}
         if new:
             # In the order in which the supervisor numbers them.
@@ -141,7 +141,7 @@ class Feeder:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def wanted(self) -> dict[str, int]:
-        """Return queues that the source wants to be served since the last call, with their weights."""
+        """Return the queues that the source has asked to be served since the last call, with their weights."""
         if self._asked < 0:
             return {}
         with suppress(BlockingIOError):

@@ -1,4 +1,4 @@
-"""A child delivers its queues' entries to flows: immediately if it is idle, else after a report.
+"""Delivers entries from a child's queues to flows: immediately if the child is idle, otherwise after a report.
 
 The server reports with each dequeue whether a queue's outbox holds entries. Another child may drain the same outbox;
 the queue's claim prevents duplicate work. A worker loads the code of flows with the first of their messages, which most
@@ -21,7 +21,7 @@ from jobq.jobs.membership import MemberFlow
 from jobq.worker import logger
 from jobq.worker.cautions import OnceAMinute
 
-#: While there are messages to run, a child drains at most this often: one call to a flow takes thousands of members.
+#: While there are messages to run, a child drains at most this often: one call to a flow delivers thousands of ends.
 EVERY_S = 0.05
 #: Number of entries to deliver in a row, before fetched messages run.
 MAX_ENTRIES = 1_024
@@ -68,12 +68,15 @@ class LateFlows:
 
 
 class FlowDrains:
-    """Queues are given by index. `client` has a short patience. With `aside`, drains run in a separate thread."""
+    """Delivers entries of queues, given by index, to flows. With `aside`, this happens in a separate thread.
+
+    `client` has a short patience.
+    """
 
     def __init__(self, client: Client, names: Sequence[str], *, aside: bool) -> None:
         self._flows, self._names, self._aside = LateFlows(client), names, aside
         self._lock = threading.Lock()
-        # Queues that the thread is to drain, and the thread while there are any.
+        # Queues that the thread is to drain, and the thread while there are such queues.
         self._wanted: dict[int, None] = {}
         self._thread: threading.Thread | None = None
         self._drained_at: dict[int, float] = {}
@@ -105,7 +108,7 @@ class FlowDrains:
             self._drain(index)
 
     def settle(self, seconds: float) -> None:
-        """Before the end, wait for drains in threads."""
+        """Before the child's end, wait for drains in the thread."""
         thread = self._thread
         if thread is not None:
             thread.join(seconds)

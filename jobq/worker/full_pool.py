@@ -13,7 +13,7 @@ from jobq.worker import logger
 
 
 class FullPool:
-    """Warns once in this process."""
+    """Warns, once per process, if a job waits for a queued job while all slots are busy."""
 
     def __init__(self, client: Client) -> None:
         self._client, self._warned = client, False

@@ -1,4 +1,4 @@
-"""A worker's public state: its heartbeat in the list of workers, its queues in the list, its state on TTIN."""
+"""A worker's public state: its heartbeat in the list of workers, and its queues in the list of queues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jobq.worker.pool import PoolMember
 from jobq.worker.recycle import resident_bytes
 
 _MAY_ASK = "#!lua flags=no-writes\nreturn redis.acl_check_cmd('INFO', 'memory') and 1 or 0"
-#: Names in one log line.
+#: Maximum number of names in one log line.
 MAX_NAMES = 10
 #: About how often a worker removes the list entries of killed workers.
 CLEAN_EVERY_S = 600.0
@@ -56,7 +56,7 @@ def warn_of_unserved(client: Client, registry: Registry, settings: WorkerSetting
 
 
 def warn_of_unknown(client: Client, registry: Registry, settings: WorkerSettings) -> None:
-    """Log one warning for the queues of --queues that no job here declares and that were never used."""
+    """Log one warning for all queues in --queues that no job here declares and that were never used."""
     known = set(declared(registry))
     unknown = {name for name, _ in settings.queues} - known
     if not unknown:
@@ -82,7 +82,7 @@ def warn_of_unknown(client: Client, registry: Registry, settings: WorkerSettings
 
 
 def _was_used(client: Client, name: str) -> bool:
-    """Return whether the queue has or had messages, or was paused. A worker that only waits leaves none of these."""
+    """Return whether the queue has or had messages, or was paused. A worker that only waits doesn't change that."""
     prefix = keys.prefix(client.namespace, name)
     meta, messages = keys.key(prefix, "meta"), keys.key(prefix, "messages")
     facts = client.command("HMGET", meta, "fence", "paused")
@@ -92,7 +92,8 @@ def _was_used(client: Client, name: str) -> bool:
 def warn_of_eviction(client: Client) -> None:
     """Log a warning if the server deletes keys once its memory is full.
 
-    A user of `jobq acl` may not ask, and a refusal would be in the server's ACL LOG. `jobq check doctor` also warns.
+    A user created by `jobq acl` may not send INFO, and the rejection would appear in the server's ACL LOG. So this
+    checks first whether it may. `jobq check doctor` also warns.
     """
     try:
         if not _may_ask(client):
@@ -113,7 +114,7 @@ def warn_of_eviction(client: Client) -> None:
 
 
 def _may_ask(client: Client) -> bool:
-    """Return whether this user may send INFO. A script finds out without an entry in the server's ACL LOG."""
+    """Return whether this user may send INFO. A script checks that without an entry in the server's ACL LOG."""
     if urlsplit(client.settings.url or "").username in (None, "", "default"):
         return True
     if client.settings.functions or client.is_cluster:
@@ -129,7 +130,7 @@ def named(names: Sequence[str]) -> str:
 
 
 class Heartbeat:
-    """Sent with every renewal of leases. `on_answer` is called with the time of a plain command in ns."""
+    """A worker's heartbeat, sent with every renewal of leases. `on_answer` gets the duration of a command in ns."""
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class Heartbeat:
         on_answer: Callable[[int], object],
     ) -> None:
         self._client, self._settings, self._queues = client, settings, queues
-        #: Epoch ms by this machine's clock.
+        #: When the worker started: epoch ms by this machine's clock.
         self.started_at = round(time.time() * 1000)
         self._list_at = 0.0
         # The server's clock, epoch ms, and boot_ns when it was read.
@@ -172,13 +173,13 @@ class Heartbeat:
         }  # fmt: skip
 
     def declares(self, schedules: Mapping[str, Sequence[str]]) -> None:
-        """Store in the entry the schedules that this worker's code declares, by queue."""
+        """Add the schedules that this worker's code declares, by queue, to the worker's entry."""
         self._facts.pop("schedules", None)
         if sum(map(len, schedules.values())) <= presence.MAX_SCHEDULES:
             self._facts["schedules"] = schedules
 
     def send(self, members: list[PoolMember], quiet: bool = False, leaving: bool = False) -> bool:
-        """Renew the worker's entries; now and then also the lists of queues and jobs, in case the server lost them.
+        """Renew the worker's entries; once a minute also the lists of queues and jobs, which the server may have lost.
 
         Return whether the server has answered. The worker is paused if `quiet`, and drains if `leaving`.
         """
@@ -217,7 +218,7 @@ class Heartbeat:
         presence.put_running(client, self._settings.name, children)
         if now >= self._list_at:
             presence.put_jobs(client, self._jobs)
-            # Later only data that the server lost: a newer program may have reported something else since.
+            # Later, only restore data that the server lost: a newer program may have stored other data since.
             presence.put_redactions(client, self._hidden, may_replace=not self._list_at)
             has_room = has_room and self._register()
             # Not at the start: only workers older than a minute write charts.
@@ -257,7 +258,7 @@ class Heartbeat:
         self._may_warn = False
 
     def leave(self) -> None:
-        """Remove the entries. If that fails, `seen_at` shows that they are old."""
+        """Remove the worker's entries. If that fails, `seen_at` shows that they are old."""
         try:
             presence.forget_worker(self._client, self._settings.name)
         except JobqError:
@@ -265,7 +266,7 @@ class Heartbeat:
 
 
 def child_entry(member: PoolMember, queues: Sequence[str], now_ms: int = 0) -> presence.ChildEntry:
-    """Return the running jobs of a living child. `now_ms` is the server's clock; the default is this machine's."""
+    """Return a living child's entry, with its running jobs. `now_ms` is the server's clock, or else this machine's."""
     slots, now_ms, now_ns = member.slots, now_ms or round(time.time() * 1000), boot_ns()
     running = tuple(
         presence.RunningJob(queues[held.queue], held.mid, now_ms - (now_ns - since) // 1_000_000)

@@ -21,7 +21,7 @@ from jobq.worker import logger
 from jobq.worker.shared_lock import new_lock
 from jobq.worker.shared_state import LOCK_WAIT_S, SharedSlots
 
-#: Entries of one child, and the bytes of each.
+#: Number of entries of one child, and the size of each entry in bytes.
 COUNT, SIZE = MAX_HOLDINGS, 1024
 _HEAD = Struct(">HH")  # lengths of the owner and of the entry
 ROOM = SIZE - _HEAD.size
@@ -46,18 +46,18 @@ class Holding(NamedTuple):
 
 
 class Keeper(Protocol):
-    """Renews and returns the resources that entries describe."""
+    """Renews and gives back the resources that entries describe."""
 
     def renew(self, client: Client, entries: list[bytes], lease_s: float) -> list[bool | None]:
         """Renew entries for `lease_s`; return whether each is still held, or None if the server is away."""
         ...
 
     def leave(self, client: Client, entries: list[bytes]) -> None:
-        """Return a resource that may be held. Safe to repeat. Raises JobqError."""
+        """Give back resources that may be held. It is safe to repeat. Raises JobqError."""
 
 
 class SharedHoldings:
-    """Memory shared by a child and the supervisor. Unused pages are free."""
+    """Memory shared by a child and the supervisor. Unused pages don't take memory."""
 
     def __init__(self) -> None:
         self._memory = memoryview(mmap.mmap(-1, COUNT + COUNT * SIZE))
@@ -89,11 +89,11 @@ class SharedHoldings:
         return index
 
     def keep(self, index: int) -> None:
-        """Record an acquired resource, to be renewed."""
+        """Record that a resource was acquired, so that it is renewed."""
         self._states[index] = HoldingState.HELD
 
     def drop(self, index: int, entry: bytes) -> None:
-        """Forget a resource returned here or by the supervisor."""
+        """Forget a resource that this child or the supervisor has given back."""
         with self._lock:
             if self._read(index).entry == entry:
                 self._states[index] = HoldingState.FREE
@@ -149,20 +149,20 @@ Memory = tuple[SharedSlots, SharedHoldings]
 
 
 class Keeping:
-    """The supervisor's part, for all its children."""
+    """Renews and gives back resources in the supervisor, for all its children."""
 
     def __init__(self, keeper: Keeper, client: Client, lease_s: float) -> None:
         self._keeper, self._client, self._lease_s = keeper, client, lease_s
-        # Resources that must still be returned.
+        # Resources that must still be given back.
         self._gone: list[bytes] = []
 
     def child_gone(self, holdings: SharedHoldings) -> None:
-        """Return the resources of an exited child."""
+        """Give back the resources of an exited child."""
         self._gone += [one.entry for one in holdings.left()]
         self.leave()
 
     def leave(self) -> None:
-        """Return pending resources. If that fails, the next renewal tries again."""
+        """Give back pending resources. If that fails, the next renewal tries again."""
         gone = self._gone
         try:
             if gone:
@@ -172,7 +172,7 @@ class Keeping:
             logger.warning("can't return %d slots of limits yet: %s", len(gone), error)
 
     def renew(self, children: Iterable[Memory]) -> None:
-        """Renew the resources of running jobs, and return resources left behind by finished jobs."""
+        """Renew the resources of running jobs, and give back resources that finished jobs left behind."""
         held = [
             (holdings, one)
             for slots, holdings in children
@@ -189,8 +189,8 @@ class Keeping:
         self.leave()
 
     def _held(self, slots: SharedSlots, holdings: SharedHoldings) -> list[Holding]:
-        """Return the resources of a child's running jobs; leftover resources are scheduled to be returned."""
-        # In this order: a message is held before its job holds anything, and until after it has given that back.
+        """Return the resources of a child's running jobs. Other resources will be given back."""
+        # In this order: a message is held before its job holds any resource, and until the job has given it back.
         noted, messages = holdings.snapshot(), slots.snapshot()
         if noted is None or messages is None:
             return []
@@ -202,9 +202,10 @@ class Keeping:
 
 
 def _given_back_since(held: Iterable[tuple[SharedHoldings, Holding]]) -> list[bytes]:
-    """Return resources that were returned during their renewal: the renewal may have acquired them again.
+    """Return resources that were given back during their renewal, which may have acquired them again.
 
-    If a child's memory can't be read now, return none: it may still hold everything, and otherwise stops renewing.
+    If a child's memory can't be read now, none of its resources are returned, because it may still hold them all.
+    Otherwise they expire, because they aren't renewed again.
     """
     gone: list[bytes] = []
     for holdings, some in groupby(held, key=itemgetter(0)):

@@ -1,4 +1,4 @@
-"""Connections that modules open while they are imported: after the fork all children would use the same ones."""
+"""Connections that modules open while they are imported. After the fork, all children would share them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _SQLITE = b"SQLite format 3\0"
 
 
 class OpenConnections:
-    """The connections that were open before the modules were loaded. Without /proc none are known."""
+    """The connections that were open before the modules were loaded. Without /proc, connections aren't known."""
 
     def __init__(self) -> None:
         self._before = set(_connections())
 
     def warn_of_new(self) -> None:
-        """Log newly opened connections."""
+        """Log a warning about connections opened since then."""
         new = sorted(what for _, what in set(_connections()) - self._before)
         if new:
             logger.warning(
@@ -32,7 +32,7 @@ class OpenConnections:
 
 
 def _connections() -> Iterator[tuple[int, str]]:
-    """Yield (inode, words) of each connected stream socket and each open SQLite database."""
+    """Yield the inode and a description of each connected stream socket and each open SQLite database."""
     try:
         files = [int(name) for name in os.listdir(_FILES)]
     except OSError:

@@ -1,4 +1,4 @@
-"""Leases in the supervisor: renew them for messages of its children, take messages back, enforce timeouts."""
+"""The supervisor's part in leases: it renews them, takes messages back from children, and enforces timeouts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobq.worker.pool import PoolMember
 from jobq.worker.shared_state import HeldMessage, SlotState, lease_and_margin, lease_deadline
 
 PER_CALL = 500
-#: A timer that is this late won't fire.
+#: A timer that is this late has probably been stopped.
 LATE_NS = 50_000_000
 
 #: Makes the calls of one queue; returns whether they succeeded.
@@ -23,7 +23,10 @@ Ask = Callable[[int, Callable[[], object]], bool]
 
 
 class Leases:
-    """Queues are given in the children's order. `on_lost` is called with the number of lost locks."""
+    """The leases of all children's messages. Queues are in the children's order.
+
+    `on_lost` is called with the number of newly lost locks.
+    """
 
     def __init__(
         self,
@@ -34,7 +37,7 @@ class Leases:
         self._settings = settings
         self._queues = queues
         self._margin_ns = lease_and_margin(settings.lease_s)[1]
-        # Taken from children and not yet released. If a release failed, whether it took effect is unknown.
+        # Messages taken from children and not yet released. If a release failed, it may have taken effect.
         self._taken: list[HeldMessage] = []
         # Dequeues with unread replies: queue, caller to close, and the tokens of the child's messages.
         self._claimed: list[tuple[int, str, frozenset[str]]] = []
@@ -49,7 +52,7 @@ class Leases:
         all_read = True
         for member in members:
             noted = member.slots.snapshot() if member.pid else []
-            # The child is in the middle of a change: its messages are renewed with the next call, which is soon.
+            # The child is in the middle of a change. Its messages are renewed by the next call, which comes soon.
             all_read = all_read and noted is not None
             for held in noted or ():
                 by_queue.setdefault(held.queue, []).append((member, held))
@@ -95,7 +98,7 @@ class Leases:
                 )
 
     def _is_cancelled(self, held: HeldMessage) -> bool:
-        """Whether a user cancelled a message whose lease was live: while it was, nobody else could run or end it."""
+        """Return whether a user cancelled a message. While its lease was live, only its child could run or end it."""
         try:
             word = self._queues[held.queue].status(held.mid).word
         except JobqError:
@@ -103,7 +106,7 @@ class Leases:
         return word in ("done-with-backoff", "done-awaiting-gc", "done-with-requeue")
 
     def take_back(self, member: PoolMember, ask: Ask) -> None:
-        """Release messages queued after a slow job, including messages that its child fetched but didn't read."""
+        """Release messages waiting for a slow job, including messages that its child fetched but didn't read."""
         slots = member.slots
         if not slots.nrunning or slots.ran_ns() < self._slow_ns:
             return
@@ -149,7 +152,7 @@ class Leases:
         if not member.slots.nrunning or now < member.slots.deadline() + self._margin_ns:
             member.late_since = 0
         elif not member.late_since:
-            # First seen now: after a pause of the whole worker the child gets its chance to stop itself.
+            # This is new: after a pause of the whole worker, the child gets time to stop the job itself.
             member.late_since = now
         elif now - member.late_since > 2 * self._margin_ns:
             logger.error(

@@ -1,8 +1,8 @@
-"""The monitor process: it answers for the worker while the supervisor is busy, and reports crashes.
+"""The monitor process. It reports the worker's state while the supervisor is busy, and it reports crashes.
 
 The supervisor has one thread, so it forks this process before the children. The process reads the memory that the
-worker's processes share. The supervisor sends it one datagram per death. It runs only if it has listeners, ends
-with the worker as its last process, and is started again if it dies.
+worker's processes share. The supervisor sends it a datagram for each death and each crashed attempt. The process runs
+only if there are listeners. It is the last process of the worker to end, and it is started again if it dies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from jobq.worker.signals import die_with
 
 #: How long the monitor may take to send the remaining reports.
 LEAVE_S = 2.0
-#: How often it looks whether the supervisor is there, where the kernel doesn't end it.
+#: How often it checks that the supervisor lives, on systems whose kernel doesn't end it with the supervisor.
 LOOK_S = 1.0
 _IGNORED = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGALRM, signal.SIGUSR1,
@@ -47,7 +47,7 @@ _QUIET, _STOPPING, _FULL = 1, 2, 4
 
 
 class PoolState:
-    """Values that the supervisor writes for its monitor: its last activity, whether it stops, pids of children."""
+    """Values that the supervisor writes for its monitor, such as its last activity and the pids of children."""
 
     def __init__(self, count: int) -> None:
         self._words = memoryview(mmap.mmap(-1, 8 * (_PIDS + count))).cast("q")
@@ -59,15 +59,15 @@ class PoolState:
         self._words[_FLAGS] = quiet * _QUIET + stopping * _STOPPING + full * _FULL
 
     def server_answered(self) -> None:
-        """Record that the server has answered all calls."""
+        """Record that the server has answered a heartbeat."""
         self._words[_SERVER_AT] = boot_ns()
 
     def set_pid(self, index: int, pid: int) -> None:
-        """Record the pid of the child in this place of the pool, 0 for none."""
+        """Record the pid of the child in this place of the pool; 0 if there is none."""
         self._words[_PIDS + index] = pid
 
     def pid(self, index: int) -> int:
-        """Return the pid of the child in this place of the pool, 0 for none."""
+        """Return the pid of the child in this place of the pool; 0 if there is none."""
         return self._words[_PIDS + index]
 
     @property
@@ -77,7 +77,7 @@ class PoolState:
 
     @property
     def server_age_s(self) -> float:
-        """Seconds since the server answered, infinite if it never did."""
+        """Seconds since the server answered; infinite if it never did."""
         at = self._words[_SERVER_AT]
         return max(0, boot_ns() - at) / 1e9 if at else float("inf")
 
@@ -88,7 +88,7 @@ class PoolState:
 
     @property
     def is_server_full(self) -> bool:
-        """Whether the server had no memory left at the last heartbeat."""
+        """Whether the server's memory was full at the last heartbeat."""
         return bool(self._words[_FLAGS] & _FULL)
 
     @property
@@ -102,7 +102,7 @@ class ChildView(NamedTuple):
 
     Attributes:
         rss: Bytes of resident memory.
-        margin_s: Time until its first lease ends; None if nothing runs.
+        margin_s: Seconds until the earliest lease of its running messages ends; None if nothing runs.
     """
 
     place: int
@@ -120,7 +120,7 @@ class PoolView:
         self, settings: WorkerSettings, slots: int, state: PoolState, members: Sequence[PoolMember],
         pages: Sequence[Counters],
     ) -> None:  # fmt: skip
-        #: slots: maximum number of concurrent jobs. pages: counters of its processes.
+        #: `slots` is the maximum number of concurrent jobs, and `pages` has the counters of all processes.
         self.settings, self.slots, self.state, self.pages = settings, slots, state, pages
         self._members = members
 
@@ -206,7 +206,7 @@ class Monitor:
             listener.close()
 
     def tell(self, report: ChildDeath | CrashReport) -> None:
-        """Pass a report on. If the process can't take it now, the report is lost, and the log says so."""
+        """Send a report to the process. If the process can't receive it now, the report is lost, which is logged."""
         if self._outbox is None:
             return
         data = msgspec.json.encode(report)
@@ -224,7 +224,7 @@ class Monitor:
             logger.warning("could not pass on the report of a crash: %s", error)
 
     def leave(self) -> None:
-        """End the process, once it has sent the remaining reports."""
+        """End the process once it has sent the remaining reports, but kill it after two seconds."""
         if not self.pid or self._outbox is None:
             return
         try:

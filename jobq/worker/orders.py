@@ -1,4 +1,4 @@
-"""Orders of operators, and TTIN, in the worker: it reads them, carries them out and answers."""
+"""Orders of operators, which the worker reads, carries out and answers, and the stack dumps for TTIN."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from jobq.worker.pool import PoolMember, StackDump
 PAUSE_PER_TRY = 4
 #: Maximum number of pending dumps, including the current dump.
 MAX_DUMPS = 4
-#: The action of a verb, and its answer; an empty text: the worker can't, because it is leaving.
+#: Carries out a verb and returns the answer; '' if the worker can't, because it is leaving.
 Act = Callable[[], str]
 
 
 class Orders:
-    """Orders of one worker. `acts` has the action of each order except dumps."""
+    """The orders to one worker. `acts` has the action of each order, except dumps."""
 
     def __init__(
         self, client: Client, name: str, members: Sequence[PoolMember], queues: Sequence[str],
@@ -35,7 +35,7 @@ class Orders:
         self._acts = acts
         self._read_at = 0.0
         self._may_warn = True
-        # Requested dumps: of which members, and the actions for them. Only the first dump has begun.
+        # Requested dumps: their members, and the function to call with the dump. Only the first dump has begun.
         self._dumps: list[tuple[list[PoolMember], Callable[[StackDump], None]]] = []
         self._dump: StackDump | None = None
 
@@ -45,7 +45,7 @@ class Orders:
         return bool(self._dumps)
 
     def look_after(self, started_at: int, every_s: float) -> bool:
-        """Read and carry out orders if it is time, and finish dumps; return whether an order was carried out."""
+        """Finish dumps, and read and carry out orders if it is time; return whether there were orders."""
         self._finish_dumps()
         began = time.monotonic()
         if began < self._read_at:
@@ -101,7 +101,7 @@ class Orders:
         orders.put_answer(self._client, order.order_id, given)
 
     def describe(self) -> None:
-        """Log what each child does, with the stacks of its threads."""
+        """Log the state of each child, with the stacks of its threads."""
         chosen = [member for member in self._members if member.pid]
         self.dump(chosen, partial(_log, chosen))
 

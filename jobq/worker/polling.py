@@ -1,7 +1,7 @@
-"""Decides which queue a child queries next, and how long it waits when all are empty.
+"""Decides which queue a child queries next, and how long it waits when all queues are empty.
 
-With one queue, the server sets the waiting time. With several, an empty queue sleeps until its wake marker comes; the
-supervisor handles work that becomes due later.
+With one queue, the server sets the waiting time. With several queues, an empty queue sleeps until its wake marker
+comes. The supervisor handles messages that become due later.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from jobq.worker.queue_health import AWAY, QueueHealth
 from jobq.worker.queue_line import same_node
 from jobq.worker.scheduling import QueueTurns
 
-#: With several queues: maximum wait for markers; the child polls for messages due within NEAR_MS itself.
+#: With several queues: the maximum wait for markers. The child itself asks again for messages due within NEAR_MS.
 MAX_NAP_S, NEAR_MS = 30.0, 2_000
-#: How often a busy child looks for markers; the share of its time that this may take on a Cluster; and how often it
-#: asks all queues when it can't look.
+#: How often a busy child looks for markers, the share of its time that this may take on a Cluster, and how often it
+#: asks all queues if it can't look.
 LOOK_EVERY_S, LOOK_SHARE, ASK_ALL_EVERY_S = 0.05, 0.1, 2.0
 
 
@@ -40,18 +40,18 @@ class Polling:
         self._settings, self._queues, self._health = settings, queues, health
         self._turns = QueueTurns([weight for _, weight in settings.queues], settings.strict)
         self.waiter = WakeWaiter(client, [queue.wake_key for queue in queues])
-        # Whether queues sleep until their marker comes. A burst asks each in turn until all are empty.
+        # Whether queues sleep until their marker comes. A burst asks each queue in turn until all are empty.
         self._many = len(queues) > 1 and not settings.burst
         self._nap_ms: int | None = None
         self._ask_at: dict[int, float] = {}
         # Queues whose marker this child took and that it hasn't asked since.
         self._unasked: set[int] = set()
-        # Queues in which something happened since they were last found empty.
+        # Queues that had messages, or whose marker came, since they were last found empty.
         self._active: set[int] = set()
         self._looked_at, self._look_from = 0.0, 0
 
     def next(self) -> int | None:
-        """Return the queue to ask now; None if all were found empty."""
+        """Return the queue to ask now; None if all queues were found empty."""
         return self._turns.next()
 
     def found(self, index: int, dequeued: Dequeued) -> None:
@@ -77,7 +77,7 @@ class Polling:
             self._ask_at[index] = monotonic() + min(dequeued.next_due_ms, NEAR_MS) / 1000
 
     def ask_all(self) -> None:
-        """Ask the queues that were found empty again: this child has enqueued something."""
+        """Ask the queues that were found empty again, because this child has enqueued messages."""
         self._turns.found(0, True)
 
     def nap_s(self) -> float:
@@ -92,7 +92,7 @@ class Polling:
         return min(longest_s, max(0.001, soonest - monotonic())) if soonest else longest_s
 
     def wake(self) -> None:
-        """After a wait or a check, wake the queues whose marker came or whose time has come."""
+        """After a wait or a check, wake the queues whose marker came, or that must be asked again now."""
         if not self._many:
             return
         for index in self.waiter.woken:
@@ -107,7 +107,7 @@ class Polling:
                 self._turns.wakes(index)
 
     def look_for_wakes(self) -> None:
-        """Between jobs, check whether a sleeping queue has messages. The server serves idle children first."""
+        """Between jobs, check for markers of sleeping queues. The server gives markers to idle children first."""
         if not self._many or not self._turns.asleep:
             return
         now = monotonic()
@@ -124,7 +124,7 @@ class Polling:
                     passed_s * LOOK_SHARE,
                 )
             except JobqError:
-                # One of them is broken, or this user may not read it: querying each queue shows which.
+                # A marker is broken, or this user may not read it: asking each queue shows which.
                 self._looked_at = now + ASK_ALL_EVERY_S
                 for index in asleep:
                     self._turns.wakes(index)
@@ -136,11 +136,11 @@ class Polling:
         return self._turns.stays(index)
 
     def in_trouble(self, index: int) -> bool:
-        """Whether this queue is skipped."""
+        """Return whether this queue is skipped for now."""
         return self._health.any_trouble and bool(self._health.state(index))
 
     def waits_for_server(self) -> bool:
-        """Whether there may be work on a server that is away."""
+        """Return whether an unreachable server may have work."""
         return any(self._health.state(index) == AWAY for index in range(len(self._queues)))
 
     def skipped(self) -> frozenset[int]:
@@ -153,7 +153,7 @@ class Polling:
         return troubled
 
     def note_silence(self) -> None:
-        """Mark queues as away whose server couldn't be asked to wait."""
+        """Mark queues as away if their server didn't accept a wait."""
         for index, asked_at in self.waiter.silent:
             if self._queues[index].client.is_cluster:
                 why = "no answer to a blocking wait"
@@ -161,7 +161,7 @@ class Polling:
         self.waiter.silent.clear()
 
     def return_wakes(self, queues: Sequence[Queue]) -> None:
-        """Before leaving, make the server push again a marker that may have come as this child stopped waiting.
+        """Before leaving, make the server push markers again that may have come as this child stopped waiting.
 
         `queues` are the same queues on a client with little patience.
         """

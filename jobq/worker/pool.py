@@ -1,4 +1,4 @@
-"""The places of the pool: each has one child at a time, and the memory it shares with the supervisor."""
+"""The places of the pool. Each has one child at a time, and the memory that the child shares with the supervisor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jobq.worker.shared_state import Phase, SharedSlots
 
 BACKOFF_S = 0.1
 MAX_BACKOFF_S = 5.0
-#: A child with this run time, or with an ended job, is not part of a crash loop.
+#: A child with a longer run time than this, or with an ended job, is not part of a crash loop.
 SETTLED_S = 5.0
 #: How long a child gets to write its stacks.
 STACKS_WITHIN_S = 0.5
@@ -44,7 +44,7 @@ class PoolMember:
         self._failures = 0
 
     def fork(self, plan: PoolPlan, control: int = 0) -> None:
-        """Fork a child that starts with `control`. The caller is single-threaded. Raises OSError."""
+        """Fork a child that starts with the requests `control`. The caller must have one thread. Raises OSError."""
         self.slots.reset(control)
         self.holdings.reset()
         self.stacks.clear()
@@ -74,7 +74,7 @@ class PoolMember:
 
     @property
     def is_booting(self) -> bool:
-        """Whether its child hasn't begun to work."""
+        """Whether the child hasn't begun to work yet."""
         return bool(self.pid) and self.slots.phase == Phase.BOOTING
 
     def ask(self, control: int) -> None:
@@ -98,7 +98,7 @@ class PoolMember:
         self._send(signal.SIGKILL)
 
     def has_exited(self) -> bool:
-        """Whether the child has exited. If it wasn't killed, the programs of its running jobs are ended.
+        """Return whether the child has exited. If it wasn't killed, end the programs of its running jobs.
 
         The caller reaps it.
         """
@@ -120,7 +120,7 @@ class PoolMember:
 
 
 class StackDump:
-    """The stacks of some children, which they write themselves; the supervisor doesn't wait for them."""
+    """The stacks of some children. The children write them, and the supervisor doesn't block on that."""
 
     def __init__(self, members: Sequence[PoolMember]) -> None:
         self._files = {member.pid: member.stacks for member in members if member.pid}
@@ -132,12 +132,12 @@ class StackDump:
                 os.kill(pid, signal.SIGTTIN)
 
     def is_over(self) -> bool:
-        """Whether all children have written since the last check and are done, or have used up their time."""
+        """Return whether all stacks are complete, because none grew since the last check, or the time is up."""
         sizes = [stacks.size() for stacks in self._files.values()]
         written = all(sizes) and sizes == self._sizes
         self._sizes = sizes
         return written or time.monotonic() >= self._deadline
 
     def texts(self) -> dict[int, str]:
-        """Return pid -> stacks. The stacks of a stopped or slow child may be missing or incomplete."""
+        """Return the stacks by pid. The stacks of a stopped or slow child may be missing or incomplete."""
         return {pid: stacks.text() or "(it doesn't answer)" for pid, stacks in self._files.items()}

@@ -1,4 +1,4 @@
-"""A child's process from fork to exit: signals, hooks, the loop, the exit code."""
+"""A child's process from fork to exit: its signals, hooks, loop and exit code."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from jobq.worker.sync_runner import SyncRunner
 class StackFile:
     """The file to which a child writes the stacks of its threads on TTIN, and which the supervisor reads.
 
-    faulthandler writes it without the GIL, so a child whose job holds the GIL also answers. On one terminal, all
-    children would write at the same time, line by line.
+    faulthandler writes it without the GIL, so it works even if a job holds the GIL. Each child has its own file. On a
+    terminal, the lines of all children would be mixed.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class StackFile:
         self._closing()
 
     def clear(self) -> None:
-        """Empty the file. The child writes at the supervisor's position: they share it."""
+        """Empty the file. The supervisor and the child share the position in it, so this also resets the child's."""
         os.ftruncate(self._file, 0)
         os.lseek(self._file, 0, os.SEEK_SET)
 
@@ -60,7 +60,7 @@ class StackFile:
         return os.fstat(self._file).st_size
 
     def text(self) -> str:
-        """Return the contents."""
+        """Return the text in the file."""
         return os.pread(self._file, self.size(), 0).decode("utf-8", "replace").rstrip()
 
 
@@ -177,10 +177,10 @@ def _ignore(number: int, _: object) -> None:
 
 
 def _let_jobs_fork(listeners: Listeners) -> None:
-    """Let TERM end a process that a job forks. Signals that a terminal sends to all stay the supervisor's.
+    """Let TERM end a process that a job forks. It still ignores signals that a terminal sends to all processes.
 
-    A signal between the fork and its default handling would run this child's Python handler: it would be lost, or
-    taken for this child's. So signals are blocked until then.
+    A signal that came between the fork and the change of its handler would run this child's Python handler. It would be
+    lost, or mistaken for a signal to this child. So signals are blocked until then.
     """
     ours = (signal.SIGALRM, signal.SIGUSR2, signal.SIGTERM)
     masks = threading.local()

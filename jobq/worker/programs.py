@@ -1,4 +1,4 @@
-"""Programs that jobs start: they end with a killed job. Orphans adopted by the supervisor are reaped."""
+"""Programs that jobs start. They are killed with a job's child; orphans that the supervisor adopts are reaped."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ def reap_orphans(ours: Collection[int]) -> None:
 
 
 def lead_group() -> None:
-    """In a child, lead a process group: programs of its jobs stay in the group when the child is gone.
+    """In a child, lead a process group. Programs of its jobs stay in this group when the child is gone.
 
-    Only the foreground group may read from a terminal. So a child that has one as stdin, for a debugger, leads none.
+    Only the foreground group may read from a terminal. So a child whose stdin is a terminal, for a debugger, doesn't
+    lead a group.
     """
     if not os.isatty(0):
         with suppress(OSError):
@@ -45,15 +46,15 @@ def lead_group() -> None:
 
 
 def end_programs(child: int, since: int) -> None:
-    """End the processes below a child, or in its group, that started at `since` (boot_ns) or later: its running jobs'.
+    """Kill the programs of a child's running jobs, the first of which started at `since` (boot_ns).
 
-    The child may have exited, but must not be reaped. Programs that earlier jobs left continue. Without /proc,
-    programs aren't ended.
+    These are the processes below the child, or in its group, that started then or later. The child may have exited, but
+    must not be reaped yet. Programs of earlier jobs continue. Without /proc, programs aren't killed.
     """
     if not os.path.exists(f"/proc/{child}/stat"):
         return
     if child != os.getpid():
-        _send(child, signal.SIGSTOP)  # it doesn't start others
+        _send(child, signal.SIGSTOP)  # so that it doesn't start other programs
     earliest = since * os.sysconf("SC_CLK_TCK") // 10**9 - 1
     ended: dict[int, Process] = {}
     while below := _below(child, running_processes(), earliest, ended):
@@ -83,9 +84,9 @@ def _below(
 
 
 def running_processes() -> dict[int, Process]:
-    """Return all processes but zombies by their ids.
+    """Return all processes by id, except zombies.
 
-    Where there is no /proc, `ps` names them, without the time when they started.
+    Without /proc, `ps` lists them, and their start times are 0.
     """
     if not os.path.exists("/proc/self/stat"):
         return _named_by_ps()

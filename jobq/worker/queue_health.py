@@ -1,8 +1,8 @@
-"""Availability of queues: memory that all processes of a worker share, and the log of outages.
+"""The availability of queues, in memory that all processes of a worker share, and the log of outages.
 
-A queue whose server is away, or whose calls the server refuses, is skipped until its pause is over; then one process
-tries again. Pauses double, and are long compared with the time a try takes, so the other queues keep their throughput.
-The writers don't need a lock: at worst two processes try simultaneously, or one tries early.
+A queue whose server is away, or whose calls the server rejects, is skipped until its pause is over. Then one process
+tries again. Pauses double, and are long compared with the time that a try takes, so other queues keep their throughput.
+The writers don't need a lock: at worst, two processes try simultaneously, or one process tries early.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class QueueTrouble(NamedTuple):
 
 
 class QueueHealth:
-    """Made before the first fork. Queues are given by index. `room` is how many more queues may be served later."""
+    """The availability of all queues, by index. It is made before the first fork.
+
+    `room` is the number of queues that may be added later.
+    """
 
     def __init__(self, count: int, room: int = 0) -> None:
         self.count, self.room = count, room
@@ -57,7 +60,7 @@ class QueueHealth:
         self.on_failure: Callable[[], None] = lambda: None
 
     def grow(self, count: int) -> None:
-        """In the supervisor, add queues that the worker serves. Later children know them."""
+        """In the supervisor, add queues to serve. Only children forked after that know them."""
         self.count, self.room = self.count + count, self.room - count
 
     @property
@@ -66,7 +69,7 @@ class QueueHealth:
         return bool(self._words[0])
 
     def touch(self, index: int) -> None:
-        """Note that a child asked this queue, so that the supervisor checks it for work that becomes due."""
+        """Record that a child asked this queue, so that the supervisor checks it for messages that become due."""
         self._touched[index] = 1
 
     def touched(self) -> list[int]:
@@ -80,7 +83,7 @@ class QueueHealth:
         return found
 
     def may_ask(self, index: int) -> bool:
-        """Whether to ask this queue now. If it is in trouble, one of the processes that want to gets True."""
+        """Return whether to ask this queue now. If it is in trouble, only one process gets True after each pause."""
         at = 1 + _WORDS * index
         if self._words[at + _STATE] == FINE:
             return True
@@ -113,11 +116,11 @@ class QueueHealth:
         self._words[0] = 1
 
     def answered(self, index: int) -> None:
-        """Note that this queue answers."""
+        """Record that this queue answers."""
         self._words[1 + _WORDS * index + _STATE] = self._words[1 + _WORDS * index + _PAUSE] = FINE
 
     def server_answered(self, indexes: Iterable[int]) -> None:
-        """Note that the server of these queues answers, so none of them is away."""
+        """Record that the server of these queues answers, so none of them is away."""
         for index in indexes:
             if self.state(index) == AWAY:
                 self.answered(index)
@@ -144,7 +147,7 @@ class QueueHealth:
 
 
 class OutageLog:
-    """Logs one line when an outage begins and one when it ends. Queues are given by index."""
+    """Logs a line when an outage begins, and a line when it ends. Queues are given by index."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names

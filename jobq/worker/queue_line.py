@@ -28,11 +28,11 @@ from jobq.worker.shared_state import lease_and_margin
 
 #: The end of an attempt: the message's slot, or None if the slot is free already; the ending; the time (boot_ns).
 Ended = tuple[int | None, Ending, int]
-#: Errors that concern one queue: its keys, its settings, its messages, the record of a caller's last call there.
+#: Errors that concern one queue: its keys, its settings, its messages, or the record of a caller's last call there.
 REFUSED: tuple[type[Exception], ...] = (ScriptError, LeaseLostError, ValueError)
-#: The server is unreachable, or rejects everything now.
+#: Errors of a server that is unreachable, or rejects all calls now.
 AWAY_ERRORS = (UnavailableError, ServerFullError)
-#: The patience of a child's calls between jobs: it has nothing better to do than to wait for its server.
+#: The patience of a child's calls between jobs, when it can do nothing but wait for its server.
 NO_LIMIT_S = 1e9
 HASTY_S = 0.5
 #: On a Cluster: how long to wait for a node's answer, and for a redirection to another node.
@@ -48,12 +48,12 @@ class ReportRefusedError(NotReportedError):
 
 
 class ChildClients:
-    """The connections of one child, by how long a call may wait.
+    """The connections of one child, each for calls that may wait for a different time.
 
     Attributes:
         patient: For calls between jobs.
         hasty: For calls while a job runs.
-        progress: For a running job's own reports; not `hasty`, since the timer may interrupt such a call.
+        progress: For a running job's own reports. The timer may interrupt such a report to make a hasty call.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ChildClients:
 
 
 class QueueCaller(Caller):
-    """The caller of one queue. All queues of a child share id and numbers, so that its tokens are unique."""
+    """The caller of one queue. All queues of a child share an id and its call numbers, so that tokens are unique."""
 
     __slots__ = ("_numbers",)
 
@@ -95,7 +95,7 @@ class QueueCaller(Caller):
 
 
 class CallUnderWay(NamedTuple):
-    """A call without an answer. It reports `entries`, as `endings`. It was first sent at `asked_at` (boot_ns)."""
+    """A call without an answer. It reports `entries`, in the form of `endings`, and was first sent at `asked_at`."""
 
     call: NumberedCall[Any]
     entries: list[Ended]
@@ -121,13 +121,16 @@ class QueueLine:
         settings: WorkerSettings,
         passing: tuple[type[Exception], ...] | None = None,
     ) -> None:
-        """Errors of `passing` only delay a call, which is repeated later. Other errors except REFUSED are raised."""
+        """Prepare a line.
+
+        Errors of `passing` only delay a call, which is repeated later. Other errors except REFUSED are raised.
+        """
         self.index, self.queue, self.caller = index, queue, caller
         self._health, self._settings = health, settings
         lease_ns, margin_ns = lease_and_margin(settings.lease_s)
         self._held_ns = lease_ns - margin_ns
         if passing is None:
-            # If all queues have one server there is nothing better to do than to wait for it.
+            # If all queues are on one server, a child can do nothing but wait for it.
             passing = AWAY_ERRORS if queue.client.is_cluster else ()
         self._passing = passing
         #: Endings that no call has reported, in order. The first `nlate` were kept back.
@@ -136,20 +139,20 @@ class QueueLine:
         self._call: CallUnderWay | None = None
         #: Whether the reply to a call is on its way.
         self.is_sent = False
-        #: Called with endings, the server's replies to them, and the slots that are free now. Without endings, the
-        #: slot: of an ending that the server rejects.
+        #: Called with endings, the server's replies to them, and the slots that are free now. Without endings, the slot
+        #: is of an ending that the server rejected.
         self.on_reported: Callable[[Sequence[Ending], Sequence[str], list[int]], None] = _ignore
         #: Returns the queues on the same node, including this queue; called only when the server is away.
         self.neighbours: Callable[[], Sequence[int]] = lambda: (index,)
 
     @property
     def waits(self) -> bool:
-        """Whether there is something to repeat."""
+        """Whether a call must be repeated, or endings were kept back."""
         return self.nlate > 0 or (self._call is not None and not self.is_sent)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no call is under way and nothing is to be repeated."""
+        """Whether no call is under way and no endings were kept back."""
         return self._call is None and not self.nlate
 
     @property
@@ -178,7 +181,7 @@ class QueueLine:
         return handed, deadline
 
     def ask(self, limit: int = 0) -> tuple[Dequeued | None, int]:
-        """Report endings and take up to `limit` messages. Return these and their lease deadline.
+        """Report endings and fetch up to `limit` messages. Return the messages and their lease deadline.
 
         Raises NotReportedError if the line must repeat the call later.
         """
@@ -189,7 +192,7 @@ class QueueLine:
         return self._answered(began.call.make, began.asked_at)
 
     def ask_hastily(self) -> bool:
-        """Report endings; return whether the server answered. With so little time, a failure is not recorded."""
+        """Report endings; return whether the server answered. A failure isn't recorded, because the time was short."""
         try:
             self._answered(self._begin(0).call.make)
         except NotReportedError:
@@ -197,16 +200,19 @@ class QueueLine:
         return True
 
     def send(self, limit: int) -> bytes:
-        """Return the command that makes the call of `ask`, to send it now. The line is idle."""
+        """Return the command for the call of `ask`. The caller sends it now. The line must be idle."""
         command, self.is_sent = self._begin(limit).call.sent(), True
         return command
 
     def take(self, reply: Any) -> tuple[Dequeued | None, int]:
-        """Return the result of `ask` from the reply to the sent call. None: it was lost, so the call is repeated."""
+        """Return the result of `ask`, given the reply to the sent call. If it is None, it was lost: repeat the call."""
         return self._answered(self._reading(reply), boot_ns())
 
     def take_nothing(self, reply: Any) -> None:
-        """`take` for a call whose messages the supervisor returns. It closes the caller, so a new caller follows."""
+        """Read the reply to a call whose messages the supervisor gives back.
+
+        The supervisor closes the caller, so the line continues with a new caller id.
+        """
         with suppress(NotReportedError):
             self._answered(self._reading(reply))
         if self._call is not None:
@@ -214,9 +220,10 @@ class QueueLine:
         self.restart()
 
     def repeat(self, client: Client | None = None) -> tuple[Dequeued | None, int]:
-        """Repeat the call whose reply was lost, then report the endings that were kept back. Return as `ask`.
+        """Repeat the call whose reply was lost, then report the endings that were kept back. Return the same as `ask`.
 
-        If the call hands out messages, these are returned first, and the endings stay. `client` replaces the line's.
+        If the call hands out messages, they are returned first, and the endings stay. `client` replaces the line's
+        client.
         """
         if self.is_sent:
             raise NotReportedError
@@ -231,7 +238,7 @@ class QueueLine:
         return None, 0
 
     def release(self, leases: Sequence[Lease], slots: Sequence[int | None] = ()) -> bool:
-        """Return unstarted messages to the queue; False if `repeat` does so later, so that these slots stay held."""
+        """Give unstarted messages back; return False if `repeat` does that later, so that these slots stay held."""
         asked_at = boot_ns()
         try:
             if self.waits:
@@ -251,22 +258,22 @@ class QueueLine:
         return True
 
     def restart(self) -> None:
-        """Continue under another id, because any user who can write to the queue can corrupt the caller's record.
+        """Continue with another caller id, because a user who can write to the queue can corrupt the caller's record.
 
-        The supervisor closes only the first id. Messages from a lost call of another id come back when their lease
-        ends.
+        The supervisor closes only the first id. Messages that a lost call of another id handed out run again once their
+        lease ends.
         """
         self.rename(new_id())
 
     def rename(self, caller_id: str) -> None:
-        """Continue under this id."""
+        """Continue with this caller id."""
         self.caller.id = caller_id
         self.caller.heads.clear()
 
     # From one state to the next.
 
     def _begin(self, limit: int, most: int = MAX_COUNT) -> CallUnderWay:
-        """Make a call of the first endings."""
+        """Prepare a call that reports the first endings, and fetches up to `limit` messages."""
         assert self._call is None
         settings, now = self._settings, boot_ns()
         entries, self.outbox = self.outbox[:most], self.outbox[most:]
@@ -291,7 +298,7 @@ class QueueLine:
         return self._call
 
     def _reading(self, reply: Any) -> Callable[[], Any]:
-        """Return a driver for the reply to the sent call. If that fails, its reply is lost."""
+        """Return a function that reads the reply to the sent call, or repeats the call if the reply is lost."""
         assert self._call is not None
         self.is_sent, call = False, self._call.call
         return call.make if reply is None else lambda: call.take(reply)
@@ -299,7 +306,7 @@ class QueueLine:
     def _answered(
         self, read: Callable[[], Any], tried_at: int = 0, again: bool = False
     ) -> tuple[Dequeued | None, int]:
-        """Read the answer to the call under way. This try began at `tried_at`; 0 notes no trouble."""
+        """Read the answer to the call under way. This try began at `tried_at`; 0 doesn't record trouble."""
         try:
             answer = read()
         except self._passing as error:
@@ -321,7 +328,7 @@ class QueueLine:
         return handed, call.asked_at + self._held_ns
 
     def _put_back(self) -> None:
-        """Give up the call under way, and keep its endings."""
+        """Give up the call under way, but keep its endings."""
         call, self._call = self._call, None
         assert call is not None
         self.outbox[:0] = call.entries
@@ -374,7 +381,7 @@ def _ignore(endings: Sequence[Ending], replies: Sequence[str], slots: list[int])
 
 
 class RefusedLog:
-    """Logs the endings that came too late, or that may have because of a long outage."""
+    """Logs endings that came too late, or that may have come too late because of a long outage."""
 
     def __init__(self, once: OnceAMinute | None = None) -> None:
         self._once = once or OnceAMinute()
@@ -403,7 +410,7 @@ class RefusedLog:
 
 
 def same_node(queues: Sequence[Queue], index: int) -> list[int]:
-    """Return the queues that are known to be on the same node, including this queue."""
+    """Return the indexes of the queues that are known to be on the same node as this queue, including its own."""
     key, client = queues[index].wake_key, queues[index].client
     return [
         other

@@ -17,13 +17,13 @@ from jobq.worker.queue_health import AWAY, BROKEN, OutageLog, QueueHealth, Queue
 from jobq.worker.queue_line import REFUSED, same_node
 
 FIRST_PAUSE_NS = 400_000_000
-#: How often a queue with work to do is asked: messages to promote, recover or collect.
+#: How often a queue is asked that has messages to promote, recover or collect.
 EVERY_NS = 2_000_000_000
-#: Queues asked in a row. Children may have to wait that long for the supervisor.
+#: Maximum number of queues asked in a row. Children may have to wait for the supervisor that long.
 PER_LOOK = 100
-#: How often the other queues are checked; the least time between two checks; queues per command.
+#: How often the other queues are checked, the minimum time between two checks, and the number of queues per command.
 SWEEP_NS, SWEEP_PART_NS, PER_COMMAND = 5_000_000_000, 800_000_000, 250
-#: Entries of a queue's outbox that the supervisor delivers to flows in a row. Leases must be renewed in time.
+#: Maximum number of outbox entries that the supervisor delivers to flows in a row. Leases must be renewed in time.
 MAX_ENTRIES = 256
 #: A node that doesn't answer takes at most a fifth of the supervisor's time. The longest pause bounds the case that the
 #: worker itself was stopped for an hour during a try.
@@ -31,7 +31,7 @@ PAUSE_PER_TRY, MAX_PAUSE_NS = 4, 10_000_000_000
 
 
 class QueueUpkeep:
-    """Queues are given in the order in which children number them."""
+    """The upkeep of all queues, in the order in which children number them."""
 
     def __init__(
         self,
@@ -44,21 +44,21 @@ class QueueUpkeep:
         self._queues, self._settings, self._health = queues, settings, health
         self._names: list[str] = []
         self._outages, self._on_dead = OutageLog(self._names), on_dead
-        # Queues that don't know yet that deaths add messages.
+        # Queues in which dead messages don't add a message for on_dead yet.
         self._to_note: set[int] = set()
-        # Queues whose calls by the supervisor the server rejects. Children record their own troubles.
+        # Queues for which the server rejects the supervisor's calls. Children record their own troubles.
         self._refused: dict[int, QueueTrouble] = {}
         self._not_before: dict[int, int] = {}
         self._quarantined: dict[int, int] = {}
         self._flows, self._once = LateFlows(queues[0].client), OnceAMinute()
-        # When to ask each queue; at first, all queues. A queue without an entry is idle.
+        # When to ask each queue. All queues are asked at first. A queue without an entry is idle.
         self._due: dict[int, int] = {}
         self._asked_at: dict[int, int] = {}
         self._sweep_at = boot_ns() + SWEEP_NS
         self.begin(0)
 
     def begin(self, first: int) -> None:
-        """Start maintaining the queues, beginning with index `first`."""
+        """Start the upkeep of the queues from index `first`."""
         count = len(self._queues)
         new = range(first, count)
         self._names += [queue.name for queue in self._queues[first:]]
@@ -99,7 +99,7 @@ class QueueUpkeep:
             self._not_before[each] = now + max(FIRST_PAUSE_NS, pause)
 
     def look_after(self) -> None:
-        """Ask the queues that have work to do, and check a part of the others.
+        """Ask the queues that have work to do, and check some of the other queues.
 
         Raises JobqError if the only server is away.
         """
@@ -164,14 +164,14 @@ class QueueUpkeep:
                 )
 
     def _sweep(self, now: int) -> None:
-        """Find work left behind, such as by a dead host, or by a marker lost with its connection."""
+        """Find work that was left behind, for example by a dead host, or because a marker was lost."""
         part = self._parts[self._next_part]
         self._next_part = (self._next_part + 1) % len(self._parts)
         self._sweep_at = now + max(SWEEP_PART_NS, SWEEP_NS // len(self._parts))
         self._find([index for index in part if index not in self._due], now)
 
     def _find(self, indexes: Sequence[int], now: int) -> None:
-        """Schedule the queues that hold anything. One command shows only whether any of them does."""
+        """Schedule the queues that aren't empty. One command shows only whether any of several queues has messages."""
         if not indexes:
             return
         names = [

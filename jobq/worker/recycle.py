@@ -1,4 +1,4 @@
-"""When a child is replaced: after a number of jobs, at an age, above a memory limit."""
+"""Decides when a child is replaced: after a number of jobs, at an age, or above a memory limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AGE_SPREAD = 0.1
 
 
 class Recycling:
-    """The limits of one child, checked between batches."""
+    """The limits of one child. They are checked between batches."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._max_jobs = settings.max_jobs
@@ -33,7 +33,7 @@ class Recycling:
         return most if self._max_jobs is None else min(most, max(0, self._max_jobs - taken))
 
     def due(self, finished: int) -> bool:
-        """Whether the child must leave; `reason` says why."""
+        """Return whether the child must leave. If so, `reason` explains why."""
         now = time.monotonic()
         if self._max_jobs is not None and finished >= self._max_jobs:
             self.reason = f"after {finished} jobs"
@@ -48,7 +48,7 @@ class Recycling:
 
 
 def resident_bytes(pid: int | None = None) -> int:
-    """Return the resident memory of this process or a child, 0 if it is gone; without /proc this process's peak."""
+    """Return the resident memory of this process or a child, 0 if unknown; without /proc, this process's peak."""
     try:
         with open(f"/proc/{pid or 'self'}/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -57,7 +57,7 @@ def resident_bytes(pid: int | None = None) -> int:
 
 
 class MemoryKills:
-    """Number of processes of this cgroup that the kernel killed for lack of memory; Linux with cgroup v2 only."""
+    """Notices processes of this cgroup that the kernel killed because memory ran out. It needs Linux with cgroup v2."""
 
     def __init__(self, events: Path | None = None) -> None:
         self._events = events or _own_events()
@@ -72,7 +72,7 @@ class MemoryKills:
             return None
 
     def more(self) -> bool:
-        """Whether the kernel has killed another process since the last call."""
+        """Return whether the kernel has killed another process since the last call."""
         before, now = self._known, self._count()
         if now is None:
             return False

@@ -1,4 +1,4 @@
-"""`run_worker`: load the jobs, check that forking is safe, supervise."""
+"""`run_worker` loads the jobs, checks that forking is safe, and supervises the pool."""
 
 from __future__ import annotations
 
@@ -54,13 +54,14 @@ def run_worker(
 ) -> int:
     """Run a pool until it is stopped; return its exit code.
 
-    Raises UnavailableError when there is no server. Call it from the main thread of a separate process.
+    Call it from the main thread of a separate process. If there is no server, it waits; a burst, or a worker with an
+    embedded server, raises UnavailableError instead.
 
     Args:
         load: Imports the modules with jobs and returns their names; its exception is a boot failure.
-        hooks: Called by each child at its start and before its exit.
+        hooks: Functions and objects of other packages; see Hooks.
         source: Enqueues messages from elsewhere, in a separate process.
-        log: Where each run is logged.
+        log: The log of runs.
     """
     if not settings.name:
         settings = replace(settings, name=f"{socket.gethostname()}:{os.getpid()}")
@@ -97,10 +98,10 @@ def run_worker(
 
 
 def _await_server(client: Client, settings: WorkerSettings) -> None:
-    """Try to reach the server until it answers; it logs a line after the first second.
+    """Try to reach the server until it answers. Log an error after the first failed try.
 
-    A burst is expected to end, so it raises UnavailableError as other calls do. An embedded server does the
-    same, because its start already waits.
+    A burst raises UnavailableError instead, because it is expected to end. So does a worker with an embedded server,
+    because the start of that server already waits.
     """
     if settings.burst or not client.settings.url:
         client.command("PING")
@@ -123,7 +124,7 @@ def _await_server(client: Client, settings: WorkerSettings) -> None:
 
 
 def _with_own_name(settings: WorkerSettings, client: Client) -> WorkerSettings:
-    """Return the settings, with another name if a live worker has this name: each would hide the other."""
+    """Return the settings, with another name if a live worker has this name, because each would hide the other."""
     host, pid = socket.gethostname(), os.getpid()
     facts: dict[str, Any] = {
         "host": host, "pid": pid, "queues": [name for name, _ in settings.queues],
@@ -157,7 +158,10 @@ def _runs(pid: int) -> bool:
 
 
 def _note_on_dead(client: Client, registry: Registry, settings: WorkerSettings) -> None:
-    """Have deaths add messages before the first job runs. If the server is away, the supervisor does it later."""
+    """Make dead messages add messages for on_dead, before the first job runs.
+
+    If the server is away, the supervisor does this later.
+    """
     if any(job.settings.on_dead is not None for job in registry):
         with suppress(JobqError):
             for name, _ in settings.queues:

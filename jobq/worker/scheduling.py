@@ -1,17 +1,17 @@
 """Decides which queue is next, and how many messages to fetch from it. It doesn't call the server.
 
-By weight: a smooth round robin. With 6:1 every seventh turn is the other queue's, spread out rather than in blocks.
-Strict: the first queue that has something. An empty queue is skipped until another queue returns messages, and a
-sleeping queue until it is woken.
+With weights, it is a smooth round robin: with 6:1, the second queue gets every seventh turn. With `strict`, the first
+queue that has messages is next. An empty queue is skipped until another queue returns messages, and a sleeping queue
+until it is woken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: A batch grows at most this many times from one to the next.
+#: A batch is at most this many times as large as the previous batch.
 GROWTH = 4
-#: How long an ending waits for others to be reported with it, and how recent the last report must be for that.
+#: How long an ending waits so that others are reported with it, and how recent the last report must be for that.
 GATHER_S, RECENT_S = 0.001, 0.005
 #: Messages are fetched ahead while reports follow one another as fast as this.
 FAST_S = 0.05
@@ -30,7 +30,7 @@ class QueueTurns:
         self._upcoming: int | None = None
 
     def next(self) -> int | None:
-        """Return the queue to ask now; None once all were found empty, which begins a new round."""
+        """Return the queue to ask now; None if all queues were found empty. Then a new round begins."""
         index = self._peek()
         self._upcoming = None
         if index is None:
@@ -38,7 +38,7 @@ class QueueTurns:
         return index
 
     def found(self, index: int, anything: bool) -> None:
-        """Record whether the queue had anything."""
+        """Record whether the queue had messages."""
         if not anything:
             self._dry.add(index)
             if self._upcoming == index:
@@ -56,7 +56,7 @@ class QueueTurns:
                 self._upcoming = None
 
     def wakes(self, index: int) -> None:
-        """Ask the queue again: it may have something."""
+        """Ask the queue again, because it may have messages."""
         if index in self.asleep:
             del self.asleep[index]
             self._awake[index] = None
@@ -94,9 +94,10 @@ class QueueTurns:
 
 
 class BatchSize:
-    """Number of messages to fetch from a queue in one call, which end in about `target_s`. It is at most `most`.
+    """The number of messages to fetch from a queue in one call, so that they run for about `target_s`.
 
-    It starts at one, grows at most fourfold, and shrinks immediately. With a batch job it is a multiple of the batch.
+    It starts at one, grows at most fourfold per call up to `most`, and shrinks immediately. With a batch job, it is a
+    multiple of the batch.
     """
 
     def __init__(self, most: int, target_s: float, together: int = 0) -> None:
@@ -109,7 +110,7 @@ class BatchSize:
         self._target_s = target_s
 
     def ran(self, count: int, seconds: float) -> None:
-        """Note how long a batch of `count` messages took."""
+        """Record how long a batch of `count` messages took."""
         self.each_s = max(1e-6, seconds / count)
         fitting = int(self._target_s * count / seconds) if seconds > 0 else self._most
         self.size = max(1, min(self._most, self.size * GROWTH, fitting))
@@ -118,7 +119,7 @@ class BatchSize:
 
 
 class EndingPace:
-    """How fast the jobs of an event loop end: how many messages to fetch ahead, and whether an ending may wait."""
+    """Decides, by how fast jobs end, how many messages to fetch ahead, and whether an ending may wait for others."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -129,11 +130,11 @@ class EndingPace:
     def reports(self, nended: int, now: float) -> None:
         """Record that `nended` endings are reported now."""
         if nended:
-            # Twice as many as end from one report to the next.
+            # In the long run, twice as many as end between two reports.
             ahead = self.nahead // 2 + nended if now - self._reported_at < FAST_S else 0
             self.nahead = min(self._most, ahead)
             self._reported_at = now
 
     def gathers(self, now: float) -> bool:
-        """Whether others ended so recently that an ending may wait for more."""
+        """Return whether other jobs ended so recently that an ending may wait for more."""
         return now - self._reported_at < RECENT_S

@@ -1,4 +1,4 @@
-"""A lock between the supervisor and one child, also where no semaphore can be made in /dev/shm."""
+"""A lock between the supervisor and one child, which also works if /dev/shm can't hold a semaphore."""
 
 from __future__ import annotations
 

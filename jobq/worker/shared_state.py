@@ -1,12 +1,13 @@
 """Memory shared by a child and the supervisor: the child's messages and their progress.
 
-The child writes it. The supervisor reads it to renew leases, takes back unstarted messages, and ends the messages of a
-dead child. A lock guards every change on which both must agree. The supervisor only ever tries the lock, and doesn't
-need it once the child is gone: a dead or stopped child that holds the lock doesn't block the supervisor.
+The child records its messages here. The supervisor renews their leases and records that here. It also takes back
+unstarted messages, and ends the messages of a dead child. A lock guards every change on which both must agree. The
+supervisor waits for the lock only a few ms, and doesn't need it once the child is gone. So a dead or stopped child that
+holds the lock doesn't block the supervisor.
 
-Layout: words of 8 bytes, a byte per slot for its state, one for a lost lock, one for a run in a thread, then a record
-per slot with the queue's index, lengths, token and mid; at the end, log lines that aren't written yet. Only this module
-knows it.
+The memory begins with words of 8 bytes. Three rows follow, each with a byte per slot: its state, whether its lock is
+lost, and whether it runs in a thread. Then each slot has a record with the queue's index, lengths, token and mid. The
+last part has log lines that aren't written yet. Only this module uses this layout.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ LOCK_WAIT_S = 0.005
 
 
 class Phase(IntEnum):
-    """State of a child."""
+    """The state of a child."""
 
     BOOTING = 0
     WORKING = 1
@@ -43,7 +44,10 @@ class Phase(IntEnum):
 
 
 class Control(IntFlag):
-    """Request of the supervisor to a child: don't fetch new messages; leave; stop running jobs and leave."""
+    """A request of the supervisor to a child.
+
+    QUIET: don't fetch messages. DRAIN: leave once running jobs have ended. HURRY: stop running jobs and leave.
+    """
 
     QUIET = 1
     DRAIN = 2
@@ -51,10 +55,11 @@ class Control(IntFlag):
 
 
 class SlotState(IntEnum):
-    """State of a message.
+    """The state of a slot's message.
 
-    REPORTING: it ended, and the server must know before anything else runs. ENDED: it ended plainly, the supervisor
-    can report it. TAKEN: the process that took it gives it back. GATHERING: it waits for other calls of its batch.
+    ENDED: it succeeded without a result, so the supervisor can also report it. REPORTING: it ended differently, so only
+    the child can report it. TAKEN: the process that took it gives it back. GATHERING: it waits for other calls of its
+    batch.
     """
 
     FREE = 0
@@ -70,7 +75,7 @@ class HeldMessage(NamedTuple):
     """A message held by a child.
 
     Attributes:
-        in_thread: Whether it was started in another thread than the thread that reads messages.
+        in_thread: Whether it was started in another thread than the main thread, which reads messages.
     """
 
     slot: int
@@ -87,7 +92,7 @@ _HOLDING = frozenset((_HELD, _RUNNING, _ENDED, _REPORTING, _GATHERING))
 _UNSTARTED = (_HELD, _GATHERING)
 _ALL_FREE, _ALL_HELD = bytes(COUNT), bytes([_HELD]) * COUNT
 
-#: The supervisor has taken what a dequeue hands out.
+#: Means that the supervisor has taken the messages of a dequeue.
 _CLAIMED = -1
 
 # Words. 0 and 1 hold the id of the child's caller.
@@ -116,7 +121,7 @@ _HEAD = Struct(">HBH")  # queue, length of the token, length of the mid
 
 
 class SharedSlots:
-    """Made by the supervisor before it forks the child, and reused for the next child."""
+    """The shared memory of one child. The supervisor makes it before the fork, and reuses it for the next child."""
 
     def __init__(self) -> None:
         memory = memoryview(mmap.mmap(-1, _LINES + LINES_SIZE))
@@ -127,7 +132,7 @@ class SharedSlots:
         self._states = memory[_STATES:_LOST]
         self._lost = memory[_LOST:_IN_THREAD]
         self._in_thread = memory[_IN_THREAD : _IN_THREAD + COUNT]
-        #: For a JobLines.
+        #: The memory for a JobLines.
         self.lines = memory[_LINES:]
         self._new_lock()
 
@@ -140,7 +145,7 @@ class SharedSlots:
 
     @property
     def caller(self) -> str:
-        """Id of the child's caller, '' before it has one."""
+        """The id of the child's caller; '' before it has one."""
         return bytes(self._memory[:16]).rstrip(b"\0").decode()
 
     @caller.setter
@@ -158,7 +163,7 @@ class SharedSlots:
 
     @property
     def nfinished(self) -> int:
-        """Number of this child's ended jobs."""
+        """The number of this child's ended jobs."""
         return self._words[_FINISHED]
 
     def asks(self, control: int) -> bool:
@@ -166,11 +171,11 @@ class SharedSlots:
         return bool(self._words[_CONTROL] & control)
 
     def ask(self, control: int) -> None:
-        """Ask the child for this, in addition to earlier requests."""
+        """Add this request to the child's requests."""
         self._words[_CONTROL] |= control
 
     def deadline(self) -> int:
-        """Return the earliest lease deadline of running messages, without lost ones; NEVER if nothing runs."""
+        """Return the earliest lease deadline of running messages whose lock isn't lost; NEVER if nothing runs."""
         running = (
             slot
             for slot, state in enumerate(bytes(self._states))
@@ -182,23 +187,23 @@ class SharedSlots:
 
     @property
     def nfree(self) -> int:
-        """Number of free slots."""
+        """The number of free slots."""
         return bytes(self._states).count(_FREE)
 
     def reply_arrived(self) -> None:
-        """A reply with messages came. If reading it kills this child, one of its messages is the cause."""
+        """Record that a reply with messages came. If reading it kills this child, one of its messages is the cause."""
         self._words[_SUSPECT] = ALL_HANDED
 
     def reading(self, slot: int) -> None:
-        """Note that this message is being decoded: a death now is charged to it."""
+        """Record that this message is being decoded. If the child dies now, the message is charged."""
         self._words[_SUSPECT] = slot + 1
 
     def reading_done(self) -> None:
-        """Note that nothing is being read."""
+        """Record that nothing is being read."""
         self._words[_SUSPECT] = 0
 
     def publish(self, queue: int, messages: Sequence[Message], deadline: int) -> Sequence[int]:
-        """Hold these messages, none of them started, until `deadline`; return their slots."""
+        """Record these unstarted messages, whose leases last until `deadline`; return their slots."""
         count, words = len(messages), self._words
         slots = self._find(count)
         with self._lock:
@@ -233,7 +238,7 @@ class SharedSlots:
     def fetching(self, queue: int, claim_at: int) -> None:
         """Record, before it is sent, a dequeue whose reply is read later.
 
-        From `claim_at`, the supervisor may take its messages.
+        Starting at `claim_at` (boot_ns), the supervisor may take its messages.
         """
         self._words[_FETCH_QUEUE], self._words[_FETCH] = queue, claim_at
 
@@ -252,7 +257,8 @@ class SharedSlots:
         """Start a message; return False if it was taken back, its lock is lost, or its lease may have ended.
 
         Args:
-            in_thread: Whether the main thread may read messages while it runs; their record stays.
+            in_thread: Whether it runs in another thread. Then the main thread may be reading messages, so the record of
+                the message being read stays.
         """
         words, states = self._words, self._states
         self._acquire()
@@ -272,7 +278,7 @@ class SharedSlots:
             self._release()
 
     def gather(self, slots: Iterable[int], until: int) -> None:
-        """Let unstarted messages wait for others until a time (boot_ns). Until then the supervisor leaves them here."""
+        """Let unstarted messages wait for others until a time (boot_ns). Before then, the supervisor leaves them."""
         with self._lock:
             for slot in slots:
                 if self._states[slot] in _UNSTARTED:
@@ -285,7 +291,7 @@ class SharedSlots:
 
     @property
     def is_due_again(self) -> bool:
-        """Whether a message ended by this child or an earlier child is still to run again."""
+        """Whether a message that this or an earlier child ended will run again soon."""
         return boot_ns() < self._words[_AGAIN_AT]
 
     def note_look(self, at: int) -> None:
@@ -293,7 +299,7 @@ class SharedSlots:
         self._words[_LOOK_AT] = at
 
     def ended(self, slot: int, plain: bool) -> None:
-        """Mark a run as over. If `plain`, it is done without a result, so the supervisor can also report it."""
+        """Record that a run is over. If `plain`, it is done without a result, so the supervisor can also report it."""
         self._states[slot] = _ENDED if plain else _REPORTING
 
     def count_ended(self, slots: Iterable[int]) -> int:
@@ -301,12 +307,12 @@ class SharedSlots:
         return sum(self._states[slot] in (_ENDED, _REPORTING) for slot in slots)
 
     def free(self, slots: Iterable[int]) -> None:
-        """Release these slots."""
+        """Mark these slots as free."""
         for slot in slots:
             self._states[slot] = _FREE
 
     def withdraw(self, slots: Iterable[int]) -> tuple[list[int], dict[int, Lease]]:
-        """Return, of these, the slots that won't start, and the leases that the child must return itself."""
+        """Return the slots that won't start, and the leases, by slot, that the child itself must give back."""
         unstarted, leases = [], {}
         with self._lock:
             for slot in slots:
@@ -320,24 +326,24 @@ class SharedSlots:
         return unstarted, leases
 
     def is_lost(self, slot: int) -> bool:
-        """Whether the message's lock is known to be lost."""
+        """Return whether the message's lock is known to be lost."""
         return bool(self._lost[slot])
 
     def are_lost(self, slots: Iterable[int]) -> bool:
-        """Whether the locks of all running messages among these are known to be lost."""
+        """Return whether the locks of all running messages in these slots are known to be lost."""
         ran = [slot for slot in slots if self._states[slot] == _RUNNING]
         return bool(ran) and all(self._lost[slot] for slot in ran)
 
     def is_running(self, slot: int) -> bool:
-        """Whether the message was started and has not ended."""
+        """Return whether the message was started and has not ended."""
         return self._states[slot] == _RUNNING
 
     def is_expired(self, slot: int) -> bool:
-        """Whether the lease of a message may have ended."""
+        """Return whether the lease of a message may have ended."""
         return boot_ns() >= self._words[_UNTIL + slot]
 
     def count_finished(self, count: int) -> None:
-        """Count ended jobs."""
+        """Add to the number of ended jobs."""
         self._words[_FINISHED] += count
 
     # The supervisor's.
@@ -356,32 +362,32 @@ class SharedSlots:
 
     @property
     def suspect(self) -> int:
-        """Return the message that the child was reading: its slot + 1, ALL_HANDED, or 0 for none."""
+        """The message that the child was reading: its slot + 1, ALL_HANDED, or 0 for none."""
         return self._words[_SUSPECT]
 
     @property
     def look_at(self) -> int:
-        """Return when (boot_ns) the timer that watches a job in the main thread is due; 0 before the first."""
+        """When (boot_ns) the timer that watches a job in the main thread is due; 0 before the first job."""
         return self._words[_LOOK_AT]
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is held."""
+        """Whether the child holds any message."""
         return any(state in _HOLDING for state in bytes(self._states))
 
     @property
     def nrunning(self) -> int:
-        """Number of running messages."""
+        """The number of running messages."""
         return bytes(self._states).count(_RUNNING)
 
     @property
     def nwaiting(self) -> int:
-        """Number of unstarted messages."""
+        """The number of unstarted messages."""
         states = bytes(self._states)
         return states.count(_HELD) + states.count(_GATHERING)
 
     def ran_ns(self) -> int:
-        """Time since the last job started, 0 before the first."""
+        """Return the time since the last job started; 0 before the first job."""
         started_at = self._words[_STARTED_AT]
         return max(0, boot_ns() - started_at) if started_at else 0
 
@@ -394,7 +400,7 @@ class SharedSlots:
     def held(self, taken: bool = False) -> list[HeldMessage]:
         """Return all held messages. Call it after the child's exit, or use `snapshot`.
 
-        With `taken`, include messages that were to be returned, and perhaps were.
+        With `taken`, include messages that were to be given back, and perhaps were.
         """
         wanted = _HOLDING | {_TAKEN} if taken else _HOLDING
         states = enumerate(self._states)
@@ -405,7 +411,7 @@ class SharedSlots:
         return [held for held in self.held() if held.state == _RUNNING]
 
     def running_since(self) -> list[tuple[HeldMessage, int]]:
-        """Return running messages, each with its start (boot_ns). During a change, return the previous result."""
+        """Return running messages, each with its start time (boot_ns). During a change, return the previous result."""
         held = self.snapshot()
         if held is not None:
             self._ran = [
@@ -423,7 +429,7 @@ class SharedSlots:
             self._lock.release()
 
     def take_back(self) -> list[HeldMessage]:
-        """Take unstarted messages, for the caller to return. Empty if the child is in the middle of a change."""
+        """Take unstarted messages, which the caller gives back; return [] if the child is in the middle of a change."""
         if not self._lock.acquire(block=False):
             return []
         try:
@@ -481,7 +487,7 @@ class SharedSlots:
         return gone
 
     def overdue(self, now: int) -> list[int]:
-        """Return slots whose job ran past its hard timeout."""
+        """Return the slots whose job has exceeded its hard timeout."""
         return [
             slot
             for slot, state in enumerate(self._states)

@@ -21,7 +21,7 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 def _fast(name: str) -> Any:
-    """Return a function of `signal` without the conversion of answers to enums, which costs thirty times as much."""
+    """Return a function of `signal` that doesn't convert results to enums, which makes it thirty times as fast."""
     return getattr(sys.modules.get("_signal", signal), name)
 
 
@@ -36,7 +36,7 @@ _OTHER_TIMERS = (signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
 class Signals:
-    """The handlers of one process, and the pipe into which each signal writes a byte."""
+    """The signal handlers of one process, and the pipe into which each signal writes a byte."""
 
     def __init__(self, filled: int = -1) -> None:
         self._filled = filled
@@ -51,17 +51,17 @@ class Signals:
             signal.set_wakeup_fd(filled, warn_on_full_buffer=False)
 
     def handle(self, number: int, handler: Handler) -> None:
-        """Set a handler, which is also kept while a job runs."""
+        """Set a handler, which jobq restores if a job replaces it."""
         self._own = [own for own in self._own if own[0] != number] + [(number, handler)]
         signal.signal(number, handler)
 
     def handle_outside(self, number: int, register: Callable[[], object]) -> None:
-        """Have `register` set a handler that isn't Python's, now and after a job that replaced it."""
+        """Call `register` to set a handler outside Python, now and after a job has replaced it."""
         self._restored_by[number] = register
         register()
 
     def keep_own(self) -> None:
-        """Restore handlers that a job has replaced. Cheap if there are none."""
+        """Restore handlers that a job has replaced. This is cheap if no handlers were replaced."""
         for number, handler in self._own:
             if _getsignal(number) is not handler:
                 self._set(number, handler)
@@ -70,15 +70,15 @@ class Signals:
             signal.set_wakeup_fd(self._filled, warn_on_full_buffer=False)
 
     def remember(self) -> None:
-        """Save the present handlers and timers as the state for each job."""
+        """Save the current handlers and timers as the state in which each job starts."""
         self._before = list(map(_getsignal, _NUMBERS))
         self._timers = list(map(signal.getitimer, _OTHER_TIMERS))
 
     def watch(self) -> None:
         """Keep `touched` up to date in this process, because a check after each job costs a microsecond.
 
-        Python's own functions call the functions of a C module by their names there. Other changes are detected after a
-        batch.
+        Python's own functions look up the functions of a C module by name, so this can replace them there. Other
+        changes are detected after a batch.
         """
         c_module = sys.modules.get("_signal")
         for name in ("signal", "pthread_sigmask"):
@@ -97,26 +97,26 @@ class Signals:
         return noted
 
     def after_job(self, job: str = "a job") -> None:
-        """In the main thread, undo what this job changed for the next job."""
+        """In the main thread, undo this job's changes before the next job."""
         if list(map(_getsignal, _NUMBERS)) != self._before:
             self._undo(job)
-        # The handlers are the usual handlers again: blocked signals arrive now.
+        # The usual handlers are set again, so blocked signals may arrive now.
         if _sigmask(signal.SIG_SETMASK, ()):
             self._warn(job, "which signals are blocked")
         self.touched = not self._is_watched
 
     def after_job_in_thread(self, job: str) -> None:
-        """In its thread, restore the state that a job can change there."""
+        """In a job's thread, unblock signals that the job has blocked there."""
         if _sigmask(signal.SIG_SETMASK, ()):
             self._warn(job, "which signals are blocked")
 
     def after_batch(self) -> None:
-        """In the main thread, also undo changes that can happen unnoticed."""
+        """In the main thread, also undo changes that went unnoticed."""
         self.after_job()
         self.stop_timers()
 
     def stop_timers(self, job: str = "a job") -> None:
-        """Set timers of CPU time as they were: their signals would end the process during a later job."""
+        """Reset timers of CPU time, because their signals would end the process during a later job."""
         for timer, before in zip(_OTHER_TIMERS, self._timers, strict=True):
             left_s, every_s = signal.getitimer(timer)
             if every_s != before[1] or bool(left_s) != bool(before[0]):

@@ -1,4 +1,4 @@
-"""Errors that keep a worker from starting: they reach stderr, whatever the application's logging does with them."""
+"""Errors that keep a worker from starting. They reach stderr even if the application's logging drops them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tell(text: str) -> None:
 
 
 def _handlers() -> Iterator[logging.Handler]:
-    """The handlers that get this logger's records."""
+    """Yield the handlers that get this logger's records."""
     at: logging.Logger | None = logger
     while at is not None:
         yield from at.handlers

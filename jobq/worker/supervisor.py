@@ -1,4 +1,4 @@
-"""The supervisor: forks children, renews their leases, handles signals, ends messages of dead children.
+"""The supervisor forks children, renews their leases, handles signals, and ends messages of dead children.
 
 It has one thread, and never waits for a child. It waits for the server only briefly: unfinished work is done in a later
 round.
@@ -41,20 +41,20 @@ from jobq.worker.recycle import MemoryKills
 from jobq.worker.shared_state import NEVER, Control
 from jobq.worker.systemd import Systemd
 
-# glibc's: gives free memory back.
+# glibc's function that gives free memory back to the system.
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)
 PATIENCE_S = 1.0
 MIN_TIMEOUT_S = 0.2
 BUSY_POLL_S = 0.05
 IDLE_POLL_S = 0.25
-#: From asking children to hurry until killing them.
+#: How long children have after a request to hurry, before they are killed.
 HURRY_S = 2.0
 #: After a failed try, the next try waits this many times its duration.
 PAUSE_PER_TRY = 4
 
 
 def _connected(plan: PoolPlan) -> Client:
-    """Return the supervisor's own client, which waits for an answer shorter than leases last."""
+    """Return the supervisor's own client, whose waits for an answer are shorter than a lease."""
     given, lease_s = plan.client.settings, plan.settings.lease_s
     patience_s = min(PATIENCE_S, lease_s / 6)
     # While it waits for an answer, timeouts are not enforced.
@@ -92,7 +92,7 @@ class Supervisor:
         lost = None
         if self.counters is not None:
             lost = partial(self.counters.add, "leases_lost")
-            # Made before the first fork, for all processes, each of which counts its own.
+            # This is set before the first fork, and each child replaces it with its own counter.
             plan.health.on_failure = partial(self.counters.add, "server_errors")
         self.leases = Leases(settings, self.queues, lost)
         acts = {
@@ -172,12 +172,12 @@ class Supervisor:
         health.grow(len(new))
         self.upkeep.begin(first)
         self.ticks = self._new_ticks()
-        self._renew_at = 0.0  # others see it immediately
+        self._renew_at = 0.0  # so that others see the change immediately
         logger.info("now also serves %s", named([f"{name}:{weight}" for name, weight in new]))
         self.restart_children()
 
     def _report_state(self) -> None:
-        """Report that this loop runs to the monitor, which answers for this process, and to systemd."""
+        """Report to the monitor and to systemd that this loop runs."""
         self.monitor.state.looped(self.quiet, bool(self.stopping), self.heartbeat.is_full)
         self.monitor.look_after(self.plan.alive_write)
         self.systemd.looped()
@@ -247,7 +247,7 @@ class Supervisor:
             self.orders.describe()
 
     def go_quiet(self) -> str:
-        """Stop fetching until `resume`; return a description."""
+        """Stop fetching messages until `resume`; return a description for the operator."""
         self.quiet = True
         self.feeder.quiet(True)
         self._ask(Control.QUIET)
@@ -255,7 +255,7 @@ class Supervisor:
         return "it stopped fetching messages"
 
     def resume(self) -> str:
-        """Fetch messages again; return a description, or '' while the worker leaves."""
+        """Fetch messages again; return a description for the operator, '' if the worker is leaving."""
         self.quiet = False
         self.feeder.quiet(bool(self.stopping))
         for member in self.members:
@@ -263,7 +263,10 @@ class Supervisor:
         return "" if self.stopping else "it fetches messages"
 
     def restart_children(self) -> str:
-        """Replace the children one by one, each when its jobs have ended; '' while the worker leaves."""
+        """Replace the children one by one, each when its jobs have ended.
+
+        Return a description for the operator, '' if the worker is leaving.
+        """
         if self.stopping:
             return ""
         logger.info("replacing the children one by one")
@@ -271,7 +274,7 @@ class Supervisor:
         return "it replaces its children one by one"
 
     def drain(self) -> str:
-        """Begin to leave, unless the worker is already leaving; return a description."""
+        """Begin to leave, unless the worker is already leaving; return a description for the operator."""
         if not self.stopping:
             self.stop()
         left_s = max(0, round(self.stop_at - time.monotonic()))
@@ -395,7 +398,7 @@ class Supervisor:
             self._renew_at = now + self.settings.lease_s / 3
             self._renew()
         if self.orders.look_after(self.heartbeat.started_at, self._orders_every_s):
-            # Others see the result immediately.
+            # So that others see the result immediately.
             self._renew_at = 0.0
         if now >= self._upkeep_at:
             self._run_upkeep(time.monotonic())
@@ -461,7 +464,7 @@ class Supervisor:
     def _restart(self) -> None:
         while self.restarting and not self.stopping:
             if not self.restarting[0][0].slots.asks(Control.DRAIN):
-                # The longest job last: the others don't wait for it.
+                # The child with the longest-running job is last, so that others don't wait for it.
                 self.restarting.sort(key=lambda one: one[0].slots.began_at() or NEVER, reverse=True)
             member, old = self.restarting[0]
             if member.pid == old and old:
@@ -473,7 +476,7 @@ class Supervisor:
             self.restarting.pop(0)
 
     def _final_cleanup(self) -> None:
-        """While leases last, end messages of dead children if the server was too slow before; collect done messages."""
+        """While leases last, end the remaining messages of dead children; then collect done messages."""
         until = time.monotonic() + min(5.0, self.settings.lease_s)
         while self._exits and time.monotonic() < until:
             self._end_held()

@@ -15,7 +15,8 @@ from jobq.worker.scheduling import BatchSize
 from jobq.worker.shared_state import Control
 from jobq.worker.timers import kill_after_s
 
-#: The next batch is fetched while the last jobs of a batch run, if there are so many and they are so short.
+#: The next batch is fetched while the last jobs of a batch run, if the batch has at least MIN_BATCH jobs, and they take
+#: at most SHORT_S each.
 MIN_BATCH, SHORT_S = 4, 0.01
 #: About how long a fetch takes.
 FETCH_S = 0.002
@@ -57,14 +58,14 @@ class SyncRunner(Runner):
                 child.rest(self._gathering.left_s())
 
     def room(self, index: int, freed: int = 0) -> int:
-        """Number of messages to fetch: as many as ran in the previous interval, at most the free slots."""
+        """Return the number of messages to fetch: as many as run in a short time, at most the free slots."""
         size = self._sizes[index].size
         if self._gathering:
             size = max(1, size - self._gathering.largest(index))
         return min(size, self._child.slots.nfree + freed)
 
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
-        """Run the batch, and return unstarted messages."""
+        """Run these messages, and give unstarted messages back."""
         if self._sizes[index].together:
             self._begin_batches(index, slots, messages)
             return
@@ -93,7 +94,7 @@ class SyncRunner(Runner):
         self._ran(index, nran, began, slots if nran < len(slots) else ())
 
     def _ran(self, index: int, nran: int, began: float, unstarted: Sequence[int]) -> None:
-        """Record that `nran` messages were started, and return the unstarted messages among these."""
+        """Record that `nran` messages were started, and give back the unstarted messages."""
         child = self._child
         child.context.signals.after_batch()
         child.slots.count_finished(nran)
@@ -103,7 +104,7 @@ class SyncRunner(Runner):
             child.queues.give_back(index, unstarted)
 
     def _begin_batches(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
-        """Run the messages of a queue with a batch job: its calls together, and other jobs one by one."""
+        """Run the messages of a queue with a batch job: calls of this job together, other jobs one by one."""
         child, began, nran = self._child, monotonic(), 0
         resolved = (
             (slot, child.resolve(slot, index, message))
@@ -149,9 +150,10 @@ class SyncRunner(Runner):
             child.all_stopped()
 
     def _nlast(self, index: int, count: int) -> int:
-        """Return how many of `count` jobs to run while the next batch is fetched; 0 while jobs aren't short.
+        """Return how many of `count` jobs to run while the next batch is fetched; 0 if jobs aren't short.
 
-        And 0 if they are so short that many would run before the reply: smaller batches would cost more than the wait.
+        It is also 0 if jobs are so short that too many would end before the reply. Smaller batches would cost more than
+        the wait.
         """
         size = self._sizes[index]
         if count < MIN_BATCH or size.each_s > SHORT_S:
@@ -163,10 +165,10 @@ class SyncRunner(Runner):
         """Do nothing: this runner doesn't overlap runs and reports."""
 
     def _run(self, index: int, slot: int, call: Call) -> Ending | None:
-        """Run a started message; return its ending, or None if it was stopped, or its ending is kept already."""
+        """Run a started message; return its ending, or None if it was stopped or its ending is already kept."""
         child = self._child
         if call.job.settings.batch is not None:
-            # It was enqueued to another queue than its job's. This queue's next calls run together.
+            # The call was enqueued to a queue that isn't its job's. This queue's next calls run together.
             self._sizes[index].together = call.job.settings.batch
             self._run_calls(index, {slot: call})
             return None
@@ -178,7 +180,7 @@ class SyncRunner(Runner):
             return None
 
     def reported(self) -> None:
-        """Run the batches whose linger has passed. Return all waiting calls once this child stops fetching."""
+        """Run the batches whose linger has passed. Give all waiting calls back once this child stops fetching."""
         child = self._child
         if not self._gathering:
             return
@@ -195,8 +197,8 @@ class SyncRunner(Runner):
             child.report_unsafe()
 
     def soft_timeout(self, seconds: float) -> AbstractContextManager[None]:
-        """Interrupt with a signal, because only the main thread runs jobs."""
+        """Return a context in which a timer's signal raises JobTimeout after this many seconds."""
         return self._child.timers.soft_timeout(seconds)
 
     def in_fork(self) -> None:
-        """The executor ends a fork where the job's code ends."""
+        """Do nothing: the executor ends a forked process where the job's code ends."""

@@ -1,4 +1,4 @@
-"""Notifications to systemd: READY with the first child, WATCHDOG from the supervisor's loop, STOPPING."""
+"""Notifies systemd: READY with the first child, WATCHDOG from the supervisor's loop, and STOPPING at the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobq.worker import logger
 
 
 class Systemd:
-    """The socket of a unit with Type=notify; without NOTIFY_SOCKET its methods are no-ops."""
+    """The socket of a unit with Type=notify. Without NOTIFY_SOCKET, all methods do nothing."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         address = environ.get("NOTIFY_SOCKET", "")

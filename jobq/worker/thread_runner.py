@@ -38,13 +38,13 @@ _NOTHING = ctypes.py_object()
 
 
 class ThreadRun:
-    """One call in a thread, or the calls of a batch. Other threads may interrupt it, but not after its end."""
+    """One call, or the calls of a batch, in a thread. Other threads may interrupt the run, but not after its end."""
 
     def __init__(
         self, index: int, slot: int, call: Call, calls: Mapping[int, Call] | None = None
     ) -> None:
         self.index, self.slot, self.call = index, slot, call
-        #: The calls of a batch by slot, with its first call; None for a single call.
+        #: All calls of a batch by slot, including the first call; None for a single call.
         self.calls = calls
         #: Whether its messages were started.
         self.began = False
@@ -52,13 +52,13 @@ class ThreadRun:
         self.ended: set[int] = set()
         #: The ending of a batch's first call, whose slot stands for the run until it is over.
         self.first: Ending | None = None
-        #: Why it is stopped.
+        #: Why the run is stopped.
         self.why = ""
-        #: How it ended, or its exception; neither if it was stopped before it began.
+        #: The ending of a single call, or the run's exception; both are None if it was stopped before it began.
         self.ending: Ending | None = None
         self.error: BaseException | None = None
         self._context = copy_context()
-        # Guards what follows: both threads look and then interrupt, or take an interruption back.
+        # Guards the following attributes: threads check them, then interrupt the run or withdraw an interruption.
         self._lock = threading.Lock()
         self._thread = 0
         self._limit_s = 0.0
@@ -97,7 +97,7 @@ class ThreadRun:
     # Called in its own thread.
 
     def run_job(self, run_call: RunCall) -> None:
-        """Run the job, unless it was stopped before. Afterwards, no exception is raised in this thread."""
+        """Run the job, unless it was already stopped. Afterwards, other threads raise no exceptions in this thread."""
         while not self._over:
             try:
                 if not self._begun:
@@ -120,7 +120,7 @@ class ThreadRun:
             self._thread, self._over = 0, True
 
     def is_stopped(self) -> bool:
-        """Whether the worker has stopped it."""
+        """Return whether the worker has stopped the run."""
         return bool(self.why)
 
     def limited(self, seconds: float) -> ThreadRun:
@@ -150,8 +150,9 @@ class JobThreads:
 
     Args:
         on_over: Called in the main thread for each finished run.
-        following: Called in a thread after each run; returns its next run, or None. That run must be `noted` before.
-        clean: Called there with the job's name, to undo its changes to the thread.
+        following: Called in a thread after each run. It returns the thread's next run, after passing it to `note`, or
+            None.
+        clean: Called in a thread after each run with the job's name, to undo the job's changes to the thread.
     """
 
     def __init__(
@@ -177,18 +178,18 @@ class JobThreads:
         self._look_at, self._sooner = NEVER, threading.Event()
 
     def start(self, run: ThreadRun) -> None:
-        """Run it in a thread; it is noted."""
+        """Start a run in a thread. It must have been passed to `note`."""
         if self.nbusy > self._nthreads:
             self._add_thread()
         self._inbox.put(run)
 
     @property
     def nbusy(self) -> int:
-        """Number of runs that aren't over."""
+        """The number of runs that aren't over."""
         return len(self.runs) - len(self._ended)
 
     def note(self, run: ThreadRun) -> None:
-        """Record a run that starts now: its times are watched."""
+        """Record a run that starts now, so that its timeout is watched."""
         self.runs[run.slot] = run
         if (
             monotonic() + min(LOOK_WITHIN_S, run.call.job.settings.timeout or LOOK_WITHIN_S)
@@ -222,7 +223,7 @@ class JobThreads:
             except BaseException as error:  # raised as the run caught an error of its own
                 run.error = error
             self._clean(run.call.job.name)
-            # Before the loop knows that this run is over: it would start another run instead.
+            # Before the loop knows that this run is over, because it would start another run instead.
             following = self._following()
             self._ended.append(run)
             if not self._notified:
@@ -233,7 +234,7 @@ class JobThreads:
                     return  # the loop is closed: this process ends
 
     def _collect(self) -> None:
-        # Before looking: a run that ends after this notifies again.
+        # Before the check: a run that ends after this notifies again.
         self._notified = False
         while self._ended:
             run = self._ended.popleft()
@@ -242,7 +243,7 @@ class JobThreads:
 
     def _watch(self) -> None:
         while True:
-            # Before looking: a run that starts after this makes the next check earlier.
+            # Before the check: a run that starts after this makes the next check earlier.
             self._look_at = NEVER
             runs = list(self.runs.values())
             wait_s = self._look() if runs else None
@@ -262,7 +263,7 @@ def _started(target: Callable[[], None], name: str) -> None:
 
 
 def _saying(kind: Interruption, text: str) -> type:
-    """Return a class that makes `kind(text)`: only a class can be raised in another thread."""
+    """Return an exception class whose instances are `kind(text)`, because another thread can only raise a class."""
 
     def made(error: BaseException) -> None:
         error.args = (text,)

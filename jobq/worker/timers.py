@@ -16,11 +16,10 @@ HARD_TIMEOUT_GRACE_S = 10.0
 
 
 class Timers:
-    """While a job runs, call `look_around(now)` after `first_s`, then after as many seconds as it returned.
+    """While a job runs, this calls `look_around(now)` after `first_s`, then after as many seconds as it returned.
 
-    look_around may raise an exception for the job, and then runs again after `first_s`. The supervisor detects when
-    the timer's time has passed without a call, because a job stopped the timer or blocks the signal, and then triggers
-    `late` in the main thread.
+    `look_around` may raise an exception for the job, and is then called again after `first_s`. If a job stops the timer
+    or blocks its signal, the supervisor detects that the timer is late, and triggers `late` in the main thread.
 
     Args:
         set_for: Called with the time (boot_ns) for which the timer is set.
@@ -36,7 +35,7 @@ class Timers:
         self.armed = False
         self._first_s = first_s
         self._look_around, self._set_for = look_around, set_for
-        # A single object, so that a handler that a job has set can be distinguished.
+        # A single object, so that it differs from any handler that a job sets.
         self._handler = self._alarm
         self._due_at = 0
         self._soft_at = 0
@@ -47,7 +46,7 @@ class Timers:
         signal.signal(signal.SIGALRM, self._handler)
 
     def arm(self) -> None:
-        """Set the timer if it isn't set. Almost free while it is."""
+        """Set the timer if it isn't set. If it is, this costs almost nothing."""
         if not self.armed:
             self._set(self._first_s)
         elif boot_ns() > self._due_at:
@@ -55,7 +54,7 @@ class Timers:
             self._set(self._first_s)
 
     def late(self) -> None:
-        """In a job, do the work that the timer should have done already."""
+        """If the timer is late during a job, do its work now."""
         if self.in_job and boot_ns() > self._due_at:
             self._alarm()
 
