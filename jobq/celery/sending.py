@@ -63,7 +63,7 @@ _KNOWN = {
 
 
 def given_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options that aren't None; raise ConfigError if jobq has no equivalent."""
+    """Return options that aren't None; raise ConfigError if jobq has no equivalent for an option."""
     given = {key: value for key, value in options.items() if value is not None}
     for key, value in given.items():
         if key in _REFUSED:
@@ -109,7 +109,7 @@ def _routed(route: Any, name: str, args: Any, kwargs: Any, task: Any) -> Any:
 
 
 def aware(moment: datetime, zone: str | None) -> datetime:
-    """Return an aware datetime. Without a time zone, it is in the app's."""
+    """Return an aware datetime. A datetime without a time zone is taken to be in the app's time zone, else in UTC."""
     return moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone) if zone else UTC)
 
 

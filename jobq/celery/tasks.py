@@ -77,7 +77,7 @@ class ExceptionInfo:
 
 
 def backoff_s(factor: int, retries: int, maximum: int, *, full_jitter: bool) -> int:
-    """Return Celery's delay in seconds before a retry: factor * 2**retries, at most `maximum`."""
+    """Return factor * 2**retries seconds, at most `maximum`. With `full_jitter`, return a random part of this time."""
     countdown = min(maximum, factor * 2 ** min(retries, 64))
     return max(0, random.randrange(countdown + 1) if full_jitter else countdown)
 
@@ -190,7 +190,7 @@ class Task:
         return xmap(self, items, star=True)
 
     def chunks(self, items: Iterable[Any], size: int) -> group:
-        """Return a group of messages that each make `size` calls in sequence. An item has all arguments."""
+        """Return a group of messages that each make up to `size` calls in sequence. An item has all arguments."""
         calls, options = [list(item) for item in items], {"queue": self.job.queue}
         parts = [calls[start : start + size] for start in range(0, len(calls), size)]
         return group(
@@ -216,7 +216,10 @@ class Task:
         self, args: Any = None, kwargs: Any = None, exc: BaseException | None = None, throw: bool = True,
         eta: Any = None, countdown: float | None = None, max_retries: int | None = None, **options: Any,
     ) -> Retry:  # fmt: skip
-        """End this attempt, and run the task again after `countdown`. If no retries are left, raise `exc`."""
+        """End this attempt, and run the task again after `countdown` or at `eta`.
+
+        If no retries are left, raise `exc`; without it, the current exception or MaxRetriesExceededError.
+        """
         request = self.request
         if request.called_directly:
             _raise(exc or Retry("Task can be retried"), exc)

@@ -61,7 +61,7 @@ if sys.platform != "linux":
 #: Hard timeouts of `spin`, and of the others, which end by themselves even on a slow machine.
 HARD_TIMEOUT_S, AMPLE_S = 0.5, 60.0
 
-#: A fork has nothing to do. One that runs for LEFT_S has continued its parent's work.
+#: A fork has nothing to do. A fork that runs for LEFT_S has continued its parent's work.
 LEFT_S, LOOK_S = 5.0, 0.01
 
 

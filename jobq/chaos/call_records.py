@@ -27,7 +27,7 @@ def shorten(record_s: float) -> None:
 
 @contextmanager
 def short_lived(record_s: float) -> Iterator[None]:
-    """Shorten records inside the block; 0: not."""
+    """Shorten call records inside the block, unless `record_s` is 0."""
     usual = caller.RECORD_S
     if record_s:
         shorten(record_s)
@@ -39,7 +39,7 @@ def short_lived(record_s: float) -> Iterator[None]:
 
 
 def shorten_from_environment() -> None:
-    """Shorten records if the round that this worker belongs to says so."""
+    """Shorten call records if this worker's round requires it."""
     if given := os.environ.get(RECORD_VARIABLE):
         shorten(float(given))
 

@@ -29,7 +29,7 @@ from jobq.config import ServerSettings
 from jobq.queue.queue import Queue
 
 QUEUES, WORKERS, CHILDREN = 12, 2, 5
-#: Before and after the kill: longer than a lease.
+#: Duration before and after the kill, longer than a lease.
 MIN_S = 3.0
 #: A message that ran this soon after its enqueue was not delayed.
 SOON_S = 2.0
@@ -90,7 +90,7 @@ def queues_on(server: OwnCluster, namespace: str, count: int = QUEUES) -> list[s
 def _work(
     setup: RoundSetup, plan: RoundPlan, names: Sequence[str], healthy: Sequence[str], span_s: float
 ) -> float:
-    """Enqueue at a steady pace, and kill the shard halfway; return when."""
+    """Enqueue at a steady pace, and kill the shard halfway; return the time of the kill."""
     workers, client = setup.workers, setup.client
     settings = ServerSettings(
         url=setup.server.url,
@@ -145,7 +145,7 @@ def of_queues(lines: Iterable[Line], names: Sequence[str]) -> Iterator[Line]:
         if word == "handed":
             yield {**line, "messages": [one for one in line["messages"] if ours(one[0])]}
         elif word == "finish":
-            # All of a call are of one queue.
+            # All messages of a call are of one queue.
             if all(ours(mid) for mid, *_ in line["endings"]):
                 calls.add(line["call"])
                 yield line

@@ -39,7 +39,7 @@ INJECTED_FILE = "injected"
 
 @job(name="jobq.chaos.part")
 def part(number: int, *before: int) -> int:
-    """One step: add up what came before."""
+    """Run one step: add up the earlier results."""
     _note("start")
     if number == 0:
         _await_injected(FAULTS_BEFORE_DIAMOND)
@@ -51,7 +51,7 @@ def part(number: int, *before: int) -> int:
 
 @job(name="jobq.chaos.member")
 def member(number: int) -> None:
-    """One member of a map."""
+    """Run one member of a map."""
     _await_injected(FAULTS_BEFORE_MEMBER.get(number, 0))
     ledger.write("member", number=number)
 
@@ -133,7 +133,7 @@ def _append(progress: Path, text: str) -> None:
 
 
 def main(names: str, flows: str, members: str, progress: str) -> None:
-    """One producer, until it has started everything or is killed."""
+    """Run one producer, until it has started all flows or is killed."""
     queues, client, path = names.split(","), default_client(), Path(progress)
     if int(members):
         wide(int(members), queues, client, path).start()

@@ -46,14 +46,14 @@ LATER_MS, COLLECTS = 7_200_000, 10_000
 
 
 class FlowLoad(NamedTuple):
-    """How many flows of four steps, and how many members the map of the last flow has."""
+    """Number of flows of four steps, and number of members in the map of the last flow."""
 
     flows: int
     members: int
 
     @property
     def mids(self) -> Iterator[str]:
-        """Every step whose runs are counted one by one, without the run id of its flow."""
+        """Yield every step whose runs are counted one by one, without the run id of its flow."""
         for number in range(self.flows):
             for step in ("top", "left", "right", "last"):
                 yield member_mid(f"{flow_load.DIAMOND}:{number}", step)
@@ -93,7 +93,7 @@ class ProducerProcess:
         return bool(self._process.poll())
 
     def kill(self) -> None:
-        """Kill it, if it has got on since its start."""
+        """Kill the producer, if it has made progress since its start."""
         if self._process.poll() is None and self._made() != self._began_at:
             self.close()
 
@@ -191,7 +191,7 @@ def ended(run: FlowRun) -> bool:
 
 
 def wrong_ends(client: Client, load: FlowLoad) -> Iterator[str]:
-    """Yield what is wrong with the flows at the end: none but `done`, and the right results."""
+    """Yield errors of the flows at the end: all must be `done`, with the right results."""
     for number, run in enumerate(runs_of(client, load)):
         state = run.status().state
         if state != "done":

@@ -45,7 +45,7 @@ class Ledger(NamedTuple):
     folder: str
 
     def write(self, word: str, *, at: float | None = None, **fields: Any) -> None:
-        """Append one line, whole."""
+        """Append one whole line."""
         line = {"word": word, "at": time.monotonic() if at is None else at, **fields}
         path = os.path.join(self.folder, f"{os.getpid()}.jsonl")
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -99,7 +99,7 @@ class Run:
         return 0.0 if self.loop and not self.ended else max(0.0, -self.points[-1][1])
 
     def ended_by(self, at: float) -> bool:
-        """Return whether the run had ended by then."""
+        """Return whether the run had ended by this time."""
         return self.ended and self.last <= at
 
     def leased(self) -> Iterator[tuple[float, float]]:
@@ -125,7 +125,7 @@ class ReportedEnding(NamedTuple):
 
 
 class InjectedFault(NamedTuple):
-    """One injected fault. No pids: it affected all.
+    """One injected fault. Without pids, it affected all processes.
 
     Attributes:
         cuts, spares: See `RoundSetup.injected`.

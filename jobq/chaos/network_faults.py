@@ -28,13 +28,13 @@ def _await(happened: Callable[[], bool]) -> None:
 
 
 def reset(setup: RoundSetup) -> None:
-    """RST to every connection."""
+    """Reset every connection."""
     with setup.injected("reset"):
         setup.main_proxy().reset_all()
 
 
 def tear(setup: RoundSetup) -> None:
-    """Deliver some bytes of a request or a reply, then RST."""
+    """Deliver some bytes of a request or a reply, then reset the connection."""
     proxy = setup.main_proxy()
     before = proxy.torn
     with setup.injected("tear"):
@@ -60,7 +60,7 @@ def one_way(setup: RoundSetup) -> None:
 
 
 def half_open(setup: RoundSetup) -> None:
-    """Stop forwarding on existing connections without closing them; new ones work."""
+    """Stop forwarding on existing connections without closing them; new connections work."""
     proxy = setup.main_proxy()
     with setup.injected("half-open", cuts=True):
         try:

@@ -26,7 +26,7 @@ from jobq.queue.queue import Queue
 QUEUE = "chaos"
 #: Errors after which nothing was changed. Every other error leaves the outcome unknown.
 FAILED = (ServerFullError, ScriptError, CodecError, ConfigError)
-#: How long after its end the mid of a durable enqueue is refused.
+#: How long the mid of a durable enqueue is rejected after the message's end.
 DEDUPE_S = 5.0
 #: How long a producer waits for its outage buffer to empty, and for one flush.
 FLUSH_S, LOOK_S = 120.0, 1.0

@@ -61,7 +61,7 @@ class Proxy:
             pair.reset()
 
     def freeze(self) -> None:
-        """Forward nothing on the existing connections, and keep them open; new ones work."""
+        """Forward nothing on the existing connections, and keep them open; new connections work."""
         with self._lock:
             for pair in self._pairs:
                 pair.frozen = True

@@ -20,7 +20,7 @@ LATER_S = 3600.0
 
 
 def huge(setup: RoundSetup) -> None:
-    """Enqueue a content of 1 KB to 64 MB; one over the limit must be refused before it is sent."""
+    """Enqueue a content of 1 KB to 64 MB; content over the limit must be rejected before it is sent."""
     size = round(2 ** setup.random.uniform(SMALLEST, LARGEST))
     with setup.injected("huge"):
         mid = f"huge-{setup.random.getrandbits(32):x}"
@@ -71,7 +71,7 @@ def no_text(setup: RoundSetup, base: str) -> None:
 
 
 def wrong_type(setup: RoundSetup, base: str) -> None:
-    """Replace a key by one of another type."""
+    """Replace a key with a key of another type."""
     key = keys.key(base, setup.random.choice(TOUCHED))
     setup.client.command("DEL", key)
     if setup.random.getrandbits(1):

@@ -43,7 +43,7 @@ WAKEUP_S = 0.02
 
 
 class RoundPlan(NamedTuple):
-    """What to run. The same seed injects at the same moments, if the machine keeps time.
+    """The plan of a round. The same seed injects at the same moments, if the machine keeps time.
 
     Attributes:
         events: The queue's event level; at "all" the round is also audited by its events.
@@ -161,7 +161,7 @@ def _start(workers: WorkerGroup) -> None:
 
 @contextmanager
 def _proxied(server: TargetServer, plan: RoundPlan) -> Iterator[tuple[list[Proxy], list[str]]]:
-    """Yield the proxies, jobq's URL, and the URL of every other worker, '' for the same."""
+    """Yield the proxies, jobq's URL, and the URL of every other worker; '' if it is the same."""
     needs = plan.fault.needs
     if "own" in needs and not server.own:
         raise ConfigError(f"{plan.fault.name} needs a server of its own; leave out --url")
@@ -199,7 +199,7 @@ def _producers(url: str, namespace: str, workers: WorkerGroup, plan: RoundPlan) 
 
 
 def _run(producers: list[Producer]) -> None:
-    """Run all of them to their end."""
+    """Run all producers to their end."""
     for producer in producers:
         producer.start()
     for producer in producers:

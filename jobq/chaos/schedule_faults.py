@@ -113,7 +113,7 @@ def _disturb(
 
 
 def wrong(queue: Queue, first: dict[str, int]) -> Iterator[str]:
-    """What is wrong with the ticks of a queue.
+    """Yield errors in the ticks of a queue.
 
     Args:
         first: The first tick, if each tick since then must be accounted for.
@@ -154,7 +154,7 @@ def _events(queue: Queue) -> list[Event]:
 
 
 def main(name: str) -> None:
-    """One scheduler, until it is killed."""
+    """Run one scheduler until it is killed."""
     logging.getLogger("jobq.schedules").setLevel(logging.ERROR)
     registry = Registry(Middlewares())
     job(name=JOB, queue=name, registry=registry)(lambda: None)

@@ -15,7 +15,7 @@ def scripts_flush(setup: RoundSetup) -> None:
 
 
 def clients_kill(setup: RoundSetup) -> None:
-    """CLIENT KILL of every connection."""
+    """Kill every connection with CLIENT KILL."""
     with setup.injected("clients-kill"):
         setup.client.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
@@ -27,7 +27,7 @@ def server_restart(setup: RoundSetup) -> None:
 
 
 def memory_full(setup: RoundSetup) -> None:
-    """Set maxmemory below what is used, for a while."""
+    """Set maxmemory below the used memory, for a while."""
     before = setup.client.command("CONFIG", "GET", "maxmemory")[1]
     with setup.injected("memory-full"):
         try:
@@ -38,7 +38,7 @@ def memory_full(setup: RoundSetup) -> None:
 
 
 def disk_full(setup: RoundSetup) -> None:
-    """Let the append-only file not grow, for a while."""
+    """Keep the append-only file from growing, for a while."""
     with setup.injected("disk-full"):
         try:
             setup.server.fill_disk()
@@ -48,7 +48,7 @@ def disk_full(setup: RoundSetup) -> None:
 
 
 def shard_gone(setup: RoundSetup) -> None:
-    """Kill -9 one shard for the rest of the round. It explains no second run on the others."""
+    """Kill -9 one shard for the rest of the round. This doesn't explain second runs on other shards."""
     assert isinstance(setup.server, OwnCluster)
     with setup.injected("shard-gone"):
         setup.server.kill(setup.random.randrange(SHARDS))

@@ -1,4 +1,4 @@
-"""The servers that a round runs on: one of its own, a Cluster of its own, or one that is there already."""
+"""The servers that a round runs on: a server of its own, a Cluster of its own, or a server that already runs."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from jobq.queue.audit import Audited
 
 
 class FinalState(NamedTuple):
-    """What is left on the server after the drain.
+    """The server's state after the drain.
 
     Attributes:
         tracebacks: Logs with a traceback.
@@ -37,7 +37,7 @@ class Verdict(NamedTuple):
         recoveries: Number of interrupted runs with another run, after recovery_… seconds.
         overrun: Maximum time that a run continued after its lease.
         rate: Messages finished per second.
-        share: Of the rate of the baseline, or of the time before the fault.
+        share: The rate relative to the baseline, or to the time before the fault.
         late: Maximum delay of this machine in waking a thread.
         audited: Result of the events' audit.
     """
@@ -148,7 +148,7 @@ def _hits(history: History, run: Run) -> list[InjectedFault]:
 
 
 def _unexplained(history: History, hits: dict[Run, list[InjectedFault]]) -> Iterator[str]:
-    """Mids that ran again although no fault had hit the run before, or its end was accepted."""
+    """Yield mids that ran again although no fault had hit the previous run, or although its end was accepted."""
     for mid, count in history.ended.items():
         ended = [run for run in history.started[mid] if run.ended] if count > 1 else []
         for run, following in pairwise(ended):
@@ -179,7 +179,7 @@ def _undead(history: History, final: FinalState) -> Iterator[str]:
 
 
 def _concurrent(history: History) -> Iterator[str]:
-    """Mids of which two runs held a lease at the same time."""
+    """Yield mids with two runs that held a lease at the same time."""
     for mid, runs in history.started.items():
         spans = [(run, span) for run in runs for span in run.leased()]
         if any(
@@ -213,7 +213,7 @@ def _held(history: History, run: Run) -> Iterator[tuple[float, float]]:
 
 
 def _out_of_order(history: History) -> Iterator[str]:
-    """Keys whose messages must run in the order of their enqueues, and did not."""
+    """Yield keys whose messages must run in the order of their enqueues, but did not."""
     numbers = {mid: number for number, mid in enumerate(history.keys)}
     latest: dict[str, int] = {}
     for run in sorted(history.runs, key=lambda run: run.fence):
@@ -262,7 +262,7 @@ def _other_report(history: History, mid: str, token: str) -> bool:
 
 
 class Bound(NamedTuple):
-    """`figure`, a field of Verdict, must be at most `limit`, or at least it if `least`."""
+    """A bound on `figure`, a field of Verdict: at most `limit`, or at least `limit` if `least` is true."""
 
     figure: str
     limit: float
@@ -274,7 +274,7 @@ class Bound(NamedTuple):
 
     @property
     def text(self) -> str:
-        """`recovery p99 <= 1.00`."""
+        """The bound as text: `recovery p99 <= 1.00`."""
         return f"{self.figure.replace('_', ' ')} {'>=' if self.least else '<='} {self.limit:.2f}"
 
 

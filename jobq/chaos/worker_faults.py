@@ -45,7 +45,7 @@ def host_loss(setup: RoundSetup) -> None:
 
 
 def any_kill(setup: RoundSetup) -> None:
-    """One of the three above."""
+    """Inject one of the three faults above."""
     setup.random.choice((child_kill, worker_kill, host_loss))(setup)
 
 
@@ -83,7 +83,7 @@ def _await_exit(setup: RoundSetup, children: list[int]) -> None:
 
 
 def worker_stop(setup: RoundSetup) -> None:
-    """SIGSTOP a worker and its processes for longer than their leases, then SIGCONT."""
+    """Stop a worker and its processes with SIGSTOP for longer than their leases, then send SIGCONT."""
     worker = setup.worker()
     pids = [worker.pid, *children_of(worker.pid)]
     with setup.injected("worker-stop", pids, cuts=True):

@@ -25,7 +25,7 @@ class ChaosTimeoutError(JobqError):
 
 
 def wait_until(holds: Callable[[], object], what: str, seconds: float) -> None:
-    """Poll until `holds` is true; ChaosTimeoutError after `seconds`."""
+    """Poll until `holds` is true; raise ChaosTimeoutError after `seconds`."""
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:
@@ -160,7 +160,7 @@ def alive(pid: int) -> bool:
 
 
 def signalled(pid: int, number: int) -> bool:
-    """Send a signal; False if the process is gone."""
+    """Send a signal; return False if the process is gone."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:

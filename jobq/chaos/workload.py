@@ -140,7 +140,7 @@ def _note(word: str) -> None:
 
 
 def finish(queue: Queue, endings: Sequence[Ending], **options: Any) -> Finished:
-    """Queue.finish, recorded before and after."""
+    """Call Queue.finish, and record the call before and after."""
     if queue.name == NEIGHBOUR:
         return _finish(queue, endings, **options)
     if not endings:
@@ -154,7 +154,7 @@ def finish(queue: Queue, endings: Sequence[Ending], **options: Any) -> Finished:
 
 
 def dequeue(queue: Queue, limit: int = 1, **options: Any) -> Dequeued:
-    """Queue.dequeue, recorded after."""
+    """Call Queue.dequeue, and record the result."""
     dequeued = _dequeue(queue, limit, **options)
     return dequeued if queue.name == NEIGHBOUR else _hand(dequeued)
 

@@ -13,13 +13,13 @@ from jobq.django.models import Dashboard
 
 
 class DashboardLink(admin.ModelAdmin):
-    """Leads to the dashboard those who may see it; there is nothing to list, add or change."""
+    """A link to the dashboard for users who may see it. There is nothing to list, add or change."""
 
     def has_view_permission(self, request: Any, obj: Any = None) -> bool:
         return may_read(request.user)
 
     def has_module_permission(self, request: Any) -> bool:
-        # Without the URLs there is nothing to lead to.
+        # Without the dashboard's URLs, the link would have no target.
         try:
             reverse("jobq:dashboard")
         except NoReverseMatch:

@@ -1,4 +1,4 @@
-"""The app that INSTALLED_APPS names: `manage.py jobq`, the checks of a deployment, the dashboard's permissions."""
+"""The app for INSTALLED_APPS. It adds `manage.py jobq`, deployment checks and the dashboard's permissions."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class JobqConfig(AppConfig):
     """Registers the checks."""
 
     name = "jobq.django"
-    # Permissions are named after it: jobq.read.
+    # Permissions are named after this label: jobq.read.
     label = "jobq"
     default_auto_field = "django.db.models.BigAutoField"  # pyright: ignore[reportAssignmentType]
     verbose_name = "jobq"
 
     def ready(self) -> None:
-        """Have `manage.py check --deploy` ask the server."""
+        """Register the checks that `manage.py check --deploy` runs on the server."""
         checks.register()

@@ -38,7 +38,7 @@ from jobq.jobs.retry import Decision
 from jobq.queue.types import Status
 
 logger = logging.getLogger("jobq.django")
-#: Characters of a traceback that are kept, its end.
+#: Maximum number of characters of a traceback to keep, from its end.
 MAX_TRACEBACK = 16_000
 #: Minimum lifetime of the record of a message waiting for a retry.
 MIN_TTL_S = 86_400.0
@@ -46,7 +46,7 @@ _STOPPED = (JobAborted, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError
 
 
 class Attempt:
-    """Call `start`, then `succeeded` or `failed`. None of them raises because the server can't be reached."""
+    """One attempt: call `start`, then `succeeded` or `failed`. They don't raise errors of an unreachable server."""
 
     def __init__(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._context = context = current()
@@ -63,11 +63,11 @@ class Attempt:
 
     @property
     def context(self) -> tuple[Any, ...]:
-        """Return the arguments before the task's: its context, if it takes a context."""
+        """The arguments before the task's own arguments: its context, if it takes a context."""
         return (TaskContext(task_result=self._result),) if self._task.takes_context else ()
 
     def start(self) -> None:
-        """Recorded the start, and send task_started."""
+        """Record the start, and send task_started."""
         number = self._tried.attempt
         earlier: Sequence[Tried] = ()
         if self._ttl_s and number > 1:
@@ -78,10 +78,9 @@ class Attempt:
         signals.task_started.send_robust(self._sender, task_result=self._result)
 
     def checked(self, value: Any) -> Any:
-        """Return the return value in its stored form. Raises TypeError, or CodecError, for values that JSON can't
-        represent.
+        """Return the return value in its stored form; None if results aren't stored.
 
-        Raises Dead for unfinished work of the task.
+        Raises TypeError or CodecError if JSON can't represent the value, and Dead if the task left unfinished work.
         """
         check_finished(value, self._called.task)
         if not self._ttl_s:
@@ -96,7 +95,7 @@ class Attempt:
         return plain
 
     def succeeded(self, value: Any) -> None:
-        """Recorded the end, and send task_finished."""
+        """Record the end, and send task_finished."""
         if os.getpid() != self._pid:
             return  # the job forked
         self._tried = structs.replace(self._tried, finished=_now_ms(), done=True, value=value)
@@ -104,7 +103,7 @@ class Attempt:
         self._finish(TaskResultStatus.SUCCESSFUL)
 
     def failed(self, error: BaseException) -> None:
-        """Recorded the error, and send task_finished unless another attempt follows."""
+        """Record the error, and send task_finished unless another attempt follows."""
         if os.getpid() != self._pid or self.is_stopped_by(error):
             return
         outcome = self._outcome(error)
@@ -124,7 +123,7 @@ class Attempt:
             self._write(MIN_TTL_S)
 
     def is_stopped_by(self, error: BaseException) -> bool:
-        """Whether the worker stops the attempt, which is then neither a success nor a failure of the task."""
+        """Whether this error means that the worker stops the attempt; then the task neither succeeds nor fails."""
         return isinstance(error, _STOPPED)
 
     def _finish(self, status: Any) -> None:
@@ -163,7 +162,7 @@ class Attempt:
 
 
 def _backend_of(task: Any) -> tuple[type, float]:
-    """Return the sender of signals, and how long records live, 0 for no records."""
+    """Return the sender of signals, and how many seconds records live; 0 if there are no records."""
     try:
         backend = task_backends[task.backend]
     except InvalidBackend:

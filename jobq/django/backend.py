@@ -38,10 +38,10 @@ from jobq.jobs.signing import opened, seal_of
 from jobq.queue.mids import new_mid
 from jobq.queue.types import DAY_S, DeadMessage, Status
 
-#: A task that ends while its state is read is read again: it ends once.
+#: Maximum number of reads of a task's state. If the task ends during a read, its state is read again.
 MAX_READS = 3
 OPTIONS = ("on_commit", "outbox", "priority_queues", "result_ttl", "retries")
-#: From the highest priority to the lowest: how it compares, and the queue.
+#: Pairs of a priority and a queue, from the highest priority to the lowest.
 PriorityQueues = Sequence[tuple[int, str]]
 
 
@@ -49,12 +49,12 @@ class JobqBackend(BaseTaskBackend):
     """Sends tasks to workers. One instance exists per thread and alias; shared state is in jobq's default client.
 
     OPTIONS:
-        result_ttl: How long results are kept after the end ("1d"); 0: results aren't kept.
-        on_commit: The alias of a database; tasks are enqueued once its transaction commits; None: immediately.
+        result_ttl: How long results are kept after the end. Default: "1d". With 0, results aren't kept.
+        on_commit: The alias of a database. Tasks are enqueued once its transaction commits. Default: immediately.
         retries: How often a failed task is retried.
-        outbox: The alias of a database; tasks are written in its transaction, and a relay enqueues them.
-        priority_queues: {50: "high", -50: "low"}: tasks of priority 50 or more go to "high", and of -50 or less to
-            "low".
+        outbox: The alias of a database. Tasks are written in its transaction, and a relay enqueues them.
+        priority_queues: Queues by priority. With {50: "high", -50: "low"}, tasks of priority 50 or more go to "high",
+            and tasks of priority -50 or less go to "low".
     """
 
     supports_defer = True
@@ -89,18 +89,18 @@ class JobqBackend(BaseTaskBackend):
         return sorted({*self.queues, *(queue for _, queue in self.priority_queues)})
 
     def validate_task(self, task: Any) -> None:
-        """Raise InvalidTask if this backend can't run the task. Django calls it for each Task that is made."""
+        """Raise InvalidTask if this backend can't run the task. Django calls this for each new Task."""
         super().validate_task(task)
         self._registered(task)
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Send a task to its queue, now or when the transaction commits; `enqueued_at` says whether it was sent."""
+        """Send a task to its queue, now or when the transaction commits. `enqueued_at` is set once it is sent."""
         return self.enqueue_by(self.on_commit, task, args, kwargs)
 
     def enqueue_by(
         self, using: str | None, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """`enqueue` when the transaction of the database `using` commits; None = now."""
+        """Send a task when the transaction of the database `using` commits. If `using` is None, send it now."""
         self.validate_task(task)
         registered = self._registered(task)
         job = registered.job
@@ -120,7 +120,7 @@ class JobqBackend(BaseTaskBackend):
         return result
 
     def get_result(self, result_id: str) -> Any:
-        """Return the state of a task by its id. Raises TaskResultDoesNotExist."""
+        """Return the state of a task by its id. Raises TaskResultDoesNotExist for an unknown task."""
         if not self.supports_get_result:
             return super().get_result(result_id)
         name, _, mid = result_id.rpartition("/")
@@ -143,7 +143,7 @@ class JobqBackend(BaseTaskBackend):
         raise TaskResultDoesNotExist(result_id)
 
     def check(self, **kwargs: Any) -> Iterator[CheckMessage]:
-        """What is wrong with the settings. `manage.py check --deploy` also asks the server."""
+        """Yield problems with the settings. `manage.py check --deploy` also asks the server."""
         if self.on_commit is not None and self.on_commit not in connections:
             yield Error(
                 f"TASKS[{self.alias!r}]: on_commit={self.on_commit!r} is not an alias of DATABASES.",
@@ -164,7 +164,7 @@ class JobqBackend(BaseTaskBackend):
             raise InvalidTask(str(error)) from error
 
     def _queue_of(self, task: Any) -> str:
-        """Return the queue of a task: that of its priority, else its own."""
+        """Return the queue of a task: the queue for its priority, or else the task's own queue."""
         for least, queue in self.priority_queues:
             if least > 0 and task.priority >= least:
                 return queue
@@ -202,9 +202,9 @@ class JobqBackend(BaseTaskBackend):
             receipt: Receipt[Any] = registered.job.options(**options).enqueue(*args, **kwargs)
             return receipt
         if "mid" in options:
-            # The mid is new, so the server may refuse it after the task is done.
+            # The mid is new, so the server may reject it after the task is done.
             options["until"] = DAY_S
-        # A transaction of its own outside one, else a savepoint.
+        # A savepoint inside a transaction, else a new transaction.
         block: Any = transaction.atomic(using=self.outbox)
         with block:
             return outbox.enqueue(
@@ -224,7 +224,7 @@ class JobqBackend(BaseTaskBackend):
     ) -> Any:
         known = tasks.find(called.task)
         if known is None:
-            import_tasks()  # of all apps, whatever the record names
+            import_tasks()  # imports the tasks of all apps, never a module that only the record names
             known = tasks.find(called.task)
         if known is None:
             raise TaskResultDoesNotExist(
@@ -240,7 +240,7 @@ class JobqBackend(BaseTaskBackend):
 def enqueue_on_commit(task: Any, *args: Any, using: str = "default", **kwargs: Any) -> Any:
     """Enqueue a task when the transaction of the database `using` commits, or immediately outside a transaction.
 
-    Return its TaskResult; None on a backend other than JobqBackend, which can't say beforehand what its id will be.
+    Returns its TaskResult. With a backend other than JobqBackend, returns None, because the id isn't known beforehand.
     """
     backend = task.get_backend()
     if isinstance(backend, JobqBackend):
@@ -286,7 +286,7 @@ def _priority_queues(given: Any) -> PriorityQueues:
 
 
 def _plain(value: Any) -> Any:
-    """JSON data in Python's own types: texts of Django are often of classes that derive from str."""
+    """Convert JSON data to Python's own types, because Django's texts often have classes that derive from str."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, dict):
@@ -303,7 +303,7 @@ def _dead(queue: QueueLike, mid: str) -> DeadMessage | None:
     try:
         found = queue.admin.dead(mid=mid)
     except ScriptError:
-        return None  # producers may not read the dead
+        return None  # producers may not read dead messages
     return found[0] if found else None
 
 

@@ -1,4 +1,4 @@
-"""Checks of a deployment: `manage.py check --deploy` asks the server that tasks go to."""
+"""Deployment checks: `manage.py check --deploy` asks the server that runs the queues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def register() -> None:
 
 
 def check_server(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Return findings of `jobq check doctor`, and queues of the settings without a worker."""
+    """Return the findings of `jobq check doctor`, and a warning for each queue of the settings without a worker."""
     backends = _backends()
     if not backends:
         return []

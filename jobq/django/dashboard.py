@@ -1,6 +1,6 @@
-"""The dashboard within a Django project: Django's sessions log people in, and its permissions say what they may.
+"""The dashboard in a Django project. Django's sessions identify users, and Django's permissions limit their actions.
 
-The view is the same under WSGI and ASGI: it calls the dashboard's ASGI application with a scope made of the request.
+The view is the same under WSGI and ASGI: it calls the dashboard's ASGI application with a scope made from the request.
 Settings are in `JOBQ_DASHBOARD`: `{"title": "production", "accent": "#b3261e"}`.
 """
 
@@ -23,9 +23,9 @@ from jobq.client.connection import default_client
 from jobq.extras import install
 from jobq.web.access.identity import MAX_NAME_LENGTH, Identity, UserRole
 
-#: Where the identity is, in the scope of a request.
+#: Key of the identity in the scope of a request.
 IDENTITY = "jobq.identity"
-#: From the highest: the first that a user has.
+#: Roles from the highest to the lowest. A user has the first role that a permission allows.
 _ROLES = (UserRole.ADMIN, UserRole.OPERATE, UserRole.READ)
 
 
@@ -36,9 +36,9 @@ def may_read(user: Any) -> bool:
 
 @csrf_exempt  # type: ignore[untyped-decorator]
 async def dashboard(request: HttpRequest, page: str = "") -> HttpResponseBase:
-    """Show one page of the dashboard, or do what one of its buttons says.
+    """Show one page of the dashboard, or run the action of a submitted form.
 
-    The dashboard checks itself where a form comes from, so Django's CSRF token isn't needed.
+    The dashboard itself checks where forms come from, so Django's CSRF token isn't needed.
     """
     user = getattr(request, "user", None)
     if user is None:
@@ -55,8 +55,9 @@ async def dashboard(request: HttpRequest, page: str = "") -> HttpResponseBase:
 
 @cache
 def application() -> Any:
-    """Return the dashboard as an ASGI application. It doesn't start threads before its first request, or need a
-    loop.
+    """Return the dashboard as an ASGI application.
+
+    It doesn't need an event loop, and doesn't start threads before its first request.
     """
     try:
         from jobq.web.app import create_app
@@ -93,7 +94,7 @@ def _identity_of(user: Any) -> Identity | None:
 
 
 def _login_url() -> str | None:
-    """Django's login, or the admin's where the project didn't set one."""
+    """Return the admin's login page. Return None, for Django's login, if LOGIN_URL is set or there is no admin."""
     if settings.is_overridden("LOGIN_URL"):
         return None
     try:

@@ -14,10 +14,10 @@ from jobq.jobs.context import Context
 
 
 class DatabaseConnections:
-    """A middleware around every job, as Django does around every request: it closes connections that are too old."""
+    """A middleware that closes stale connections around every job, as Django does around every request."""
 
     def run(self, context: Context, next: Callable[[], Any]) -> Any:
-        """Prepare a job in this thread."""
+        """Close stale connections of this thread, before and after a job."""
         _renew()
         try:
             return next()
@@ -38,12 +38,12 @@ database_connections = DatabaseConnections()
 
 
 def import_tasks() -> None:
-    """Import the module `tasks` of each app that has one."""
+    """Import the module `tasks` of each app that has such a module."""
     autodiscover_modules("tasks")
 
 
 def close_connections() -> None:
-    """Close connections and their pools: children must not share a socket, and a fork copies no thread."""
+    """Close connections and pools, because children must not share sockets, and a fork doesn't copy pools' threads."""
     for connection in connections.all(initialized_only=True):
         connection.close()
         if hasattr(connection, "close_pool"):

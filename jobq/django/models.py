@@ -6,7 +6,7 @@ from django.db import models
 
 
 class Dashboard(models.Model):
-    """Has no table. Django makes permissions, and an entry in the admin's index, for models alone."""
+    """A model without a table. Django makes permissions, and entries in the admin's index, only for models."""
 
     class Meta:
         managed = False

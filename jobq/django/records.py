@@ -1,7 +1,7 @@
 """Records of tasks: `jobq:{mails}:django:<mid>`, a hash that workers write at the start and the end of each attempt.
 
-Its field `call` has the call, and every other field one attempt, named by the attempt's fence number. So a late
-attempt never overwrites a newer attempt. Fields are JSON, sealed where calls are.
+The field `call` has the call. Every other field has one attempt, and its name is the attempt's fence number, so a late
+attempt never overwrites a newer attempt. Fields are JSON, and sealed if calls are sealed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Called(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The call of a message, which its queue deletes once it is done."""
+    """The call of a message. The queue deletes the message, with its call, once it is done."""
 
     task: str
     args: list[Any] = []
@@ -55,7 +55,7 @@ class Tried(msgspec.Struct, frozen=True, omit_defaults=True):
     """An attempt.
 
     Attributes:
-        finished: 0: it is running, or was killed.
+        finished: When it ended; 0 if it is running or was killed.
         error: The path of the exception's class.
     """
 
@@ -71,7 +71,7 @@ class Tried(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Recorded(NamedTuple):
-    """What is kept of a message: its call, None if that is unknown, and its attempts, the oldest first."""
+    """The record of a message: its call, None if that is unknown, and its attempts, oldest first."""
 
     called: Called | None
     attempts: Sequence[Tried]
@@ -93,7 +93,7 @@ class Records:
         commands(self._client, key, [("HSET", key, *fields), ("PEXPIRE", key, ttl_ms)])
 
     def read_record(self, mid: str) -> Recorded:
-        """Return the record, empty if there is none. Raises CodecError for a record not written by a worker."""
+        """Return a message's record with the attempts of the latest generation; raise CodecError if it is invalid."""
         key = keys.django_record(self._prefix, mid)
         reply = self._client.command("HGETALL", key)
         pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2])
@@ -108,7 +108,7 @@ class Records:
         )
 
     def forget_oldest(self, mid: str) -> None:
-        """Keep the newest MAX_ATTEMPTS attempts."""
+        """Delete the attempts of a message, except the latest MAX_ATTEMPTS."""
         key = keys.django_record(self._prefix, mid)
         fields = [bytes(name) for name in self._client.command("HKEYS", key)]
         fences = sorted((fence for fence in fields if fence.isdigit()), key=int)

@@ -1,4 +1,4 @@
-"""The tasks of this process by name. Each is a job whose function keeps the task's record and sends its signals."""
+"""The tasks of this process by name. Each task is a job whose function records attempts and sends Django's signals."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RegisteredTasks:
         return iter(self._by_name.values())
 
     def add(self, task: Any, queue: str, retries: int) -> Registered:
-        """Register a task, unless its function is registered. Raises ConfigError for options that can't be."""
+        """Register a task, unless its function is registered. Raises ConfigError for invalid options."""
         known = self._by_name.get(task.module_path)
         if known is not None and known.task.func is task.func:
             return known
@@ -83,7 +83,7 @@ def task_options(**options: Any) -> Callable[[F], F]:
 
 
 def job_of(task: Any) -> Job[..., Any]:
-    """Return the job of a task: for `jobq.testing`, the outbox, schedules.
+    """Return the job of a task, for use with `jobq.testing`, the outbox and schedules.
 
     Raises ConfigError for tasks of other backends.
     """

@@ -16,9 +16,9 @@ from jobq.django.records import Called, Recorded, Sent, Tried
 from jobq.jobs.states import state_word
 from jobq.queue.types import DeadMessage, Status
 
-#: Public states of messages that wait; Django has one status for them.
+#: States of waiting messages. Django has one status for all of them.
 _WAITING = frozenset(("scheduled", "queued", "retrying"))
-#: Attempts that a result lists at most.
+#: Maximum number of attempts that a result lists.
 MAX_ATTEMPTS = 10_000
 
 
@@ -51,19 +51,19 @@ def moment(epoch_ms: int) -> datetime | None:
 
 
 def status_of(status: Status, attempts: Sequence[Tried]) -> Any:
-    """The TaskResultStatus of a message; `attempts` decide once its queue has forgotten it."""
+    """Return the TaskResultStatus of a message. Once the queue has deleted the message, `attempts` decide."""
     word = state_word(status)
     if word in _WAITING:
         return TaskResultStatus.READY
     if word == "running":
         return TaskResultStatus.RUNNING
-    # Without a recorded end it was cancelled.
+    # A message without a recorded end was cancelled.
     succeeded = word != "failed" and attempts and attempts[-1].done
     return TaskResultStatus.SUCCESSFUL if succeeded else TaskResultStatus.FAILED
 
 
 def task_as_sent(task: Any, sent: Sent) -> Any:
-    """The Task that was enqueued: `task` with the options that its message had."""
+    """Return the Task that was enqueued: `task` with the options of its message."""
     changes: dict[str, Any] = {}
     if sent.backend and sent.backend != task.backend:
         changes["backend"] = sent.backend
@@ -99,12 +99,12 @@ def new_result(task: Any, result_id: str, called: Called, status: Any) -> Any:
 
 
 def add_attempts(result: Any, status: Status, record: Recorded, dead: DeadMessage | None) -> None:
-    """Add the facts about attempts."""
+    """Add the facts about attempts to a result."""
     attempts = record.attempts
     if state_word(status) in _WAITING and status.generation not in {
         attempt.generation for attempt in attempts
     }:
-        attempts = ()  # of an earlier life of the mid
+        attempts = ()  # they belong to an earlier message with this mid
     result.worker_ids.extend(_workers(attempts, status.attempts))
     result.errors.extend(_errors(attempts))
     if attempts:

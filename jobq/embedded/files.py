@@ -24,44 +24,44 @@ logger = logging.getLogger("jobq.server")
 
 
 class ServerFiles(NamedTuple):
-    """Files of one embedded server. `socket` is where a new one would listen."""
+    """Files of one embedded server. `socket` is where a new server would listen."""
 
     data: Path
     socket: Path
 
     @property
     def lock(self) -> Path:
-        """Held while a process looks for the server, starts it or stops it."""
+        """The lock that a process holds while it looks for the server, starts it or stops it."""
         return self.data / "lock"
 
     @property
     def server_lock(self) -> Path:
-        """Held by the server while it runs."""
+        """The lock that the server holds while it runs."""
         return self.data / "server.lock"
 
     @property
     def watch_lock(self) -> Path:
-        """Held by the watcher while it runs."""
+        """The lock that the watcher holds while it runs."""
         return self.data / "watch.lock"
 
     @property
     def log(self) -> Path:
-        """Return the path of the server's log."""
+        """The server's log."""
         return self.data / "server.log"
 
     @property
     def pid_file(self) -> Path:
-        """The pid of the server that was started last, for people."""
+        """A file with the pid of the server that was started last, for people."""
         return self.data / "server.pid"
 
     @property
     def known_socket(self) -> Path:
-        """Holds the socket of the server that was started last: others may use another runtime folder."""
+        """A file with the socket of the latest server, because processes may use different runtime folders."""
         return self.data / "socket"
 
     @property
     def known_program(self) -> Path:
-        """Holds the path of the server program that was started last."""
+        """A file with the path of the server program that was started last."""
         return self.data / "program"
 
 
@@ -88,7 +88,7 @@ def files_of(data: Path) -> ServerFiles:
 
 
 def runtime_folder() -> Path:
-    """A folder for sockets that belongs to the user. Its path is short, since a socket's path has little room."""
+    """Return a folder of the user for sockets. Its path is short, because paths of sockets must be short."""
     given = os.environ.get("XDG_RUNTIME_DIR")
     if given and os.path.isabs(given) and len(os.fsencode(given)) < 60 and _is_runtime(given):
         return Path(given, "jobq")
@@ -103,7 +103,7 @@ def runtime_folder() -> Path:
 
 
 def _is_runtime(folder: str) -> bool:
-    """Whether the folder is yours. After `su` the variable may name another user's, who could replace what is in it."""
+    """Whether the folder is yours. After `su`, it may belong to another user, who could replace the files in it."""
     try:
         found = os.stat(folder)
     except OSError:
@@ -113,7 +113,7 @@ def _is_runtime(folder: str) -> bool:
 
 
 def prepare(files: ServerFiles) -> None:
-    """Make the folders. Raises EmbeddedError when they can't be, or when others could reach into them."""
+    """Make the folders. Raises EmbeddedError if that fails, or if other users could access them."""
     if len(os.fsencode(files.socket)) > SOCKET_BYTES:
         raise EmbeddedError(
             f"{files.socket} is too long for a socket, more than {SOCKET_BYTES} bytes; set XDG_RUNTIME_DIR "
@@ -140,7 +140,7 @@ def prepare(files: ServerFiles) -> None:
 
 
 def check(files: ServerFiles) -> None:
-    """Raise EmbeddedError for data that another user owns or can reach, and for files that are links."""
+    """Raise EmbeddedError for data that another user owns or can access, and for files that are links."""
     try:
         status = files.data.lstat()
     except FileNotFoundError:
@@ -169,7 +169,7 @@ def check(files: ServerFiles) -> None:
 
 
 def is_own_socket(path: Path) -> bool:
-    """Whether it is a socket of yours in a folder that only you can use, so that nobody else listens there."""
+    """Whether a path is a socket of yours in a folder that only you can use, so that nobody else listens there."""
     try:
         status = path.lstat()
     except OSError:
@@ -179,7 +179,7 @@ def is_own_socket(path: Path) -> bool:
 
 
 def opened(path: Path, flags: int) -> int:
-    """Open a file of the embedded server: never what a link leads to, and readable by you alone."""
+    """Open a file of the embedded server, without following links. Only you can read a new file."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
@@ -199,7 +199,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def _make_private(folder: Path) -> None:
-    """Close an empty folder of yours to others who can read it."""
+    """Make an empty folder of yours private, if others can read it."""
     descriptor = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

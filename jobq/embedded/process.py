@@ -1,7 +1,7 @@
 """The embedded server as a process: start it, call it, find out whether it runs, stop it.
 
-It holds a lock on a file among its data while it runs. A pid would not do to find out whether it runs, since the system
-uses pids again; nor would the socket, which disappears when the temporary folder is cleaned.
+While the server runs, it holds a lock on a file among its data. A pid doesn't show whether it runs, because the system
+reuses pids. Nor does the socket, which disappears when the temporary folder is cleaned.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jobq.errors import EmbeddedError
 START_S = 60.0
 #: Logged by a server when the end of its file is incomplete, after a power cut.
 TORN = "Truncating the AOF"
-#: Logged by a server whose file was written by a newer server, or by the other kind.
+#: Logged by a server whose file was written by a newer server, or by the other kind of server.
 FOREIGN = "RDB format version"
 OTHER_SERVER = "{} can't read the files of another server here; set JOBQ_SERVER to that server"
 
@@ -48,7 +48,7 @@ def locked(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        # Closing would not release it: a child that another thread has forked has the descriptor too.
+        # Closing would not release the lock if a child that another thread has forked also has the descriptor.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
@@ -69,7 +69,7 @@ def held(path: Path) -> bool:
 
 
 def client_of(socket: Path) -> Redis:
-    """Return a client that repeats no call; paths come back as they were given."""
+    """Return a client that doesn't repeat calls, and that returns paths unchanged."""
     return Redis(
         unix_socket_path=str(socket), socket_timeout=5, retry=Retry(NoBackoff(), 0), protocol=2,
         decode_responses=True, encoding_errors="surrogateescape",
@@ -130,9 +130,9 @@ def launch(files: ServerFiles) -> None:
 
 
 def _program(files: ServerFiles) -> str:
-    """Return the program that started last on these data, if it is still there: another may be too old to read them.
+    """Return the program that last used these data, if it is still there: another program may be too old to read them.
 
-    A path that is noted there, and isn't one that would be used anyway, is never run: the folder may come from anyone.
+    A noted path that isn't among the usable programs is never run, because the folder may come from anyone.
     """
     paths = [program.path for program in usable()]
     last = noted(files.known_program)

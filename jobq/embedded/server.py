@@ -45,7 +45,7 @@ _PYTEST = frozenset(("PYTEST_VERSION", "PYTEST_CURRENT_TEST"))
 
 
 class EmbeddedStatus(NamedTuple):
-    """Whether it runs, and its figures, which are 0 when it doesn't."""
+    """Whether the embedded server runs, and its figures, which are 0 if it doesn't."""
 
     running: bool
     data: str
@@ -59,10 +59,10 @@ class EmbeddedStatus(NamedTuple):
 
 
 def start_or_join(settings: ServerSettings) -> str:
-    """Return the URL of the running server, and start it if need be. Raises EmbeddedError.
+    """Return the URL of the embedded server, and start it if it isn't running. Raises EmbeddedError if that fails.
 
-    The first time in a process is logged as a warning, so that a forgotten JOBQ_URL is noticed: unless the settings
-    ask for the embedded server, or the command line announces it.
+    The first call in a process logs a warning, so that a forgotten JOBQ_URL is noticed. There is no warning if the
+    settings ask for the embedded server, or if the command line announces it.
     """
     asked = _allowed(settings)
     files = _where(settings)
@@ -79,7 +79,7 @@ def start_or_join(settings: ServerSettings) -> str:
 
 
 def announced_by(say: Callable[[str], object] | None) -> None:
-    """Have `say` announce the server instead of a warning, as the command line does; None: nothing announces it."""
+    """Announce the server with `say` instead of a warning, as the command line does; announce nothing if it is None."""
     runtime.announce = say
 
 
@@ -97,7 +97,7 @@ def _announce(text: str, asked: bool) -> None:
 
 
 def _allowed(settings: ServerSettings) -> bool:
-    """Whether the settings ask for it. Raises EmbeddedError where it is forbidden, or under pytest not asked for."""
+    """Whether the settings ask for the server. Raises EmbeddedError if it is forbidden, or in tests not asked for."""
     by_variable = embedded_from_env()
     if by_variable is False or settings.embedded is False:
         said = "JOBQ_EMBEDDED=0 forbids" if by_variable is False else "the settings forbid"
@@ -115,7 +115,7 @@ def _allowed(settings: ServerSettings) -> bool:
 
 
 def status(settings: ServerSettings) -> EmbeddedStatus:
-    """Whether it runs, and its figures."""
+    """Return whether the embedded server runs, and its figures."""
     files = _where(settings)
     check(files)
     socket = running(files)
@@ -131,7 +131,7 @@ def status(settings: ServerSettings) -> EmbeddedStatus:
 
 
 def stop(settings: ServerSettings) -> bool:
-    """Stop it and wait until it is gone; return whether it ran. Its data stay."""
+    """Stop the embedded server and wait until it has ended; return whether it ran. Its data stay."""
     files = _where(settings)
     check(files)
     if not files.data.is_dir():
@@ -157,7 +157,7 @@ def _where(settings: ServerSettings) -> ServerFiles:
 
 
 def _settled(files: ServerFiles) -> Path | None:
-    """Return the running server; None is certain here, because two servers would corrupt one append-only file."""
+    """Return the running server's socket; None only if surely no server runs, because two would corrupt the file."""
     deadline = time.monotonic() + SILENT_S
     while (socket := running(files)) is None and held(files.server_lock):
         if time.monotonic() > deadline:
@@ -179,7 +179,7 @@ def _started(files: ServerFiles) -> Path:
 
 
 def _watch(files: ServerFiles, socket: Path, idle_s: float) -> None:
-    """Start the process that stops the server when it is idle; every process that uses the server may end before."""
+    """Start a process that stops the idle server, because all processes that use the server may end before."""
     if held(files.watch_lock):
         return
     package = str(Path(__file__).resolve().parents[2])

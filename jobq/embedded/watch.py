@@ -23,7 +23,7 @@ POLL_EVERY_S = 15.0
 
 
 class Use(NamedTuple):
-    """The server's clients now, and its connections ever made. Each poll opens a connection too."""
+    """The number of the server's clients now, and of all its connections ever. Each poll also opens a connection."""
 
     now: int
     ever: int
@@ -37,7 +37,7 @@ BUSY = Use(2, 0)
 
 
 def main(data: str, socket: str, idle_s: str) -> None:
-    """Watch, unless another process does."""
+    """Watch the server, unless another process does."""
     files, limit_s = ServerFiles(Path(data), Path(socket)), float(idle_s)
     mine = opened(files.watch_lock, os.O_RDWR | os.O_CREAT)
     try:
@@ -72,7 +72,7 @@ def watch(files: ServerFiles, mine: int, limit_s: float) -> None:
 
 
 def _poll(files: ServerFiles) -> Use | None:
-    """Return the server's use; None when none answers, or one on other data."""
+    """Return the server's use; None if no server answers, or a server with other data."""
     try:
         with client_of(files.socket) as client:
             folder = client.config_get("dir")["dir"]
@@ -86,7 +86,7 @@ def _poll(files: ServerFiles) -> Use | None:
 
 
 def _gone(files: ServerFiles, mine: int) -> Path | None:
-    """Return the socket of a server that was started again; None when there is none, and the watch is over."""
+    """Return the socket of a restarted server. Return None, and end the watch, if there is no server."""
     try:
         with locked(files.lock):
             socket = running(files)
@@ -99,7 +99,7 @@ def _gone(files: ServerFiles, mine: int) -> Path | None:
 
 
 def _ended(files: ServerFiles, mine: int, last: Use) -> bool:
-    """Stop the server, under the lock that starting takes: no process joins a server that is about to stop."""
+    """Stop the idle server; return whether it was stopped. A lock keeps others from joining it during this call."""
     try:
         with locked(files.lock):
             use = _poll(files)

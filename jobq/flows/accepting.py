@@ -35,13 +35,13 @@ def enqueue_members(
     """Enqueue messages of one step, at most 250, in the order of their numbers.
 
     A member that ended according to `unapplied`, or whose message is live, is already accepted. A member with any other
-    ended message ends in the same way: the flow's server lost the end in a failover. An accepted member without a
-    trace is enqueued again. If the line of a key is full, the messages before the first rejected message are accepted;
-    then KeyFullError is raised.
+    ended message ends in the same way, because the flow's server lost the end in a failover. An accepted member
+    without a trace is enqueued again. If the line of a key is full, the messages before the first rejected message are
+    accepted; then KeyFullError is raised.
 
     Args:
-        unapplied: A queue's entries for the flow that didn't reach it.
-        is_retry: Members with ended messages are to run again.
+        unapplied: Returns a queue's entries that didn't reach the flow yet; called with the queue and the run.
+        is_retry: Don't report ended messages to the flow, because their members are to run again.
     """
     replies: list[Enqueued] = []
 
@@ -72,9 +72,9 @@ def _still_live(
     mids: Iterable[str],
     unapplied: Callable[[str, str], Sequence[FlowChange]],
 ) -> dict[str, str]:
-    """Return the status of those members of a step whose messages don't live, while the flow waits for their ends."""
-    # Before the outbox is read: how a message ended is there before it is gone here, and at the flow before it is gone
-    # there.
+    """Return the status of members whose messages are no longer live although the flow still waits for their ends."""
+    # Read the statuses before the outbox: an end is in the outbox before its message is deleted, and at the flow
+    # before it is deleted from the outbox.
     words = {mid: word for mid, word in statuses(queue, list(mids)).items() if word not in LIVE}
     members = {mid: member for mid in words if (member := member_of(mid)) is not None}
     if not members:
@@ -86,7 +86,7 @@ def _still_live(
 
 
 def _end(store: FlowStore, queue: Queue, ends: Mapping[str, str]) -> None:
-    """Tell a flow of ends that it has lost."""
+    """Report lost ends to their flow."""
     results = results_at(queue, [mid for mid, end in ends.items() if end == "done"])
     for mid, end in ends.items():
         _log.warning("%s had already ended (%s), but its flow had lost the result", mid, end)

@@ -41,7 +41,7 @@ class RunningFlow(StepList):
         super().__init__(member.flow)
         self._client, self._store = client, FlowStore(client, member.run)
         self.step_name, self.index = member.step, member.number
-        # As they were read last: a flow that gets thousands of steps isn't read for each.
+        # Facts from the latest read, so that a flow isn't read again for each of thousands of steps.
         self._facts: FlowFacts | None = None
         self._known: set[str] = set()
         # Steps to store together later; None outside `together`.
@@ -49,7 +49,7 @@ class RunningFlow(StepList):
 
     @property
     def id(self) -> str:
-        """`name:id` of the flow."""
+        """The flow's `name:id`."""
         return self.flow_id
 
     def flow(self, *_: Any, **__: Any) -> NoReturn:
@@ -61,10 +61,10 @@ class RunningFlow(StepList):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Add all steps defined within, or none: they begin once the step that adds them is done.
+        """Add the steps defined in this block together. They begin once the step that adds them is done.
 
         TOGETHER steps are stored per call. If the process dies in between, no step begins, and the next attempt adds
-        the others.
+        the other steps.
         """
         if self._together is not None:
             raise ConfigError("steps are already being added together; remove the inner `with`")

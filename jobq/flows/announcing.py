@@ -1,8 +1,8 @@
-"""Signals of people and programs to a flow: begin, signal, cancel, retry, look.
+"""Signals from people and programs to a flow: begin, signal, cancel, retry and look.
 
-They go through the home queue's outbox. Once the record is there, it is accepted and never lost; a drainer delivers it
-to the flow. If calls are sealed, signals are also sealed, for one queue and flow, so that a user who can write to the
-server can't cancel a flow or approve a waiting step.
+Signals go through the outbox of the flow's home queue. Once a signal is recorded there, it is accepted and not lost; a
+drainer delivers it to the flow. If calls are sealed, signals are also sealed, for one queue and flow. Then write access
+to the server isn't enough to cancel a flow or to approve a waiting step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Word = Literal["begin", "signal", "cancel", "retry", "look"]
 WORDS: tuple[Word, ...] = get_args(Word)
 #: Between the step and the value of a signal, and between the word and its detail below a seal.
 SEPARATOR = "\x1f"
-#: Called with the client and the queue after each signal; with it, the testing kit runs flows immediately.
+#: Called with the client and the queue after each signal. The testing kit uses this to run flows immediately.
 listeners: list[Callable[[Client, str], object]] = []
 
 
@@ -38,9 +38,9 @@ def announce(
 
     Args:
         home: The queue where the flow was announced.
-        run: The flow and its run id; the flow alone means its run at delivery.
-        detail: For a signal its step, SEPARATOR and its value; for a retry the step, '' for all.
-        durability: None for the client's.
+        run: The flow with its run id. Without a run id, the signal is for the flow's run at delivery.
+        detail: For `signal`, the step, SEPARATOR and the value. For `retry`, the step, or '' for all steps.
+        durability: Default: the client's durability.
     """
     seal = seal_of(client)
     if seal is not None:
@@ -52,7 +52,10 @@ def announce(
 
 
 def announced(client: ClientLike, home: str, word: str, run: str, detail: str) -> str:
-    """Return the detail of a record; raise CodecError if its seal is wrong, or missing although required."""
+    """Return the detail of a signal's record.
+
+    Raises CodecError if its seal is wrong or can't be opened here, or if a required seal is missing.
+    """
     seal = seal_of(client)
     if seal is None:
         opened(None, home, run, detail.encode())

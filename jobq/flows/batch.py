@@ -1,4 +1,4 @@
-"""`Batch`: one map, and the steps that follow it. A short form of a flow."""
+"""`Batch`, a short form of a flow: one map and the steps that follow it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ A = TypeVar("A")
 
 
 class Batch(Generic[R]):
-    """Calls of one job for many items, and jobs that run once they have ended.
+    """Calls of one job for many items, and jobs that run after these calls have ended.
 
     ::
 
@@ -28,8 +28,8 @@ class Batch(Generic[R]):
 
     Args:
         items: See `Flow.map`.
-        name: Default: the job's name.
-        id: Default: random.
+        name: Name of the flow. Default: the last part of the job's name.
+        id: Id of the flow. Default: random.
         results: Keep the return values of the calls.
     """
 
@@ -85,23 +85,23 @@ class Batch(Generic[R]):
         client: ClientLike | None = None,
     ) -> None:
         flow_name = name or step_name_of(str(getattr(job, "name", "batch")))
-        #: The flow that it stands for: more steps can be added to it.
+        #: The batch's flow; you can add more steps to it.
         self.flow = Flow(flow_name, id, keep=keep, client=client)
-        #: The map.
+        #: The flow's map.
         self.calls: MapStep[R] = self.flow.map(job, items, results=results)
 
     @property
     def results(self) -> list[R]:
-        """The calls' return values, with results=True. Pass it as an argument to the job of `then` or `on_end`."""
+        """The calls' return values; needs results=True. Pass them as an argument to the job of `then` or `on_end`."""
         return self.calls.results
 
     @property
     def failures(self) -> list[Failure]:
-        """The dead calls. Pass it as an argument to the job of `on_failure` or `on_end`."""
+        """The dead calls. Pass them as an argument to the job of `on_failure` or `on_end`."""
         return self.calls.failures
 
     def then(self, job: Job[Q, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Self:
-        """Call a job once every call is done: perhaps after a retry of the dead ones."""
+        """Call a job once every call is done. If calls are dead, it runs only after a retry has completed them."""
         return self._follow("done", job, args, kwargs)
 
     def on_failure(self, job: Job[Q, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Self:
@@ -117,7 +117,7 @@ class Batch(Generic[R]):
         return self.flow.start()
 
     async def astart(self) -> FlowRun:
-        """`start` in a thread, without blocking the event loop."""
+        """Run `start` in a thread, without blocking the event loop."""
         return await self.flow.astart()
 
     def __repr__(self) -> str:

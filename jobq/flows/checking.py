@@ -27,7 +27,7 @@ T = TypeVar("T")
 Lost = Literal["done", "cancelled"]
 #: Maximum number of members to report by id.
 MAX_NAMED = 10
-#: Number of newest events to search for the end of a member, and number per read.
+#: Maximum number of latest events to search for members' ends, and number of events per read.
 MAX_EVENTS, EVENTS_PER_CALL = 20_000, 500
 _ENDED = {
     "done": "done", "dead": "dead", "cancelled": "cancelled", "expired": "cancelled", "evicted": "cancelled",
@@ -39,10 +39,10 @@ class CheckedFlow(NamedTuple):
     """Result of a check.
 
     Attributes:
-        ended: Members whose end the flow has only just received.
-        lost: The first members without a trace.
+        ended: Number of ends that this check delivered to the flow.
+        lost: Mids of the first members without a trace.
         nlost: Number of members without a trace.
-        state: '' for a missing flow.
+        state: State of the flow; '' if it is missing.
     """
 
     flow: str
@@ -56,7 +56,7 @@ class FlowCheck:
     """Checks the flows of one server.
 
     Args:
-        lost: Outcome to set for members without a trace; None to report them.
+        lost: Outcome to set for members without a trace; None only reports these members.
     """
 
     def __init__(self, client: Client, lost: Lost | None = None) -> None:
@@ -99,7 +99,7 @@ class FlowCheck:
     def _sub_flow(
         self, view: FlowView, step: StepView, within: frozenset[str]
     ) -> tuple[int, list[str]]:
-        """Check a step that is another flow; see `_step`."""
+        """Check a step that is a sub-flow. Returns the same as `_step`."""
         if step.state != "running" or not is_flow(step.facts.flow):
             return 0, []
         checked = self._flow(step.facts.flow, within, f"{view.facts.run}.{step.name}")
@@ -117,7 +117,7 @@ class FlowCheck:
         return ended, lost
 
     def _step(self, view: FlowView, step: StepView) -> tuple[int, list[str]]:
-        """Return the number of ends that a step receives, and its members without a trace."""
+        """Deliver missing ends to a step. Returns their number, and the mids of members without a trace."""
         facts = step.facts
         if step.state != "running" or facts.todo or not facts.queue or facts.kind == "wait":
             return 0, []
@@ -142,7 +142,7 @@ class FlowCheck:
     def _compared(
         self, queue: Queue, store: FlowStore, step: StepView
     ) -> tuple[dict[Member, str], list[Member]]:
-        """Return members that their queue reports as ended, with their outcomes, and missing members."""
+        """Return the outcomes of members that their queue reports as ended, and the members that it doesn't have."""
         found, absent = dict[Member, str](), list[Member]()
         for numbers in _parts(self._live(store, step), PER_CHUNK):
             members = {
@@ -157,7 +157,7 @@ class FlowCheck:
         return found, absent
 
     def _live(self, store: FlowStore, step: StepView) -> Iterator[int]:
-        """Return numbers of unended members; the last chunk of an unsealed map may not be enqueued yet."""
+        """Yield numbers of unended members. Skips the last chunk of an unsealed map, which may not be enqueued yet."""
         until = step.facts.size - (0 if step.facts.sealed else PER_CHUNK)
         cursor = 0
         while cursor >= 0:
@@ -167,7 +167,7 @@ class FlowCheck:
 
 
 def ends_in(queue: Queue, mids: set[str]) -> dict[str, str]:
-    """Return how these mids ended, by the newest events of their queue."""
+    """Return the outcomes of these messages by mid, according to the latest events of their queue."""
     found: dict[str, str] = {}
     for _, fields in _newest(queue):
         try:

@@ -1,7 +1,7 @@
 """Calls of steps: their stored form in the flow, and the messages enqueued later.
 
-A stored call has no time, because its step may begin much later. If calls are sealed, a stored call is sealed for its
-own purpose: it can't run before its step begins, and the message gets a seal whose validity starts then.
+A stored call has no timestamp, because its step may begin much later. If calls are sealed, a stored call is sealed for
+its own purpose: it can't run before its step begins, and the message gets a seal whose validity starts then.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def message_of(
 def messages_of_items(
     client: ClientLike, queue: str, first: Member, kept: bytes, items: Iterable[Any]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield mid and content for each item of a mapped result: the item is the only argument.
+    """Yield the mid and content of a message for each item of a mapped result. The item is the call's only argument.
 
     Raises CodecError for an item that makes a call too long.
 
     Args:
-        first: Number of the first item's member.
+        first: Member of the first item.
         kept: The map's call.
     """
     envelope = _opened(client, queue, first._replace(number=0).address, kept)

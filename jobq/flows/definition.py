@@ -1,7 +1,7 @@
-"""Definition of a flow: its steps, their dependencies, and the results that they take as arguments.
+"""Definition of a flow: its steps, their dependencies, and the results that they use as arguments.
 
-Defining a flow doesn't need a server. Steps are handles, so only names in `after` can create a circle;
-`checked_graph` rejects it.
+Defining a flow doesn't need a server. A step object can only be passed to later steps, so only names in `after` can
+create a circle. `checked_graph` rejects circles.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ A = TypeVar("A")
 
 _NOT_IN_NAMES = re.compile("[^A-Za-z0-9_-]")
 _WHENS: tuple[When, ...] = get_args(When)
-#: Options that a step can't have, and what to do.
+#: Options that a step can't have, and what to do instead.
 _REFUSED_OPTIONS = {
     "mid": "its steps make their own",
     "unique": "its steps are unique by their names; pass unique=None",
@@ -58,7 +58,7 @@ _REFUSED_OPTIONS = {
 _SENT_WITH = ("delay", "at", "lease", "ordered")
 _WORDS = ("after", "when", "name")
 MAX_KEEP_S = 366 * 86_400.0
-#: Items of a list that are checked when its map is defined; the others when they are sent.
+#: Number of a list's items that are checked when the map is defined. The others are checked when they are sent.
 CHECKED_ITEMS = 250
 
 
@@ -71,7 +71,7 @@ class Failure(TypedDict):
 
 
 class FlowStep:
-    """One step of a flow, of any kind. Pass it to `after`; its results are arguments of later steps."""
+    """A step of a flow, of any kind. Pass it in `after` of later steps, or pass its result as an argument."""
 
     __slots__ = ("after", "keeps_results", "kind", "name", "owner", "queue")
 
@@ -82,7 +82,7 @@ class FlowStep:
         self.kind: Kind = kind
         #: Name of a step -> how the step must end before this step begins.
         self.after: dict[str, When] = dict(after)
-        #: Whether what its members return is stored.
+        #: Whether the return values of its members are stored.
         self.keeps_results = False
 
     @property
@@ -92,7 +92,7 @@ class FlowStep:
 
     @property
     def failures(self) -> list[Failure]:
-        """The step's dead members, for the arguments of a later step."""
+        """The step's dead members. Pass them as an argument of a later step."""
         return cast("list[Failure]", ResultOf(self, "failures"))
 
     def facts(self) -> dict[str, Any]:
@@ -131,17 +131,17 @@ class Step(FlowStep, Generic[R]):
             if key not in filled_later:
                 self.kwargs[key] = job.encoded_argument(key, arguments[1][key])
             check(self.kwargs[key], f"argument {key!r} of {job.name}")
-        #: Where results of other steps go.
+        #: Positions of other steps' results in the arguments.
         self.inputs = found
         self.options = sent_with(job, job.key_of(*arguments))
 
     @property
     def result(self) -> R:
-        """The job's return value, for the arguments of a later step."""
+        """The job's return value. Pass it as an argument of a later step."""
         return cast("R", ResultOf(self, "result"))
 
     def facts(self) -> dict[str, Any]:
-        """Return the step's facts; see Step."""
+        """Return the step's facts; see `FlowStep.facts`."""
         job = self.job
         facts: dict[str, Any] = {
             "job": job.name,
@@ -197,9 +197,9 @@ class MapStep(FlowStep, Generic[R]):
 
     @property
     def results(self) -> list[R]:
-        """The members' return values in the order of the items, for the arguments of a later step.
+        """The members' return values in the order of the items. Pass them as an argument of a later step.
 
-        After when="ended", dead members are left out.
+        If that step has when="ended", the list leaves out dead members.
         """
         if not self.keeps_results:
             raise ConfigError(
@@ -208,7 +208,7 @@ class MapStep(FlowStep, Generic[R]):
         return cast("list[R]", ResultOf(self, "results"))
 
     def refuse_keys_of_arguments(self) -> None:
-        """Raise ConfigError if the key is a function of the arguments: only immediately sent members get a key."""
+        """Raise ConfigError if the key is a function of the arguments: only immediately sent members can have one."""
         if callable(self.job.settings.key):
             raise ConfigError(
                 f"map {self.name!r} has to wait, so its members can't have keys made from their arguments, as "
@@ -219,7 +219,7 @@ class MapStep(FlowStep, Generic[R]):
     def calls(
         self, items: Iterable[Any], first: int = 0
     ) -> Iterator[tuple[Sequence[Any], dict[str, Any]]]:
-        """Return the arguments for each item; a tuple has them all.
+        """Yield the arguments of each item's call. A tuple contains all positional arguments.
 
         Args:
             first: Number of the first item.
@@ -244,7 +244,7 @@ class MapStep(FlowStep, Generic[R]):
             yield args, {}
 
     def facts(self) -> dict[str, Any]:
-        """Return the step's facts, without streamed items; see Step."""
+        """Return the step's facts, without streamed items; see `FlowStep.facts`."""
         job, items = self.job, self.items
         facts: dict[str, Any] = {"job": job.name, "queue": self.queue, "overrides": job.overrides}
         facts |= {"headers": job.settings.headers, "options": self.options}
@@ -258,7 +258,7 @@ class MapStep(FlowStep, Generic[R]):
 
 
 class WaitStep(FlowStep):
-    """Waits for a signal, and fails when its timeout comes first."""
+    """A step for one signal. The step is done when the signal arrives, and fails if its timeout comes first."""
 
     __slots__ = ("timeout_s",)
 
@@ -274,12 +274,12 @@ class WaitStep(FlowStep):
         return ResultOf(self, "value")
 
     def facts(self) -> dict[str, Any]:
-        """Return the step's facts; see Step."""
+        """Return the step's facts; see `FlowStep.facts`."""
         return super().facts() | {"timeout": self.timeout_s}
 
 
 class TimerStep(FlowStep):
-    """Is done at a moment."""
+    """A step that is done at a given time."""
 
     __slots__ = ("at_s",)
 
@@ -288,12 +288,12 @@ class TimerStep(FlowStep):
         self.at_s = at_s
 
     def facts(self) -> dict[str, Any]:
-        """Return the step's facts; see Step."""
+        """Return the step's facts; see `FlowStep.facts`."""
         return super().facts() | {"at": self.at_s}
 
 
 class SubFlowStep(FlowStep):
-    """A whole flow, which begins when this step does."""
+    """A step that is a whole flow, which begins when the step begins."""
 
     __slots__ = ("sub",)
 
@@ -304,11 +304,11 @@ class SubFlowStep(FlowStep):
         self.sub = sub
 
     def facts(self) -> dict[str, Any]:
-        """Return the step's facts; see Step."""
+        """Return the step's facts; see `FlowStep.facts`."""
         return super().facts() | {"flow": self.sub.flow_id, "definition": self.sub.hash}
 
 
-#: Values of `after`: a step, several, or each with how it must end. A name means the step with that name.
+#: Values of `after`: a step, several steps, or a mapping from steps to how they must end. A str names a step.
 After = FlowStep | str | Iterable[FlowStep | str] | Mapping[FlowStep | str, When] | None
 
 
@@ -317,7 +317,7 @@ class StepList:
 
     #: Whether a step without a name is named after its job.
     names_steps = True
-    #: Steps that may be defined here.
+    #: Maximum number of steps.
     max_steps = MAX_STEPS
 
     def __init__(self, flow_id: str) -> None:
@@ -355,14 +355,14 @@ class StepList:
     def step(self, job: Any, /, *args: Any, **kwargs: Any) -> Step[Any]:
         """Add one call of a job: `flow.step(report, rows.results)`.
 
-        A step waits for the steps whose results are its arguments, and for the steps in `after`. Type checkers check
-        the arguments unless `after` or `name` is among them; they check all of `flow.step(report.args(rows.results),
-        after=gate)`. Options of the job are set with `job.options(...)`. Raises TypeError for arguments that don't fit
-        the function, CodecError for values that JSON can't represent.
+        A step waits for the steps whose results are its arguments, and for the steps in `after`. Type checkers can't
+        check the job's arguments next to `after` or `name`, unless you write `flow.step(report.args(rows.results),
+        after=gate)`. Set options of the job with `job.options(...)`. Raises TypeError if the arguments don't fit the
+        function, and CodecError if JSON can't represent them.
 
         Args:
             after: Further steps to wait for.
-            when: How all of them must end: "done", "ended" or "failed".
+            when: How the steps in `after` must end: "done", "ended" or "failed".
             name: Name of the step.
         """
         words = {word: kwargs.pop(word) for word in _WORDS if word in kwargs}
@@ -434,12 +434,12 @@ class StepList:
     ) -> MapStep[Any]:
         """Add a call of a job for each item: `flow.map(load, ids())`.
 
-        An item is the only argument; a tuple has several, and `load.args(...)` has them by name. Without `after`, any
-        iterable is read as it is sent, so ten million items take little memory. With `after`, items are a list of at
-        most 8 MiB, or the result of a step.
+        An item is the call's only argument, unless it is a tuple of arguments or `load.args(...)`. Without `after`,
+        items can be any iterable. It is read while its calls are sent, so ten million items need little memory. With
+        `after`, items must be a list of at most 8 MiB, or the result of a step.
 
         Args:
-            results: Keep the members' return values, 64 KiB each, for `results`.
+            results: Keep the members' return values, of up to 64 KiB each, for `results`.
         """
         checked = checked_job(job, self.flow_id)
         edges = self._after(after, when)
@@ -449,10 +449,10 @@ class StepList:
     def wait(self, name: str, timeout: Duration | None = None, *, after: After = None) -> WaitStep:
         """Add a step that is done when `run.signal(name)` arrives, and fails after `timeout`.
 
-        It doesn't occupy a worker. A signal that arrives before the step begins counts.
+        The wait doesn't occupy a worker. A signal that arrives before the step begins also counts.
 
         Args:
-            timeout: Counted from the step's beginning.
+            timeout: Maximum wait after the step has begun.
         """
         timeout_s = None if timeout is None else duration_s(timeout)
         if timeout_s is not None and timeout_s <= 0:
@@ -464,15 +464,18 @@ class StepList:
         )
 
     def at(self, when: datetime | float, *, after: After = None, name: str = "at") -> TimerStep:
-        """Add a step that is done at a moment: a datetime with a time zone, or epoch seconds.
+        """Add a timer that ends at a given time, so that later steps can wait for that time.
 
-        Later steps wait for it. For a delay, use `job.options(delay="5m")`.
+        For a delay, use `job.options(delay="5m")` instead.
+
+        Args:
+            when: A datetime with a time zone, or epoch seconds.
         """
         at_s: float = checked_options({"at": when}, declaring=False)["at"]
         return self._add(TimerStep(self, self._name(name, None), self._after(after, "done"), at_s))
 
     def add_reference(self, one: ResultOf, after: dict[str, When]) -> None:
-        """Record that a step needs another step's result, so that it waits for it and the result is kept."""
+        """Make a step wait for another step whose result it needs, and make the other step keep that result."""
         source = one.step
         if source.owner is not self:
             raise ConfigError(
@@ -552,7 +555,7 @@ class StepList:
 
 
 class Definition(StepList):
-    """All steps of one flow. Its name and id identify it together; the default id is random."""
+    """All steps of one flow. The flow's name and id together identify it; the default id is random."""
 
     def __init__(
         self, name: str, id: str | None, keep: Duration, queue: str | None, client: ClientLike | None
@@ -584,14 +587,14 @@ class Definition(StepList):
 
     @property
     def hash(self) -> str:
-        """A hash that is equal for definitions with the same steps. It ignores items streamed to a map."""
+        """A hash that is equal for definitions with the same steps and `keep`. It ignores items streamed to a map."""
         return hash_of(self.steps.values(), self.keep_s)
 
     def flow(self, sub: Definition, *, after: After = None, name: str | None = None) -> SubFlowStep:
-        """Add a whole flow as a step: done when the flow is done, failed when it has failed.
+        """Add a whole flow as a step. The step is done when that flow is done, and failed when that flow has failed.
 
-        Without an id, it gets this flow's id and the name of the step. Items of its maps are lists, or results of its
-        steps.
+        A sub-flow without an id gets an id made of this flow's id and the step's name. Items of its maps must be lists,
+        or results of its steps.
         """
         if not isinstance(sub, Definition) or sub is self:
             raise ConfigError(
@@ -603,7 +606,7 @@ class Definition(StepList):
         return self._add(SubFlowStep(self, self._name(name, None), edges, sub))
 
     def check(self) -> None:
-        """Raise ConfigError if it can't run: no steps, or steps that wait for each other."""
+        """Raise ConfigError if the flow can't run: it has no steps, or steps wait for each other or don't exist."""
         if not self.steps:
             raise ConfigError(f"flow {self.flow_id} has no steps; add one with flow.step(job, …)")
         checked_graph(self.steps)
@@ -706,7 +709,7 @@ def _circle(steps: Mapping[str, FlowStep]) -> list[str]:
 
 
 def hash_of(steps: Iterable[FlowStep], keep_s: float) -> str:
-    """Return a hash that is equal for definitions with the same steps in the same order."""
+    """Return a hash that is equal for definitions with the same steps in the same order and the same `keep`."""
     facts = [[step.name, step.facts()] for step in steps]
     text = msgspec.json.encode([keep_s, facts], order="sorted")
     return blake2b(text, digest_size=16).hexdigest()

@@ -1,9 +1,9 @@
-"""From a queue's flow-outbox to the flows, and from the flows to the queues of their next steps.
+"""Deliver the entries of a queue's flow-outbox to flows, and send the flows' next steps to their queues.
 
 A drainer reads entries, applies them to the flows, sends ready steps, and deletes the entries last. If it dies in
 between, the next drainer repeats its work: each member counts once, and unsent steps stay in the flow. If the client
-requires a durability, it waits before it deletes: once for all entries of a batch, at each node where a flow was
-changed, until n replicas of that node have it, or its disk.
+requires a durability, the drainer waits before it deletes entries. It waits once per batch, at each node where a flow
+was changed, until that node's disk or n of its replicas have the changes.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from jobq.queue.queue import Queue
 
 #: Number of entries to read, apply and delete together.
 BATCH = 64
-#: Older reads are repeated before anything is sent: the mids of steps stay taken for an hour.
+#: Maximum age of a read. Older entries are read again before anything is sent, because mids stay taken for an hour.
 GIVE_UP_S = 600.0
-#: How long a flow is passed over whose node doesn't answer or has no room for its next steps, and the entries for it.
+#: How long to skip a flow and its entries if its node doesn't answer or has no room for its next steps.
 PASS_OVER_NS = 5_000_000_000
-#: How long a process without a key leaves sealed words to others.
+#: How long a process without a key leaves sealed signals to other processes.
 SEALED_FOR_MS = 3_600_000
 _log = logging.getLogger("jobq.flows")
 
@@ -48,33 +48,33 @@ class Drainer:
     """Drains the outboxes of queues. Only one thread at a time may use it.
 
     Args:
-        clock: For tests. Returns nanoseconds, including time while the machine sleeps.
+        clock: Clock for tests. It returns nanoseconds, including time while the machine sleeps.
     """
 
     def __init__(self, client: Client, clock: Callable[[], int] = boot_ns) -> None:
         self.client, self._clock = client, clock
         self._id, self._reminder = secrets.token_hex(8), Reminder()
-        # Queues where something was said to sub-flows.
+        # Queues with new signals to sub-flows.
         self._said_at: set[str] = set()
-        # Flows whose node didn't answer or was full, and the time until they are skipped.
+        # Flows to skip, because their node didn't answer or was full, and the time when that ends.
         self._away: dict[str, int] = {}
-        # Flows that have more to send than one call does.
+        # Flows with more to send than one call sends.
         self._unfinished: set[str] = set()
-        # Keys of results that flows have stored, for the delivered entries.
+        # Keys of the delivered results that flows have stored.
         self._kept: list[str] = []
-        # Queue -> the last entry for such a flow, and the time until reading begins after it.
+        # Queue -> the last skipped entry, and the time until which reading begins after it.
         self._behind: dict[str, tuple[str, int]] = {}
 
     def drain(self, queue: str, most: int | None = None) -> int:
         """Deliver a queue's entries to the flows, until none is left or another drainer is active.
 
-        Queues where sub-flows are to begin are also drained. Returns how many entries were delivered. Unsendable steps
-        are left for the next call. Raises UnavailableError when a server can't be used now; the entries stay. Entries
-        also stay if there is no room for their flow's next steps or, on a Cluster, if their flow's node doesn't answer.
-        Other entries are still delivered.
+        Queues with new signals to sub-flows are also drained. Returns how many entries were delivered. Steps that can't
+        be sent yet are left for the next call. Raises UnavailableError if a server can't be used now; the entries stay.
+        Entries also stay if there is no room for their flow's next steps or, on a Cluster, if their flow's node doesn't
+        answer. Other entries are still delivered.
 
         Args:
-            most: Stop after about so many entries, and don't wait for entries that others write during the call.
+            most: Stop after about this many entries, and leave entries that are written during the call.
         """
         taken, left = self._drain(queue, most), self._said_at
         while left and (most is None or taken < most):
@@ -98,7 +98,7 @@ class Drainer:
                 and _only_looks(read)
                 and runs_in(read) <= stuck - self._unfinished
             ):
-                # They stay as they are: a signal wakes workers, which would repeat this immediately, without end.
+                # Leave these entries: a new signal would wake workers, which would repeat this immediately, forever.
                 return taken
             entries = self._without_those_away(read)
             if len(entries) < len(read):
@@ -106,8 +106,8 @@ class Drainer:
             if not entries:
                 continue
             for flow in stuck & runs_in(entries) if stuck else stuck:
-                # The drainer that reads this continues where this call stopped. If a queue loses this in a failover,
-                # it still has the entries deleted below.
+                # The drainer that reads this signal continues where this call stopped. If a queue loses the signal in a
+                # failover, it still has the entries deleted below.
                 announce(self.client, queue, "look", flow, durability="memory")
             taken += len(entries)
             left = source.flow_outbox_drop([entry.entry_id for entry in entries], self._id)
@@ -120,7 +120,7 @@ class Drainer:
         return after if self._clock() < until else ""
 
     def _goes_on_behind(self, queue: str, entry: OutboxEntry) -> str:
-        """Begin there for a while: skipped entries are read again later."""
+        """Begin reads after this entry for a while, so that skipped entries are read again only later."""
         _, until = self._behind.get(queue, ("", 0))
         now = self._clock()
         self._behind[queue] = (entry.entry_id, until if now < until else now + PASS_OVER_NS)
@@ -132,12 +132,12 @@ class Drainer:
         return [entry for entry in read if self._away.keys().isdisjoint(runs_in([entry]))]
 
     def look(self, flow: str) -> bool:
-        """Send what one flow has to send; return whether all was."""
+        """Send one flow's pending items; return whether all were sent."""
         sender = StepSender(self._sending(self._clock()), flow)
         return sender.send_all(sender.store.apply("q", []))
 
     def _take(self, queue: Queue, entries: Sequence[OutboxEntry], read_at: int) -> set[str]:
-        """Take entries to their flows; those flows whose next steps couldn't be sent yet."""
+        """Deliver entries to their flows; return the flows whose next steps couldn't be sent yet."""
         sending, stuck = self._sending(read_at), set()
         self._unfinished.clear()
         self._kept.clear()
@@ -169,7 +169,7 @@ class Drainer:
                 )
                 self._pass_over(flow)
             except (ScriptError, ConfigError, CodecError) as error:
-                # Damaged keys of one flow must not keep the others waiting; anything else can be put right.
+                # Damaged keys of one flow must not block other flows. People can fix the causes of other errors.
                 if not _is_damage(error):
                     raise
                 _log.error(
@@ -182,7 +182,7 @@ class Drainer:
         self._away[flow] = self._clock() + PASS_OVER_NS
 
     def _confirm(self, queue: Queue, confirmation: SharedConfirmation, said: Heard) -> None:
-        """Wait until the flows' changes are durable; then delete the results that they have stored."""
+        """Wait until the flows' changes are durable; then delete their queue's copies of the stored results."""
         if missing := confirmation.missing():
             self.client.look_again()
             for flow in said.keys() - self._away.keys():
@@ -228,7 +228,7 @@ class Drainer:
         )
 
     def unapplied(self, queue: str, run: str) -> list[FlowChange]:
-        """Return the entries in a queue's outbox about members of a flow's run, without a claim."""
+        """Return undelivered ends of members of a flow's run, from a queue's outbox. Doesn't claim the outbox."""
         source, after, changes = queue_at(self.client, queue), "", list[FlowChange]()
         while entries := source.flow_outbox(PER_CALL, after=after):
             after = entries[-1].entry_id
@@ -237,7 +237,7 @@ class Drainer:
         return changes
 
     def _apply(self, queue: Queue, store: FlowStore, said: Sequence[Said | Done]) -> Applied:
-        """Apply what was said to one flow, in order."""
+        """Apply one flow's records in order."""
         applied = None
         for some in in_calls(self._changes(queue, said)):
             applied = store.apply(f"q{queue.name}", some)

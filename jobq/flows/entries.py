@@ -27,7 +27,7 @@ class Said(NamedTuple):
     """A record for a flow.
 
     Attributes:
-        member: The ended member; None for a record of one of WORDS.
+        member: The ended member; None if the record is a signal, one of WORDS.
     """
 
     entry_id: str
@@ -80,7 +80,7 @@ def _add_done(found: Heard, entry_id: str, member: Member, numbers: Sequence[int
 
 
 def _members_of_a_map(text: bytes) -> tuple[Member, list[int]] | None:
-    """Return the first member and the numbers of all, of an entry that only says that members of one step are done."""
+    """Return the first member and all numbers if an entry only reports done members of one step; else None."""
     if not text.startswith(b"done\x1f~"):
         return None
     first = text.partition(b"\x1e")[0]
@@ -100,7 +100,7 @@ def _member_in(record: OutboxRecord) -> Member | None:
 
 
 def _named_run(record: OutboxRecord) -> str:
-    """Return the addressed flow, with its run id if the entry names it; '' for none."""
+    """Return the flow that a signal is for, with the run id if the record has it; '' for other records."""
     try:
         return run_of(*parts_of_run(record.subject)) if record.kind in WORDS else ""
     except ConfigError:
@@ -108,7 +108,7 @@ def _named_run(record: OutboxRecord) -> str:
 
 
 def in_calls(changes: Sequence[FlowChange]) -> Iterator[Sequence[FlowChange]]:
-    """Changes in order, so many together as one call takes."""
+    """Yield the changes in order, in groups that fit into one call."""
     some: list[FlowChange] = []
     nbytes = ndone = 0
     for one in _divided(changes):

@@ -13,7 +13,7 @@ KEEP = "7d"
 
 
 class Flow(Definition):
-    """Steps and their dependencies. It does not run before `start`.
+    """A flow: steps and their dependencies. It doesn't run before `start`.
 
     ::
 
@@ -24,8 +24,8 @@ class Flow(Definition):
 
     Args:
         name, id: Together, they identify the flow. Default id: random.
-        keep: How long it stays visible after its end.
-        queue: Where it is announced and its timers wait. Default: the queue of its first step.
+        keep: How long the flow stays visible after its end.
+        queue: Queue where the flow is announced and its timers wait. Default: the queue of its first step.
     """
 
     def __init__(
@@ -40,13 +40,12 @@ class Flow(Definition):
         super().__init__(name, id, keep, queue, client)
 
     def start(self) -> FlowRun:
-        """Start it, and enqueue the items of maps without dependencies. Starting it twice is the same as once.
+        """Start the flow, and enqueue the items of maps without dependencies. Starting it twice is the same as once.
 
-        Once it is announced, it runs even if this process ends. If this process ends while it enqueues items, start the
-        flow again with the same id and items: it continues from there. Raises FlowConflictError if this id was started
-        with another definition, or if a flow in it belongs to another flow or still runs for an earlier run; then
-        nothing begins. ConfigError while a worker is too old for flows, UnavailableError and ServerFullError from the
-        server.
+        Once the flow is announced, it runs even if this process ends. If this process ends while it enqueues items,
+        start the flow again with the same id and items to continue. Raises FlowConflictError if this id was started
+        with another definition, or if a sub-flow belongs to another flow or still runs for an earlier run; then nothing
+        begins. Raises UnavailableError if the server can't be used now, and ServerFullError if it has no memory left.
         """
         self.check()
         run = started(self)
@@ -54,5 +53,5 @@ class Flow(Definition):
         return run
 
     async def astart(self) -> FlowRun:
-        """`start` in a thread, without blocking the event loop."""
+        """Run `start` in a thread, without blocking the event loop."""
         return await in_thread(self.start)

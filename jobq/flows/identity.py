@@ -1,8 +1,8 @@
 """Names of flows and steps, and the mids of members: `~import:2026-11-22.k3x9q2.rows.7`.
 
 A mid names the flow, the id of its run, the step, and the member's number within the step. The run id is made when the
-flow is stored: if it is removed and started again under its id, that is another run. So an end of a member that an
-earlier run left is known by its mid. Retries stay in the run.
+flow is stored. If the flow is removed and started again with the same id, it gets another run id. So the mid of a
+member shows whether its end belongs to an earlier run. Retries stay in the run.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from jobq.errors import ConfigError
 
-#: In characters.
+#: Maximum lengths in characters.
 MAX_FLOW_LENGTH, MAX_STEP_LENGTH, MAX_RUN_ID_LENGTH = 64, 32, 16
 #: Prefix of members' mids, and of no other mid.
 MEMBER_SIGN = "~"
-#: Members of a step at most.
+#: Maximum number of members of a step.
 MAX_MEMBERS = 10_000_000
-#: Digits of a member's number.
+#: Maximum number of digits of a member's number.
 MAX_NUMBER_LENGTH = 7
 _NAME = re.compile(r"[A-Za-z0-9_.@+-]+")
 _FLOW = re.compile(r"[A-Za-z0-9_.@+-]+:[A-Za-z0-9_:@+-]+")
@@ -48,12 +48,12 @@ class Member(NamedTuple):
 
     @property
     def mid(self) -> str:
-        """Mid of its message."""
+        """The message's mid."""
         return member_mid(self.run, self.step, self.number)
 
     @property
     def address(self) -> str:
-        """Mid for the seal of its stored call, which is made before the run has an id."""
+        """The mid without a run id. The seal of a stored call uses it, because the run has no id yet."""
         return member_mid(self.flow, self.step, self.number)
 
 
@@ -82,7 +82,7 @@ def flow_id(name: str, given: str) -> str:
 
 
 def checked_flow(flow: str) -> str:
-    """Return `flow`, a `name:id`; raise ConfigError for one that can't be."""
+    """Return `flow`; raise ConfigError if it isn't a valid `name:id`."""
     if len(flow) > MAX_FLOW_LENGTH or not _FLOW.fullmatch(flow):
         raise ConfigError(
             f"flow {flow!r} can't be used; use name:id of up to {MAX_FLOW_LENGTH} letters, digits and any of _:@+-, in "
@@ -98,7 +98,7 @@ def parts_of_run(run: str) -> tuple[str, str]:
 
 
 def checked_step(name: str) -> str:
-    """Return `name`; raise ConfigError for one that can't name a step."""
+    """Return `name`; raise ConfigError if it can't name a step."""
     if len(name) > MAX_STEP_LENGTH or not _STEP.fullmatch(name):
         raise ConfigError(
             f"step name {name!r} can't be used; use up to {MAX_STEP_LENGTH} letters, digits and any of _-"
@@ -110,7 +110,7 @@ def member_mid(run: str, step: str, number: int = 0) -> str:
     """Return the mid of one message of a step.
 
     Args:
-        run: Result of `run_of`. No message has the mid of a flow without a run id.
+        run: Result of `run_of`. The mid of a message always includes a run id.
     """
     return f"~{run}.{step}.{number}"
 

@@ -21,7 +21,7 @@ class FlowsInWorker:
         return self._drainer.drain(queue, most)
 
     def fill_inputs(self, call: Call) -> Call:
-        """Return the call with results of steps as its arguments."""
+        """Return the call with the results of other steps filled in as arguments."""
         return FlowInputs(self._client)(call)
 
     def flow_of(self, context: Context) -> MemberFlow:

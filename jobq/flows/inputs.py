@@ -1,4 +1,4 @@
-"""Results of steps as arguments: an executor fills them in before the run, with reads at the flow's slot."""
+"""Fill results of steps into the arguments of later steps. Executors do this before the run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from jobq.jobs.results import decode_result
 from jobq.jobs.signing import opened, seal_of, shown_text
 from jobq.queue.types import Lease
 
-#: Results of one read.
+#: Number of results per read.
 PER_READ = 500
-#: Dead members whose reason is looked up.
+#: Maximum number of dead members whose error is looked up.
 MAX_REASONS = 100
 _NOT_READ = " (errors are read for the first {most} only; jobq why {mid} shows this error)"
 
@@ -35,10 +35,10 @@ class FlowInputs:
         self._client = client
 
     def __call__(self, call: Call) -> Call:
-        """The call with its arguments filled in; other calls as they are.
+        """Return a member's call with its arguments filled in; return other calls unchanged.
 
-        Raises CodecError for a header or a result that can't be read, ResultNotStoredError if a result isn't there,
-        UnavailableError if a node that has lost its part, or never had it, may have said so.
+        Raises CodecError if a header or a result can't be read, and ResultNotStoredError if a result is missing.
+        Raises UnavailableError if the result may only be missing on the server that answers now.
         """
         member = member_of(call.message.mid)
         if member is None or FLOW_HEADER not in call.headers:
@@ -128,9 +128,9 @@ class StepResults:
         ]
 
     def failures(self, step: str) -> list[dict[str, Any]]:
-        """Return up to 1,000 dead members; the first 100 have their last error.
+        """Return up to 1,000 dead members. The first 100 have their last error as the reason.
 
-        The reason of the others says so, and how to read theirs.
+        The reasons of the others tell how to read their errors.
         """
         whys: dict[int, str] = {}
         for name, why in self._store.failures().items():

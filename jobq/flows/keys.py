@@ -34,10 +34,10 @@ MARK = "durable"
 
 
 def base(namespace: str, flow: str) -> str:
-    """Prefix of a flow's keys."""
+    """Return the prefix of a flow's keys."""
     return f"{checked_name('namespace', namespace)}:flow:{{{flow}}}:"
 
 
 def flow_names(namespace: str) -> str:
-    """Sorted set of started flows; outside any flow's slot."""
+    """Return the key of the sorted set of started flows, which is outside any flow's slot."""
     return f"{checked_name('namespace', namespace)}:flows"

@@ -45,7 +45,7 @@ from jobq.records import JsonRecord, MomentOrZero, words
 
 #: Number of flows to check for one page, and number of index entries per read.
 MAX_READ, PER_CALL = 1_000, 100
-#: Names among which the nearest is looked for.
+#: Number of names to search for the nearest name.
 KNOWN = 500
 
 
@@ -91,7 +91,7 @@ def flow_page(
 ) -> FlowPage:
     """Return flows, starting at offset `first` of the index. At most MAX_READ flows are read.
 
-    `name`, `part` (a part of the id) and `state` select flows; '' means any.
+    `name`, `part` (a part of `name:id`, in any case) and `state` select flows; '' means any.
     """
     rows: list[FlowRow] = []
     for at in range(first, first + MAX_READ, PER_CALL):
@@ -112,13 +112,13 @@ def _is_wanted(row: FlowRow, name: str, part: str, state: str) -> bool:
 
 
 def flow_ids(client: Client, most: int = MAX_READ) -> list[str]:
-    """Return the ids of the newest flows, including missing ones."""
+    """Return the ids of the newest flows, including flows that no longer exist."""
     reply = client.command("ZRANGE", keys.flow_names(client.namespace), 0, most - 1, "REV")
     return [_shown(raw) for raw in reply]
 
 
 def take_off_list(client: Client, flow: str) -> None:
-    """Take a name off the list, if it is there."""
+    """Remove a flow from the list, if it is there."""
     if names := _names_on_list(client, flow):
         client.command("ZREM", keys.flow_names(client.namespace), *names)
 
@@ -188,7 +188,7 @@ def flow_view(client: Client, flow: str) -> FlowView | None:
 
 
 def known_flow(client: Client, flow: str) -> FlowView:
-    """Return a flow. Raises ConfigError, with the nearest id, if the flow isn't there."""
+    """Return a flow. If it doesn't exist, raise ConfigError that suggests the nearest id."""
     view = flow_view(client, flow) if is_flow(flow) else None
     if view is not None:
         return view
@@ -212,7 +212,7 @@ def message_of_member(client: Client, mid: str) -> str:
 
 
 def known_or_listed(client: Client, flow: str) -> str:
-    """Return the name of a flow that is there or on the list. Raises as `known_flow` for others."""
+    """Return `flow` if it exists or is on the list; otherwise raise ConfigError, like `known_flow`."""
     if not _names_on_list(client, flow):
         known_flow(client, flow)
     return flow
@@ -222,7 +222,7 @@ class FailedMember(JsonRecord):
     """A dead or cancelled member.
 
     Attributes:
-        reason: The first line of its error; else `dead` or `cancelled`.
+        reason: The first line of its error, or else of the reason that the flow stored, such as `dead` or `cancelled`.
     """
 
     mid: str
@@ -230,7 +230,7 @@ class FailedMember(JsonRecord):
 
 
 def failed_members(client: Client, view: FlowView, most: int) -> list[FailedMember]:
-    """Return the first failed members, with the facts in their queues."""
+    """Return the first failed members, with the errors that their queues have."""
     found: list[FailedMember] = []
     for name, word in islice(FlowStore(client, view.facts.flow_id).failures().items(), most):
         step, _, number = name.rpartition(":")
@@ -243,7 +243,10 @@ def failed_members(client: Client, view: FlowView, most: int) -> list[FailedMemb
 
 
 def purged_members(client: Client, flow: str) -> Counter[str]:
-    """Return step -> members that a retry couldn't run again, since their messages are gone; of 1,000 at most."""
+    """Count for each step the members that a retry couldn't run again, because their messages are gone.
+
+    A flow stores the reasons of 1,000 failed members at most.
+    """
     items = FlowStore(client, flow).failures().items()
     return Counter(name.rpartition(":")[0] for name, why in items if why == PURGED)
 
@@ -257,7 +260,10 @@ def _reason(client: Client, queue: str, mid: str) -> str:
 
 
 def unserved(client: Client, view: FlowView) -> dict[str, str]:
-    """Return queue -> `no worker serves queue 'pdf'; web-1 did until 4 min ago`, for steps that wait for a worker."""
+    """Return a sentence for each queue that no worker serves although steps of the flow wait for it.
+
+    Such a sentence is `no worker serves queue 'pdf'; web-1 did until 4 min ago`.
+    """
     wanted = {
         step.facts.queue
         for step in view.steps
@@ -301,7 +307,7 @@ class StepRecord(JsonRecord):
 
     Attributes:
         size: Members so far.
-        sealed: Whether no more members come.
+        sealed: Whether all members have been added.
         done: Successful members.
         ended: Members that ended at least once.
         dead: Currently dead members.
@@ -352,7 +358,7 @@ def flow_record(view: FlowView, missing: dict[str, str]) -> FlowRecord:
     """Return all facts about a flow.
 
     Args:
-        missing: Queues without a worker, each with a sentence.
+        missing: Result of `unserved`.
     """
     return FlowRecord.of(
         view.facts, flow=view.facts.flow_id, state=view.state, members=view.members, ended=view.ended, dead=view.dead,

@@ -1,8 +1,8 @@
 """Results of steps as arguments of other steps: their positions in a call, and their sources.
 
 A call stores null at these positions, and the header `flow` lists them as JSON: `[[path, step, what, queue], …]`. A
-path begins with the index of a positional argument or the name of a keyword one, and continues with indexes and keys
-inside that argument. `what` is one of WHATS.
+path begins with the index of a positional argument or the name of a keyword argument, and continues with indexes and
+keys inside that argument. `what` is one of WHATS.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from jobq.errors import CodecError, ConfigError
 from jobq.flows.identity import MAX_STEP_LENGTH
 from jobq.jobs.codec import MAX_DEPTH
 
-#: result: of a step. results: of all members of a map that are done. failures: of a map or step, a list of Failure.
-#: value: the value of the signal that a wait waited for.
+#: `result` is the result of a step, `results` a list of the results of a map's done members, `failures` a list of
+#: Failure for a map or step, and `value` the value of a wait's signal.
 What = Literal["result", "results", "failures", "value"]
 WHATS: tuple[What, ...] = get_args(What)
-#: Of one call.
+#: Maximum number of results in one call.
 MAX_INPUTS = 256
 
 Path = tuple[int | str, ...]
@@ -70,7 +70,7 @@ class ResultOf:
 def taken_out(
     args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any], list[tuple[Path, ResultOf]]]:
-    """Return the arguments with None for each ResultOf in them, and where these stood."""
+    """Return the arguments with None in place of each ResultOf, and the ResultOf objects with their paths."""
     found: list[tuple[Path, ResultOf]] = []
     plain = [_without(value, (at,), found) for at, value in enumerate(args)]
     named = {name: _without(value, (name,), found) for name, value in kwargs.items()}
@@ -108,12 +108,12 @@ _decoder = msgspec.json.Decoder(Annotated[list[_Stored], Meta(max_length=MAX_INP
 
 
 def header_of(inputs: Sequence[FlowInput]) -> str:
-    """Return the text of the header."""
+    """Return the text of the header `flow` for these inputs."""
     return msgspec.json.encode([list(input_) for input_ in inputs]).decode()
 
 
 def inputs_in(header: str) -> list[FlowInput]:
-    """Parse the references in a header; raise CodecError for anything else."""
+    """Parse the references in a header; raise CodecError if it can't be read."""
     try:
         stored = _decoder.decode(header)
     except (ValueError, RecursionError) as error:
@@ -124,7 +124,7 @@ def inputs_in(header: str) -> list[FlowInput]:
 def put_in(
     args: list[Any], kwargs: dict[str, Any], inputs: Sequence[tuple[FlowInput, Any]]
 ) -> None:
-    """Put each value to its position; raise CodecError if there is no such position."""
+    """Put each value at its position; raise CodecError if the position doesn't exist or isn't null."""
     for one, value in inputs:
         first, *rest = one.path
         inside: Any = args if isinstance(first, int) else kwargs

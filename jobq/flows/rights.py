@@ -1,9 +1,9 @@
-"""Proof that the author of a flow might write to the queues of its steps.
+"""Proof that the author of a flow was allowed to write to the queues of its steps.
 
-A drainer with wide rights sends the steps of flows, whose keys belong to no queue: all users of flows may write
-them. So each stored step, and each chunk of stored items, carries a proof, made with a secret of the queue where it
-will run. The server gives that secret only to users who may write to the queue. The drainer makes the proof again
-before it sends, and a step without it has failed.
+A drainer with wide rights sends the steps of flows. The keys of flows belong to no queue, so all users of flows may
+write them. So each stored step, and each chunk of stored items, carries a proof, made with a secret of the queue where
+it will run. The server gives that secret only to users who may write to the queue. The drainer computes the proof again
+before it sends a step; a step without a valid proof fails.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from jobq.errors import ConfigError, JobqError, ScriptError
 from jobq.flows.types import StoredStep, TodoItem
 from jobq.queue import keys
 
-#: Secrets by queue, of each client. One that the server has lost is read again where a proof doesn't fit.
+#: Secrets by queue for each client. If a proof doesn't match, the secret is read again, because it may have changed.
 _known: WeakKeyDictionary[Client, dict[str, bytes]] = WeakKeyDictionary()
 _PROVEN = re.compile(rb'(\{.*),?"proof":"([0-9a-f]{64})"\}', re.DOTALL)
 _NO_OPTIONS = b"{}"
 
 
 def refresh(client: Client, queues: Iterable[str]) -> None:
-    """Read the secrets of these queues, and create missing ones. Raises ScriptError if the user may not."""
+    """Read the secrets of these queues, and create missing secrets. Raises ScriptError if the user may not do that."""
     _read(client, list(dict.fromkeys(queues)), may_make=True)
 
 
@@ -44,13 +44,13 @@ def proven(client: Client, flow: str, steps: Sequence[StoredStep]) -> list[Store
 def proof_of_items(
     client: Client, flow: str, step: str, queue: str, chunk: int, contents: Sequence[bytes]
 ) -> bytes:
-    """Return the proof of stored items, which precedes them."""
+    """Return the proof that is stored before a chunk's items."""
     secret = _secrets(client, [queue])[queue]
     return _made(secret, "items", flow, step, str(chunk), *contents)
 
 
 def check_step(client: Client, flow: str, item: TodoItem) -> None:
-    """Raise ConfigError unless the author of this step might write to its queue."""
+    """Raise ConfigError unless a proof shows that the step's author was allowed to write to its queue."""
     match = _PROVEN.fullmatch(item.options)
     start, given = (match[1].removesuffix(b","), match[2]) if match else (b"", b"")
     parts = _parts(flow, item.step, item.kind, item.queue, item.source, start + b"}", item.call)
@@ -60,7 +60,7 @@ def check_step(client: Client, flow: str, item: TodoItem) -> None:
 def check_items(
     client: Client, flow: str, step: str, queue: str, chunk: int, stored: Sequence[bytes]
 ) -> Sequence[bytes]:
-    """Return the items of a stored chunk, without their proof. Raises ConfigError if that is wrong."""
+    """Return the items of a stored chunk, without their proof. Raises ConfigError if the proof is wrong."""
     if not stored:
         return stored
     given, *contents = stored

@@ -35,16 +35,16 @@ from jobq.jobs.signing import seal_of
 
 R = TypeVar("R")
 
-#: Maximum outbox entries that a producer delivers, including entries of others before its own.
+#: Maximum outbox entries that a producer delivers, including other producers' entries before its own.
 MAX_ENTRIES = 512
-#: Clients whose users may not take to flows what is announced.
+#: Clients whose users may not deliver announced signals to flows.
 _MAY_NOT_DRAIN: WeakSet[Client] = WeakSet()
-#: Between two looks at a flow: from the first pause to the longest one.
+#: First and longest pause between two reads of a flow.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0
 
 
 class FlowRun:
-    """The flow of this name and id. It needn't have been started here."""
+    """The flow with this name and id. Any process may have started it."""
 
     def __init__(self, name: str, id: str, *, client: ClientLike | None = None) -> None:
         self.name, self.id = name, id
@@ -87,7 +87,7 @@ class FlowRun:
         self._say(view, "signal", f"{step}{SEPARATOR}{text}")
 
     def cancel(self) -> None:
-        """Stop sending steps, and cancel waiting messages.
+        """Cancel the flow: stop sending steps, and cancel waiting messages.
 
         Workers notice the cancellation of running messages when they next renew their leases.
         """
@@ -96,9 +96,9 @@ class FlowRun:
             self._say(view, "cancel")
 
     def retry(self, step: FlowStep | str | None = None) -> None:
-        """Revive dead members, of this step or of all. Later steps run once it is done.
+        """Revive the dead members of one step, or of all steps. Later steps run once their dependencies are done.
 
-        25,000 members are revived before this returns; workers revive the others.
+        This call revives up to 25,000 members; workers revive the others.
 
         Raises FlowClosedError if the flow was cancelled: a cancelled step stays cancelled.
         """
@@ -113,7 +113,7 @@ class FlowRun:
         self._say(view, "retry", name or "")
 
     def wait(self, timeout: Duration | None = None) -> FlowView:
-        """Return once the flow is over, or raise ResultTimeoutError. It polls at most once a second."""
+        """Return once the flow is over, or raise ResultTimeoutError. It polls often at first, later once a second."""
         pauses = LongerPauses(timeout)
         while (view := self.status()).state not in FLOW_OVER:
             time.sleep(pauses.next_s(lambda: f"flow {self.flow_id} still {_waits(view)}"))
@@ -126,14 +126,14 @@ class FlowRun:
     @overload
     def result(self, step: FlowStep | str, timeout: Duration | None = None) -> Any: ...
     def result(self, step: FlowStep | str, timeout: Duration | None = None) -> Any:
-        """Return a step's result, waiting up to `timeout`; for a map a list, for a wait the value of its signal.
+        """Wait up to `timeout` for a step's result and return it.
 
-        The result of a step is decoded by the return annotation of its job. The result of a step given by name is plain
-        JSON.
+        A map's result is a list, and a wait's result is the value of its signal. If you pass a step object, its job's
+        return annotation decodes the result. If you pass a step's name, the result is plain JSON.
 
         Raises ResultNotStoredError if the step doesn't keep results: declare the job with result_ttl=, pass the result
-        to another step, or give the map results=True. Raises JobFailedError if it failed, was skipped or cancelled,
-        ResultTimeoutError at the timeout.
+        to another step, or use results=True for a map. Raises JobFailedError if the step failed, was skipped or was
+        cancelled, and ResultTimeoutError at the timeout.
         """
         pauses = LongerPauses(timeout)
         while not (over := self._result_if_over(step)):
@@ -188,23 +188,23 @@ class FlowRun:
     # The same without blocking an event loop.
 
     async def astatus(self) -> FlowView:
-        """`status` in a thread, without blocking the event loop."""
+        """Run `status` in a thread, without blocking the event loop."""
         return await in_thread(self.status)
 
     async def asignal(self, step: str, value: Any = None) -> None:
-        """`signal` in a thread."""
+        """Run `signal` in a thread, without blocking the event loop."""
         await in_thread(self.signal, step, value)
 
     async def acancel(self) -> None:
-        """`cancel` in a thread."""
+        """Run `cancel` in a thread, without blocking the event loop."""
         await in_thread(self.cancel)
 
     async def aretry(self, step: FlowStep | str | None = None) -> None:
-        """`retry` in a thread."""
+        """Run `retry` in a thread, without blocking the event loop."""
         await in_thread(self.retry, step)
 
     async def await_end(self, timeout: Duration | None = None) -> FlowView:
-        """`wait` without blocking the event loop. Cancelling ends the wait."""
+        """Wait like `wait`, without blocking the event loop. Cancelling ends the wait."""
         pauses = LongerPauses(timeout)
         while (view := await self.astatus()).state not in FLOW_OVER:
             await asyncio.sleep(pauses.next_s(lambda: f"flow {self.flow_id} still {_waits(view)}"))
@@ -217,7 +217,7 @@ class FlowRun:
     @overload
     async def aresult(self, step: FlowStep | str, timeout: Duration | None = None) -> Any: ...
     async def aresult(self, step: FlowStep | str, timeout: Duration | None = None) -> Any:
-        """`result` without blocking the event loop. Cancelling ends the wait."""
+        """Wait for a result like `result`, without blocking the event loop. Cancelling ends the wait."""
         pauses = LongerPauses(timeout)
         while not (over := await in_thread(self._result_if_over, step)):
             await asyncio.sleep(pauses.next_s(lambda: self._no_result(step)))
@@ -241,7 +241,8 @@ class FlowRun:
 def drain_soon(client: Client, home: str) -> None:
     """Deliver announced signals to their flow now. If that fails, or many entries precede them, a worker does it.
 
-    A user with only a producer's rights may not, and the server logs each rejection, so it is tried once per client.
+    A user with only a producer's rights may not deliver signals. The server logs each rejection, so this is tried only
+    once for such a client.
     """
     if client in _MAY_NOT_DRAIN:
         return
@@ -253,7 +254,7 @@ def drain_soon(client: Client, home: str) -> None:
 
 
 class LongerPauses:
-    """Longer and longer pauses up to a deadline."""
+    """Pauses that become longer and longer, up to a deadline."""
 
     def __init__(self, timeout: Duration | None) -> None:
         self._timeout_s = None if timeout is None else duration_s(timeout)
@@ -261,7 +262,7 @@ class LongerPauses:
         self._pause_s = FIRST_PAUSE_S
 
     def next_s(self, what: Callable[[], str]) -> float:
-        """Return how long to sleep now. Raises ResultTimeoutError with the text of `what()` once time is up."""
+        """Return the seconds to sleep now. After the timeout, raise ResultTimeoutError with the text of `what()`."""
         pause_s = self._pause_s
         if self._until is not None:
             pause_s = min(pause_s, self._until - time.monotonic())

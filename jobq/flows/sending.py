@@ -50,7 +50,7 @@ from jobq.queue.queue import Content, Queue
 DEDUPE_S = 3_600.0
 #: Maximum nesting depth of sub-flows.
 DEEPEST = 16
-#: How much longer a sub-flow waits for its begin than its parent is kept, whose retry begins it.
+#: How much longer a sub-flow waits for its begin than its failed parent is kept. A retry of the parent may begin it.
 LONGER_MS = 86_400_000
 #: Maximum pages of members to cancel or revive per call. The next call continues, so a long map doesn't block a
 #: worker.
@@ -63,14 +63,14 @@ _log = logging.getLogger("jobq.flows")
 
 
 class Sending(NamedTuple):
-    """Parameters of sending.
+    """Shared parameters for sending a flow's items.
 
     Attributes:
-        may_go: False once the pending items were read too long ago.
-        unapplied: The queue's undelivered entries.
+        may_go: Returns whether the pending items were read recently enough to be sent.
+        unapplied: Returns a queue's undelivered entries for a flow's run.
         confirmation: Confirms the flows' changes.
         said: Called with the queue of a signal to another flow.
-        reminder: Called for waiting items.
+        reminder: Limits how often waiting items are logged.
     """
 
     client: Client
@@ -93,7 +93,7 @@ class StepSender:
         self.sending, self.client = sending, sending.client
         self.store = FlowStore(sending.client, run, sending.confirmation)
         self.flow = self.store.flow
-        #: Stamps of items that no other drainer can have sent without a trace.
+        #: Stamps of items that don't need another check of their queues before they are sent.
         self._known: set[int] = set()
         #: Pages of members that this call may still cancel or revive.
         self.pages = PAGES_PER_CALL
@@ -132,7 +132,7 @@ class StepSender:
         return self.store.apply("q", [])
 
     def _send(self, item: TodoItem) -> bool:
-        """Send one item; False if that must wait."""
+        """Send one item, or fail it if it can't be sent; return False if it must wait."""
         try:
             kinds = _SUB_FLOW_SENDERS if item.kind == "flow" else _SENDERS
             return kinds[item.todo](self, item).send()
@@ -148,7 +148,7 @@ class StepSender:
         except ScriptError as error:
             if not is_denied(error):
                 raise
-            # This worker may be the only active drainer but serves only other queues: its other flows continue.
+            # This worker may be the only active drainer but serve other queues, so its other flows must continue.
             _log.info(
                 "step %s of flow %s is waiting for a worker with the right to write to queue %s: %s",
                 item.step, self.flow, item.queue, error,
@@ -191,7 +191,7 @@ class StepSender:
         contents: Sequence[Content],
         options: Mapping[str, Any],
     ) -> Reserved:
-        """Enqueue one chunk of a map; if its outcome is in doubt, only the members that haven't ended."""
+        """Enqueue one chunk of a map. If it may already be enqueued, enqueue only the members that haven't ended."""
         found = self.store.reserve(step, chunk, len(contents))
         if found.outcome == "new":
             self.accept(queue, contents, **options)
@@ -216,7 +216,7 @@ class ItemSender:
         self.sending, self.client, self.store = sender.sending, sender.client, sender.store
 
     def send(self) -> bool:
-        """Send the item; False if it must wait."""
+        """Send the item; return False if it must wait."""
         raise NotImplementedError
 
     def say(self, child: FlowFacts, word: Word) -> None:
@@ -232,14 +232,14 @@ class ItemSender:
 
 
 class EnqueueStep(ItemSender):
-    """Enqueues a step whose sources have ended."""
+    """Enqueues a step whose dependencies have ended."""
 
     def send(self) -> bool:
-        """Enqueue the step; False if that must wait."""
+        """Enqueue the step; return False if it must wait."""
         return self.enqueue()
 
     def enqueue(self, is_retry: bool = False) -> bool:
-        """Enqueue the step; False if that must wait."""
+        """Enqueue the step; return False if it must wait."""
         options = _options(self.item.options)
         check_step(self.client, self.store.flow, self.item)
         queue, member = queue_at(self.client, self.item.queue), self.store.member(self.item.step)
@@ -279,7 +279,7 @@ class ExpandMap(ItemSender):
             found = self.sender.add_chunk(queue, self.item.step, chunk, contents, options)
             if found.outcome in ("sealed", "closed"):
                 return True
-            # Where an earlier call stopped, if it found no room.
+            # Continue where an earlier call stopped, if that call found no room.
             chunk = max(chunk + 1, found.chunks - 1)
 
     def _chunks(self) -> Callable[[int], Sequence[Content]]:
@@ -337,7 +337,7 @@ class CancelMembers(ItemSender):
             if mids:
                 self.sender.pages -= 1
                 queue.cancel(*mids)
-                # Members that had already ended are among them, without effect.
+                # These changes include members that had already ended; such changes have no effect.
                 gone = [FlowChange("cancelled", self.item.step, number) for number in page.numbers]
                 self.store.apply(f"q{self.item.queue}", gone)
         return True
@@ -347,7 +347,7 @@ class DropTimer(EnqueueStep):
     """Ends a timer that is no longer needed."""
 
     def send(self) -> bool:
-        """Cancel the timer, so that its queue rejects it."""
+        """Enqueue and cancel the timer, so that its queue rejects later copies."""
         # Another drainer may be about to enqueue this timer; once the timer was accepted, its queue rejects it.
         if not self.enqueue():
             return False
@@ -382,7 +382,7 @@ class ReviveMembers(EnqueueStep):
     def _is_taken_over(self, numbers: Sequence[int], mark: str) -> bool:
         """Record that these members run again; return whether another drainer has revived the whole item.
 
-        If this drainer dies, the next drainer begins with them.
+        If this drainer dies, the next drainer begins with these members.
         """
         first, stamp = numbers[0], self.item.stamp
         return self.store.retried(self.item.step, numbers, stamp=stamp, cursor=first, mark=mark) < 0
@@ -401,7 +401,7 @@ class ReviveMembers(EnqueueStep):
         others = [mid for mid in mids if revived.get(mid) not in ("revived", "exists")]
         if not others:
             return
-        # One that a person revived may be done since, and the flow may not know it yet.
+        # A member that a person revived may already be done, and the flow may not know it yet.
         apply_all(
             self.store, self.item.queue, self.sending.unapplied(self.item.queue, self.store.run)
         )
@@ -420,10 +420,10 @@ class ReviveMembers(EnqueueStep):
 
 
 class SubFlowSender(ItemSender):
-    """Sends to the flow that a step is."""
+    """Sends signals to the sub-flow of a step."""
 
     def child(self) -> FlowFacts | None:
-        """Return the flow that a step is; None if it is gone, or of another flow."""
+        """Return the step's sub-flow; None if it is gone, or was stored for another flow."""
         child = FlowStore(self.client, self.item.source).facts()
         return child if child and child.parent == f"{self.store.run}.{self.item.step}" else None
 
@@ -460,7 +460,7 @@ class RetrySubFlow(SubFlowSender):
     """Retries the failed steps of a sub-flow."""
 
     def send(self) -> bool:
-        """Say it to the sub-flow, after how it ended before."""
+        """Announce the retry to the sub-flow, after its previous end was applied to this flow."""
         child = self.child()
         below = FlowStore(self.client, child.run) if child else None
         # Its earlier end must not reach this flow after the mark: it would end the retry here.
@@ -484,7 +484,7 @@ class TellParent(ItemSender):
     """Reports the end of a flow to its parent flow."""
 
     def send(self) -> bool:
-        """Report the end to the parent flow, and send the steps that become ready by it."""
+        """Report the end to the parent flow, and send the steps that then become ready."""
         parent, _, step = self.item.source.rpartition(".")
         changes = _ends_told(self.item, step)
         if not changes or not parent or self.sending.depth >= DEEPEST:
@@ -525,7 +525,7 @@ class TellSubFlows(ItemSender):
                     yield child
 
     def _set_life(self, child: FlowFacts, stamp: int, life_ms: int, depth: int = 0) -> None:
-        """Let a sub-flow, and its own sub-flows, wait so long for their begin."""
+        """Set how long a sub-flow, and its own sub-flows, wait for their begin."""
         store = FlowStore(self.client, child.run, self.sending.confirmation)
         if store.set_life(child.parent, stamp, life_ms) == "ok" and depth < DEEPEST:
             for below in self._not_begun(child):
@@ -536,14 +536,14 @@ _SENDERS: dict[str, type[ItemSender]] = {
     "send": EnqueueStep, "map": ExpandMap, "cancel": CancelMembers, "drop": DropTimer, "revive": ReviveMembers,
     "parent": TellParent, "subs": TellSubFlows,
 }  # fmt: skip
-#: Of steps that are flows.
+#: Senders for steps that are sub-flows.
 _SUB_FLOW_SENDERS: dict[str, type[ItemSender]] = _SENDERS | {
     "flow": BeginSubFlow, "cancel": CancelSubFlow, "revive": RetrySubFlow,
 }  # fmt: skip
 
 
 def _ends_told(item: TodoItem, step: str) -> list[FlowChange]:
-    """Return the end of the step that is a sub-flow with this state; [] if it continues."""
+    """Return the end of a sub-flow's step, by the sub-flow's state in `item`; [] if the sub-flow continues."""
     state = item.options.decode("utf-8", "replace")
     return [FlowChange("done" if state == "done" else "dead", step)] if state in FLOW_OVER else []
 

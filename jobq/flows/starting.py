@@ -51,9 +51,9 @@ T = TypeVar("T")
 _log = logging.getLogger("jobq.flows")
 #: How long the start of a map waits for room in the full line of a key.
 FULL_S = 30.0
-#: Bytes of the items of a map that waits.
+#: Maximum bytes of the stored items of a flow's waiting maps.
 MAX_ITEMS_BYTES = 8 << 20
-#: How long a result stays with its message, unless a drainer copies it to the flow, which happens immediately.
+#: How long a result stays with its message. Usually, a drainer moves it to the flow long before that.
 RESULT_S = 86_400.0
 
 
@@ -69,7 +69,7 @@ def started(flow: Definition) -> FlowRun:
         return run
     confirmation.check(f"flow {flow.flow_id} is stored")
     announce(client, flow.home, "begin", planned.run)
-    # Now the flow is accepted: it stays until a worker comes, however long that takes.
+    # Now the flow is accepted: it may wait for a worker for a year.
     planned.keep()
     for flow_id in planned.flow_ids:
         put_on_list(client, flow_id)
@@ -86,7 +86,7 @@ class Planned:
 
     Args:
         above: The parent flow, if this is a sub-flow.
-        step: The parent's step that this flow is.
+        step: Name of the parent's step for this sub-flow.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Planned:
 
     @property
     def queues(self) -> list[str]:
-        """All queues that have a part in it."""
+        """All queues of the flow and its sub-flows."""
         found = dict.fromkeys([self._flow.home, *(step.queue for step in self.steps if step.queue)])
         for sub in self.subs:
             found |= dict.fromkeys(sub.queues)
@@ -127,14 +127,14 @@ class Planned:
 
     @property
     def flow_ids(self) -> list[str]:
-        """The ids of its sub-flows, and then its own."""
+        """The ids of all sub-flows, and then the id of this flow."""
         return [*(flow_id for sub in self.subs for flow_id in sub.flow_ids), self._flow.flow_id]
 
     def check_subs(self) -> None:
-        """Raise FlowConflictError if a sub-flow is not available, before anything is stored.
+        """Raise FlowConflictError if the id of a sub-flow is taken, before anything is stored.
 
-        A sub-flow of another flow, or of an earlier run of this flow, would never report its end to this run. Another
-        start may store one after this check: then `store` finds it.
+        A sub-flow of another flow, or of an earlier run of this flow, would never report its end to this run. If
+        another start stores such a sub-flow after this check, `store` finds it.
         """
         subs = [one for sub in self.subs for one in sub.with_subs()]
         calls = [one._store.facts_call() for one in subs]
@@ -146,14 +146,14 @@ class Planned:
                 raise sub._taken(facts)
 
     def with_subs(self) -> Iterator[Planned]:
-        """Return this flow and all flows in it."""
+        """Yield this flow and all its sub-flows."""
         yield self
         for sub in self.subs:
             yield from sub.with_subs()
 
     @property
     def _place(self) -> str:
-        """`flow.step` that it is."""
+        """The `flow.step` that this flow is stored for; '' without a parent."""
         return f"{self._above._flow.flow_id}.{self._step}" if self._above else ""
 
     def keep(self) -> None:
@@ -251,7 +251,7 @@ def in_order(steps: dict[str, FlowStep]) -> list[FlowStep]:
 
 
 def source_of(step: MapStep[Any], is_sub: bool = False) -> str:
-    """Return where the items of a map come from, in the words of StoredStep."""
+    """Return the source of a map's items; see `StoredStep.source`."""
     if isinstance(step.items, ResultOf):
         return f"={step.items.name}"
     if is_sub:
@@ -270,14 +270,14 @@ def options_of(job: Job[..., Any], options: dict[str, Any]) -> bytes:
 
 
 def keeping(job: Job[..., Any], keeps_results: bool) -> Job[..., Any]:
-    """Return the job, with messages whose results are stored, or aren't."""
+    """Return the job with an option that makes its messages store their results or not."""
     if job.settings.stores_result == keeps_results:
         return job
     return job.options(result_ttl=RESULT_S if keeps_results else None)
 
 
 def headers_of(step: Step[Any], home: str) -> dict[str, str]:
-    """Return the headers of a step's call. The headers of its inputs name the queue that a result is sealed for."""
+    """Return the headers of a step's call. The header `flow` names the queue for which an input's result is sealed."""
     headers = dict(step.job.settings.headers)
     if step.inputs:
         inputs = [
@@ -291,7 +291,7 @@ def headers_of(step: Step[Any], home: str) -> dict[str, str]:
 
 
 def put_items(client: Client, store: FlowStore, step: MapStep[Any]) -> None:
-    """Store the calls of a map that waits."""
+    """Store the calls of a map that can't begin yet."""
     size = 0
     job = keeping(step.job, step.keeps_results)
     headers = dict(job.settings.headers)
@@ -317,9 +317,9 @@ def _too_long(step: MapStep[Any]) -> None:
 def add_members(client: Client, run: str, step: MapStep[Any], home: str) -> None:
     """Enqueue a map's members as they are read; skip members that an earlier, interrupted call enqueued.
 
-    An item for which no call can be made fails the map: the same items would never complete it. If the iterable itself
-    raises, the map stays open for the same call again. While the line of a key is full, it waits for room: KeyFullError
-    if there is none for half a minute, after which the same call continues.
+    If no call can be made for an item, the map fails, because the same items could never complete it. If the iterable
+    itself raises an exception, the map stays open, so that the same call can continue it. While the line of a key is
+    full, this waits for room. After half a minute without room it raises KeyFullError; then, the same call continues.
 
     Args:
         run: The flow with its run id.
@@ -358,7 +358,7 @@ def add_members(client: Client, run: str, step: MapStep[Any], home: str) -> None
 
 
 def _when_there_is_room(enqueue: Callable[[], Reserved], what: str) -> Reserved:
-    """Call until nothing is refused since the line of a key is full; KeyFullError once it stays full for FULL_S."""
+    """Repeat a call while the line of a key is full. Raises KeyFullError if it stays full for FULL_S."""
     left, pauses = 0, LongerPauses(FULL_S)
     while True:
         try:
@@ -408,7 +408,7 @@ class MemberRows:
         self._encode = CallEncoder(self._job.name, headers, self._job.overrides, limit)
         self._seal = seal_of(client)
         named = self._job.queue_options.items()
-        #: How they are enqueued.
+        #: Options for enqueueing the messages.
         self.options = {name: value for name, value in named if name != "key"}
 
     def of(self, chunk: int, items: Sequence[Any]) -> list[Any]:
@@ -431,7 +431,7 @@ class MemberRows:
 
 
 def chunks(items: Iterable[T]) -> Iterator[list[T]]:
-    """The items, PER_CHUNK at a time."""
+    """Yield the items, PER_CHUNK at a time."""
     left = iter(items)
     while part := list(islice(left, PER_CHUNK)):
         yield part

@@ -21,12 +21,12 @@ Kind = Literal["step", "map", "wait", "timer", "flow"]
 StepState = Literal["waiting", "ready", "running", "done", "failed", "skipped", "cancelled"]
 FlowState = Literal["open", "running", "done", "failed", "cancelled"]
 
-#: In the order in which people read them.
+#: States of steps, in the order in which they are shown.
 STEP_STATES: tuple[StepState, ...] = (
     "running", "ready", "waiting", "failed", "cancelled", "skipped", "done",
 )  # fmt: skip
 FLOW_STATES: tuple[FlowState, ...] = ("open", "running", "done", "failed", "cancelled")
-#: A step in one of these changes only by a retry.
+#: States of steps that only a retry changes.
 STEP_OVER: frozenset[StepState] = frozenset(("done", "failed", "skipped", "cancelled"))
 FLOW_OVER: frozenset[FlowState] = frozenset(("done", "failed", "cancelled"))
 #: States of a step that satisfy an edge from it, and states in which the edge can no longer be satisfied.
@@ -56,20 +56,21 @@ class StepFacts:
 
     Attributes:
         size: Members so far.
-        sealed: No more members come.
-        done, ended, dead: Members that succeeded, that ended at least once, and that are dead now or were cancelled
-            individually.
-        cut: The flow was cancelled before the step was over.
+        sealed: Whether all members have been added.
+        done: Successful members.
+        ended: Number of members with at least one end.
+        dead: Members now dead, or cancelled individually.
+        cut: Whether the flow was cancelled before the step was over.
         cancelled: Members that failed after the flow was cancelled.
         retried: Formerly dead members that run again.
-        sent: It was enqueued, or its wait or timer has begun.
-        todo: It is ready, and not sent yet.
-        reviving: A retry revives its dead members, and has reached the member `revived`.
-        due_at: Of a timer, or when a wait times out.
+        sent: Whether it was enqueued, or its wait or timer has begun.
+        todo: Whether it has something to send.
+        reviving: Whether a retry is reviving its dead members. So far, it has reached the member `revived`.
+        due_at: When a timer is due, or when a wait times out.
         flow: The id of its sub-flow.
         added_at: When members were last added.
         ready_at: When its edges were satisfied.
-        key: Of its messages, if its definition has one; else ''.
+        key: The key of its messages if its definition has a fixed key; else ''.
     """
 
     name: str
@@ -98,7 +99,7 @@ class StepFacts:
 
     @property
     def needs_room(self) -> str:
-        """Return the condition for sending it, such as room in a key's line; '' if there is none."""
+        """Text about the room that its messages need in the line of their key; '' without a key."""
         return f"as the line of key {self.key} in queue {self.queue} has room" if self.key else ""
 
     @property
@@ -127,9 +128,9 @@ class FlowFacts:
         state: The stored state.
         queue: Where it was announced.
         keep_ms: How long it is kept after its end.
-        refused: Reports about members that it does not have.
+        refused: Number of reports about members that it does not have.
         parent: `flow.run_id.step` for which it was stored, else ''.
-        run_id: The run in its members' mids, next to its id.
+        run_id: Id of the run, which is part of its members' mids.
     """
 
     name: str
@@ -187,7 +188,7 @@ class StepView(NamedTuple):
         return self.facts.name
 
     def stopped_ms(self, now_ms: int) -> int:
-        """Return for how long nothing was added to a map that isn't sealed; 0 while members still come."""
+        """Return how long ago, in ms, the last member was added to an unsealed map; 0 if less than a minute ago."""
         facts = self.facts
         if facts.sealed or not facts.added_at or self.state != "running":
             return 0
@@ -199,7 +200,7 @@ class PathStep(JsonRecord):
     """A step of the critical path.
 
     Attributes:
-        took_ms: Time between ready and its end or now.
+        took_ms: Time between its readiness and its end, or now if it hasn't ended.
     """
 
     step: str
@@ -208,13 +209,13 @@ class PathStep(JsonRecord):
 
 @dataclass(frozen=True, repr=False)
 class FlowView:
-    """A flow as people see it."""
+    """A flow with the states of its steps."""
 
     facts: FlowFacts
 
     @cached_property
     def by_name(self) -> dict[str, StepView]:
-        """The steps with their states, in the order in which they were defined."""
+        """The steps by name, in the order in which they were defined."""
         return _views(self.facts)
 
     @property
@@ -260,7 +261,7 @@ class FlowView:
 
     @cached_property
     def layers(self) -> tuple[tuple[str, ...], ...]:
-        """Names of the steps by their longest path from a step without edges."""
+        """Names of the steps, grouped by the length of their longest path from a step without edges."""
         return layers(self.facts.steps)
 
     @cached_property
@@ -275,7 +276,7 @@ class FlowView:
 
     @property
     def progress(self) -> str:
-        """`3 of 5 steps, 1,204 of 2,000 members`."""
+        """Progress as text: `3 of 5 steps, 1,204 of 2,000 members`."""
         text = f"{self.over:,} of {counted(len(self.facts.steps), 'step')}"
         if self.members > len(self.facts.steps):
             text += f", {self.ended:,} of {counted(self.members, 'member')}"
@@ -283,7 +284,7 @@ class FlowView:
 
     @property
     def remark(self) -> str:
-        """Facts that need attention: `adding, stopped 10 min ago`; '' for nothing."""
+        """A fact that needs attention, such as `adding, stopped 10 min ago`; '' if there is none."""
         now_ms = self.facts.now_ms
         stopped = max((view.stopped_ms(now_ms) for view in self.steps), default=0)
         if stopped:
@@ -293,7 +294,7 @@ class FlowView:
         return f"{self.dead:,} dead" if self.dead else ""
 
     def __str__(self) -> str:
-        """Return a summary for people: `import:1: running, 3 of 5 steps`, needed attention, pending dependencies."""
+        """Return a summary for people: state, progress and remark, and a line for each pending dependency."""
         lines = [f"{self.facts.flow_id}: {self.state}, {self.progress}"]
         if self.remark:
             lines[0] += f" ({self.remark})"
@@ -356,7 +357,7 @@ def flow_state(facts: FlowFacts, views: Mapping[str, StepView] | None = None) ->
 
 
 def layers(steps: tuple[StepFacts, ...]) -> tuple[tuple[str, ...], ...]:
-    """Return the names of the steps by their longest path from a step without edges; circles form one last layer."""
+    """Group the steps by their longest path from a step without edges. Steps in circles form one last layer."""
     known = {step.name for step in steps}
     before = {step.name: {edge.step for edge in step.after if edge.step in known} for step in steps}
     behind: dict[str, list[str]] = {name: [] for name in before}

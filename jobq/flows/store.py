@@ -30,7 +30,7 @@ from jobq.flows.types import (
 from jobq.queue.durability import SharedConfirmation
 
 T = TypeVar("T")
-#: Changes, members or fields of one call.
+#: Maximum number of changes, members or fields per call.
 PER_CALL = 1_000
 #: Maximum done members per call; each change that names a member counts.
 MAX_DONE = 2_000
@@ -41,7 +41,7 @@ _KINDS: frozenset[str] = frozenset(get_args(Kind))
 _TODOS: frozenset[str] = frozenset(get_args(Todo))
 _PARENT = "^"
 _FIELDS = 9
-#: Of a delay, a time or a lease.
+#: Upper bound of a delay, a time or a lease, in seconds.
 MAX_SECONDS = 1e12
 
 
@@ -54,11 +54,11 @@ def _kind_and_step(change: FlowChange) -> tuple[str, str]:
 class FlowStore:
     """The flow `run`, a `name:id.run_id` or `name:id`, on `client`. Each call is harmless to repeat.
 
-    Threads may share it, except for `create`, which takes the id of the run that it finds or begins. For tests, every
-    method takes `now`, epoch ms, instead of the server's clock.
+    Threads may share it, except for `create`, which sets `run_id` to the run that it finds or begins. For tests, most
+    methods take `now`, epoch ms, instead of the server's clock.
 
     Attributes:
-        run_id: The intended run; for another run, the stored flow counts as missing. '' for any run.
+        run_id: The intended run, or '' for any run. A stored flow with a different run id counts as missing.
         confirmation: Confirms the writes of several calls together. Threads must not share a store that has it.
     """
 
@@ -139,7 +139,7 @@ class FlowStore:
         return rights.check_items(self.client, self.flow, step, queue, chunk, stored)
 
     def reserve(self, step: str, chunk: int, count: int, *, now: int | None = None) -> Reserved:
-        """Give numbers to the members of the next chunk, and note that all chunks before it are enqueued."""
+        """Reserve numbers for the members of the next chunk, and record that all earlier chunks are enqueued."""
         return self._ask(self.reserve_call(step, chunk, count, now=now))
 
     def reserve_call(
@@ -152,10 +152,11 @@ class FlowStore:
         )
 
     def seal(self, step: str, chunks: int, *, now: int | None = None) -> str:
-        """Declare that a map has so many chunks, all enqueued; 'ok', 'sealed', 'other' or 'closed'.
+        """Declare that a map is complete: all its chunks, of this number, are enqueued.
 
-        'sealed': it was already sealed, with another number of chunks. 'other': another number is reserved. The next
-        drainer that applies something to the flow sends the steps that become ready: announce a look.
+        Returns 'ok', 'closed', 'sealed' (it was already sealed, with another number of chunks) or 'other' (another
+        number is reserved). The next drainer that applies something to the flow sends the steps that become ready, so
+        announce a look.
         """
         return self._ask(self.seal_call(step, chunks, now=now))
 
@@ -170,10 +171,10 @@ class FlowStore:
     ) -> Applied:
         """Apply up to 1,000 changes with up to 2,000 done members.
 
-        Changes for another run of the flow are ignored, as are ends of members retried since.
+        Changes for another run of the flow are ignored, and so are ends of members from before a retry.
 
         Args:
-            source: `q` and the queue that they were read from, or `f` and a flow.
+            source: `q` and the queue from which the changes were read, or `f` and a flow.
         """
         rows: list[Argument] = []
         for (kind, step), some in groupby(changes, key=_kind_and_step):
@@ -196,7 +197,8 @@ class FlowStore:
     def page(self, step: str, what: str, cursor: int = 0, limit: int = PER_CHUNK) -> MemberPage:
         """Return numbers of members that are `live` (not ended, or retried) or `failed` (ended, not done).
 
-        `revive`: `failed` members that the newest retry has not reached. An empty page may have a next page.
+        With `revive`, these are `failed` members that the latest retry hasn't reached. An empty page may have a next
+        page.
         """
         reply = self._ask(self._call("page", (step, what, cursor, limit), list))
         return MemberPage(tuple(map(int, reply[1:])), int(reply[0]))
@@ -213,10 +215,12 @@ class FlowStore:
     ) -> int:
         """Record that these members will be revived; return how many of them had ended without being done.
 
+        Returns -1 if the item with this stamp is no longer needed.
+
         Args:
-            stamp: Of the item for which this is done, with the member before which all were revived; -1 if it is no
-                longer needed.
-            mark: An entry of the step's queue's outbox: earlier deaths don't end the new run.
+            stamp: Stamp of the item that requests the retry.
+            cursor: All failed members with smaller numbers have been revived.
+            mark: An entry in the outbox of the step's queue. Earlier ends don't end the new run.
         """
         args = (self._now(now), self.run_id, step, stamp, cursor, mark, *numbers)
         return self._ask(self._call("retried", args, lambda reply: int(reply[0])))
@@ -230,7 +234,7 @@ class FlowStore:
         return self._found("calls", steps)
 
     def failures(self) -> dict[str, str]:
-        """Return why members aren't done, by `step:number`; of 1,000 at most."""
+        """Return why members aren't done, by `step:number`, for 1,000 members at most."""
         flat = self._read("failed", ())
         return {
             _text(name): _text(why) for name, why in zip(flat[::2], flat[1::2], strict=True)
@@ -253,18 +257,18 @@ class FlowStore:
         return Member(self.flow, step, number, self.run_id)
 
     def set_life(self, parent: str, stamp: int, life_ms: int) -> str:
-        """Set how long a flow waits for its begin; 'ok', 'older' or 'other', see lua/flow/life.lua.
+        """Set how long a flow waits for its begin. Returns 'ok', 'older' or 'other'; see lua/flow/life.lua.
 
         Args:
             parent: `flow.run_id.step` for which it was stored.
-            stamp: Of the parent's item that requests this.
+            stamp: Stamp of the parent's item that requests this.
         """
         return self._ask(
             self._call("life", (parent, stamp, life_ms), lambda reply: _text(reply[0]))
         )
 
     def remove(self) -> str:
-        """Delete a flow that is over, or was never begun; 'removed', 'running' or 'gone'."""
+        """Delete a flow that is over, or was never begun. Returns 'removed', 'running' or 'gone'."""
         return self._ask(self._call("remove", (), lambda reply: _text(reply[0])))
 
     def _ask(self, call: ScriptCall[T]) -> T:

@@ -9,9 +9,9 @@ from jobq.flows.state import Edge, Kind
 #: Actions of a drainer for a step.
 Todo = Literal["send", "map", "flow", "cancel", "revive", "drop", "parent", "subs"]
 
-#: Messages of one chunk of a map.
+#: Number of messages in one chunk of a map.
 PER_CHUNK = 250
-#: Steps of one call, and of a flow.
+#: Maximum number of steps in one call, and in a flow.
 MAX_STEPS, MAX_STEPS_OF_A_FLOW = 1_000, 10_000
 #: How long a sub-flow, and an announced flow, waits for its begin.
 LONG_LIFE_MS = 366 * 86_400_000
@@ -19,7 +19,7 @@ LONG_LIFE_MS = 366 * 86_400_000
 PURGED = (
     "its message was purged or has expired, so it can't be retried; start the flow with another id"
 )
-#: Bytes of a result, and of all results of a flow.
+#: Maximum bytes of a result, and of all results of a flow.
 MAX_RESULT_BYTES, MAX_RESULTS_BYTES = 64 << 10, 64 << 20
 
 
@@ -71,8 +71,8 @@ class FlowChange(NamedTuple):
     Attributes:
         kind: `done`, `dead` or `cancelled` for a member, `signal` or `retry` for a step, or `begin`, `cancel` or `look`
             for the flow.
-        detail: The result of a done member, or the value of a signal; None without one.
-        entry: Id of its entry, so that it isn't applied twice or after a retry; '' without an entry.
+        detail: The result of a done member, the value of a signal, or the reason why a member is dead; else None.
+        entry: Id of the change's outbox entry, so that it isn't applied twice or after a retry; '' without an entry.
         members: Numbers of several done members without results, instead of `number`.
     """
 
@@ -88,10 +88,10 @@ class TodoItem(NamedTuple):
     """An item to send.
 
     Attributes:
-        again: It was answered before, so another drainer may have sent it.
-        stamp: For `sent`.
-        step: '' for the report to the parent; then source is the parent's `flow.run_id.step` and options this flow's
-            state. Reports to unbegun sub-flows don't have a step's name either.
+        again: Whether it was returned before, so that another drainer may have sent it.
+        stamp: Number that identifies the item; pass it to `FlowStore.sent`.
+        step: '' for the report to the parent. Then `source` is the parent's `flow.run_id.step`, and `options` is this
+            flow's state. Reports to unbegun sub-flows don't have a step's name either.
     """
 
     step: str
@@ -109,9 +109,9 @@ class Applied(NamedTuple):
     """Result of applied entries.
 
     Attributes:
-        refused: Entries that the flow doesn't know.
-        more: `todo` doesn't have all items to send.
-        run_id: Of the flow.
+        refused: Number of entries about members that the flow doesn't have.
+        more: Whether there are more items to send than `todo` has.
+        run_id: Id of the flow's run.
         state: '' for a missing flow.
     """
 
@@ -129,7 +129,7 @@ class Reserved(NamedTuple):
         outcome: `new`, `doubt` (reserved before; some of it may be enqueued), `added`, `sealed` or `closed` (the flow
             is over, cancelled or missing), `other` (another count than before, or a chunk was left out).
         first: Number of its first member.
-        chunks: Reserved so far; all but the last are enqueued.
+        chunks: Number of chunks reserved so far; all but the last are enqueued.
     """
 
     outcome: str

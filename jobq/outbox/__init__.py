@@ -9,7 +9,7 @@
         outbox.enqueue(session, send_invoice, order.id)
 
 If the transaction is rolled back, the call never happens. Once it is committed, `jobq outbox relay` enqueues the call,
-at least once, and deletes the row. `jobq.outbox.inbox.once` is the other end: it skips what was done already.
+at least once, and deletes the row. `jobq.outbox.inbox.once` is the receiving end: it skips work already done.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _INSERTS = {
 
 
 def once(session: Any, part: str = "") -> bool:
-    """Return whether no committed transaction of the running message has done this before.
+    """Record the running message as done; return False if a committed transaction has already recorded it.
 
     Args:
         session: See `outbox.enqueue`.
@@ -44,7 +44,7 @@ def once(session: Any, part: str = "") -> bool:
 
 
 async def aonce(session: Any, part: str = "") -> bool:
-    """`once` on a session for async code."""
+    """Do the same as `once` on a session for async code."""
     statement, values = _statement(session, part)
     return await aexecute(session, statement, [values]) == 1
 
@@ -56,7 +56,7 @@ def _statement(session: Any, part: str) -> tuple[str, dict[str, Any]]:
             f"the inbox doesn't support the database {dialect!r}; it supports {', '.join(_INSERTS)}"
         )
     context = current()
-    # A message that a relay enqueued twice has two generations, and one header.
+    # A message that a relay enqueued twice has two generations, but only one header.
     life = context.headers.get(HEADER) or context.generation
     named = "\0".join((context.queue, context.mid, life, part)).encode("utf-8", "replace")
     return _INSERTS[dialect], {

@@ -32,15 +32,15 @@ from jobq.outbox.tables import NOTIFIED_POLL_S, PIECE_S, Backlog, OutboxTable, R
 
 logger = logging.getLogger("jobq.outbox")
 BATCH = 500
-#: Between tries while a server is away.
+#: Pauses between attempts while a server is unavailable.
 MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0
-#: Between sweeps that leave rows behind.
+#: Pause between sweeps that leave rows in the outbox.
 LEFT_PAUSE_S = 1.0
-#: Errors of one row, or of rows like it: it stays, and others go on.
+#: Errors of one row, or of similar rows. Such a row stays, and other rows are still sent.
 _OF_ROW = (ConfigError, ScriptError)
 #: After this many errors, the queue's other rows in this batch also stay, because each costs a call.
 MAX_OF_ROWS = 20
-#: Errors of the server of one queue, on a Cluster.
+#: Errors of a queue's node, on a Cluster.
 _OF_NODE = (UnavailableError, ServerFullError)
 _MAX_WHY_LENGTH = 1_000
 
@@ -51,9 +51,9 @@ class RelayOptions:
 
     Attributes:
         dedupe_s: How long the server rejects the mid of a done message.
-        poll_s: How often to look for rows.
-        limit: Rows of a batch.
-        count_s: How often to count waiting rows, for metrics; 0: never.
+        poll_s: Seconds between two reads of the table.
+        limit: Maximum number of rows per batch.
+        count_s: Seconds between two counts of waiting rows, for metrics; 0 turns counting off.
     """
 
     dedupe_s: float = DAY_S
@@ -68,7 +68,7 @@ class RelayTotals:
 
     Attributes:
         left: How often a row stayed.
-        errors: Failed rounds.
+        errors: Number of rounds that failed, at least for one queue.
         well_at: time.time() of the last successful round.
     """
 
@@ -80,7 +80,7 @@ class RelayTotals:
 
 
 class Relay:
-    """One relay. `ending` tells it to stop, between two batches."""
+    """Relays the rows of one outbox. It stops between two batches once `ending` returns True."""
 
     def __init__(
         self,
@@ -93,10 +93,10 @@ class Relay:
         self.options = options or RelayOptions()
         self._ending = ending
         self.totals = RelayTotals()
-        #: The last row that this sweep looked at, while rows stay behind.
+        #: The last row that this sweep has read, if rows stay in the outbox.
         self._after = 0
         self._left = False
-        #: Lines of keys in which a row stayed; later rows of them wait until the next sweep.
+        #: Lines of keys in which a row stayed; later rows of these lines wait until the next sweep.
         self._stopped: set[tuple[str, str]] = set()
         #: Queues that reject messages for now, with the reason; their rows wait until the next sweep.
         self._closed: dict[str, JobqError] = {}
@@ -104,17 +104,17 @@ class Relay:
         self._reminder = Reminder()
         #: When the loop made its last turn, by time.monotonic().
         self.turned_at = time.monotonic()
-        #: The last count of waiting rows; None: they aren't counted.
+        #: The last count of waiting rows; None if they aren't counted.
         self.waiting: Backlog | None = None
         self._count_at = 0.0
 
     @property
     def trouble(self) -> str:
-        """Return why rows wait; '' if they don't."""
+        """Why rows wait; '' if they don't."""
         return self._trouble
 
     def run(self, *, once: bool = False) -> None:
-        """Relay until the end.
+        """Relay rows until `ending` returns True.
 
         Args:
             once: Stop after one pass over all rows, and raise errors.
@@ -145,7 +145,7 @@ class Relay:
             self._table.close()
 
     def round(self) -> bool:
-        """Relay one batch; return whether there may be more. Raises what stopped it; rows that weren't sent stay."""
+        """Relay one batch; return whether there may be more. Raises the error that stopped it; unsent rows stay."""
         self.turned_at = time.monotonic()
         rows = self._table.batch(self._after, self.options.limit)
         sent: list[int] = []
@@ -183,7 +183,7 @@ class Relay:
         self, rows: Sequence[RawRow], sent: Sequence[int], refused: Sequence[Refused]
     ) -> None:
         left = len(rows) - len(sent) - len(refused)
-        # Of the whole sweep, which begins with the first row.
+        # Whether rows stay, for the whole sweep, which begins with the first row.
         self._left = bool(left) or (self._left and self._after > 0)
         self.totals.sent += len(sent)
         self.totals.failed += len(refused)
@@ -225,7 +225,7 @@ class Relay:
         options: dict[str, Any],
         wrong: list[JobqError],
     ) -> Iterator[int]:
-        """Send rows with the same options in one call; if it is rejected, send rows or full lines separately."""
+        """Send rows with the same options in one call. If it is rejected, send rows, or a full line's rows, singly."""
         left = [row for row in rows if _line(row) not in self._stopped]
         while left:
             try:
@@ -246,7 +246,7 @@ class Relay:
         options: dict[str, Any],
         wrong: list[JobqError],
     ) -> Iterator[int]:
-        """Send each row in a call."""
+        """Send each row in a separate call."""
         for row in rows:
             if _line(row) in self._stopped:
                 continue

@@ -1,4 +1,4 @@
-"""What is stored of a call until a relay enqueues it: one row, made by the program and read by the relay."""
+"""Rows of the outbox. The program writes a row for each call, and a relay reads it to enqueue the call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jobq.queue.mids import new_mid, users_mid
 from jobq.queue.queue import enqueue_values, given_mid
 from jobq.queue.types import PER_CALL, checked_content, checked_key
 
-#: Header with the message's row. The inbox uses it to recognize a message relayed twice from a newer call.
+#: Header with a random id. With it, the inbox distinguishes a message that was relayed twice from a newer call.
 HEADER = "jobq-outbox"
 DAY_S = DAY_MS / 1000
 
@@ -71,7 +71,7 @@ _written = msgspec.json.Encoder().encode
 
 
 class StoredRow:
-    """One row that a relay read; raise BadRowError if it can't be enqueued, ever."""
+    """One row that a relay read. Raises BadRowError if the row can never be enqueued."""
 
     def __init__(
         self, number: int, mid: str, queue: str, content: bytes, options: str, created_at: int
@@ -105,9 +105,9 @@ class StoredRow:
         return {**options, "key": self.options.key}
 
     def sending(self, now: int, dedupe_s: float) -> dict[str, Any]:
-        """Return the options of `Queue.enqueue_many`, but for the key.
+        """Return the options for `Queue.enqueue_many`, without the key.
 
-        Delays count from the enqueue, so what has passed of them is taken off.
+        Delays count from the program's call, so the time since then is subtracted.
 
         Args:
             dedupe_s: How long to reject the mid after the message is done, if only this row has the mid.
@@ -132,7 +132,7 @@ class StoredRow:
 
     @property
     def line(self) -> tuple[str, str] | None:
-        """The line of its key in which messages start in order; None if it has none."""
+        """The line of its key, if the messages of that line start in order; else None."""
         return (self.queue, self.options.key) if self.options.ordered and self.options.key else None
 
 
@@ -160,7 +160,7 @@ class _QueueOfRelay:
 def rows_of(
     job: Job[..., Any], calls: Sequence[Arguments]
 ) -> tuple[list[OutboxRow], list[Receipt[Any]]]:
-    """Return the rows of these calls, made within the middleware, and a receipt for each."""
+    """Return a row and a receipt for each call, after the job's middleware was applied."""
     if job.settings.client is not None:
         raise ConfigError(
             f"client={job.settings.client!r} of {job.name} can't be stored, because the relay's --url sets the "

@@ -68,14 +68,14 @@ class OutboxTable(ABC):
     """The outbox of one database."""
 
     dialect: str
-    #: How a statement marks a value.
+    #: Placeholder of a value in statements.
     mark = "%s"
-    #: The first rows of a batch: behind a number, so many.
+    #: Statement for a batch. Its values are the number of the row before the batch, and the maximum number of rows.
     select = (
         "SELECT id, mid, queue, content, options, created_at FROM jobq_outbox WHERE id > ? ORDER BY id LIMIT ? "
         "FOR UPDATE SKIP LOCKED"
     )
-    #: Takes a list of numbers.
+    #: Statement that deletes rows. Its value is a list of their numbers.
     delete = "DELETE FROM jobq_outbox WHERE id = ANY(?)"
 
     def __init__(self, dsn: str) -> None:
@@ -86,11 +86,11 @@ class OutboxTable(ABC):
 
     @abstractmethod
     def connect(self) -> Any:
-        """Open a connection in which each transaction is begun by `begin`."""
+        """Open a connection in which only `begin` starts transactions."""
 
     @abstractmethod
     def _errors(self) -> type[Exception]:
-        """Return the error that all of the driver's derive from; raise ConfigError if it isn't installed."""
+        """Return the base class of the driver's errors; raise ConfigError if the driver isn't installed."""
 
     def begin(self) -> None:
         """Begin a transaction."""
@@ -105,15 +105,15 @@ class OutboxTable(ABC):
         self._calling(lambda: self._settle(sent, refused, now))
 
     def backlog(self, now: int) -> Backlog:
-        """Count waiting rows."""
+        """Count waiting and failed rows."""
         return self._calling(lambda: self._backlog(now))
 
     def retry_failed(self) -> int:
-        """Put failed rows back into the outbox; how many."""
+        """Put failed rows back into the outbox; return their number."""
         return self._calling(self._retry_failed)
 
     def prune_inbox(self, before: int) -> int:
-        """Delete the rows of the inbox that were written before this moment, epoch ms; how many."""
+        """Delete the rows of the inbox that were written before this moment, epoch ms; return their number."""
         delete = "DELETE FROM jobq_inbox WHERE done_at < ?"
         return self._calling(lambda: int(self._execute(delete, (before,)).rowcount))
 
@@ -122,7 +122,7 @@ class OutboxTable(ABC):
         self._calling(lambda: [self._execute(one) for one in schema(self.dialect, notify=notify)])
 
     def wait(self, seconds: float) -> bool:
-        """Wait for `seconds` at most; return whether rows were committed."""
+        """Wait for `seconds` at most; return whether rows may have been committed."""
         time.sleep(seconds)
         return False
 
@@ -153,7 +153,7 @@ class OutboxTable(ABC):
             raise
 
     def _away(self, error: Exception) -> DatabaseAwayError:
-        # The drivers have no class in common for a table that isn't there.
+        # The drivers have no common class for a missing table.
         missing = re.search(r"no such table|does not exist|doesn't exist", str(error))
         remedy = (
             f"; jobq outbox schema --dialect {self.dialect} prints the tables" if missing else ""
@@ -193,7 +193,7 @@ class OutboxTable(ABC):
         self._execute("COMMIT")
 
     def listed(self, numbers: list[int]) -> Any:
-        """Numbers as one value of `delete`."""
+        """Return numbers as one value for `delete`."""
         return numbers
 
     def _backlog(self, now: int) -> Backlog:
@@ -218,7 +218,7 @@ class OutboxTable(ABC):
 
 
 class PostgresqlTable(OutboxTable):
-    """PostgreSQL, by psycopg 3. A second connection listens, if the table has a trigger that notifies."""
+    """The outbox in PostgreSQL, through psycopg 3. If a trigger of the table notifies, a second connection listens."""
 
     dialect = "postgresql"
 
@@ -277,7 +277,7 @@ class PostgresqlTable(OutboxTable):
 
 
 class MysqlTable(OutboxTable):
-    """MySQL 8.0 and MariaDB 10.6 or later, by PyMySQL."""
+    """The outbox in MySQL 8.0 or later, or MariaDB 10.6 or later, through PyMySQL."""
 
     dialect = "mysql"
     delete = "DELETE FROM jobq_outbox WHERE id IN ?"
@@ -308,7 +308,7 @@ class MysqlTable(OutboxTable):
 
 
 class SqliteTable(OutboxTable):
-    """SQLite: its only lock stops all writers, so rows aren't locked; a second relay waits until the first ends."""
+    """The outbox in SQLite. A lock would stop all writers, so rows aren't locked, and only one relay may work."""
 
     dialect = "sqlite"
     mark = "?"
@@ -329,7 +329,7 @@ class SqliteTable(OutboxTable):
         return sqlite3.connect(self._path, isolation_level=None, timeout=CONNECT_S)
 
     def batch(self, after: int, limit: int) -> list[RawRow]:
-        """Read the first rows behind `after`; none while another relay works on this file."""
+        """Read the first rows after the number `after`; return [] while another relay uses this file."""
         return super().batch(after, limit) if self._is_alone() else []
 
     def begin(self) -> None:
@@ -387,7 +387,7 @@ _TABLES: dict[str, type[OutboxTable]] = {
 
 
 def table_of(dsn: str) -> OutboxTable:
-    """Return the outbox of the database that `dsn` names; a driver, as in postgresql+asyncpg://, is left out."""
+    """Return the outbox of the database that `dsn` names; a driver, as in postgresql+asyncpg://, is ignored."""
     scheme, colon, rest = dsn.partition("://")
     name = scheme.partition("+")[0]
     if not colon or name not in _TABLES:

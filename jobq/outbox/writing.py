@@ -1,7 +1,7 @@
 """Write calls to the outbox in the transaction of the program's session or connection.
 
-SQLAlchemy, psycopg, Django, and the connections of sqlite3, PyMySQL and asyncmy. The session's class identifies its
-package, so these packages aren't imported here.
+Sessions and connections of SQLAlchemy, psycopg, Django, sqlite3, PyMySQL and asyncmy are supported. The session's class
+identifies its package, so these packages aren't imported here.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from jobq.outbox.rows import OutboxRow, rows_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
-#: Called with each session that rows were written on, for tests that relay them.
+#: Called with each session after rows were written on it, except async sessions. Tests use this to relay the rows.
 listeners: list[Callable[[Any], object]] = []
-#: With a value for each field of an OutboxRow.
+#: Its values are the fields of an OutboxRow.
 _INSERT = (
     "INSERT INTO jobq_outbox (mid, queue, content, options, created_at) "
     "VALUES (:mid, :queue, :content, :options, :created_at)"
@@ -29,9 +29,9 @@ _INSERT = (
 def enqueue(session: Any, job: Job[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
     """Write one call to the outbox, in the transaction of `session`.
 
-    The receipt has the mid immediately; its action is 'written'. Options are those of `job.options(...)`. Raises
-    TypeError for arguments that don't fit the function, CodecError for values that JSON can't represent, ConfigError
-    outside a transaction, and errors of the database.
+    The receipt has the mid immediately; its action is 'written'. Set options with `job.options(...)`. Raises TypeError
+    if the arguments don't fit the function, CodecError if JSON can't represent them, ConfigError outside a transaction,
+    and errors of the database.
 
     Args:
         session: A SQLAlchemy Session or Connection, a psycopg Connection, Django's `connection`, or a connection of
@@ -55,9 +55,9 @@ def enqueue_many(
 async def aenqueue(
     session: Any, job: Job[P, R], /, *args: P.args, **kwargs: P.kwargs
 ) -> Receipt[R]:
-    """`enqueue` on an async session or connection.
+    """Write one call like `enqueue`, on an async session or connection.
 
-    That is an AsyncSession or AsyncConnection of SQLAlchemy, an AsyncConnection of psycopg, or a connection of asyncmy.
+    Pass an AsyncSession or AsyncConnection of SQLAlchemy, an AsyncConnection of psycopg, or a connection of asyncmy.
     """
     job.check_arguments(args, kwargs)
     rows, receipts = rows_of(job, [(args, kwargs)])
@@ -68,7 +68,7 @@ async def aenqueue(
 async def aenqueue_many(
     session: Any, job: Job[P, R], arguments: Iterable[Args[P, R]] | Iterable[Sequence[Any]], /
 ) -> list[Receipt[R]]:
-    """`enqueue_many` on a session that `aenqueue` accepts."""
+    """Write many calls like `enqueue_many`, on a session that `aenqueue` accepts."""
     rows, receipts = rows_of(job, _calls(job, arguments))
     await _ainsert(session, rows)
     return receipts
@@ -121,7 +121,7 @@ def kind_of(session: Any) -> Kind:
 
 
 def execute(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> int:
-    """Execute a statement with values as `:name` for each of `values`; return how many rows it changed."""
+    """Execute a statement once for each of `values`, which fill its `:name` parts; return how many rows changed."""
     kind = kind_of(session)
     if _is_async(kind, session):
         raise ConfigError(
@@ -155,7 +155,7 @@ def rows(session: Any, statement: str) -> list[tuple[Any, ...]]:
 
 
 async def aexecute(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> int:
-    """`run` on a session for async code."""
+    """Do the same as `execute` on a session for async code."""
     kind = kind_of(session)
     if not _is_async(kind, session):
         raise ConfigError(
@@ -234,7 +234,7 @@ def _sqlalchemy_is_outside(session: Any) -> bool:
 
 
 def _psycopg_is_outside(connection: Any) -> bool:
-    # 0 = IDLE. A connection that doesn't commit by itself begins with its first statement.
+    # 0 = IDLE. Without autocommit, the first statement begins a transaction.
     return bool(connection.autocommit and int(connection.info.transaction_status) == 0)
 
 

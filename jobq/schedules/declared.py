@@ -27,9 +27,9 @@ class ScheduleOptions(TypedDict, total=False):
         tz: The zone of the expression. Default: UTC.
         missed: Ticks that passed while no worker ran: "one" runs the latest, "skip" none that is over a minute late,
             "all" up to 100.
-        overlap: Action of a tick while the previous run isn't over: "skip" it; "queue": wait; "allow" both; "cancel"
-            the previous run.
-        spread: Delay each enqueue by this schedule's fixed share of this time.
+        overlap: What to do with a tick while the previous run isn't over: "skip" or "queue" the tick, "allow" both
+            runs, or "cancel" the previous run.
+        spread: Delay each tick by a fixed part of this time, so that schedules don't all start together.
         start, end: First and last possible time of a tick; a time without a zone is in tz.
         times: Maximum number of ticks, counted from start.
         name: Name of the schedule. Default: the job's.
@@ -67,10 +67,10 @@ class Declared(NamedTuple):
 def schedule(cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> Callable[[F], F]:
     """Have workers enqueue a call of this job at the times of a cron expression, or after each interval.
 
-    Put it on a function with `@job`, above or below it, once for each schedule.
+    Put this decorator on a function with `@job`, above or below `@job`, once for each schedule.
     """
     declared = Declared(cron, dict(options))
-    declared.of("job")  # what is wrong with it shows where it is written
+    declared.of("job")  # raises errors where the schedule is declared
 
     def mark(function: F) -> F:
         if not hasattr(function, "__dict__"):
@@ -83,7 +83,7 @@ def schedule(cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> 
 
 
 def schedules_of(job: Job[..., Any]) -> list[Schedule]:
-    """Return the declarations of a job's function; raise ConfigError for arguments that don't fit it."""
+    """Return the schedules declared on a job's function; raise ConfigError if arguments don't fit the function."""
     found = [declared.of(job.name) for declared in getattr(job, _KEPT, ())]
     for at, one in enumerate(found):
         try:
@@ -98,7 +98,7 @@ def schedules_of(job: Job[..., Any]) -> list[Schedule]:
 
 
 def declared_in(registry: Registry) -> dict[str, dict[str, Schedule]]:
-    """Queue -> name -> schedule; raise ConfigError where two have one name."""
+    """Return schedules by queue and name; raise ConfigError if two schedules of a queue have the same name."""
     found: dict[str, dict[str, Schedule]] = {}
     for job in registry:
         for one in schedules_of(job):

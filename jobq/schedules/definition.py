@@ -1,4 +1,4 @@
-"""A schedule: which call is made when. It is declared in code, or kept at the server as JSON."""
+"""A schedule: which call is made when. It is declared in code, or stored on the server as JSON."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Missed = Literal["skip", "one", "all"]
 Overlap = Literal["skip", "queue", "allow", "cancel"]
 #: With missed="skip", a tick that is later than this is missed.
 GRACE_MS = 60_000
-#: With missed="all", so many ticks are made up for; and this many are counted.
+#: Maximum number of missed ticks that missed="all" enqueues, and maximum number that are counted.
 CAP, MAX_COUNTED = 100, 10_000
 MAX_NAME = 100
-#: Ticks that `times` may count.
+#: Maximum value of `times`.
 MAX_TIMES = 10_000
 _BOUNDS = ("start", "end", "times")
 _DAY_S = 86_400.0
@@ -81,7 +81,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.cron or f"every {self.every_ms / 1000:g}s"
 
     def shift_ms(self, queue: str) -> int:
-        """Return how long after its ticks it is enqueued: a share of `spread` that is always the same."""
+        """Return the delay after its ticks in this queue, in ms. It is always the same part of `spread`."""
         return zlib.crc32(f"{queue}/{self.name}".encode()) % self.spread_ms if self.spread_ms else 0
 
     def tick(self, at_ms: int, missed: int) -> Tick:
@@ -99,7 +99,8 @@ class Owed(NamedTuple):
     """A tick that is due.
 
     Attributes:
-        runs: Whether it is enqueued, or only recorded as missed.
+        missed: Number of earlier ticks that this tick replaces.
+        runs: Whether it is enqueued; if not, it is only recorded as missed.
     """
 
     tick_ms: int
@@ -108,10 +109,10 @@ class Owed(NamedTuple):
 
 
 def owed(schedule: Schedule, last_ms: int, now_ms: int) -> list[Owed]:
-    """What is due after the last tick, oldest first.
+    """Return the due ticks after the last tick, oldest first.
 
     Args:
-        now_ms: The present, minus the schedule's shift.
+        now_ms: The current time minus the schedule's shift.
     """
     all_of_them = schedule.missed == "all"
     newest: list[int] = []
@@ -130,7 +131,7 @@ def owed(schedule: Schedule, last_ms: int, now_ms: int) -> list[Owed]:
 
 
 def following(schedule: Schedule, now_ms: int) -> Iterator[int]:
-    """The ticks that come."""
+    """Return the ticks after a moment, in order."""
     return schedule.ticks.after(now_ms)
 
 
@@ -155,9 +156,10 @@ def checked_schedule(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> Schedule:
-    """Return a schedule of options as people write them, or ConfigError.
+    """Return a schedule from options as people write them; raise ConfigError if they are invalid.
 
-    given: every, tz, missed, overlap, spread, start, end, times.
+    Args:
+        given: The options `every`, `tz`, `missed`, `overlap`, `spread`, `start`, `end` and `times`.
     """
     options = {key: value for key, value in given.items() if value is not None}
     every = options.pop("every", None)
@@ -190,7 +192,7 @@ def checked_schedule(
 
 
 def checked_name(name: Any) -> str:
-    """Return a name for a schedule, or ConfigError."""
+    """Return `name`; raise ConfigError if it can't name a schedule."""
     good = isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable()
     if not good or " " in name:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""When a schedule has its ticks: cron expressions in a time zone, or intervals. All times are epoch ms.
+"""Times of a schedule's ticks: cron expressions in a time zone, or intervals. All times are epoch ms.
 
-cronsim reads the expressions and knows which days match. The times of a day are computed here: cronsim's own iteration
-leaves out ticks where clocks change by another step than a whole hour (Lord Howe, Chatham).
+cronsim parses the expressions and knows which days match. The times of a day are computed here, because cronsim's own
+iteration leaves out ticks when clocks don't change by a whole hour (Lord Howe, Chatham).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMES = {
     "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
     "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@hourly": "0 * * * *",
 }  # fmt: skip
-#: Days after which an expression that has matched none is taken for one that never does.
+#: An expression that matches none of this many days is assumed never to match.
 MAX_DAYS = 50 * 366
 _EXAMPLE = "write it as '30 7 * * 1-5', at 7:30 from Monday to Friday"
 _WEEKDAY = "day of the week"
@@ -44,33 +44,33 @@ class Ticks(Protocol):
     """The times of a schedule."""
 
     def after(self, moment_ms: int) -> Iterator[int]:
-        """The ticks after a moment, in order."""
+        """Return the ticks after a moment, in order."""
         ...
 
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
-        """The ticks after a moment and up to another, the newest first."""
+        """Return the ticks after a moment and up to another moment, latest first."""
         ...
 
 
 class Within:
-    """Yield the ticks of another expression between two moments, both included."""
+    """The ticks of another object between two moments, both included."""
 
     def __init__(self, ticks: Ticks, first_ms: int, last_ms: float) -> None:
         self._ticks, self._before_ms, self._last_ms = ticks, first_ms - 1, last_ms
 
     def after(self, moment_ms: int) -> Iterator[int]:
-        """The ticks after a moment, in order."""
+        """Return the ticks after a moment, in order."""
         ticks = self._ticks.after(max(moment_ms, self._before_ms))
         return takewhile(lambda tick: tick <= self._last_ms, ticks)
 
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
-        """The ticks after a moment and up to another, the newest first."""
+        """Return the ticks after a moment and up to another moment, latest first."""
         until_ms = int(min(until_ms, self._last_ms))
         return self._ticks.between(max(after_ms, self._before_ms), until_ms)
 
 
 class Every:
-    """Ticks at whole multiples of an interval since 1970, in UTC: the same ones in every process."""
+    """Ticks at whole multiples of an interval since 1970, in UTC. They are the same in every process."""
 
     def __init__(self, every: Duration) -> None:
         try:
@@ -87,22 +87,22 @@ class Every:
         return f"every {self.step_ms / 1000:g}s"
 
     def after(self, moment_ms: int) -> Iterator[int]:
-        """The ticks after a moment, in order."""
+        """Return the ticks after a moment, in order."""
         tick = (moment_ms // self.step_ms + 1) * self.step_ms
         while True:
             yield tick
             tick += self.step_ms
 
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
-        """The ticks after a moment and up to another, the newest first."""
+        """Return the ticks after a moment and up to another moment, latest first."""
         yield from range(until_ms // self.step_ms * self.step_ms, max(-1, after_ms), -self.step_ms)
 
 
 class Cron:
     """The ticks of an expression in a zone, by the rule of Debian's cron.
 
-    A fixed time that doesn't exist runs when the clocks have moved; one that exists twice runs once, the first time.
-    `*` in hours or minutes keeps real intervals.
+    If a change of clocks skips a fixed time, the tick is right after the change. If a fixed time occurs twice, only the
+    first is a tick. `*` in hours or minutes keeps real intervals.
     """
 
     def __init__(self, expression: str, zone: str = "UTC") -> None:
@@ -122,7 +122,7 @@ class Cron:
         return f"{self.expression} {self.zone}"
 
     def after(self, moment_ms: int) -> Iterator[int]:
-        """The ticks after a moment, in order."""
+        """Return the ticks after a moment, in order."""
         last = moment_ms
         for day in self._days(moment_ms, 1):
             for tick in self._on(day):
@@ -131,7 +131,7 @@ class Cron:
                     yield tick
 
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
-        """The ticks after a moment and up to another, the newest first."""
+        """Return the ticks after a moment and up to another moment, latest first."""
         last = until_ms + 1
         first_day = _local(max(0, after_ms), self._zone).date() - _DAY
         for day in self._days(until_ms, -1, first_day):
@@ -141,14 +141,14 @@ class Cron:
                     yield tick
 
     def long_steps(self) -> Iterator[tuple[str, str, int]]:
-        """Fields whose step is longer than they are, so that they match one value alone: field, name, step."""
+        """Yield fields whose step is so long that they match only one value, each as text, name and step."""
         for field, (name, _, least, most) in zip(self._spec.parts[1:], _FIELDS, strict=True):
             step = re.fullmatch(r"[^,]+/(\d+)", field)
             if step and int(step[1]) > most - least + 1:
                 yield field, name, int(step[1])
 
     def gaps_on(self, day: date) -> list[datetime]:
-        """Return the times of a day that it names and that the clocks leave out."""
+        """Return the expression's times on a day that a change of clocks skips."""
         if not self._matches(day):
             return []
         local = (datetime.combine(day, at) for at in self._times)
@@ -190,14 +190,14 @@ class Cron:
         return there.astimezone(UTC).astimezone(self._zone).replace(tzinfo=None) != local
 
     def _moved(self, local: datetime) -> int:
-        """Return when the clocks have moved past a time that they leave out."""
+        """Return the first moment after a local time that a change of clocks skips."""
         while self._is_left_out(local):
             local += timedelta(minutes=1)
         return _ms(local.replace(tzinfo=self._zone))
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """Return a time zone by its name, or ConfigError."""
+    """Return a time zone by its name; raise ConfigError for an unknown name."""
     try:
         return ZoneInfo(name)
     except Exception as error:
@@ -233,7 +233,7 @@ def parsed(expression: str) -> CronSim:
 
 
 def _hint(text: str) -> str:
-    """Return a replacement for a field that other programs accept; '' if none is known."""
+    """Return advice about a field that only other programs accept; '' if there is none."""
     for field, (name, names, least, most) in zip(text.split(), _FIELDS, strict=True):
         if "?" in field:
             return f"write * instead of ? as {name}"

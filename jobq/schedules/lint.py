@@ -9,16 +9,16 @@ from itertools import islice, pairwise
 from jobq.schedules.definition import Schedule
 from jobq.schedules.expressions import Cron
 
-#: How far lint looks for changes of clocks, and how many ticks for the shortest time between two.
+#: Number of days to search for changes of clocks, and number of ticks to search for the shortest interval.
 DAYS, TICKS = 400, 200
 MINUTE_MS = 60_000
 
 
 def findings(schedule: Schedule, now_ms: int, timeout_s: float | None = None) -> Iterator[str]:
-    """Warnings, each a sentence.
+    """Yield warnings about a schedule, each a sentence.
 
     Args:
-        timeout_s: Timeout of its job.
+        timeout_s: Timeout of the schedule's job.
     """
     coming = list(islice(schedule.ticks.after(now_ms), TICKS))
     if not coming:
@@ -45,7 +45,7 @@ def findings(schedule: Schedule, now_ms: int, timeout_s: float | None = None) ->
 
 
 def _gaps(times: Cron, now_ms: int) -> Iterator[str]:
-    """The first time that a change of clocks leaves out."""
+    """Yield a warning about the first time that a change of clocks skips."""
     if times.is_open:
         return
     today = datetime.fromtimestamp(now_ms / 1000, UTC).date()

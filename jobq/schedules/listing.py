@@ -18,7 +18,7 @@ from jobq.records import JsonRecord, Moment
 from jobq.schedules.definition import Owed, Schedule, decoded
 from jobq.schedules.scheduler import enqueue_tick
 
-#: Keys of one EXISTS.
+#: Number of queues whose keys one EXISTS checks.
 PER_CALL = 250
 _FROM = {"c": "code", "a": "added"}
 
@@ -28,9 +28,9 @@ class ScheduleRow(NamedTuple):
 
     Attributes:
         schedule: Its definition; None if it is missing or can't be read.
-        problem: '' or "no definition" or "unreadable".
+        problem: "", "no definition" or "unreadable".
         origin: "code", "added" or ''.
-        next_ms: None after the last tick.
+        next_ms: When its next tick is enqueued; None if it has no more ticks.
         last_ms: Time of the latest enqueued tick; None if there was none.
         late_ms: How long the next tick has been due.
     """
@@ -89,7 +89,7 @@ def _with_times(
     )  # fmt: skip
 
 
-#: A tick that is due for longer has no worker that enqueues it.
+#: If a tick has been due for longer than this, no worker enqueues it.
 OVERDUE_MS = 60_000
 
 
@@ -130,7 +130,7 @@ def of_queue(
 
 
 def paused_queues(client: Client, names: Iterable[str]) -> frozenset[str]:
-    """Return the paused queues among these. A queue that can't be read is left out."""
+    """Return which of these queues are paused. Queues that can't be read are left out."""
     wanted = list(names)
     samples = run_each(client, [Queue(name, client).admin.sample_call() for name in wanted])
     return frozenset(
@@ -141,7 +141,7 @@ def paused_queues(client: Client, names: Iterable[str]) -> frozenset[str]:
 
 
 def state_of(row: ScheduleRow, known: Sequence[WorkerCode] | None, is_queue_paused: bool) -> str:
-    """Return why its ticks don't come, or why their jobs don't run; '' if nothing is in the way.
+    """Return why a schedule's ticks aren't enqueued or why its jobs don't run; '' if neither is the case.
 
     Args:
         known: Declared names of the queue's workers; None if they are unknown.
@@ -190,16 +190,16 @@ class ScheduleRecord(JsonRecord):
         every_ms: 0 for a cron expression.
         tz: Its time zone; empty for an interval.
         origin: `code` or `added`; empty if unknown.
-        state: `paused`, `undeclared`, `unreadable` or `no definition`; `no worker` serves its queue; `unknown job`: its
-            queue's workers don't know its job; `queue paused`: its ticks come, and their jobs wait. Empty if its jobs
-            run, or if the list of workers can't be read.
+        state: `paused`, `undeclared`, `unreadable`, `no definition`, `no worker` (no worker serves its queue), `unknown
+            job` (its queue's workers don't know its job) or `queue paused` (its ticks come, but their jobs wait). Empty
+            if its jobs run, or if the list of workers can't be read.
         next_at: Time of its next tick; null if none comes.
         last_at: Time of the last tick that was enqueued; null if there was none.
         last_mid: The message of the last tick.
         late_ms: How long its next tick has been due.
-        start_at: No tick is earlier; null without such a bound.
-        end_at: No tick is later; null without such a bound.
-        times: Maximum number of ticks, counted from `start_at`; null for any number.
+        start_at: Earliest time of a tick; null without such a bound.
+        end_at: Latest time of a tick; null without such a bound.
+        times: Maximum number of ticks, counted from `start_at`; null without a maximum.
     """
 
     queue: str
@@ -250,7 +250,7 @@ def rows_of(queue: str, schedules: Schedules) -> Iterator[ScheduleRow]:
 
 
 def queues_with(client: Client, names: Sequence[str], *places: str) -> list[str]:
-    """Return the queues that have one of these keys, or whose keys can't be checked.
+    """Return the queues that have at least one of these keys, or whose keys can't be checked.
 
     One command covers many queues, except on a Cluster.
     """
@@ -281,7 +281,7 @@ def _with_keys(client: Client, names: Sequence[str], places: Sequence[str]) -> l
 def schedules_of_queues(
     client: Client, names: Sequence[str], log: int = 0
 ) -> dict[str, Schedules | JobqError]:
-    """Return the schedules of those queues that have some, or why they can't be read, and the newest `log` ticks."""
+    """Return the schedules and the latest `log` ticks of each queue with schedules, or the error of reading them."""
     some = queues_with(client, names, "schedules", "ticks")
     calls = [Queue(name, client).admin.schedules_call(log) for name in some]
     return dict(zip(some, run_each(client, calls), strict=True))
@@ -290,9 +290,9 @@ def schedules_of_queues(
 def run_now(
     queue: Queue, name: str, schedules: Schedules, job: Job[..., Any] | None = None
 ) -> Ticked:
-    """Enqueue a schedule's call, whatever its ticks are; detail: the mid.
+    """Enqueue a schedule's call now, regardless of its ticks. The `detail` of the result is the mid.
 
-    Raises ConfigError if the server has no definition that can be read, and KeyFullError if its key's line is full.
+    Raises ConfigError if the server has no readable definition, and KeyFullError if the line of its key is full.
 
     Args:
         job: Its job, if the caller has it.

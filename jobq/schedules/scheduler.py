@@ -1,7 +1,7 @@
 """Enqueues the ticks of schedules. Every worker has one for the queues that it serves; there is no leader.
 
-It follows the server's clock: each look reads it, and a monotonic clock fills the time between looks. If processes
-disagree, the script `tick` decides what is enqueued.
+A scheduler follows the server's clock: each look at a queue reads that clock, and a monotonic clock measures the time
+between looks. If processes disagree, the script `tick` decides what is enqueued.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jobq.schedules.definition import Owed, Schedule, decoded, encoded, followin
 
 logger = logging.getLogger("jobq.schedules")
 
-#: The longest time between two looks. An added schedule is noticed within it.
+#: The longest time between two looks at a queue. Added schedules are noticed within this time.
 LOOK_S = 10.0
 #: After a tick, each process waits a random part of this time and checks whether another process was faster.
 WAIT_S = 0.3
@@ -44,10 +44,10 @@ Ask = Callable[[int, Callable[[], object]], bool]
 
 
 class Scheduler:
-    """The schedules of some queues.
+    """Enqueues the ticks of some queues' schedules.
 
     Attributes:
-        monotonic, share, now: Sources of time and chance, for tests.
+        monotonic, share, now: Sources of time and of random numbers, for tests.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Scheduler:
         self._queues, self._registry = queues, registry
         self._declared = [declared.get(queue.name, {}) for queue in queues]
         self._monotonic, self._share, self._now = monotonic, share, now
-        # At first, workers that start together query one by one.
+        # Workers that start together make their first looks at different times.
         self._look_at = [monotonic() + share() * WAIT_S] * len(queues)
         self._warned: set[str] = set()
         # Queues that were checked.
@@ -74,11 +74,11 @@ class Scheduler:
         return {queue.name: sorted(declared) for queue, declared in named if declared}
 
     def next_s(self) -> float:
-        """Seconds until a look is due."""
+        """Return the number of seconds until the next look is due."""
         return max(0.0, min(self._look_at) - self._monotonic())
 
     def enqueue_due(self, ask: Ask) -> None:
-        """Look at the queues whose time has come. Raises what `ask` raises."""
+        """Look at all due queues. Errors of `ask` are raised."""
         now = self._monotonic()
         due = [index for index, at in enumerate(self._look_at) if at <= now]
         others = [index for index in due if not self._declared[index]]
@@ -122,7 +122,7 @@ class Scheduler:
             state = schedules.ticks.get(schedule.name)
             if state is not None and state.paused:
                 continue
-            # One that was declared just now starts now.
+            # A newly declared schedule starts now.
             last_ms = now_ms if state is None else state.last_ms
             shift_ms = schedule.shift_ms(queue.name)
             due = owed(schedule, last_ms, now_ms - shift_ms)
@@ -131,7 +131,7 @@ class Scheduler:
             for one in due:
                 ticked = calls < MAX_CALLS and self._tick(queue, schedule, one, last_ms)
                 if ticked is None:
-                    # The next look tries it again, so it doesn't use up the calls of other schedules.
+                    # The next look retries this tick, so it doesn't use up the calls of other schedules.
                     break
                 calls += 1
                 if not ticked:
@@ -172,7 +172,7 @@ class Scheduler:
             )  # fmt: skip
 
     def _declare(self, index: int, schedules: Schedules) -> None:
-        """Show at the server what the code declares; a new schedule, and one with new times, starts with that."""
+        """Store the code's declarations on the server. New schedules, and schedules with new times, start now."""
         admin = self._queues[index].admin
         for name, schedule in self._declared[index].items():
             definition = encoded(schedule)
@@ -212,7 +212,7 @@ class Scheduler:
             done = enqueue_tick(queue, job, schedule, one, last_ms, now=self._now())
         except (UnavailableError, ServerFullError):
             raise
-        except Exception as error:  # of one schedule: the others go on
+        except Exception as error:  # an error of one schedule must not stop the others
             self._warn(
                 f"schedule {schedule.name} could not enqueue its job: {error or repr(error)}"
             )
@@ -261,10 +261,11 @@ def enqueue_tick(
 ) -> Ticked:
     """Enqueue the call of a tick.
 
-    The supervisor makes this call, and children are forked from it: they would share what middleware opens.
+    Middleware isn't applied: the supervisor makes this call, and the children that it forks would share connections
+    that middleware opens.
 
     Args:
-        at_once: Enqueue it regardless of the ticks. Middleware doesn't apply.
+        at_once: Enqueue the call regardless of the schedule's ticks.
     """
     try:
         call = job.decoded(list(schedule.args), dict(schedule.kwargs))

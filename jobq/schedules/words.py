@@ -13,13 +13,13 @@ MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
     "December",
 )  # fmt: skip
-#: Times of day that are listed one by one.
+#: Maximum number of times of day to list one by one.
 MAX_TIMES = 6
 _UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second"))
 
 
 def in_words(schedule: Schedule) -> str:
-    """Return when a schedule has its ticks; '' for an expression that has no short description."""
+    """Describe when a schedule has its ticks; return '' if its expression has no short description."""
     if not schedule.cron:
         return _every(schedule.every_ms)
     spec = parsed(schedule.cron)
@@ -62,7 +62,7 @@ def _times(minute: str, hour: str, minutes: Sequence[int], hours: Sequence[int])
 
 
 def _past(field: str, minutes: Sequence[int]) -> str:
-    """Which minutes of an hour."""
+    """Describe the minutes of an hour; return '' if there are too many."""
     step = _step(field, 60)
     if step:
         return "every minute" if step == 1 else f"every {step} minutes"
@@ -74,7 +74,7 @@ def _past(field: str, minutes: Sequence[int]) -> str:
 
 
 def _step(field: str, most: int) -> int:
-    """Return n of `*/n` if n divides the whole, 1 of `*`, 0 of anything else."""
+    """Return n for `*/n` if n divides `most`, 1 for `*`, and 0 for anything else."""
     if field == "*":
         return 1
     number = field.removeprefix("*/")
@@ -92,7 +92,7 @@ def _on(day: str, weekday: str, days: Iterable[object], weekdays: Iterable[objec
     elif day != "*":
         found = sorted(int(str(number)) for number in days)
         numbers = f"on day{'s' * (len(found) > 1)} {_listed(map(str, found))} of the month"
-    # Unless one of them begins with a star, a day that matches either is taken.
+    # Unless one of them begins with a star, a day needs to match only one of them.
     both = " and " if day.startswith("*") or weekday.startswith("*") else " or "
     text = both.join(part for part in (numbers, names) if part)
     return f", {text}" if text else ""

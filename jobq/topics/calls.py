@@ -1,4 +1,4 @@
-"""A topic's name bound to a client: its scripts by name, with arguments by name and the keys they bind."""
+"""A topic bound to a client: call its scripts by name, with named arguments and bound keys."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jobq.client.scripts import Argument
 from jobq.client.steps import Request, Steps
 from jobq.topics import keys
 
-#: Topics that a page or a command looks at, with two round trips or more for each.
+#: Maximum number of topics that a page or a command reads. Each topic needs at least two round trips.
 MAX_TOPICS = 1_000
 
 
 class TopicCalls(BlockingFacade):
-    """Shared by a topic and its groups: keys, scripts, callers. Threads may share it.
+    """The keys, scripts and callers of a topic, which its groups also use. Threads may share this object.
 
-    Methods whose names end in `_steps` are for other steps (see `client.steps`).
+    Methods whose names end in `_steps` are for use in other steps; see `client.steps`.
     """
 
     def __init__(self, name: str, client: Client | None = None) -> None:
@@ -35,7 +35,7 @@ class TopicCalls(BlockingFacade):
         self._of_group: dict[str, BoundScripts] = {}
 
     def key(self, name: str, group: str = "") -> str:
-        """One key of the topic."""
+        """Return one key of the topic."""
         return keys.key(self.prefix, name, group)
 
     def scripts(self, group: str = "") -> BoundScripts:
@@ -69,20 +69,20 @@ class TopicCalls(BlockingFacade):
         group: str = "",
         whole: bool = False,
     ) -> Steps[Any]:
-        """Run a script as the next numbered call of `caller`; a repeated one is answered, not run again."""
+        """Run a script as the next numbered call of `caller`. A repeated call is answered without running it again."""
         script = self.scripts(group)[name]
         reply = yield Request(script.keys[0], script.numbered(caller, values, rest), whole)
         return script.served(caller, reply)
 
     def once_steps(self, name: str, values: Values, rest: Sequence[Argument] = ()) -> Steps[Any]:
-        """`call` by a spare caller, kept out of use when the outcome is unknown."""
+        """Run a script as a call of a spare caller. If the outcome is unknown, that caller isn't used again."""
         caller = self.callers.take()
         reply = yield from self.call_steps(name, caller, values, rest)
         self.callers.give_back(caller)
         return reply
 
     def command_steps(self, *words: Argument) -> Steps[Any]:
-        """One plain command on a key, which is its first argument."""
+        """Run a plain command on a key, which must be the command's first argument."""
         reply = yield Request(str(words[1]), CallState(self.client, words))
         return reply
 
@@ -100,7 +100,7 @@ class TopicCalls(BlockingFacade):
     register = stepwise(register_steps)
 
     def forget(self) -> None:
-        """Register with the next append again: deleting the topic removed its name."""
+        """Make the next append register the topic again, because deleting the topic removed its name."""
         runtime.listed_topics.discard(self._known)
 
     @property
@@ -109,11 +109,11 @@ class TopicCalls(BlockingFacade):
 
 
 class ListedTopics(NamedTuple):
-    """Topics that a page or a command looks at.
+    """Topics that a page or a command reads.
 
     Attributes:
         names: Sorted names.
-        strange: Entries that can't be names, sorted.
+        strange: Sorted entries that can't be names of topics.
         left_out: Number of other, unread names.
     """
 
@@ -128,7 +128,7 @@ def topic_names(client: Client) -> list[str]:
 
 
 def listed_topics(client: Client) -> ListedTopics:
-    """Return at most MAX_TOPICS topics to look at, the first by name: every producer may write names into the list."""
+    """Return the first MAX_TOPICS topics by name. The list may be long, because every producer may add names to it."""
     listed = _listed(client)
     names = sorted(name.decode() for name in listed if is_name("topic", name))
     strange = sorted(name for name in listed if not is_name("topic", name))
@@ -141,7 +141,7 @@ def strange_topic_names(client: Client) -> list[bytes]:
 
 
 def forget_topic(client: Client, name: str | bytes) -> None:
-    """Remove `name` from the list; its keys stay."""
+    """Remove a topic from the list of topics; its keys stay."""
     client.command("SREM", keys.topic_names(client.namespace), name)
 
 

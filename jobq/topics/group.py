@@ -1,4 +1,4 @@
-"""A group of readers shares one position in a topic; each reader of the group moves it."""
+"""Groups of readers. A group's readers share one position in a topic, and each reader moves this position."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLICIES = ("earliest", "latest", "error")
 
 
 class TopicGroup(BlockingFacade):
-    """The group `name` of a topic, to inspect and control it. Takes the topic's name, or the topic itself."""
+    """The group `name` of a topic, to inspect and control it. Pass the topic's name, or its TopicCalls."""
 
     def __init__(self, topic: str | TopicCalls, name: str, client: Client | None = None) -> None:
         self.topic = topic if isinstance(topic, TopicCalls) else TopicCalls(topic, client)
@@ -35,12 +35,12 @@ class TopicGroup(BlockingFacade):
         out_of_range: str = "earliest",
         now: int | None = None,
     ) -> Steps[bool]:
-        """Create the group at a position; return False if it exists already, which keeps its position.
+        """Create the group at a position. Return False if the group already exists; then it keeps its position.
 
         Args:
             start: 'earliest', 'latest', an index or a datetime.
-            out_of_range: Where it continues when retention has dropped its next message, or the topic was lost:
-                'earliest', 'latest', or 'error' (OutOfRangeError).
+            out_of_range: Where the group continues if retention has dropped its next message, or the topic was lost.
+                Use 'earliest', 'latest', or 'error' (OutOfRangeError).
         """
         _check_policy(out_of_range)
         reply = yield from self._run(
@@ -63,7 +63,7 @@ class TopicGroup(BlockingFacade):
 
     @stepwise
     def seek(self, place: Position, *, now: int | None = None) -> Steps[int]:
-        """Move the group; return the next index. Readers can no longer commit what they hold."""
+        """Move the group; return its next index. Readers can no longer commit the messages that they hold."""
         reply = yield from self._run("seek", {"now": moment(now), **position_of(place)})
         self._check(reply)
         self._check_place(reply, place)
@@ -71,7 +71,7 @@ class TopicGroup(BlockingFacade):
 
     @stepwise
     def pause(self) -> Steps[None]:
-        """Hand out no messages until resume."""
+        """Stop the delivery of messages to the group until `resume`."""
         self._check((yield from self._run("steer", {"paused": "1", "out_of_range": ""})))
 
     @stepwise
@@ -81,14 +81,14 @@ class TopicGroup(BlockingFacade):
 
     @stepwise
     def set_out_of_range(self, policy: str) -> Steps[None]:
-        """Change the policy that subscribe set."""
+        """Change the policy that `subscribe` set."""
         self._check(
             (yield from self._run("steer", {"paused": "", "out_of_range": _check_policy(policy)}))
         )
 
     @stepwise
     def peek(self, count: int = 10) -> Steps[list[TopicMessage]]:
-        """Return the next new messages for the group, without those of expired leases; its position doesn't change."""
+        """Return the group's next new messages without moving its position. Omits messages with expired leases."""
         lag = yield from TopicGroup.lag.steps(self)
         reading = yield from opened(self.topic, lag.handed_out + 1, None, "earliest")
         return (yield from messages_of(reading, count))
@@ -134,7 +134,7 @@ class TopicGroup(BlockingFacade):
 
 
 class AsyncTopicGroup(AsyncFacade[TopicGroup]):
-    """A TopicGroup whose methods are awaited."""
+    """A TopicGroup with awaitable methods."""
 
     subscribe = awaited(TopicGroup.subscribe)
     unsubscribe = awaited(TopicGroup.unsubscribe)

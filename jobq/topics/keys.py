@@ -2,9 +2,9 @@
 
 =================  =======================================================================
 log                stream, `index-appended_at` -> m content, k key, h headers
-base               stream, the same: what compaction kept of everything up to meta's base_to
-clean              stream: the base that a compaction under way is making
-newest             hash, key -> newest index, while a compaction is under way
+base               stream of the same kind: entries up to meta's base_to that compaction kept
+clean              stream: the new base that a running compaction writes
+newest             hash, key -> newest index, while a compaction runs
 marks              sorted set, index by the bytes appended before it, one per 64 KiB
 meta               hash: last, last_at, first, base_to, bytes, limits, how far a compaction is
 groups             set, names of the groups
@@ -18,7 +18,7 @@ of each group:
 group:<name>       hash: cursor (last index handed out), paused, out_of_range, skipped
 held:<name>        sorted set, token of what a reader holds by its first index
 leases:<name>      sorted set, the same tokens by the end of their lease
-batches:<name>     hash, token -> last index, how often handed out
+batches:<name>     hash, token -> last index, number of deliveries
 =================  =======================================================================
 """
 
@@ -40,38 +40,38 @@ def base(namespace: str, topic: str) -> str:
 
 
 def key(start: str, name: str, group: str = "", caller: str = "") -> str:
-    """One key, by the name that Lua gives it."""
+    """Return one key by its name in Lua."""
     if name == "last_call":
         return f"{start}call:{caller}"
     return f"{start}{name}:{group}" if name in _OF_GROUPS else start + name
 
 
 def of_topic(start: str) -> list[str]:
-    """Every key of a topic but its groups' and callers'."""
+    """Return all keys of a topic, except the keys of its groups and callers."""
     return [start + name for name in ("log", "base", "clean", "newest", "marks", "meta", "groups")]
 
 
 def of_group(start: str, group: str) -> list[str]:
-    """Every key of a group."""
+    """Return all keys of a group."""
     return [key(start, name, group) for name in sorted(_OF_GROUPS)]
 
 
 def topic_names(namespace: str) -> str:
-    """Set of the names of topics ever used; outside any slot of theirs."""
+    """Return the key of the set of all topics' names, which is outside the topics' slots."""
     return f"{checked_name('namespace', namespace)}:topics"
 
 
 #: Commands that jobq sends to a topic's keys directly.
 _OWN = ("unlink", "xrange", "xread")
-#: Scripts by which an exporter learns how far groups are behind.
+#: Scripts with which an exporter reads the lag of groups.
 _OF_LAG = ("describe", "lag")
 _STEERING = ("find", "seek", "steer")
 
 
 def rights(namespace: str = "jobq", topics: Sequence[str] = ()) -> list[str]:
-    """Return the words after a user's name, without passwords: to append to, read and control `topics`, or all topics.
+    """Return ACL rules, without passwords, for a user who appends to, reads and controls `topics`, or all topics.
 
-    Only jobq's layout: redismq's keys have no prefix that tells them apart from other keys.
+    They cover only jobq's layout, because redismq's keys have no prefix that distinguishes them from other keys.
     """
     called = (
         script
@@ -88,7 +88,7 @@ def rights(namespace: str = "jobq", topics: Sequence[str] = ()) -> list[str]:
 
 
 def rights_to_steer(namespace: str = "jobq") -> list[str]:
-    """Return the words that allow a user who does other things to pause, resume and move groups of topics."""
+    """Return ACL rules to add to a user, so that the user may also pause, resume and move groups of topics."""
     called = [
         script
         for script in scripts()
@@ -101,7 +101,7 @@ def rights_to_steer(namespace: str = "jobq") -> list[str]:
 
 
 def rights_to_lag(namespace: str = "jobq") -> list[str]:
-    """Return the words that allow a user who does other things to read how far groups of topics are behind."""
+    """Return ACL rules to add to a user, so that the user may also read the lag of groups of topics."""
     called = [script for script in scripts() if script.area == "topic" and script.name in _OF_LAG]
     needed = sorted(set[str]().union(*map(commands, called)))
     pattern = f"%R~{literal(checked_name('namespace', namespace))}:{{*}}:topic:*"

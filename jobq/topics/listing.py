@@ -25,12 +25,12 @@ def topic_record(name: str, facts: Description) -> TopicRecord:
 
 
 def description_record(name: str, facts: Description) -> dict[str, Any]:
-    """Return everything of a topic."""
+    """Return all facts about a topic, as a record."""
     return {"topic": name, **facts._asdict(), "limits": facts.limits}
 
 
 def group_record(name: str, lag: Lag) -> dict[str, Any]:
-    """Return where a group is."""
+    """Return a group's position and state, as a record."""
     return {
         "group": name, "settled": lag.settled, "handed_out": lag.handed_out, "held": lag.held, "lag": lag.messages,
         "out_of_range": lag.out_of_range, "paused": lag.paused,
@@ -38,7 +38,7 @@ def group_record(name: str, lag: Lag) -> dict[str, Any]:
 
 
 def lag_record(name: str, lag: Lag) -> dict[str, Any]:
-    """Return how far behind a group is."""
+    """Return a group's lag, as a record."""
     return {
         "group": name, "lag": lag.messages, "age_ms": lag.age_ms, "settled": lag.settled, "last": lag.last,
         "held": lag.held, "expired": lag.expired, "skipped": lag.skipped,

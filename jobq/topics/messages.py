@@ -1,4 +1,4 @@
-"""Values that topics take and return. All are frozen; times are epoch ms by the server's clock."""
+"""Values that topics accept and return. All are frozen; times are epoch ms by the server's clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from jobq.errors import CodecError, ConfigError
 from jobq.records import JsonRecord
 
-#: Content, key and headers may each have this many bytes.
+#: Maximum bytes of a message's content, key and headers, each.
 MAX_LENGTH = 1024 * 1024
 Position = str | int | datetime
 
@@ -35,13 +35,13 @@ class TopicMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class TopicBatch(NamedTuple):
-    """The result of a poll: messages with indexes from `first` to `last`, and the proof that they are held.
+    """The result of a poll: messages with indexes from `first` to `last`, and a token that proves the lease.
 
-    `deliveries` counts how often they were handed out, this time too.
+    `deliveries` counts how often they were delivered, including this time.
 
     Attributes:
         lease_at: The end of the lease.
-        skipped: Number of indexes passed over because retention had dropped them unread.
+        skipped: Number of indexes that were skipped, because retention had dropped their messages unread.
     """
 
     messages: list[TopicMessage]
@@ -54,7 +54,7 @@ class TopicBatch(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """The indexes of one append, and its time."""
+    """The first and last index of one append, and its time."""
 
     first: int
     last: int
@@ -65,11 +65,11 @@ class Lag(NamedTuple):
     """A group's lag.
 
     Attributes:
-        messages: Messages after `settled`, an upper bound where compaction left holes.
-        age_ms: Age of the oldest of them.
-        held: Batches that readers hold.
-        expired: Batches whose lease has ended.
-        skipped: Messages dropped unread.
+        messages: Number of messages after `settled`; an upper bound if compaction left holes.
+        age_ms: Age of the oldest of these messages.
+        held: Number of batches that readers hold.
+        expired: Number of batches whose lease has ended.
+        skipped: Number of messages dropped unread.
     """
 
     settled: int
@@ -96,7 +96,7 @@ class Retention(JsonRecord):
 
 
 class Description(NamedTuple):
-    """Size of a topic. `nbytes` of content, keys and headers, rounded to 64 KiB, as if nothing were compacted."""
+    """Facts about a topic. `nbytes` is the size before compaction of content, keys and headers, rounded to 64 KiB."""
 
     first: int
     last: int
@@ -111,7 +111,7 @@ class Description(NamedTuple):
 
 
 def encoded(record: Record | bytes) -> list[str | bytes]:
-    """Return a message as append.lua takes it: the fields it has, then a value for each."""
+    """Return a message in the format of append.lua: letters for its fields, then a value for each field."""
     if isinstance(record, bytes):
         record = Record(record)
     _check(record)
@@ -142,7 +142,7 @@ def _check(record: object) -> None:
 
 
 def decoded(entry: Sequence[Any]) -> TopicMessage:
-    """Return a message from an entry as XRANGE gives it."""
+    """Return a message from an entry of an XRANGE reply."""
     ident, fields = entry
     index, _, at = ident.partition(b"-")
     if len(fields) == 2 and fields[0] == b"m":
@@ -174,7 +174,7 @@ def _decoded_headers(headers: bytes) -> dict[str, str]:
 
 
 def position_of(position: Position) -> dict[str, str | int]:
-    """Return where to begin, as the arguments of scripts: 'earliest', 'latest', an index, or a datetime with a zone."""
+    """Convert a position to arguments of scripts: 'earliest', 'latest', an index, or a datetime with a zone."""
     if isinstance(position, datetime):
         return {"start": "time", "value": moment_of(position)}
     if isinstance(position, int) and not isinstance(position, bool):

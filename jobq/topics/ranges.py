@@ -1,8 +1,8 @@
 """Read ranges of a topic by index, without a group.
 
-A page comes by XRANGE straight from the log. It is whole when its indexes follow one another from the one
-expected; otherwise a script reads it, which handles compaction and retention. Where the topic has messages so
-long that a page by XRANGE could hold the server up, each page comes from the script, which counts bytes.
+XRANGE reads a page directly from the log. The page is complete if its indexes are consecutive and begin with the
+expected index. Otherwise a script reads the page, which handles compaction and retention. If a topic has such long
+messages that XRANGE could block the server, the script reads all pages, because it counts bytes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from jobq.errors import ConfigError, OutOfRangeError
 from jobq.topics.calls import TopicCalls
 from jobq.topics.messages import MAX_LENGTH, Position, TopicMessage, decoded, moment_of, position_of
 
-#: The first page; the following are as large as PAGE_BYTES allows.
+#: Number of entries in the first page. Later pages are as large as PAGE_BYTES allows.
 FIRST_PAGE = 64
 MAX_PAGE_LENGTH = 5_000
 PAGE_BYTES = 256 * 1024
-#: Maximum number of entries per XRANGE.
+#: Maximum number of bytes per XRANGE.
 MAX_BYTES = 4 * 1024 * 1024
 
 
@@ -37,7 +37,7 @@ class RangeReader:
         self._count, self._longest = FIRST_PAGE, 0
 
     def next(self) -> Steps[list[Any]]:
-        """Return the next entries as XRANGE gives them; none at the end."""
+        """Return the next entries as XRANGE returns them; [] at the end."""
         if not self._longest:
             self._longest = yield from self._longest_message()
         while self._following <= self._upto:
@@ -49,7 +49,7 @@ class RangeReader:
         return []
 
     def _longest_message(self) -> Steps[int]:
-        """Bytes of the topic's longest message; as many as one may have where that isn't known."""
+        """Return the bytes of the topic's longest message; the maximum for any message if this is unknown."""
         found = yield from self._binding.command_steps("HGET", self._binding.key("meta"), "longest")
         known = found and found.isdigit() and len(found) < 10
         return max(1, int(found)) if known else MAX_LENGTH
@@ -79,7 +79,7 @@ class RangeReader:
 def opened(
     binding: TopicCalls, start: Position, end: Position | None, out_of_range: str
 ) -> Steps[RangeReader]:
-    """Yield the messages; see Topic.read."""
+    """Return a RangeReader for the arguments of `Topic.read`."""
     if out_of_range not in ("error", "earliest"):
         raise ConfigError(f"out_of_range={out_of_range!r} is unknown; use error or earliest")
     where, value = position_of(start).values()

@@ -25,21 +25,21 @@ from jobq.topics.waiting import LogWaiter
 
 Commit = Literal["manual", "auto", "read"]
 MAX_COUNT = 1_000
-#: A pause, a seek and the re-creation of a group don't wake waiting readers.
+#: How often waiting readers poll, because a pause, a seek and the re-creation of a group don't wake them.
 LOOK_EVERY_S = 1.0
 MAX_WAIT_S = 3600.0
 log = logging.getLogger("jobq.topic")
 
 
 class Reader(BlockingFacade):
-    """Reads for a group. Threads must not share it; each makes its own.
+    """Reads messages for a group. Threads must not share a reader; create a reader in each thread.
 
     Attributes:
-        commit: 'manual': by calling commit. 'auto': each poll commits the previous batch. 'read': messages are settled
-            as they are returned, so a crash loses them.
-        lease: How long polled messages belong to this reader; after that another reader gets them, and commit raises
-            LeaseLostError.
-        start, out_of_range: For a group that doesn't exist yet, see TopicGroup.subscribe.
+        commit: 'manual': call `commit` yourself. 'auto': each poll commits the previous batch. 'read': messages are
+            settled as they are read, so a crash loses them.
+        lease: How long polled messages belong to this reader. After that, another reader can get them; then `commit`
+            raises LeaseLostError.
+        start, out_of_range: Used to create a missing group. See TopicGroup.subscribe.
     """
 
     def __init__(
@@ -56,18 +56,18 @@ class Reader(BlockingFacade):
             raise ConfigError(f"commit={commit!r} is unknown; use manual, auto or read")
         self.group = TopicGroup(binding, group)
         self.commit_mode = commit
-        #: Messages that 'auto' couldn't commit, because their lease had ended and another reader has them.
+        #: Number of batches that couldn't be committed automatically, because they belong to another reader now.
         self.nlost = 0
         self._binding, self.client = binding, binding.client
         self._start, self._out_of_range = start, out_of_range
         self._lease_ms = checked_lease(lease) if commit != "read" else 0
         self._caller, self._pid = Caller(), os.getpid()
         self._held: TopicBatch | None = None
-        #: Whether the last poll gave no message.
+        #: Whether the last poll returned no message.
         self._came_empty = False
-        #: With commit='read': settled, and not returned by a poll yet.
+        #: With commit='read': settled messages that no poll has returned yet.
         self._unseen: list[TopicMessage] = []
-        #: In a `for`: the message being worked on, and the one done before it.
+        #: In a `for`: the current message, and the message before it.
         self._open: TopicMessage | None = None
         self._done: TopicMessage | None = None
         self._renewed = 0.0
@@ -82,8 +82,8 @@ class Reader(BlockingFacade):
     ) -> Steps[TopicBatch]:
         """Return the next messages, up to `count` and about 4 MiB; an empty batch if there are none.
 
-        Messages whose lease has ended come before new messages. Raises OutOfRangeError when the next message was
-        dropped and the group's rule is 'error'.
+        Messages whose lease has ended come before new messages. Raises OutOfRangeError if the next message was dropped
+        and the group's `out_of_range` is 'error'.
 
         Args:
             block: How long to wait for the first message.
@@ -110,9 +110,9 @@ class Reader(BlockingFacade):
     def commit(self, done: TopicBatch | TopicMessage | None = None) -> Steps[int]:
         """Settle a batch, by default the last polled batch; return the index up to which the group is done.
 
-        After an empty poll it settles nothing but still returns the index. With a message of the last polled batch, it
-        settles up to this message, and the rest stays held. Raises LeaseLostError when another reader has the messages
-        now, or the group was moved: they come again, or another reader handled them.
+        After an empty poll it settles nothing but still returns the index. If you pass a message of the last polled
+        batch, it settles the batch up to this message, and the rest stays held. Raises LeaseLostError if another reader
+        has or had the messages, or if the group was moved.
         """
         self._check_process()
         batch, through = self._held, None
@@ -150,30 +150,30 @@ class Reader(BlockingFacade):
         *,
         now: int | None = None,
     ) -> Steps[None]:
-        """Renew the lease of a batch, by default the one polled last. Raises LeaseLostError as commit does."""
+        """Renew the lease of a batch, by default the last polled batch. Raises LeaseLostError like `commit`."""
         lease_ms = self._lease_ms if lease is None else checked_lease(lease)
         yield from self._extend(batch, lease_ms, now)
 
     @stepwise
     def release(self, batch: TopicBatch | None = None) -> Steps[None]:
-        """Return the uncommitted messages of a batch: any reader of the group can fetch them immediately."""
+        """Give back the uncommitted messages of a batch, so that any reader of the group can fetch them immediately."""
         yield from self._extend(batch, 0, None)
         if batch is None or self._holds(batch):
             self._held = None
 
     @stepwise
     def take_back(self, batch: TopicBatch) -> Steps[None]:
-        """Undo a poll whose caller never got what it gave; with commit='read' the next poll gives it."""
+        """Undo a poll whose caller never got its messages. With commit='read', the next poll returns them."""
         if batch.token:
             yield from Reader.release.steps(self, batch)
         else:
             self._unseen = [*batch.messages, *self._unseen]
 
     def __iter__(self) -> Iterator[TopicMessage]:
-        """Yield messages one by one, waiting for them, until interrupt. The lease is renewed between messages.
+        """Yield messages one by one, waiting for them, until `interrupt`. The lease is renewed between messages.
 
-        With commit='auto' a batch is committed when its last message is done, which is when the next message is
-        requested; closing the reader returns messages that an exception or a break left unhandled.
+        With commit='auto', a batch is committed when you request the message after its last message. Closing the reader
+        gives back messages that an exception or a break left unhandled.
         """
         while True:
             batch = self.poll(block=MAX_WAIT_S)
@@ -186,12 +186,12 @@ class Reader(BlockingFacade):
                 return
 
     def interrupt(self) -> None:
-        """End a waiting poll, and an iteration after its batch; from any thread or signal handler."""
+        """End a waiting poll, and end an iteration after its batch. Any thread or signal handler may call this."""
         self._wait.end()
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was interrupted."""
+        """Whether the reader was interrupted."""
         return self._wait.ended
 
     def resume(self) -> None:
@@ -220,9 +220,9 @@ class Reader(BlockingFacade):
 
     @stepwise
     def close(self) -> Steps[None]:
-        """With 'auto' commit what is done, and give back what isn't or was never committed; the group stays.
+        """Close the reader. With 'auto', commit handled messages. All other uncommitted messages are given back.
 
-        Outside a `for`, everything polled with 'auto' counts as done.
+        The group stays. Outside a `for`, all messages polled with 'auto' count as handled.
         """
         held = self._held
         if held is not None:
@@ -261,9 +261,9 @@ class Reader(BlockingFacade):
         self.close()
 
     def end_of_block(self, kind: type[BaseException] | None) -> None:
-        """Run before `close` when a `with` ends by an error of this kind."""
+        """Prepare for `close` at the end of a `with` block; `kind` is the class of the block's error, or None."""
         if kind is not None and self._open is None:
-            # Not known to be worked off: an automatic commit might lose it.
+            # The batch may not be done, so an automatic commit might lose messages.
             self.commit_mode = "manual"
 
     def _ask(self, count: int, now: int | None) -> Steps[tuple[TopicBatch, int, int]]:
@@ -292,7 +292,7 @@ class Reader(BlockingFacade):
         return self._asked(reply, token, settling)
 
     def _asked(self, reply: Any, token: str, settling: str) -> tuple[TopicBatch, int, int]:
-        """Return the messages in a reply to a poll, the ms until others may come, and the last index."""
+        """Return the messages in a reply to a poll, the ms until more messages may come, and the last index."""
         word, committed, first, last, deliveries, lease_at, skipped, wait_ms, newest, entries = (
             reply
         )
@@ -338,10 +338,10 @@ class Reader(BlockingFacade):
 
 
 class AsyncReader(AsyncFacade[Reader]):
-    """A Reader whose methods are awaited, and which is iterated by `async for`; for one coroutine at a time.
+    """A Reader with awaitable methods, for `async for`. Only one coroutine at a time may use it.
 
-    Cancelling a poll ends its wait and gives back what its last call brought. With commit='read' that is settled
-    already, so the next poll has it.
+    Cancelling a poll ends its wait and gives back the messages of its last call. With commit='read', these messages are
+    already settled, so the next poll returns them.
     """
 
     poll = awaited(Reader.poll)
@@ -360,7 +360,7 @@ class AsyncReader(AsyncFacade[Reader]):
         self.blocking.resume()
 
     async def __aiter__(self) -> AsyncIterator[TopicMessage]:
-        """Iterates over a Reader."""
+        """Yield messages like `Reader.__iter__`."""
         while True:
             batch = await self.poll(block=MAX_WAIT_S)
             for message in batch.messages:
@@ -382,7 +382,7 @@ class AsyncReader(AsyncFacade[Reader]):
 
 
 def checked_lease(lease: float | timedelta) -> int:
-    """Milliseconds, or ConfigError."""
+    """Return the lease in milliseconds; raise ConfigError if it is out of range."""
     lease_ms = round(duration_s(lease) * 1000)
     if not 1 <= lease_ms <= DAY_MS:
         raise ConfigError(f"lease={lease!r} is out of range; it must be between 1 ms and a day")

@@ -1,4 +1,4 @@
-"""The layout of redismq, for topics that its Java and Python programs write and read too.
+"""The layout of redismq, for topics that redismq's Java and Python programs also use.
 
 =============================  ====================================================================
 <topic>:nextIndex              index of the last message, in spite of its name; the first is 1
@@ -7,9 +7,9 @@
 <topic>:call:<caller>          ours, PX 10 min: number and reply of a caller's last call
 =============================  ====================================================================
 
-As in redismq, a position moves as messages are read: at most once. There is no prefix, and no times, keys or headers.
-A script must declare its keys, and the next index isn't known before the call. So calls bring the keys of a range of
-indexes, and are repeated when other clients were faster.
+As in redismq, a group's position moves as messages are read, so they are delivered at most once. Keys have no prefix,
+and messages have no times, keys or headers. A script must declare its keys, but the next index isn't known before the
+call. So calls declare the keys of a range of indexes, and are repeated if other clients were faster.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from jobq.config import duration_s
 from jobq.errors import ConfigError, OutOfRangeError, ScriptError
 from jobq.topics.messages import Lag, TopicBatch, TopicMessage
 
-#: Indexes of one page: the first, and the most; about PAGE_BYTES by the pages before.
+#: Number of indexes in the first page, maximum number per page, and approximate bytes per page.
 FIRST_PAGE, PER_PAGE, PAGE_BYTES = 16, 200, 262_144
 MAX_INDEX_LENGTH = 15
-#: How many indexes others may take between reading the counter and the call.
+#: How many indexes other clients may use between reading the counter and the call.
 SPARE = 64
-#: Holes passed over in one call, and where there were none just now: each costs the call a key's name.
+#: Maximum number of holes per call, and the number after a call without holes. Each adds a key to the call.
 STRETCH, NEAR = 1_000, 16
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.005, 0.25
 
@@ -96,11 +96,11 @@ class RedismqTopic:
             count = max(1, min(PER_PAGE, 2 * count, PAGE_BYTES // (size + 1)))
 
     def last(self) -> int:
-        """Index of the last message, 0 when there was none."""
+        """Return the index of the last message, 0 if there was none."""
         return self.index_at(self.counter_key)
 
     def index_at(self, key: str) -> int:
-        """Return the index kept there, 0 for none. Raises ScriptError for a value that is not an index."""
+        """Return the index at this key, 0 if there is none. Raises ScriptError for a value that is not an index."""
         reply = self.client.command("GET", key)
         if reply and not (reply.isdigit() and len(reply) <= MAX_INDEX_LENGTH):
             raise ScriptError(
@@ -112,7 +112,7 @@ class RedismqTopic:
     def delete(self) -> None:
         """Drop the messages and the counter. Positions of groups stay: unsubscribe them.
 
-        When the counter is damaged the number of messages is unknown, and they stay.
+        If the counter is damaged, the number of messages is unknown, so they stay.
         """
         try:
             last = self.last()
@@ -125,11 +125,11 @@ class RedismqTopic:
 
     @property
     def counter_key(self) -> str:
-        """Return where the index of the last message is kept."""
+        """The key of the index of the last message."""
         return f"{self.name}:nextIndex"
 
     def message_key(self, index: int) -> str:
-        """Return where a message is kept."""
+        """Return the key of a message."""
         return f"{self.name}:messages:{index}"
 
     def scripts(self, position_key: str) -> BoundScripts:
@@ -163,7 +163,7 @@ class RedismqTopic:
 
 
 class RedismqReader:
-    """Reads for a group, at most once: its position moves with the read, so a crash loses what was read."""
+    """Reads messages for a group, at most once: each read moves the group's position, so a crash loses its messages."""
 
     def __init__(self, topic: RedismqTopic, group: str, out_of_range: str = "earliest") -> None:
         if out_of_range not in ("earliest", "latest", "error"):
@@ -204,7 +204,7 @@ class RedismqReader:
                 pause = min(MAX_PAUSE_S, 2 * pause)
 
     def seek(self, place: int | str) -> int:
-        """Move the group to 'earliest', 'latest' or an index; the index that comes next."""
+        """Move the group to 'earliest', 'latest' or an index; return its next index."""
         last = self.topic.last()
         if place == "earliest":
             self.unsubscribe()
@@ -220,7 +220,7 @@ class RedismqReader:
         return following
 
     def unsubscribe(self) -> None:
-        """Forget the position: reading again begins with the first message that is there."""
+        """Delete the group's position. Its next read begins with the first existing message."""
         self.topic.client.command("DEL", self.position_key)
 
     def lag(self) -> Lag:
@@ -232,7 +232,7 @@ class RedismqReader:
 
     @property
     def position_key(self) -> str:
-        """Return where the last index that the group was given is kept."""
+        """The key of the last index that the group was given."""
         return f"{self.topic.name}:{self.group}:nextIndex"
 
     def _ask(self, count: int) -> tuple[TopicBatch, bool]:
@@ -278,7 +278,7 @@ def _batches(contents: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def checked_name(kind: str, name: str) -> str:
-    """`name` itself, or ConfigError for one whose keys would be another's."""
+    """Return `name`; raise ConfigError if it could make keys that belong to another name."""
     if not name or ":" in name or not name.isprintable() or any(map(str.isspace, name)):
         raise ConfigError(
             f"{kind} {name!r} can't be used in redismq's layout; use printable characters without : or blanks"

@@ -42,7 +42,7 @@ STEP = 500
 class Topic(BlockingFacade):
     """The topic `name`, on `client` or the default client. Threads may share it.
 
-    Times are the server's. For tests, methods take `now`, epoch ms, instead of the server's time.
+    Times are the server's. For tests, some methods take `now`, epoch ms, instead of the server's time.
     """
 
     def __init__(self, name: str, client: Client | None = None) -> None:
@@ -79,8 +79,8 @@ class Topic(BlockingFacade):
         """Append messages; return their indexes. A round trip appends up to 1,000, all of them or none.
 
         The indexes of one round trip are consecutive. Raises ConfigError or CodecError for a bad message before its
-        round trip, ServerFullError when the server's memory is full, NotDurableError when the appended messages aren't
-        as durable as requested, UnavailableError when the outcome is unknown.
+        round trip, ServerFullError if the server's memory is full, NotDurableError if the appended messages aren't as
+        durable as requested, and UnavailableError if the outcome is unknown.
 
         Args:
             durability: `memory`, `disk` or `replicas=n` instead of the client's.
@@ -118,8 +118,8 @@ class Topic(BlockingFacade):
     ) -> Iterator[TopicMessage]:
         """Yield messages from `start` to `end`, both included. No group's position moves.
 
-        Raises OutOfRangeError when retention has dropped messages of that range, also while reading;
-        out_of_range='earliest' continues with the first existing message.
+        Raises OutOfRangeError if retention has dropped messages of this range, even while you read. With
+        out_of_range='earliest', it continues with the first existing message instead.
 
         Args:
             end: None for the current last message; a datetime excludes messages appended then or later.
@@ -212,7 +212,7 @@ class Topic(BlockingFacade):
 
     @stepwise
     def trim(self, before: int | None = None, *, now: int | None = None) -> Steps[int]:
-        """Drop what the limits no longer allow, or all below an index; return the first index kept."""
+        """Drop messages that exceed the limits, or all messages before an index; return the first remaining index."""
         while True:
             values = {"now": moment(now), "before": "" if before is None else before}
             first, more = yield from self._binding.run_steps("trim", values)
@@ -258,7 +258,7 @@ class Topic(BlockingFacade):
         caller = binding.callers.take()
         confirmation = Confirmation(level, self.client, f"{binding.prefix}call:{caller.id}")
         append, by = binding.scripts()["append"], confirmation.exchange
-        # A confirmation holds its connection, so it has one of its own, and a thread.
+        # A confirmation occupies its connection, so it uses a separate connection and a thread.
         reply = yield Ask(lambda: append.call(caller, {"now": moment(now)}, args, by=by))
         binding.callers.give_back(caller)
         done = yield from self._appended(reply)
@@ -272,7 +272,7 @@ class Topic(BlockingFacade):
     def _appended(self, reply: list[Any]) -> Steps[Appended]:
         done = Appended._make(reply[1:])
         if done.first == 1:
-            # It is new, or another process deleted it after this process registered it.
+            # The topic is new, or another process deleted it after this process registered it.
             self._binding.forget()
             yield from self._binding.register_steps()
         return done
@@ -281,8 +281,8 @@ class Topic(BlockingFacade):
 class AsyncTopic(AsyncFacade[Topic]):
     """A Topic with awaitable methods.
 
-    A coroutine that is cancelled while it waits for messages doesn't lose any: the messages of its last call are
-    returned.
+    A coroutine that is cancelled while it waits for messages doesn't lose messages: its last call's messages are given
+    back.
     """
 
     def __init__(self, name: str, client: Client | None = None) -> None:
@@ -321,7 +321,7 @@ def _batches(records: Iterable[bytes | Record]) -> Iterator[list[str | bytes]]:
     count = size = 0
     for record in records:
         if isinstance(record, bytes) and len(record) <= MAX_LENGTH:
-            # Most messages are, and most of the time is spent here.
+            # Most messages are plain bytes, so this branch must be fast.
             args += ("m", record)
             size += len(record)
         else:

@@ -12,9 +12,9 @@ from jobq.client.steps import Ask, Nap, Steps
 from jobq.client.waiter import SHORT_GRACE_S, BlockingConnection
 from jobq.errors import ScriptError, UnavailableError
 
-#: The end of every index: the second half of an entry's id is its time.
+#: The largest second half of an entry's id, which is a time. So a read starts after all entries of an index.
 _ANY_TIME = 2**64 - 1
-#: Pause after a wait that broke.
+#: Pause after a broken wait.
 BROKEN_S = 0.1
 
 
@@ -27,7 +27,7 @@ class LogWaiter:
         self._ended = threading.Event()
 
     def steps(self, after: int, seconds: float) -> Steps[None]:
-        """Return when the log has a message after that index, when the time is over, or for no reason.
+        """Return when the log has a message after that index, after so many seconds, or sometimes without a reason.
 
         Raises UnavailableError when no connection can be opened.
         """
@@ -55,7 +55,7 @@ class LogWaiter:
                 self._connection.close()
 
     def end(self) -> None:
-        """End the wait now, from any thread, and every later one."""
+        """End the current wait and all later waits. Any thread may call this."""
         self._ended.set()
         self._connection.interrupt()
 

@@ -1,1 +1,1 @@
-"""Where Django looks for commands of manage.py."""
+"""The package in which Django looks for commands of manage.py."""

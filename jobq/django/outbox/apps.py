@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class OutboxConfig(AppConfig):
-    """Brings the tables jobq_outbox, jobq_outbox_failed and jobq_inbox."""
+    """Adds the tables jobq_outbox, jobq_outbox_failed and jobq_inbox, by a migration."""
 
     name = "jobq.django.outbox"
     label = "jobq_outbox"

@@ -1,4 +1,4 @@
-"""Where the relay finds a database of the project."""
+"""URLs of the project's databases, for the relay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SCHEMES = {
 
 
 def dsn_of(settings: Mapping[str, Any]) -> str:
-    """Return the URL of one of DATABASES for `jobq outbox`; raise ConfigError if the outbox doesn't know its engine."""
+    """Return the URL of one of DATABASES for `jobq outbox`; raise ConfigError if its engine isn't supported."""
     engine = str(settings["ENGINE"]).rpartition(".")[2]
     name = str(settings["NAME"])
     if engine not in _SCHEMES:

@@ -25,7 +25,7 @@ EMPTY_KEY = "EMPTYKEY"
 class ReliableCalls(BlockingFacade):
     """The scripts of one namespace on one client. Threads may share it.
 
-    The methods whose names end in `_steps` are for other steps (see `client.steps`).
+    Methods whose names end in `_steps` are for use in other steps; see `client.steps`.
     """
 
     def __init__(self, client: Client | None, ns: str) -> None:
@@ -34,7 +34,7 @@ class ReliableCalls(BlockingFacade):
         self._callers = Callers()
 
     def places(self, names: Sequence[str]) -> list[str]:
-        """Return the keys of these queues; raise ConfigError where a Cluster can't serve them together."""
+        """Return the keys of these queues; raise ConfigError if a Cluster can't serve them together."""
         if self.client.is_cluster and len(names) > 1:
             keys.of_one_slot(names)
         return [place for name in names for place in keys.places(self.ns, name)]
@@ -44,7 +44,7 @@ class ReliableCalls(BlockingFacade):
         return [f"{keys.prefix(self.ns, name)}tickets" for name in names]
 
     def name_of(self, tickets: bytes) -> str:
-        """Return the queue that such a key belongs to."""
+        """Return the queue that a key from `tickets` belongs to."""
         name = tickets.decode().removeprefix(f"{self.ns}:").removesuffix(":tickets")
         bare = name[1:-1]
         return bare if name == f"{{{bare}}}" else name
@@ -63,12 +63,12 @@ class ReliableCalls(BlockingFacade):
         places.append(f"{keys.prefix(self.ns, names[0])}call:{caller.id}")
         words = (caller.next(), "" if now is None else now, *args)
         reply = yield from self._run(verb, places, words, whole)
-        # Not reached after an error: that call may still arrive, so its caller stays out of use.
+        # Not reached after an error: that call may still arrive, so its caller isn't used again.
         self._callers.give_back(caller)
         return reply
 
     def ask_steps(self, verb: str, names: Sequence[str], *args: Argument) -> Steps[Any]:
-        """Run a script that may run any number of times."""
+        """Run a script that is harmless to repeat."""
         return self._run(verb, self.places(names), args, False)
 
     change = stepwise(change_steps)

@@ -62,7 +62,7 @@ def tag_of(name: str) -> str:
 
 
 def checked_space(ns: str) -> str:
-    """Return a first part of all keys, or ConfigError."""
+    """Return `ns`, the first part of all keys; raise ConfigError if it is invalid."""
     if ":" in checked_name("ns", ns):
         raise ConfigError(f"ns {ns!r} can't be used; leave out the colon")
     return ns
@@ -76,13 +76,13 @@ def prefix(ns: str, name: str) -> str:
 
 @lru_cache(1024)
 def places(ns: str, name: str) -> tuple[str, ...]:
-    """Return the eight keys of a queue, in the order that every script takes them."""
+    """Return the eight keys of a queue, in the order that every script expects."""
     base = prefix(ns, name)
     return tuple(base + place for place in PLACES)
 
 
 def of_one_slot(names: Iterable[str]) -> None:
-    """Raise ConfigError unless a Cluster serves all of these from one slot."""
+    """Raise ConfigError unless a Cluster serves all these queues from one slot."""
     tags = {tag_of(name): name for name in names}
     if len(tags) > 1:
         shown = " and ".join(repr(name) for name in list(tags.values())[:2])
@@ -96,7 +96,7 @@ _OWN = ("blpop", "llen")
 
 
 def rights(ns: str = "reliable", queues: Sequence[str] = ()) -> list[str]:
-    """Return the words after a user's name, without passwords: for all uses of `queues`, or of the namespace."""
+    """Return ACL rules, without passwords, for a user with all rights to `queues`, or to the whole namespace."""
     called = (script for script in scripts() if script.area == "reliable")
     patterns = [literal(prefix(ns, queue)) for queue in queues] or [
         f"{literal(checked_space(ns))}:"

@@ -27,7 +27,7 @@ from jobq.protocols.reliable.replies import (
 )
 from jobq.protocols.reliable.waiting import BlockingPop, recovering
 
-#: The script's pages end there.
+#: Size at which the script ends a page.
 PAGE_BYTES = 262_144
 MAX_S = 1_000_000_000
 _ID = re.compile(r"\d+-\d+", re.ASCII)
@@ -36,7 +36,7 @@ _ID = re.compile(r"\d+-\d+", re.ASCII)
 class ReliableQueue(BlockingFacade):
     """Queues that keep messages until they are acknowledged; each message is delivered at least once.
 
-    Threads may share one. For tests, `now`, in epoch ms, replaces the server's clock.
+    Threads may share a ReliableQueue. For tests, `now`, in epoch ms, replaces the server's clock.
 
     Args:
         key: A queue's name, as in the module; its Redis keys begin with `ns`.
@@ -70,10 +70,11 @@ class ReliableQueue(BlockingFacade):
     ) -> Steps[list[Popped] | None]:
         """Return up to `count` messages: from the first key, then from the next key.
 
-        The longest-waiting client is served first, from a single queue with new messages.
+        Waiting clients are served in the order in which they began to wait, each with new messages of a single queue.
 
         Args:
-            block: How many ms to wait, 0 = don't, negative = without limit; None is returned at the timeout.
+            block: How many ms to wait. 0 doesn't wait; a negative number waits without limit. At the timeout, None is
+                returned.
             token: Names the holder for ack, nack and extend.
             recover_after: First return messages of each key delivered at least this long ago and not acknowledged.
                 Waiting clients also get such messages.
@@ -110,9 +111,9 @@ class ReliableQueue(BlockingFacade):
     def ack(
         self, key: str, *ids: str, token: str = "", now: int | None = None
     ) -> Steps[list[str] | None]:
-        """Remove delivered messages; return the removed ids, None when the queue doesn't exist.
+        """Remove delivered messages; return the removed ids, None if the queue doesn't exist.
 
-        An id that is missing was acknowledged before or, with a token, has another holder now.
+        If the result lacks an id, its message was acknowledged before or, with a token, has another holder now.
         """
         return self._of_ids("ack", key, ids, *_token(token), now=now)
 
@@ -120,7 +121,7 @@ class ReliableQueue(BlockingFacade):
     def nack(
         self, key: str, *ids: str, token: str = "", front: bool = False, now: int | None = None
     ) -> Steps[list[str] | None]:
-        """Return delivered messages to the end of the queue or the front; the result is the same as for ack.
+        """Put delivered messages back at the end of the queue, or at its front; returns the same as ack.
 
         A message delivered `max_deliveries` times, a setting of the queue, is dead-lettered instead.
         """
@@ -131,7 +132,7 @@ class ReliableQueue(BlockingFacade):
     def release(
         self, key: str, *ids: str, token: str = "", now: int | None = None
     ) -> Steps[list[str] | None]:
-        """Give messages back to the front unhandled: their delivery doesn't count."""
+        """Put unhandled messages back at the front of the queue, so that their delivery doesn't count."""
         return self._of_ids("nack", key, ids, *_token(token), "FRONT", "RELEASE", now=now)
 
     @stepwise
@@ -186,9 +187,9 @@ class ReliableQueue(BlockingFacade):
     def inspect(
         self, key: str, start: int, count: int, *, now: int | None = None
     ) -> Steps[list[WaitingItem]]:
-        """Return `count` waiting messages from `start` on, in their order. Raises EmptyKeyError.
+        """Return up to `count` waiting messages in order, starting at position `start`. Raises EmptyKeyError.
 
-        A negative start counts from the end; before the first message it means the first.
+        A negative start counts from the end. A start before the first message means the first message.
         """
         rows = yield from self._inspect(key, start, count, [], now)
         return [WaitingItem(text_of(id), content) for id, content in rows]
@@ -197,7 +198,7 @@ class ReliableQueue(BlockingFacade):
     def pending(
         self, key: str, start: int, count: int, *, now: int | None = None
     ) -> Steps[list[PendingItem]]:
-        """Return `count` pending messages from `start` on, as inspect does. Raises EmptyKeyError."""
+        """Return up to `count` pending messages, starting at position `start`, like inspect. Raises EmptyKeyError."""
         rows = yield from self._inspect(key, start, count, ["PENDING"], now)
         return [PendingItem(text_of(id), *rest) for id, *rest in rows]
 
@@ -253,14 +254,14 @@ class ReliableQueue(BlockingFacade):
 
     @stepwise
     def length(self, key: str) -> Steps[int]:
-        """Return how many messages wait; 0 when the queue doesn't exist."""
+        """Return how many messages wait; 0 if the queue doesn't exist."""
         place = self._calls.places([checked_key(key)])[0]
         reply = yield Request(place, CallState(self.client, ("LLEN", place)))
         return int(reply)
 
     @stepwise
     def configure(self, key: str, *, max_deliveries: int) -> Steps[None]:
-        """Set after how many deliveries without an acknowledgement a message is dead; 0 = never."""
+        """Set after how many deliveries without an acknowledgement a message is dead; 0 means never."""
         most = at_least("max_deliveries", max_deliveries, 0)
         yield from self._calls.ask_steps("configure", [checked_key(key)], most)
 
@@ -295,13 +296,13 @@ class ReliableQueue(BlockingFacade):
         try:
             yield from ReliableQueue.release.steps(self, key, *ids, token=token)
         except JobqError:
-            pass  # they are pending, as after a crash
+            pass  # the messages stay pending, as after a crash
 
 
 class AsyncReliableQueue(AsyncFacade[ReliableQueue]):
     """The methods of ReliableQueue as coroutines: calls and any number of waits on the event loop.
 
-    A pop or recover that is cancelled gives back what it got, so that it needn't be recovered.
+    A cancelled pop or recover gives back the messages that it got, so that they needn't be recovered.
     """
 
     def __init__(self, client: Client | None = None, ns: str = "reliable") -> None:

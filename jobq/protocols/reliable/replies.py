@@ -20,13 +20,13 @@ class _Popped(NamedTuple):
 
 
 class Popped(_Popped):
-    """`(key, id, content)`, and how often it has been handed out, this time included."""
+    """`(key, id, content)` of a message, and how often the message was delivered, including this time."""
 
     deliveries: int
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Popped:
-        """From a reply of four columns."""
+        """Return the message in a row of a reply, with four columns."""
         key, id, content, deliveries = row
         made = cls(text_of(key), text_of(id), content)
         made.deliveries = deliveries
@@ -39,13 +39,13 @@ class _Recovered(NamedTuple):
 
 
 class Recovered(_Recovered):
-    """`(id, content)`, and how often it has been handed out, this time included."""
+    """`(id, content)` of a message, and how often the message was delivered, including this time."""
 
     deliveries: int
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Recovered:
-        """From a reply of three columns."""
+        """Return the message in a row of a reply, with three columns."""
         id, content, deliveries = row
         made = cls(text_of(id), content)
         made.deliveries = deliveries
@@ -80,7 +80,7 @@ class DeadItem(NamedTuple):
 
 
 class ReliableRecord(JsonRecord):
-    """A queue and its numbers of messages by place.
+    """A queue and the number of its messages in each place.
 
     Attributes:
         promised: Undelivered messages in flight to a waiting client.

@@ -19,9 +19,9 @@ from jobq.protocols.reliable.replies import Popped, Recovered
 TICK_S = 2.0
 #: How long a client waits in line before it rejoins the line, because its connection may have died silently.
 LINE_S = 20.0
-#: Time between polls for recoverable messages while none is pending.
+#: Minimum pause between polls for recoverable messages, and the pause while no message is pending.
 MIN_WAIT_S, UNKNOWN_S = 0.01, 0.05
-#: pop(names, words): one call of the script, which gives back what a cancelled coroutine got.
+#: pop(names, words): one call of the script. If its coroutine is cancelled, it gives back the popped messages.
 Pop = Callable[..., Steps[list[Popped]]]
 
 
@@ -64,15 +64,15 @@ class BlockingPop:
         try:
             self._line.send(("BLPOP", *self._tickets, f"{seconds:.3f}"))
         except UnavailableError:
-            return False  # it broke immediately
+            return False  # the connection broke immediately
         return True
 
     def _leave(self, _: bool) -> None:
-        """Leave the line. A ticket that is just coming is lost; the scripts issue another."""
+        """Leave the line. A ticket that arrives now is lost; the scripts issue another ticket."""
         self._line.close()
 
     def _turn(self) -> Steps[list[Popped] | None]:
-        """Wait a while; return the messages, None at the final timeout."""
+        """Wait a while; return messages, [] if none came yet, None at the final timeout."""
         popped: list[Popped]
         if (yield from self._came()):
             try:
@@ -114,7 +114,7 @@ class BlockingPop:
         return (self._calls.name_of(got[0]), got[1]) if got else None
 
     def _give_back(self) -> Steps[None]:
-        """Return a ticket that came while we got something else, so that the next in line has it."""
+        """Give back a ticket that arrived while this client got other messages, so that the next client gets it."""
         if not self._line.is_open or not (yield Nap(0, (self._line.file,))):
             return
         try:

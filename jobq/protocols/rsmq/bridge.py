@@ -1,8 +1,8 @@
 """`jobq rsmq bridge`: RSMQ's Node methods for any language, as lines of JSON.
 
-A line in, `{"n": 1, "method": "sendMessage", "options": {"qname": "q", "message": "x"}}`, is a line out, `{"n": 1,
-"result": …}` or `{"n": 1, "error": {"name": …, "message": …}}`, in the same order. Lines that arrive meantime, up to
-1,000, are sent to the server together.
+Each input line, `{"n": 1, "method": "sendMessage", "options": {"qname": "q", "message": "x"}}`, gets an output line,
+`{"n": 1, "result": …}` or `{"n": 1, "error": {"name": …, "message": …}}`, in the same order. Up to 1,000 lines that
+arrive in the meantime are sent to the server together.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class UnknownMethodError(JobqError):
 
 
 class Bridge:
-    """One process's calls. Errors of a call are its answer; nothing but the end of input ends it, or `quit`."""
+    """Answers the calls of one process, also with errors. Only the end of the input, or `quit`, ends the bridge."""
 
     def __init__(self, client: Client, calls: Requests) -> None:
         self._requests = calls
@@ -62,7 +62,7 @@ class Bridge:
         self.ended = False
 
     def serve(self, source: int, sink: int) -> None:
-        """Answer lines of one file on another until the first ends."""
+        """Answer the lines of one file in another file, until the first file ends."""
         for lines in _lines(source):
             answers = b"".join(self.answer(lines))
             while answers:
@@ -71,7 +71,7 @@ class Bridge:
                 return
 
     def answer(self, lines: list[bytes]) -> Iterator[bytes]:
-        """A line for each, in order."""
+        """Yield an answer for each line, in order."""
         calls: list[tuple[Any, Any]] = []
         for line in lines:
             n, found = self._understood(line)
@@ -147,7 +147,7 @@ def _decoded(line: bytes) -> Any:
     try:
         return msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # Half a surrogate pair is JSON, and no text; Node sends it as U+FFFD.
+        # Half a surrogate pair is valid in JSON, but not in text; Node sends it as U+FFFD.
         return json.loads(line, parse_constant=_no_constant)
     except RecursionError:
         raise ValueError("the line is nested too deeply; write a call") from None
@@ -166,7 +166,7 @@ def _encoded(answer: dict[str, Any]) -> bytes:
 
 
 def _text(options: Options, item: str) -> str:
-    """Convert as JavaScript's toString: 123 is '123'."""
+    """Return an option as text, converted like JavaScript's toString: 123 is '123'."""
     value = options.get(item)
     if javascript.is_falsy(value):
         return ""

@@ -1,6 +1,6 @@
 """RSMQ's rules for names, ids, numbers and messages; pure.
 
-Names and ids of other shapes are also rejected, unless they exist, because other clients create them.
+Names and ids that don't follow the rules are accepted if they exist, because other clients create them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def queue_name(value: Any) -> str:
 
 
 def existing_name(value: Any) -> str:
-    """Return a name that a queue may have; PyRSMQ gives queues names that Node refuses."""
+    """Return a name that a queue may have; PyRSMQ gives queues names that Node rejects."""
     if isinstance(value, str) and can_name(value):
         return value
     return queue_name(value)
@@ -58,12 +58,12 @@ def can_name(name: str) -> bool:
 
 
 def is_regular_name(value: Any) -> bool:
-    """Whether Node takes it for a queue's name."""
+    """Whether Node's client accepts this as a queue's name."""
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
 def message_id(value: Any) -> str:
-    """An id that a message may have; some clients make ids that Node refuses, and stored ids may be any bytes."""
+    """Return an id that a message may have. Other clients make ids that Node rejects; stored ids may be any bytes."""
     if not value:
         raise MissingParameterError("id")
     if not isinstance(value, str) or not 0 < len(bytes_of(value)) <= _MAX_ID_LENGTH:
@@ -85,12 +85,12 @@ def bytes_of(text: str) -> bytes:
 
 
 def is_regular_id(value: str) -> bool:
-    """Whether Node takes it for a message's id."""
+    """Whether Node's client accepts this as a message's id."""
     return _ID.fullmatch(value) is not None
 
 
 def whole(value: Any) -> int | None:
-    """Parse as JavaScript's parseInt: '12abc' is 12, 1.9 is 1, 'x' is nothing."""
+    """Return a whole number, parsed like JavaScript's parseInt: '12abc' is 12, 1.9 is 1, and 'x' is None."""
     try:
         match = _WHOLE.match(javascript.text(value))
         return int(match[1]) if match else None
@@ -107,7 +107,7 @@ def seconds(item: str, value: Any) -> int:
 
 
 def maxsize(value: Any) -> int:
-    """Bytes of a message, or -1."""
+    """Return the maximum bytes of a message, or -1 for any size."""
     number = whole(value)
     if number is None or (number != ANY_SIZE and not MIN_SIZE <= number <= MAX_SIZE):
         raise InvalidValueError("maxsize", MIN_SIZE, MAX_SIZE)
@@ -146,6 +146,6 @@ def random_part() -> bytes:
         return random_parts(1)[0]
 
 
-#: Drawn ahead, for a call to the system costs more than a part. A forked child must draw its own.
+#: Parts drawn in advance, because a system call costs more than a part. A forked child must draw its own parts.
 _drawn: list[bytes] = []
 os.register_at_fork(after_in_child=_drawn.clear)

@@ -35,7 +35,7 @@ class Rsmq(BlockingFacade):
     """The queues of one namespace, shared with RSMQ's clients of other languages. Threads may share it.
 
     A call that is unsafe to repeat isn't repeated after its reply was lost; it raises UnavailableError. Every method
-    raises the error that RSMQ names, UnavailableError, ServerFullError or ScriptError.
+    may raise RSMQ's errors, UnavailableError, ServerFullError or ScriptError.
 
     Args:
         client: A client of jobq, a URL, or None for the default client.
@@ -118,7 +118,7 @@ class Rsmq(BlockingFacade):
     ) -> Steps[list[str]]:
         """Send messages; return their ids, in the order in which they are received.
 
-        A round trip sends 1,000, all of them or none.
+        A round trip sends up to 1,000 messages, all of them or none.
         """
         return steps.send(self.requests, qname, messages, delay)
 
@@ -140,12 +140,12 @@ class Rsmq(BlockingFacade):
         *,
         wait: float | str | timedelta = 0,
     ) -> Steps[list[RsmqMessage]]:
-        """Return up to `limit` visible messages, at most 1,000, as soon as there is one."""
+        """Return up to `limit` visible messages, at most 1,000, as soon as at least one is visible."""
         return steps.receive(self.requests, self.channel, qname, limit, vt, wait)
 
     @stepwise
     def pop_message(self, qname: str) -> ScriptCall[RsmqMessage | None]:
-        """Remove and return the first visible message: a process that crashes now has lost it."""
+        """Remove and return the first visible message. If the process then crashes, the message is lost."""
         return then(self.requests.pop(qname, 1), lambda found: found[0] if found else None)
 
     @stepwise
@@ -163,7 +163,7 @@ class Rsmq(BlockingFacade):
     def delete_messages(
         self, qname: str, held: Iterable[RsmqMessage | MessageRef]
     ) -> Steps[list[bool]]:
-        """Delete messages; return per message whether it existed and was not received by another client since."""
+        """Delete messages; return for each whether it existed and no other client had received it since."""
         return steps.each(held, lambda some: self.requests.delete(qname, some))
 
     @stepwise
@@ -174,7 +174,7 @@ class Rsmq(BlockingFacade):
         limit: int = 1,
         vt: int | None = None,
     ) -> Steps[tuple[list[bool], list[RsmqMessage]]]:
-        """Call delete_messages for up to 1,000, then receive_messages, in one round trip."""
+        """Call delete_messages for up to 1,000 messages, and then receive_messages, in one round trip."""
         return steps.next_messages(self.requests, qname, done, limit, vt)
 
     @stepwise
@@ -188,19 +188,19 @@ class Rsmq(BlockingFacade):
     def change_messages_visibility(
         self, qname: str, held: Iterable[RsmqMessage | MessageRef], vt: int
     ) -> Steps[list[bool]]:
-        """Change the visibility of many messages, each only if nobody received it since."""
+        """Change the visibility of many messages, each only if no other client has received it since."""
         return steps.each(held, lambda some: self.requests.visibility(qname, some, vt))
 
     @stepwise
     def peek(
         self, qname: str, place: str = "visible", offset: int = 0, limit: int = 100
     ) -> Steps[list[Peeked]]:
-        """Return messages without receiving them: 'visible', 'hidden' or 'all', the next first."""
+        """Return messages without receiving them: 'visible', 'hidden' or 'all', next message first."""
         return steps.peek(self.requests, qname, place, offset, limit)
 
     @stepwise
     def purge(self, qname: str) -> Steps[int]:
-        """Remove the messages that are there, hidden ones too; return how many. Settings and totals stay."""
+        """Remove all current messages, including hidden messages; return how many. Settings and totals stay."""
         return steps.purge(self.requests, qname)
 
     @stepwise
@@ -212,12 +212,12 @@ class Rsmq(BlockingFacade):
 
     @stepwise
     def redrive(self, qname: str, target: str, limit: int | None = None) -> Steps[int]:
-        """Move what is visible in one queue to another, as from a dead-letter queue back; return how many."""
+        """Move visible messages to another queue, for example back from a dead-letter queue; return how many."""
         return steps.redrive(self.requests, qname, target, limit)
 
     @stepwise
     def repair(self, qname: str) -> Steps[Repaired]:
-        """Remove leftovers of crashed clients: ids without a body and fields of deleted messages. List the queue."""
+        """Remove leftovers of crashed clients: ids without a body and fields of deleted messages. Relist the queue."""
         return steps.repair(self.requests, qname)
 
     def consume(
@@ -226,11 +226,11 @@ class Rsmq(BlockingFacade):
         handler: Callable[[RsmqMessage], object],
         **options: Unpack[ConsumeOptions],
     ) -> Consumed:
-        """Receive messages and hand them to `handler` until stopped; see Consumer."""
+        """Receive messages and pass them to `handler` until stopped; see Consumer."""
         return Consumer(self, qname, handler, **options).run()
 
     def channel(self, qname: str) -> Channel:
-        """Return the channel that sends to this queue publish to."""
+        """Return the channel on which sends to this queue are published."""
         return Channel(self.client, self.requests.keys.channel(qname))
 
     def close(self) -> None:
@@ -283,7 +283,7 @@ class AsyncRsmq(AsyncFacade[Rsmq]):
         handler: Callable[[RsmqMessage], Coroutine[Any, Any, object]],
         **options: Unpack[ConsumeOptions],
     ) -> Consumed:
-        """Receive messages and hand them to `handler` until stopped; see AsyncConsumer."""
+        """Receive messages and pass them to `handler` until stopped; see AsyncConsumer."""
         return await AsyncConsumer(self, qname, handler, **options).run()
 
     def close(self) -> None:

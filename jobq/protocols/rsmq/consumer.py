@@ -1,6 +1,6 @@
 """`Consumer` and `AsyncConsumer` receive messages, pass them to a function, and delete the handled messages.
 
-At least once: a message is deleted only after its handler returned, and only by its last receiver.
+Messages are handled at least once: a message is deleted only after its handler returned, and only by its last receiver.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from jobq.protocols.rsmq.messages import DELAY_S, VT_S, Attributes, RsmqMessage
 from jobq.protocols.rsmq.requests import Requests, outcome_words
 
 logger = logging.getLogger("jobq.rsmq")
-#: Maximum wait of one poll; stop ends it.
+#: Maximum wait of one poll; `stop` ends the wait.
 POLL_S = 30.0
 #: How often a message is hidden again within its visibility timeout.
 RENEWALS = 3
 
 
 class Consumed(NamedTuple):
-    """How many messages were handled and deleted, failed, became dead letters, or were received by another client."""
+    """How many messages were done, failed, were dead-lettered, or were lost to another client or an outage."""
 
     done: int = 0
     failed: int = 0
@@ -69,7 +69,7 @@ class Consuming:
     """Options of a consumer.
 
     Attributes:
-        vt: Seconds a message is hidden, renewed while its handler runs. Default: the queue's.
+        vt: Seconds a message is hidden, renewed while its handler runs. Default: the queue's vt.
         concurrency: Maximum number of concurrent handlers.
         max_receives: A message received this often and not deleted goes to the dead-letter queue.
         dead_letter: The dead-letter queue, created if it is missing. Default: `<queue>-dead`.
@@ -113,7 +113,7 @@ class Consuming:
         return vt
 
     def is_worn_out(self, message: RsmqMessage) -> bool:
-        """Whether it was received too often: its receivers crashed before they could report why."""
+        """Whether a message was received too often, because its receivers crashed before they reported an outcome."""
         return self.max_receives is not None and message.rc > self.max_receives
 
     def worn_out(self, message: RsmqMessage) -> Settlement:
@@ -121,7 +121,7 @@ class Consuming:
         return Settlement("dead", reason=f"received {message.rc} times without a reported outcome")
 
     def settlement(self, message: RsmqMessage, error: BaseException | None) -> Settlement:
-        """Return the fate of a message after its handler returned or raised."""
+        """Return what to do with a message after its handler returned or raised an error."""
         if error is None:
             return Settlement("delete")
         if isinstance(error, Dead):
@@ -159,7 +159,7 @@ class Consuming:
 
 
 class Settlement(NamedTuple):
-    """`after_s`: seconds until it is visible again, None = when its vt runs out."""
+    """What to do with a message. A retry is visible after `after_s` seconds, or if that is None, when its vt ends."""
 
     verb: Literal["delete", "dead", "retry"]
     after_s: int | None = None
@@ -167,7 +167,7 @@ class Settlement(NamedTuple):
 
 
 def whole_s(seconds: float) -> int:
-    """Round up to whole seconds, as RSMQ has them."""
+    """Round up to whole seconds, because RSMQ has no fractions."""
     return checks.seconds("vt", math.ceil(seconds))
 
 
@@ -187,7 +187,7 @@ class Queues(Protocol):
         ...
 
     def channel(self, qname: str) -> Channel:
-        """Return the channel that sends to a queue publish to."""
+        """Return the channel on which sends to a queue are published."""
         ...
 
 
@@ -220,19 +220,19 @@ class BaseConsumer:
                 os.close(file)
 
     def stop(self) -> None:
-        """Take no more messages; run() returns once the running handlers have ended."""
+        """Stop receiving messages; run() returns once the running handlers have ended."""
         self._stopping.set()
         os.write(self._waking, b"!")
 
     def _begin(self) -> Steps[int]:
-        """Check the queue, and make the dead-letter queue; return the visibility timeout."""
+        """Check the queue, and create the dead-letter queue if necessary; return the visibility timeout."""
         vt = self.options.hidden_s((yield from ask(self._requests.describe(self._qname))))
         if self.options.max_receives is not None:
             yield from self._make_dead_queue()
         return vt
 
     def _receive(self, channel: Channel, limit: int, vt: int) -> Steps[list[RsmqMessage] | None]:
-        """Messages; none when the wait is over, None when the server can't be reached."""
+        """Return messages; [] when the wait is over, None if the server can't be reached."""
         patience_s = 0.0 if self.options.burst else POLL_S
         try:
             return (
@@ -251,7 +251,7 @@ class BaseConsumer:
                 self._requests, self._qname, [message], 1, vt
             )
         except UnavailableError:
-            # Whether it is deleted is unknown; the received message comes back when its vt runs out.
+            # Whether the message is deleted is unknown. A received message becomes visible again when its vt ends.
             yield from self._settle(message, Settlement("delete"), again=True)
             return []
         self._counted.append("done" if deleted else self._lost(message))
@@ -263,17 +263,17 @@ class BaseConsumer:
         """Delete a message, move it, or make it visible later.
 
         Args:
-            again: An earlier try's reply was lost.
+            again: Whether the reply to an earlier try was lost.
         """
         try:
             self._counted.append((yield from self._settled(message, settlement, again)))
         except (ServerFullError, UnavailableError) as unsettled:
-            # It comes back when its vt runs out: at least once.
+            # The message becomes visible again when its vt ends, so it is handled at least once.
             logger.warning("queue %s: message %s: %s", self._qname, message.id, unsettled)
             self._counted.append("lost")
 
     def _settled(self, message: RsmqMessage, settlement: Settlement, again: bool) -> Steps[str]:
-        """Return the word that it is counted under."""
+        """Settle a message; return the word under which it is counted."""
         receipt, calls = (message.id, message.receipt), self._requests
         if settlement.verb == "delete":
             ours = yield from self._once_more(calls.delete(self._qname, [receipt]), again)
@@ -295,7 +295,7 @@ class BaseConsumer:
         yield from ask(self._requests.visibility(self._qname, [receipt], after_s))
 
     def _once_more(self, request: ScriptCall[list[bool]], again: bool) -> Steps[bool]:
-        """Repeat it where the reply was lost; a message that isn't there then was settled by the first try."""
+        """Send a request; repeat it if the reply is lost. If its message is then missing, the first try settled it."""
         if not again:
             try:
                 return (yield from ask(request))[0]
@@ -353,9 +353,9 @@ class BaseConsumer:
 class Consumer(BaseConsumer):
     """Consumes one queue; for the options see Consuming.
 
-    A handler that raises leaves its message in the queue; `Retry(after=…)` says when it comes back, `Dead(…)`
-    sends it to the dead-letter queue. `stop()`, from any thread, or SIGTERM or SIGINT in the main thread lets
-    running handlers end and takes no more; a second signal acts as usual.
+    If a handler raises an error, its message stays in the queue. `Retry(after=…)` sets when the message is visible
+    again, and `Dead(…)` moves the message to the dead-letter queue. `stop()`, from any thread, ends the consumer after
+    its running handlers. So does SIGTERM or SIGINT in the main thread; a second signal has its usual effect.
     """
 
     def __init__(
@@ -365,7 +365,7 @@ class Consumer(BaseConsumer):
         self._rsmq, self._handler = rsmq, handler
 
     def run(self) -> Consumed:
-        """Consume until stopped. Raises QueueNotFoundError, even if the queue is deleted later."""
+        """Consume until stopped. Raises QueueNotFoundError if the queue is missing, or is deleted during the run."""
         vt = self._rsmq.perform(self._begin())
         with (
             self._signals(),
@@ -379,7 +379,7 @@ class Consumer(BaseConsumer):
         return self._result()
 
     def _one_by_one(self, channel: Channel, held: VisibilityRenewer, vt: int) -> None:
-        """While messages wait, one is deleted by the call that receives the next."""
+        """Handle one message at a time. While messages wait, one call deletes a message and receives the next."""
         for messages in self._received(channel, vt, lambda: 1):
             while messages:
                 [message] = messages
@@ -414,7 +414,7 @@ class Consumer(BaseConsumer):
     def _received(
         self, channel: Channel, vt: int, free: Callable[[], int]
     ) -> Iterator[list[RsmqMessage]]:
-        """Messages as they come, until stopped; in a burst until none is visible."""
+        """Yield messages as they come, until stopped, or in a burst until none is visible."""
         while not self._stopping.is_set():
             limit = free()
             if self._stopping.is_set():
@@ -448,7 +448,7 @@ class Consumer(BaseConsumer):
 
 
 class AsyncConsumer(BaseConsumer):
-    """Consumes one queue with coroutines; for the options see Consuming, for outcomes and signals Consumer.
+    """Consumes one queue with coroutines. For the options see Consuming, for outcomes and signals see Consumer.
 
     Cancelling run() also cancels the handlers, and their messages become visible immediately.
     """
@@ -463,11 +463,11 @@ class AsyncConsumer(BaseConsumer):
         super().__init__(rsmq.blocking.requests, qname, options)
         self._rsmq, self._handler = rsmq, handler
         self._held: dict[str, RsmqMessage] = {}
-        # Held during a renewal too: one that arrived after a message was settled would hide it again.
+        # Also held during a renewal: a renewal that arrived after a message was settled would hide it again.
         self._lock = asyncio.Lock()
 
     async def run(self) -> Consumed:
-        """Consume until stopped. Raises QueueNotFoundError, even if the queue is deleted later."""
+        """Consume until stopped. Raises QueueNotFoundError if the queue is missing, or is deleted during the run."""
         vt = await self._rsmq.perform(self._begin())
         with self._signals(), self._rsmq.blocking.channel(self._qname) as channel:
             beat = asyncio.create_task(self._beat(vt))
@@ -540,7 +540,7 @@ class VisibilityRenewer:
     def __init__(self, rsmq: Queues, qname: str, vt: int) -> None:
         self._rsmq, self._qname, self._vt = rsmq, qname, vt
         self._messages: dict[str, RsmqMessage] = {}
-        # Held during a renewal too: one that arrived after a message was settled would hide it again.
+        # Also held during a renewal: a renewal that arrived after a message was settled would hide it again.
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="jobq-rsmq-heartbeat", daemon=True)
@@ -557,12 +557,12 @@ class VisibilityRenewer:
         return len(self._messages)
 
     def add(self, message: RsmqMessage) -> None:
-        """Keep it hidden, starting now."""
+        """Keep a message hidden, starting now."""
         with self._lock:
             self._messages[message.id] = message
 
     def let_go(self, message: RsmqMessage) -> None:
-        """Renew it no more; no renewal is under way when this returns."""
+        """Stop renewing a message. When this returns, no renewal is running."""
         with self._lock:
             self._messages.pop(message.id, None)
 

@@ -1,4 +1,4 @@
-"""RSMQ's errors, under the names and in the words that its Node client gives them.
+"""RSMQ's errors, with the names and texts of its Node client.
 
 ::
 

@@ -20,7 +20,7 @@ def text(value: Any) -> str:
 
 
 def is_falsy(value: Any) -> bool:
-    """Whether `!value`; lists and objects never are."""
+    """Whether `!value` is true in JavaScript, which it never is for lists and objects."""
     return not isinstance(value, list | dict) and (not value or value != value)
 
 

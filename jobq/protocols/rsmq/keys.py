@@ -37,11 +37,11 @@ class Keys:
         self.queues = f"{ns}:QUEUES"
 
     def messages(self, queue: str) -> str:
-        """Sorted set of ids."""
+        """Return the key of the sorted set of ids."""
         return f"{self.ns}:{queue}"
 
     def attributes(self, queue: str) -> str:
-        """Hash of all else."""
+        """Return the key of the hash that has everything else."""
         return f"{self.ns}:{queue}:Q"
 
     def named(self, name: str, queue: str, target: str = "") -> str:
@@ -52,7 +52,7 @@ class Keys:
         return self.messages(owner) if name.endswith("messages") else self.attributes(owner)
 
     def channel(self, queue: str) -> str:
-        """Return the channel that sends are published on."""
+        """Return the channel on which sends are published."""
         return f"{self.ns}:rt:{queue}"
 
 
@@ -61,9 +61,9 @@ _OWN = ("subscribe",)
 
 
 def rights(ns: str = "rsmq", queues: Sequence[str] = ()) -> list[str]:
-    """Return the words after a user's name, without passwords: to use `queues` in every way, or all of the namespace.
+    """Return ACL rules, without passwords, for a user with all rights to `queues`, or to the whole namespace.
 
-    A user who may create or delete one queue may write the list of all names, since those calls declare its key.
+    A user who may create or delete one queue may write the list of all names, because those calls declare its key.
     """
     keys = Keys(ns)
     called = (script for script in scripts() if script.area == "rsmq")
@@ -82,7 +82,7 @@ _OF_LOOKING = ("describe", "list", "peek")
 
 
 def rights_to_look(ns: str = "rsmq") -> list[str]:
-    """Return the words that allow a user who does other things to see all queues of a namespace."""
+    """Return ACL rules to add to a user, so that the user may also see all queues of a namespace."""
     called = [
         script for script in scripts() if script.area == "rsmq" and script.name in _OF_LOOKING
     ]

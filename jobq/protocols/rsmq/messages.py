@@ -11,12 +11,12 @@ from jobq.protocols.rsmq.checks import ANY_SIZE, MAX_SIZE, is_regular_id, text_o
 
 VT_S, DELAY_S = 30, 0
 _MILLISECONDS_FROM = 1e11
-#: What is never visible has the score of infinity, which is not an int.
+#: A message that is never visible has an infinite score, which is not an int.
 LATEST_MS = 1 << 53
 
 
 class RsmqMessage(msgspec.Struct, frozen=True):
-    """A message as it was handed out. `rc` counts how often, `fr` is when first, epoch ms."""
+    """A received message. `rc` is how often it was received, and `fr` is when it was first received, epoch ms."""
 
     id: str
     body: bytes
@@ -25,12 +25,12 @@ class RsmqMessage(msgspec.Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        """The body as text; bytes that are no UTF-8 become U+FFFD, as in Node."""
+        """The body as text. Bytes that aren't UTF-8 become U+FFFD, as in Node."""
         return self.body.decode("utf-8", "replace")
 
     @property
     def sent(self) -> float | None:
-        """Return when it was sent, epoch ms to the microsecond; None when the id doesn't contain it."""
+        """When it was sent, in epoch ms with microseconds; None if the id doesn't contain this time."""
         if not is_regular_id(self.id) or ":" in self.id[:10]:
             return None
         return int(self.id[:10], 36) / 1000
@@ -52,7 +52,7 @@ class RsmqMessage(msgspec.Struct, frozen=True):
 
 
 class Peeked(RsmqMessage, frozen=True):
-    """A message that peek returned; `visible_at` in epoch ms, in the past if it can be received now."""
+    """A message that peek returned. `visible_at`, in epoch ms, is in the past if the message can be received now."""
 
     visible_at: int
 
@@ -86,7 +86,7 @@ class RsmqCounts(NamedTuple):
 
 
 class Received(NamedTuple):
-    """Result of a receive: messages, or when the next message becomes visible, None if none is hidden."""
+    """Messages, or if there are none, the seconds until the next hidden message becomes visible (None without one)."""
 
     messages: list[RsmqMessage]
     next_s: float | None = None
@@ -108,7 +108,7 @@ class Repaired(NamedTuple):
 
 def read_messages(reply: list[Any]) -> list[RsmqMessage]:
     """Return the messages of a reply, which follow its status."""
-    if len(reply) == 5:  # one, as a rule: worth a shorter way
+    if len(reply) == 5:  # usually one message, so this has a faster branch
         _, id_, body, rc, fr = reply
         return [RsmqMessage(text_of(id_), body, rc, _number(fr))]
     four = zip(reply[1::4], reply[2::4], reply[3::4], reply[4::4], strict=True)
@@ -126,7 +126,11 @@ def read_peeked(reply: list[Any]) -> PeekedPage:
 
 
 def read_attributes(reply: list[Any], *, as_node: bool = False) -> Attributes:
-    """`as_node`: hidden as Node counts them, from the beginning of the current second on."""
+    """Return the attributes in a reply.
+
+    Args:
+        as_node: Count messages as hidden like Node's client, from the beginning of the current second.
+    """
     vt, delay, maxsize, received, sent, created, modified = map(_text, reply[1:8])
     return Attributes(
         _whole(vt, VT_S), _whole(delay, DELAY_S), _whole(maxsize, MAX_SIZE), _whole(received, 0),
@@ -135,7 +139,7 @@ def read_attributes(reply: list[Any], *, as_node: bool = False) -> Attributes:
 
 
 def too_long(size: int, maxsize: int) -> bool:
-    """Whether a queue refuses a message of that size."""
+    """Whether a queue rejects a message of that size."""
     return maxsize != ANY_SIZE and size > maxsize
 
 

@@ -39,7 +39,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 PLACES = ("visible", "hidden", "all")
 
-#: A message's id, and its receipt where only its last receiver may change it.
+#: A message's id, and its receipt if only its last receiver may change it.
 MessageRef = tuple[str, int | None]
 
 
@@ -82,7 +82,7 @@ class Requests:
         written = checks.bytes_of(qname) if isinstance(qname, str) else b""
         if not written:
             raise InvalidFormatError("qname")
-        # Its keys, if there are such, may be another queue's.
+        # Its keys, if they exist, may belong to another queue.
         return self._call("unlist", "", {"name": written}, _unlisted, repeatable=False)
 
     def describe(self, qname: str, *, as_node: bool = False) -> ScriptCall[Attributes]:
@@ -112,7 +112,11 @@ class Requests:
     def send(
         self, qname: str, messages: Sequence[Any], delay: Any, *, checked: bool = False
     ) -> ScriptCall[list[str]]:
-        """`checked`: the messages are bytes that were made by `checks.body`."""
+        """Return a request that sends messages.
+
+        Args:
+            checked: Whether the messages are already bytes from `checks.body`.
+        """
         name = checks.existing_name(qname)
         try:
             seconds = "" if delay is None else checks.seconds("delay", delay)
@@ -137,7 +141,7 @@ class Requests:
         return self._call("receive", name, values, _existing(name, _received))
 
     def send_one(self, qname: str, message: Any, delay: Any) -> ScriptCall[str]:
-        """`send` of one message, by a shorter way where nothing about it is unusual."""
+        """Return a request that sends one message. In the usual case, it is built faster than by `send`."""
         if delay is not None or self._clock is not None or type(qname) is not str:
             return then(self.send(qname, [message], delay), first)
         script, keys, args, read, _ = self._usual("send", qname)
@@ -148,13 +152,13 @@ class Requests:
         return ScriptCall(script, keys, (*args, checks.random_part(), body), read, False)
 
     def receive_one(self, qname: str, vt: Any) -> ScriptCall[RsmqMessage | None]:
-        """`receive` of one message, by a shorter way where nothing about it is unusual."""
+        """Return a request that receives one message. In the usual case, it is built faster than by `receive`."""
         if vt is not None or self._clock is not None or type(qname) is not str:
             return then(self.receive(qname, 1, vt), _first_received)
         return self._usual("receive", qname)
 
     def delete_one(self, qname: str, id_: str, receipt: int | None) -> ScriptCall[bool]:
-        """`delete` of one message, by a shorter way where nothing about it is unusual."""
+        """Return a request that deletes one message. In the usual case, it is built faster than by `delete`."""
         if type(receipt) is not int or type(qname) is not str:
             return then(self.delete(qname, [(id_, receipt)]), first)
         script, keys, _, read, _ = self._usual("delete", qname)
@@ -261,7 +265,7 @@ class Requests:
         return self._call("repair", name, values, _existing(name, _repaired))
 
     def _if_there(self, name: str, error: RsmqError) -> ScriptCall[Any]:
-        """Raise `error` unless there is no such queue, which is reported first."""
+        """Return a request that raises `error`, or QueueNotFoundError if the queue doesn't exist."""
 
         def read(_: Any) -> Any:
             raise error
@@ -272,10 +276,10 @@ class Requests:
     def _after_name(
         self, name: str, error: RsmqError, held: Sequence[MessageRef] = ()
     ) -> ScriptCall[Any]:
-        """Raise `error`; for other clients' names, after the server has confirmed that such a queue exists."""
+        """Raise `error`, or for a name that Node rejects, return a request that raises it once the queue is found."""
         if not checks.is_regular_name(name):
             return self._if_there(name, error)
-        # An id that only other clients give is the first fault that RSMQ would report.
+        # RSMQ would first report an id that only other clients make.
         _refuse_irregular(held)
         raise error
 
@@ -366,7 +370,7 @@ def _lawful(name: str, read: Callable[[list[Any]], T]) -> Callable[[list[Any]], 
 
 
 def _refuse_irregular_name(name: str) -> None:
-    """Names that Node refuses are fine where there is such a queue."""
+    """Reject a name that Node rejects, after the server found no such queue."""
     if not checks.is_regular_name(name):
         raise InvalidFormatError("qname")
 
@@ -384,7 +388,7 @@ def _changed(word: str, held: Sequence[MessageRef]) -> Callable[[list[Any]], lis
 
 
 def _refuse_irregular(held: Sequence[MessageRef]) -> None:
-    """Accept ids of other shapes for existing messages, and with a receipt."""
+    """Reject ids that Node rejects, unless they have a receipt."""
     if not all(receipt is not None or checks.is_regular_id(id_) for id_, receipt in held):
         raise InvalidFormatError("id")
 

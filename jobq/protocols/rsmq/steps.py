@@ -23,12 +23,12 @@ from jobq.protocols.rsmq.messages import (
 )
 from jobq.protocols.rsmq.requests import MessageRef, Requests
 
-#: Pauses between polls where nobody publishes: the first, and the longest that they grow to.
+#: First and longest pause between polls while nobody publishes.
 FIRST_S, MAX_S = 0.02, 1.0
 
 
 def counts(requests: Requests, qname: str) -> Steps[RsmqCounts]:
-    """Visible and hidden messages."""
+    """Return the numbers of visible and hidden messages."""
     found = yield from ask(requests.describe(qname))
     return RsmqCounts(found.msgs - found.hiddenmsgs, found.hiddenmsgs)
 
@@ -36,10 +36,10 @@ def counts(requests: Requests, qname: str) -> Steps[RsmqCounts]:
 def send(
     requests: Requests, qname: str, messages: Iterable[str | bytes], delay: int | None
 ) -> Steps[list[str]]:
-    """Send messages in batches, or none of them when one is too long."""
+    """Send messages in batches, or none of them if a message is too long."""
     batches = list(batched(messages))
     if len(batches) > 1:
-        # Or the first thousands would be sent before the last is refused.
+        # Otherwise, the first batches would be sent before a later message is rejected.
         maxsize = (yield from ask(requests.describe(qname))).maxsize
         if any(too_long(len(one), maxsize) for batch in batches for one in batch):
             raise MessageTooLongError
@@ -50,7 +50,7 @@ def send(
 
 
 def batched(messages: Iterable[str | bytes]) -> Iterator[list[bytes]]:
-    """Up to 1,000 messages and, if it is more than one, 4 MiB in each."""
+    """Yield batches of up to 1,000 messages and 4 MiB. A longer message is a batch of its own."""
     batch: list[bytes] = []
     size = 0
     for one in map(body, messages):
@@ -89,7 +89,7 @@ def await_messages(
     seconds: float,
     woken: int | None = None,
 ) -> Steps[list[RsmqMessage]]:
-    """Receive messages, waiting on a channel of the caller's; it also ends when the file `woken` is readable."""
+    """Receive messages, waiting on the caller's channel. The wait also ends when the file `woken` is readable."""
     pauses = Pauses(seconds)
     while True:
         if channel.open_file is None:
@@ -111,9 +111,9 @@ def await_messages(
 class Pauses:
     """Limits of a waiting poll's sleep before it polls again, in seconds.
 
-    A publish ends the sleep. It may never come: from a sender without realtime, through a lost connection, for a
-    delayed message. So a sleep never lasts beyond the time when the next hidden message becomes visible, and grows to a
-    second if there are no publishes.
+    A publish ends the sleep. But it may never come: the sender may not publish, the connection may be lost, or the
+    message may be delayed. So a sleep never lasts beyond the time when the next hidden message becomes visible, and
+    sleeps grow to a second without publishes.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -121,7 +121,7 @@ class Pauses:
         self._pause = FIRST_S
 
     def next_s(self, received: Received) -> float:
-        """Seconds until the next poll; 0 when the wait is over."""
+        """Return the seconds until the next poll; 0 when the wait is over."""
         left = self._deadline - time.monotonic()
         pause, self._pause = self._pause, min(MAX_S, self._pause * 2)
         if received.next_s is not None:
@@ -133,7 +133,7 @@ def each(
     held: Iterable[RsmqMessage | MessageRef],
     request: Callable[[list[MessageRef]], ScriptCall[list[bool]]],
 ) -> Steps[list[bool]]:
-    """One request for every thousand messages."""
+    """Send one request for every thousand messages; return the results."""
     every, done = refs(held), list[bool]()
     for first in range(0, len(every), PER_CALL):
         done += yield from ask(request(every[first : first + PER_CALL]))
@@ -161,7 +161,7 @@ def next_messages(
 
 
 def purge(requests: Requests, qname: str) -> Steps[int]:
-    """Remove as many messages as there are now; those sent during the call may stay."""
+    """Remove as many messages as the queue has now. Messages sent during the call may stay."""
     left, removed = (yield from ask(requests.describe(qname))).msgs, 0
     while left > 0:
         gone = yield from ask(requests.purge(qname))
@@ -204,7 +204,7 @@ def redrive(requests: Requests, qname: str, target: str, limit: int | None) -> S
 
 
 def repair(requests: Requests, qname: str) -> Steps[Repaired]:
-    """Go through the whole queue."""
+    """Repair the whole queue, with as many requests as necessary."""
     cursors, phantoms, fields = ("0", "0"), 0, 0
     while any(cursors):
         cursors, removed = yield from ask(requests.repair(qname, cursors))

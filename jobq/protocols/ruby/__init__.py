@@ -1,7 +1,7 @@
-"""Resque and Sidekiq: take in the jobs that Ruby pushed, push jobs that Ruby runs, show up as Ruby shows workers.
+"""Resque and Sidekiq: run jobs that Ruby pushed, push jobs that Ruby runs, and appear in Ruby's dashboards.
 
-Coming in, jobs run at least once under jobq's guarantees: `Intake`, or `jobq worker --sidekiq default`.
-Going out they are as safe as the Ruby worker that takes them: `SidekiqQueue`, `ResqueQueue`.
+Jobs from Ruby run at least once, under jobq's guarantees; see `Intake`, or `jobq worker --sidekiq default`.
+Jobs for Ruby are as safe as their Ruby worker; see `SidekiqQueue` and `ResqueQueue`.
 """
 
 from __future__ import annotations

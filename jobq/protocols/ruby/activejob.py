@@ -1,7 +1,7 @@
 """Rails' ActiveJob inside a Sidekiq or Resque job: the call inside the wrapper.
 
-Its arguments have markers where JSON lost a type. Types with a plain equivalent get it: symbols and keys of hashes
-become text, keyword arguments stay keyword arguments, a GlobalID becomes its `gid://…` text.
+Its arguments have markers where JSON lost a type. Types with a plain equivalent are converted: symbols and keys of
+hashes become text, keyword arguments stay keyword arguments, and a GlobalID becomes its `gid://…` text.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ class RubyCall(NamedTuple):
 
 
 def unwrapped(name: str, args: list[Any]) -> RubyCall:
-    """The call itself; a job that isn't ActiveJob's is its own. Raises CodecError for arguments that are not a list.
+    """Return the call inside an ActiveJob wrapper, or any other job unchanged.
 
-    The caller sees to it that `args` nests no deeper than Ruby's JSON may.
+    Raises CodecError if its arguments aren't a list. The caller ensures that `args` isn't nested deeper than Ruby's
+    JSON allows.
     """
     inner = args[0] if name in WRAPPERS and len(args) == 1 else None
     if not isinstance(inner, dict) or not isinstance(inner.get("job_class"), str):
@@ -58,7 +59,7 @@ def _plain(value: Any) -> Any:
         return value["_aj_globalid"]
     if _SERIALIZED in value and "value" in value:
         return _plain(value["value"])
-    # Of a range, or of a class of the program.
+    # The value is a range, or has a class of the program.
     return _without_marks({key: item for key, item in value.items() if key != _SERIALIZED})
 
 

@@ -1,4 +1,4 @@
-"""Find a job inside a claim: off Ruby's list, and not yet in the jobq queue."""
+"""Find a job inside a claim: it is no longer on Ruby's list, and not yet in the jobq queue."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class ClaimedJob(NamedTuple):
 def claimed_job(
     client: Client, ruby_queues: Sequence[RubyQueueName], mid: str
 ) -> tuple[ClaimedJob | None, list[Exception]]:
-    """Return where the job of this mid waits among the claims on these queues, and why claims can't be read.
+    """Return the claim on these queues in which the job with this mid waits, and the errors of unreadable claims.
 
-    Two round trips on one server.
+    This needs two round trips on one server.
     """
     claims = [Claims(client, ruby_queue) for ruby_queue in ruby_queues]
     listed = read_together(client, [claim.listed_call(MAX_CLAIMS) for claim in claims])
@@ -46,7 +46,7 @@ def claimed_job(
     unread = [reply for reply in (*listed, *taken) if isinstance(reply, Exception)]
     for (one, claim_id, lease_at), jobs in zip(waiting, taken, strict=True):
         for place, raw in enumerate(() if isinstance(jobs, Exception) else jobs):
-            if raw == claim_id.encode():  # it is in its queue
+            if raw == claim_id.encode():  # the job is already in its queue
                 continue
             if read_job(one.ruby_queue, raw, f"{claim_id}.{place}", {}).mid == mid:
                 return ClaimedJob(one.ruby_queue, claim_id, lease_at), unread

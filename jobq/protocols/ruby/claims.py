@@ -38,9 +38,9 @@ _LATEST_MS = 253_402_300_799_999
 
 
 class Claim(NamedTuple):
-    """Jobs off one list, oldest first. `claim_id` is the id of the caller that enqueues them.
+    """Jobs claimed from one list, oldest first. `claim_id` is the id of the caller that enqueues them.
 
-    A job that is in its queue already is replaced by the claim's id, which nobody else knows.
+    A job that is already in its queue is replaced by the claim's id, which nobody else knows.
     """
 
     claim_id: str
@@ -75,7 +75,7 @@ class OpenClaim(NamedTuple):
 
 
 class Claims:
-    """The claims on one Ruby list; `client` is of the server that holds it."""
+    """The claims on one Ruby list. `client` connects to the server that has the list."""
 
     def __init__(self, client: Client, ruby_queue: RubyQueueName, lease_s: float = LEASE_S) -> None:
         self.client, self.ruby_queue, self._lease_ms = client, ruby_queue, round(lease_s * 1000)
@@ -85,7 +85,7 @@ class Claims:
         self._last_call = self._beside(f"call:{self._caller.id}")
 
     def take(self, limit: int = LIMIT) -> Claim:
-        """Claim up to `limit` jobs of the list, of some MiB together; the claim may be empty."""
+        """Claim up to `limit` jobs of the list, fewer once they exceed 1 MiB; the claim may be empty."""
         claim_id = secrets.token_urlsafe(12)
         values: Values = {
             "now": "", "claim": claim_id, "number": self._caller.next(), "lease_ms": self._lease_ms,
@@ -102,7 +102,7 @@ class Claims:
         return Claim(claim_id, self.client.command("LRANGE", self._taken(claim_id), 0, -1))
 
     def reread(self, claim_id: str) -> Claim:
-        """Return a claim as it is now, for another lease. Without jobs: another intake has settled it."""
+        """Renew the lease of a claim, and return the claim. If it has no jobs, another intake has settled it."""
         until = self.client.clock_ms(self._claims) + self._lease_ms
         self.client.command("ZADD", self._claims, "XX", until, claim_id)
         return Claim(claim_id, self.client.command("LRANGE", self._taken(claim_id), 0, -1))
@@ -117,7 +117,7 @@ class Claims:
     ) -> list[ClaimedMessage]:
         """Enqueue the messages of a claim's jobs, once; return messages that the queue rejects for now.
 
-        If none is left, the claim is settled. Live messages are never replaced.
+        If the queue rejects none, the claim is settled. Live messages are never replaced.
 
         Args:
             when_taken: Handles a message whose mid is already in use.
@@ -187,7 +187,7 @@ class Claims:
         stopped: set[str],
         message: ClaimedMessage,
     ) -> bool:
-        """Enqueue one message, unless earlier ones of its key wait; return whether it was accepted."""
+        """Enqueue one message, unless earlier messages with its key wait; return whether it was accepted."""
         if message.key in stopped:
             return False
         caller = Caller(caller_id=f"{claim.claim_id}.{message.place}.alone")
@@ -211,7 +211,7 @@ class Claims:
         return True
 
     def _mark(self, claim: Claim, places: Sequence[int]) -> None:
-        """Record in the claim that its messages are enqueued one by one, and which are."""
+        """Record in the claim that its messages are enqueued one by one, and which of them already are."""
         taken = self._taken(claim.claim_id)
         if claim.delivered not in claim.jobs:
             self.client.command("RPUSHX", taken, claim.delivered)
@@ -221,15 +221,15 @@ class Claims:
             if claim.jobs[place] != claim.delivered
         ]
         if marks:
-            # There is no list where another intake has settled the claim.
+            # If another intake has settled the claim, its list is gone.
             commands(self.client, taken, marks, keep_errors=True)
 
     def settle(self, claim_id: str) -> None:
-        """Forget a claim and the jobs it held."""
+        """Delete a claim and its jobs."""
         self._run("settle", {"claim": claim_id}, claim_id)
 
     def waiting(self) -> list[OpenClaim]:
-        """Claims that aren't settled, the oldest first. Members that no intake wrote are left out."""
+        """Return unsettled claims, oldest first. Members of the set that no intake wrote are left out."""
         found = []
         for claim_id, lease_at in self.read_listed(self.client.command(*self.listed_call(0).words)):
             taken = self._taken(claim_id)
@@ -239,7 +239,7 @@ class Claims:
         return found
 
     def listed_call(self, most: int) -> Read:
-        """Return a call that reads the first `most` claims, 0 for all, as a value; `read_listed` reads its reply."""
+        """Return a command that reads the first `most` claims, or all for 0. `read_listed` parses its reply."""
         return Read(self._claims, ("ZRANGE", self._claims, 0, most - 1, "WITHSCORES"))
 
     def read_listed(self, reply: Sequence[bytes]) -> list[tuple[str, int]]:
@@ -251,11 +251,11 @@ class Claims:
         ]
 
     def taken_call(self, claim_id: str, most: int) -> Read:
-        """Return a call that reads the first jobs of a claim, as a value."""
+        """Return a command that reads the first `most` jobs of a claim."""
         return Read(self._claims, ("LRANGE", self._taken(claim_id), 0, most - 1))
 
     def give_back(self, claim_id: str) -> int:
-        """Put a claim's jobs back where they came from, the first in line; how many. Only without its holder."""
+        """Put a claim's jobs back at the front of their list; return how many. The claim must not have a holder."""
         values = {"claim": claim_id, "side": self.ruby_queue.oldest}
         return int(self._run("return", values, claim_id))
 

@@ -30,7 +30,7 @@ Content = Callable[[str, str], bytes | None]
 
 
 logger = logging.getLogger("jobq")
-#: After this long without a heartbeat Sidekiq drops a process; several heartbeats fit in.
+#: After this long without a heartbeat, Sidekiq drops a process. It is longer than several heartbeats.
 LIFE_S = 60
 STATS_S = 5 * 365 * 86_400
 SIGNALS = {b"TSTP": signal.SIGTSTP, b"TERM": signal.SIGTERM, b"TTIN": signal.SIGTTIN}
@@ -41,7 +41,7 @@ _write = msgspec.json.Encoder().encode
 class DashboardEntry:
     """The common part of both systems' entries for one worker and one namespace.
 
-    Statistics are separate commands, not a script: a lost reply may count the jobs of a heartbeat twice.
+    Statistics are separate commands, not a script, so after a lost reply the jobs of a heartbeat may be counted twice.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class DashboardEntry:
         raise NotImplementedError
 
     def _run_since(self) -> dict[str, int]:
-        """Add what ran since the last heartbeat to the system's own statistics, and return the counts added."""
+        """Add the jobs since the last heartbeat to the system's own statistics; return the added counts."""
         ran, failed = self._counts.totals(self._ruby_queue.system)
         counts = {"processed": ran - self._counted[0], "failed": failed - self._counted[1]}
         self._counted = ran, failed
@@ -76,7 +76,7 @@ class DashboardEntry:
 
 
 class SidekiqEntry(DashboardEntry):
-    """One entry in `processes`."""
+    """A worker's entry in Sidekiq's `processes`."""
 
     def _describe(self, fed_worker: FedWorker, names: list[str]) -> None:
         host = socket.gethostname()
@@ -106,7 +106,7 @@ class SidekiqEntry(DashboardEntry):
         )  # fmt: skip
         command("EXPIRE", key, LIFE_S)
         command("SADD", self._ruby_queue.key("processes"), self.identity)
-        # Before version 7 what runs is under another name.
+        # Before version 7, running jobs are in a key with another name.
         for name in ("work", "workers"):
             self._show_work(f"{key}:{name}", running, content)
         self._add_stats()
@@ -157,7 +157,7 @@ class SidekiqEntry(DashboardEntry):
 
 
 class ResqueEntry(DashboardEntry):
-    """One entry in `resque:workers`."""
+    """A worker's entry in `resque:workers`."""
 
     def _describe(self, fed_worker: FedWorker, names: list[str]) -> None:
         queues = ",".join(names)
@@ -177,8 +177,8 @@ class ResqueEntry(DashboardEntry):
         command("SADD", self._ruby_queue.key("workers"), self.identity)
         running = sorted(self._fed_worker.running(), key=lambda job: -job[3])
         if running:
-            # It must be gone before Resque prunes a killed worker, which would list jobs as failed that jobq runs
-            # again.
+            # The key must expire before Resque prunes a killed worker. Otherwise, Resque would list a job as failed
+            # that jobq runs again.
             command("SET", self._key, self._working_on(running[0], content), "EX", LIFE_S)
         else:
             command("DEL", self._key)

@@ -32,10 +32,10 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import DeadMessage, text_of
 
 logger = logging.getLogger("jobq")
-#: As Sidekiq keeps its dead by default.
+#: Sidekiq's default limits for its dead set.
 MAX_DEAD = 10_000
 MAX_S = 180 * 86_400
-#: The class of error of a job that no call could be made of.
+#: The error class of a job that can't become a call.
 REFUSED = "jobq.errors.CodecError"
 _write = msgspec.json.Encoder().encode
 
@@ -69,7 +69,7 @@ def add_dead(client: Client, namespace: str, job: bytes, at: float | None = None
 
 
 def refuse(client: Client, ruby_queue: RubyQueueName, raw: bytes, why: str, once: str) -> None:
-    """Put a job that no queue of jobq can hold among Ruby's dead jobs."""
+    """Add a job that no queue of jobq can store to Ruby's dead jobs."""
     logger.error("rejected a job of %s: %s; it was moved to Ruby's dead jobs", ruby_queue, why)
     _show_refused(client, ruby_queue, raw, why, once, once, time.time())
 
@@ -77,7 +77,7 @@ def refuse(client: Client, ruby_queue: RubyQueueName, raw: bytes, why: str, once
 def show_refused(
     client: Client, ruby_queue: RubyQueueName, raw: bytes, why: str, died: DeadMessage
 ) -> None:
-    """Show Ruby a job that no call could be made of, and why."""
+    """Add a job that can't become a call to Ruby's dead jobs, with the reason."""
     _show_refused(client, ruby_queue, raw, why, died.mid, died.dead_id, died.died_at / 1000)
 
 
@@ -106,7 +106,7 @@ def with_reason(raw: bytes, queue: str, jid: str, why: str, kind: str = REFUSED)
     show is wrapped as the only argument of a job that they can show, with the same queue and jid.
     """
     if len(raw) > MAX_BYTES:
-        return raw  # with more around it, it might be longer than a server takes
+        return raw  # with more around it, it might be longer than a server accepts
     noted = _write({"error_class": kind, "error_message": why})
     fields = _fields(raw)
     if _is_call(fields) and _shows(fields):
@@ -130,7 +130,7 @@ def _is_call(fields: dict[str, Any]) -> bool:
 
 
 def _shows(fields: dict[str, Any]) -> bool:
-    """Whether Ruby's API can show it: one job that it can't keeps its web page from showing any."""
+    """Whether Ruby's API can show a job. If it can't show one job, its web page doesn't show any job."""
     args = fields["args"]
     if fields["class"] in WRAPPERS and not _shows_wrapped(fields.get("wrapped"), args):
         return False
@@ -159,7 +159,7 @@ def _shows_wrapped(wrapped: object, args: list[Any]) -> bool:
 
 
 def _sidekiq_job(fields: dict[str, Any], kind: str, text: str, died: DeadMessage) -> bytes:
-    """Return the job as Sidekiq would have noted its failures, in the unit of time that it came with."""
+    """Return the job with its failures recorded as Sidekiq does, in the unit of time that the job uses."""
     in_ms = isinstance(fields.get("created_at"), int) and epoch_ms(fields["created_at"])
     died_at: float = died.died_at if in_ms else died.died_at / 1000
     used = fields.get("retry_count")
@@ -195,7 +195,7 @@ PASSES = 20
 
 
 class DeadJobs:
-    """For some queues; `ruby`: a client of the server where Ruby's dead are shown."""
+    """Shows dead messages of some queues to Ruby. `ruby` is a client of the server with Ruby's dead jobs."""
 
     def __init__(self, ruby: Client, queues: Sequence[Queue]) -> None:
         self._ruby, self._queues = ruby, queues
@@ -204,7 +204,7 @@ class DeadJobs:
         return ", ".join(queue.name for queue in self._queues)
 
     def fill(self) -> int:
-        """Show messages whose deaths came after the last call; return their number."""
+        """Show all messages with a death after the last call; return their number."""
         return sum(self._fill(queue) for queue in self._queues)
 
     def _fill(self, queue: Queue) -> int:

@@ -27,7 +27,7 @@ class DuplicateJids:
         self._ruby_queue, self._queue, self._seal = ruby_queue, queue, seal
 
     def apart(self, arrivals: list[tuple[str, Arrival]]) -> list[tuple[str, Arrival]]:
-        """Return a claim's duplicates with the arrival's mid, each under another mid; equal calls come once."""
+        """Give different calls of a claim with the same mid different mids, and return equal calls only once."""
         found: dict[str, tuple[str, Arrival]] = {}
         for own, arrival in arrivals:
             known = found.get(arrival.mid)
@@ -63,7 +63,7 @@ class DuplicateJids:
         self._queue.enqueue(sealed_as_own, mid=own, caller=caller, **options)
 
     def _compared(self, mid: str, plain: bytes) -> str:
-        """'one': the same call waits; 'another': another call waits or runs; 'next': the mid is free."""
+        """Return 'one' if the same call waits, 'another' if another call waits or runs, else 'next': run it next."""
         word = self._queue.status(mid).word
         waits = word.endswith("-with-requeue")
         if word == "nil" or (word.startswith("done") and not waits):

@@ -1,9 +1,9 @@
 """The intake: one loop that moves Ruby's jobs into queues of jobq while a worker runs them.
 
-Each round, for every Ruby queue in turn: take over a dead intake's claims, claim up to 100 jobs, deliver them. While a
+For every Ruby queue, each round takes over a dead intake's claims, claims up to 100 jobs and delivers them. While a
 jobq queue is paused or holds about a second's work, no jobs are claimed for it: they stay visible to Ruby. Jobs of a
 key whose line is full wait in their claims, and jobs of other keys pass them. An idle loop sleeps until a list has jobs
-or the next scheduled job is due. Single-threaded, in a process of its own.
+or the next scheduled job is due. The loop has one thread, in a process of its own.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from jobq.queue.queue import Queue
 
 logger = logging.getLogger("jobq")
 IDLE_S = 2.0
-#: While jobq queues are full, and the longer the longer they are.
+#: First and longest pause while jobq queues are full.
 FIRST_PAUSE_S, PAUSE_S = 0.01, 0.25
 TROUBLE_S = 1.0
 COMPLAIN_S = 10.0
 BEAT_S = 5.0
-#: How often to look for queues that a pattern names, as Resque's workers do.
+#: How often to look for queues that match a pattern, as Resque's workers do.
 MATCH_S = 5.0
-#: Claims whose jobs wait for room: how often they are tried again, and beyond how many nothing more is taken.
+#: How often claims with waiting jobs are retried, and how many such claims stop the claiming of more jobs.
 PARKED_S, MAX_PARKED = 0.25, 50
-#: Other queues wait as long; unfinished work is retried in a later round.
+#: How long a call waits for a server, because other queues wait as long. A later round retries unfinished work.
 PATIENCE_S = 2.0
 T = TypeVar("T")
 
@@ -92,18 +92,18 @@ class QueueIntake:
         self._shared = DuplicateJids(ruby_queue, queue, self._seal)
         self._window = PrefetchWindow(settings.backlog)
         self._reminder = Reminder()
-        #: Whether nothing might be taken when this was last asked.
+        #: Whether the last round had no room for more jobs, or left jobs waiting.
         self.full = False
         self._owed: Claim | None = None
         self._rescue_at = self._parked_at = 0.0
-        #: Claims whose jobs wait for room, the oldest first, with the keys of these.
+        #: Claims whose jobs wait for room, oldest first, with the keys of the waiting jobs.
         self.parked: dict[str, set[str]] = {}
 
     def carry(self, greedy: bool) -> int:
         """Claim and deliver jobs once; return their number.
 
         Args:
-            greedy: Claim as many jobs as possible, whatever the backlog.
+            greedy: Claim as many jobs as possible, regardless of the backlog.
         """
         moved = self._carry_owed() + self._carry_parked()
         ready, room = (0, LIMIT) if greedy else self._room()
@@ -117,7 +117,7 @@ class QueueIntake:
         return moved
 
     def _carry_owed(self) -> int:
-        """Deliver what an earlier round couldn't, or from time to time what another intake left."""
+        """Deliver a claim that an earlier round couldn't deliver or, now and then, a claim left by another intake."""
         if self._owed is None and time.monotonic() >= self._rescue_at:
             self._rescue_at = time.monotonic() + self.settings.lease_s / 3
             self._owed = self.claims.rescue()
@@ -161,7 +161,7 @@ class QueueIntake:
         return counts.ready, room
 
     def _deliver(self, claim: Claim, stopped: set[str]) -> int:
-        """Deliver a claim; return the number of jobs. Park the claim if some must wait.
+        """Deliver a claim; return the number of delivered jobs. Park the claim if some jobs must wait.
 
         Args:
             stopped: Keys with waiting earlier messages.
@@ -176,7 +176,7 @@ class QueueIntake:
             try:
                 self._sealed(arrival.mid, arrival.content)
             except CodecError as error:
-                # The first fault it has.
+                # If the job has two faults, report the first.
                 refuse(self._ruby, self.ruby_queue, raw, arrival.fault or str(error), once=own)
                 continue
             if arrival.fault:
@@ -225,7 +225,7 @@ class QueueIntake:
 
 
 class Intake:
-    """Feeds one worker.
+    """Feeds one worker with Ruby's jobs.
 
     Attributes:
         ruby: Client of the server with Ruby's lists.
@@ -324,7 +324,7 @@ class Intake:
         return False
 
     def _promote(self) -> float:
-        """Move what is due, though not in every quick round; return how many seconds until the next time."""
+        """Move due scheduled jobs, but not in every round; return the seconds until the next move."""
         now = time.monotonic()
         if now >= self._promote_at:
             wait_s = IDLE_S
@@ -344,13 +344,13 @@ class Intake:
             self._fed_worker.drain()
 
     def _attempt(self, what: str, do: Callable[[], T], default: T) -> T:
-        """Try; errors of one queue are retried in a later round, and don't delay the others."""
+        """Call `do`; if it fails, return `default`. A later round tries again, so other queues aren't delayed."""
         try:
             return do()
         except Exception as error:
             self._troubled = True
             if self._reminder.is_due(what):
-                # An error that is neither the server's nor one of settings is a bug: log where it comes from.
+                # An error that jobq didn't raise is a bug: log where it comes from.
                 unforeseen = None if isinstance(error, JobqError) else error
                 logger.warning(
                     "%s: failed, and will be tried again: %s", what, error, exc_info=unforeseen
@@ -385,7 +385,7 @@ class Intake:
                 self._attempt("the heartbeat", partial(presence.beat, self._content), None)
 
     def _match(self) -> None:
-        """Serve queues that match a pattern and are new, as Ruby's workers do."""
+        """Serve new queues that match a pattern, as Ruby's workers do."""
         served = dict.fromkeys((line.ruby_queue for line in self.lines), 1)
         try:
             matching = expanded(

@@ -1,4 +1,4 @@
-"""A job as Ruby wrote it -> a message of jobq. Pure: no server, no clock.
+"""Convert a job that Ruby wrote to a message of jobq. Pure: no server, no clock.
 
 A Sidekiq job's jid becomes the mid. Its other fields are stored in the header `ruby-fields`, so that its outcome can be
 shown to Ruby; its tags in `ruby-tags`, as JSON. A job that can't become a call becomes a refusal, never a message with
@@ -31,7 +31,7 @@ from jobq.protocols.ruby.key_names import RubyQueueName, checked_queue
 RETRIES = 25
 MAX_RETRIES = 10_000
 ORIGIN, FIELDS, TAGS = "ruby", "ruby-fields", "ruby-tags"
-#: As deep as Ruby's JSON reads and writes.
+#: Maximum nesting depth of Ruby's JSON.
 DEEPEST = 100
 #: Longer than any job that can become a message. Parsed JSON takes many times its bytes, and after a process was killed
 #: for its memory, the next process would claim the same job again.
@@ -48,7 +48,7 @@ class Arrival(NamedTuple):
 
     Attributes:
         key: Its key in the queue, '' for none.
-        caution: Why an action of Ruby isn't supported.
+        caution: Warning about a feature of Ruby that isn't supported; else ''.
     """
 
     mid: str
@@ -89,7 +89,7 @@ def refused(ruby_queue: RubyQueueName, raw: bytes, mid: str, fault: str) -> Arri
 
 
 def read_fields(raw: bytes) -> dict[str, Any]:
-    """Return the fields of a job, or CodecError."""
+    """Return the fields of a job; raise CodecError if it can't be read."""
     if len(raw) > MAX_BYTES:
         raise CodecError(f"it takes {len(raw):,} bytes; a job of over {MAX_BYTES:,} isn't read")
     fields = decode_any(raw)
@@ -109,7 +109,7 @@ def _shown_before(args: object) -> bytes:
 
 
 def _named(ruby_queue: RubyQueueName) -> str:
-    # None of them holds white space.
+    # None of them contains white space.
     return f"{ruby_queue.system} {ruby_queue.queue} {ruby_queue.namespace}".rstrip()
 
 
@@ -132,7 +132,7 @@ def _message(ruby_queue: RubyQueueName, fields: dict[str, Any], names: Mapping[s
         )
     fields["class"] = name
     if call.name != name or retry_queue(fields):
-        fields["args"] = args  # the wrapper's, which couldn't be made again; or for the other queue
+        fields["args"] = args  # of the wrapper, which couldn't be restored; or for the other queue
     headers = {
         ORIGIN: _named(ruby_queue),
         FIELDS: _write(fields).decode(),
@@ -147,7 +147,7 @@ def _message(ruby_queue: RubyQueueName, fields: dict[str, Any], names: Mapping[s
 
 
 def epoch_ms(value: object) -> int:
-    """Return a moment as Sidekiq notes it: seconds with a fraction up to 7, whole ms since 8. 0: none."""
+    """Convert Sidekiq's time to epoch ms: seconds up to version 7, ms since version 8. Returns 0 if there is none."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 2**53:
         return 0
     return int(value) if value >= _MS else round(value * 1000)
@@ -179,7 +179,7 @@ def _caution(fields: Mapping[str, Any]) -> str:
 
 
 def origin(headers: Mapping[str, str]) -> tuple[RubyQueueName, dict[str, Any]] | None:
-    """Return the origin of a message, and Ruby's fields of it; None for jobq's messages."""
+    """Return the Ruby queue of a message, and the job's fields; None for messages that aren't from Ruby."""
     try:
         fields = decode_any(headers[FIELDS].encode())
         return _queue_of(headers), fields if isinstance(fields, dict) else {}
@@ -193,7 +193,7 @@ def _queue_of(headers: Mapping[str, str]) -> RubyQueueName:
 
 
 def read_back(content: bytes) -> tuple[RubyQueueName, dict[str, Any]] | None:
-    """The Ruby job that a message was made of, whole again; None for one of jobq's own."""
+    """Return the Ruby queue and the whole job from which a message was made; None for other messages."""
     try:
         envelope = decode(content)
     except CodecError:
@@ -207,7 +207,7 @@ def read_back(content: bytes) -> tuple[RubyQueueName, dict[str, Any]] | None:
 
 
 def refused_back(content: bytes) -> tuple[RubyQueueName, bytes, str] | None:
-    """Return where it came from, its bytes and why it was refused, of a Ruby job that no call could be made of."""
+    """Return the queue, the bytes and the fault of a Ruby job that couldn't become a call; None for other messages."""
     found = read_refusal(content)
     try:
         return found and (_queue_of(found.headers), found.raw, found.why)
@@ -216,7 +216,7 @@ def refused_back(content: bytes) -> tuple[RubyQueueName, bytes, str] | None:
 
 
 def call_of(content: bytes) -> bytes:
-    """Equal for messages that call the same job with the same arguments; a refusal is equal to itself alone."""
+    """Return bytes that are equal for messages with the same job and arguments. A refusal equals only itself."""
     try:
         envelope = decode(content)
     except CodecError:

@@ -28,7 +28,7 @@ _TAG = re.compile(r"\{[^}]+\}")
 
 
 class RubyQueueName(NamedTuple):
-    """One Ruby queue. `namespace` goes before every key; Sidekiq has none of its own."""
+    """One Ruby queue. `namespace` is the prefix of every key; Sidekiq has none by default."""
 
     system: System
     namespace: str
@@ -38,7 +38,7 @@ class RubyQueueName(NamedTuple):
         return f"{self.system} {self.key(f'queue:{self.queue}')}"
 
     def key(self, name: str) -> str:
-        """One of that system's keys."""
+        """Return a key of the system, with its namespace."""
         return f"{self.namespace}:{name}" if self.namespace else name
 
     @property
@@ -47,17 +47,17 @@ class RubyQueueName(NamedTuple):
         return bool(_IN_PATTERNS.search(self.queue))
 
     def matches(self, name: str) -> bool:
-        """Return whether this pattern names that queue; for one with `!` whether it excludes it."""
+        """Return whether this pattern matches a queue's name. A leading `!` is ignored."""
         return fnmatchcase(name, self.queue.removeprefix("!"))
 
     @property
     def list_key(self) -> str:
-        """The list that holds the queue."""
+        """The key of the queue's list."""
         return self.key(f"queue:{self.queue}")
 
     @property
     def oldest(self) -> str:
-        """The end of the list where the job stands that is next."""
+        """The end of the list that has the next job."""
         return "RIGHT" if self.system == "sidekiq" else "LEFT"
 
     @property
@@ -66,14 +66,14 @@ class RubyQueueName(NamedTuple):
         return "LEFT" if self.system == "sidekiq" else "RIGHT"
 
 
-#: Namespaces of a system whose keys have none that was chosen.
+#: Namespace of each system if no other namespace is chosen.
 DEFAULT_NAMESPACE: dict[System, str] = {"sidekiq": "", "resque": "resque"}
 #: Characters that make a queue's name a pattern, as in Resque: `*`, `mail_*`, `!slow`.
 _IN_PATTERNS = re.compile(r"[*?\[\]]|^!")
 
 
 def checked_queue(system: System, queue: str, namespace: str) -> RubyQueueName:
-    """Return the queue with this name and namespace, both unchanged; raise ConfigError for invalid ones."""
+    """Return the queue with this name and namespace, both unchanged; raise ConfigError if they are invalid."""
     # The jobq queue has the same name.
     checked_name(f"{system} queue", queue)
     if any(c.isspace() or not c.isprintable() for c in namespace):
@@ -84,7 +84,7 @@ def checked_queue(system: System, queue: str, namespace: str) -> RubyQueueName:
 
 
 def system_of(system: System, namespace: str | None = None) -> RubyQueueName:
-    """Return a nameless queue in this namespace, from which the other keys are made. None: the usual namespace."""
+    """Return a nameless queue in this namespace, to make other keys from; use the default namespace for None."""
     return RubyQueueName(system, DEFAULT_NAMESPACE[system] if namespace is None else namespace, "")
 
 
@@ -95,7 +95,7 @@ def queue_named(system: System, text: str, namespace: str | None = None) -> Ruby
     may be meant as the namespace.
 
     Args:
-        namespace: Of its system, None if none was chosen.
+        namespace: The chosen namespace, None if none was chosen.
     """
     text, usual = text.strip(), DEFAULT_NAMESPACE[system]
     if namespace is None and usual and text.startswith(f"{usual}:"):
@@ -107,13 +107,13 @@ def queue_named(system: System, text: str, namespace: str | None = None) -> Ruby
 
 
 def beside(key: str, namespace: str, name: str) -> str:
-    """Return a key of jobq's in the slot of `key`: `beside("queue:low", "jobq", "claims")`."""
+    """Return a key of jobq in the slot of `key`: `beside("queue:low", "jobq", "claims")`."""
     tagged = key if _TAG.search(key) else f"{{{key}}}"
     return f"{namespace}:intake:{tagged}:{name}"
 
 
 def rights_to_look(namespace: str = "jobq") -> list[str]:
-    """Return the ACL rules for a user with other tasks to see the queues of Sidekiq and Resque.
+    """Return ACL rules to add to a user, so that the user may also see the queues of Sidekiq and Resque.
 
     The data of Sidekiq's processes isn't included, because their keys are named only by their hosts.
     """

@@ -18,7 +18,7 @@ from jobq.protocols.ruby.key_names import RubyQueueName, beside
 
 
 class ListWaiter:
-    """Waits until one of several lists holds something; one connection per list."""
+    """Waits until one of several lists has a job, with one connection per list."""
 
     def __init__(self, client: Client, ruby_queues: Sequence[RubyQueueName]) -> None:
         self._ruby_queues = ruby_queues
@@ -29,7 +29,7 @@ class ListWaiter:
         self._waiting: set[int] = set()
 
     def wait(self, seconds: float, others: Sequence[int]) -> None:
-        """Return when a list holds something, one of `others` becomes readable, or the time is over."""
+        """Return when a list has a job, when one of `others` becomes readable, or after so many seconds."""
         try:
             files = {
                 self._begin(number, seconds): number for number in range(len(self._ruby_queues))
@@ -54,7 +54,7 @@ class ListWaiter:
         self._waiting.clear()
 
     def _begin(self, number: int, seconds: float) -> int:
-        """Begin to wait for a list, unless a wait for it hasn't ended; the file."""
+        """Begin to wait for a list, unless a wait for it hasn't ended; return the connection's file."""
         connection = self._connections[number]
         if number not in self._waiting:
             key, end = self._ruby_queues[number].list_key, self._ruby_queues[number].oldest
@@ -67,7 +67,7 @@ class ListWaiter:
         try:
             self._connections[number].reply()
         except JobqError:
-            pass  # no list, no right, no connection: the next claim says which
+            pass  # the next claim reports a wrong type, a missing right or a lost connection
 
 
 def push(client: Client, ruby_queue: RubyQueueName, jobs: Sequence[bytes], once: str = "") -> bool:
@@ -81,7 +81,7 @@ def push(client: Client, ruby_queue: RubyQueueName, jobs: Sequence[bytes], once:
 
 
 def append(client: Client, list_key: str, side: str, jobs: Sequence[bytes], once: str = "") -> bool:
-    """Add values to any list, once."""
+    """Add values to any list; return False if a push with the same `once` was already made."""
     mark = beside(list_key, client.namespace, f"pushed:{once or secrets.token_urlsafe(12)}")
     keys = {"target": list_key, "pushed": mark}
     return bool(client.run(*bound("ruby", "push", keys.__getitem__, {"side": side}, jobs)))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from jobq.protocols.ruby.claims import LIMIT
 
-#: To begin with, and the least later on.
+#: First size of a window, and its minimum size later.
 FIRST = 10
-#: All of it would run sooner: it is too small. Later: it is larger than it has to be.
+#: If all jobs of a window would run within QUICK_S, it is too small. If they need more than SLOW_S, it is too large.
 QUICK_S, SLOW_S = 0.2, 1.0
 
 
 class PrefetchWindow:
-    """For one queue. `most`: never more than that."""
+    """How many jobs of one queue to hold, at most `most`."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -28,9 +28,9 @@ class RubyQueueRecord(JsonRecord):
     """The jobs of one queue.
 
     Attributes:
-        waiting: In the Ruby queue.
-        taken: Claimed by a worker of jobq and not yet enqueued.
-        held: Waiting, running and retrying messages of the jobq queue of that name.
+        waiting: Jobs in the Ruby queue.
+        taken: Jobs that a worker of jobq has claimed but not yet enqueued.
+        held: Waiting, running and retrying messages of the jobq queue with this name.
     """
 
     system: str

@@ -36,13 +36,13 @@ class SidekiqOptions(TypedDict, total=False):
     Attributes:
         at: Earliest start time: a datetime with a zone, or epoch seconds.
         delay: Delay before the first attempt.
-        retry: Maximum retries, True = 25, False = never.
+        retry: Maximum number of retries. True means 25, and False means none.
         retry_for: Seconds after the first failure in which to retry.
         retry_queue: The queue for retries.
-        tags: Shown by the dashboard.
-        dead: False keeps it out of the dead set.
-        backtrace: Number of its lines to keep.
-        fields: Other fields.
+        tags: Tags that the dashboard shows.
+        dead: False keeps the job out of the dead set.
+        backtrace: Number of lines of the backtrace to keep.
+        fields: Other fields of the job.
     """
 
     at: datetime | float | None
@@ -107,16 +107,16 @@ class SidekiqQueue(RubyQueue):
         self, job_class: str, args: Sequence[Any] = (), *, jid: str | None = None,
         **options: Unpack[SidekiqOptions],
     ) -> str:  # fmt: skip
-        """Have a Sidekiq worker call `job_class.new.perform(*args)`; the jid.
+        """Have a Sidekiq worker call `job_class.new.perform(*args)`; return the jid.
 
-        Raises CodecError for an argument that JSON can't carry, ConfigError for a bad option.
+        Raises CodecError for an argument that JSON can't represent, and ConfigError for a bad option.
         """
         return self._send(job_class, [args], options, [jid or secrets.token_hex(12)])[0]
 
     def push_many(
         self, job_class: str, arguments: Iterable[Sequence[Any]], **options: Unpack[SidekiqOptions]
     ) -> list[str]:
-        """One job per sequence of arguments, 1,000 in a round trip; their jids."""
+        """Push one job per sequence of arguments, 1,000 per round trip; return their jids."""
         jids: list[str] = []
         for batch in _batches(arguments):
             jids += self._send(job_class, batch, options, [secrets.token_hex(12) for _ in batch])
@@ -126,7 +126,7 @@ class SidekiqQueue(RubyQueue):
         self, job_class: str, args: Sequence[Any] = (), *, jid: str | None = None,
         **options: Unpack[SidekiqOptions],
     ) -> str:  # fmt: skip
-        """`push` in a thread, without blocking the event loop."""
+        """Run `push` in a thread, without blocking the event loop."""
         return await in_thread(self.push, job_class, args, jid=jid, **options)
 
     def _send(
@@ -173,7 +173,7 @@ class ResqueQueue(RubyQueue):
         self.push_many(job_class, [args])
 
     def push_many(self, job_class: str, arguments: Iterable[Sequence[Any]]) -> int:
-        """One job per sequence of arguments, 1,000 in a round trip; how many."""
+        """Push one job per sequence of arguments, 1,000 per round trip; return their number."""
         njobs = 0
         for batch in _batches(arguments):
             jobs = [
@@ -185,12 +185,12 @@ class ResqueQueue(RubyQueue):
         return njobs
 
     async def apush(self, job_class: str, args: Sequence[Any] = ()) -> None:
-        """`push` in a thread, without blocking the event loop."""
+        """Run `push` in a thread, without blocking the event loop."""
         await in_thread(self.push, job_class, args)
 
 
 def checked_class(name: str) -> str:
-    """Return a class's name, or ConfigError. Other languages name them `add`, `MyApp.Worker`, `App\\Jobs\\Mail`."""
+    """Return a class's name; raise ConfigError if it is invalid. Valid are `add`, `MyApp.Worker`, `App\\Jobs\\Mail`."""
     usable = isinstance(name, str) and 0 < len(name) <= MAX_NAME
     if not usable or not name.isprintable() or any(c.isspace() for c in name):
         raise ConfigError(
@@ -201,7 +201,7 @@ def checked_class(name: str) -> str:
 
 
 def checked_args(args: Sequence[Any]) -> list[Any]:
-    """Positional arguments, or ConfigError for anything else, such as text."""
+    """Return positional arguments; raise ConfigError for anything else, such as text."""
     if not isinstance(args, list | tuple):
         raise ConfigError(
             f"args={args!r:.80} is not a list of arguments; for one argument give [x]"

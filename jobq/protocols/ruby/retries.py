@@ -184,7 +184,7 @@ def _retry_count(context: Context, fields: dict[str, Any]) -> int:
 
 
 def wait_s(count: int, draw: Callable[[], float] = random.random) -> float:
-    """Sidekiq's wait after the `count`-th retry, 0 for the first failure: 15 s, growing to weeks."""
+    """Return Sidekiq's wait in seconds before the next retry after `count` retries: at least 15 s, growing to weeks."""
     # A job may say that it was retried any number of times; no queue waits longer than that.
     count = min(max(0, count), _MAX_COUNT)
     return min(float(count**4 + 15 + int(draw() * 10) * (count + 1)), MAX_S)

@@ -1,7 +1,7 @@
 """Sidekiq's scheduled jobs and retries: each moves to its list when it is due, by the server's clock.
 
-Sidekiq's poller does the same, for all queues. Here it is one step, so that a crash loses nothing, and jobs that
-can't be read go to the dead set instead of being lost.
+Sidekiq's poller does the same, for all queues. Here, a crash loses no job, and jobs that can't be read go to the dead
+set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIMIT = 100
 def promote(client: Client, namespace: str) -> float:
     """Move up to 100 due jobs of each set; return after how many seconds to call again, inf if none waits.
 
-    Raises what refused a job, once the others are moved.
+    If a job is rejected, its error is raised after the other jobs are moved.
     """
     wait_s, refused = float("inf"), None
     for name in SETS:
@@ -38,7 +38,7 @@ def promote(client: Client, namespace: str) -> float:
         for job, due_at in zip(due[::2], due[1::2], strict=True):
             try:
                 _promote(client, namespace, waiting, job, due_at)
-            except ScriptError as error:  # of one queue, such as a right that lacks
+            except ScriptError as error:  # an error of one queue, such as a missing right
                 refused = error
         if len(due) == 2 * LIMIT:
             wait_s = 0.0
@@ -64,7 +64,7 @@ def _promote(client: Client, namespace: str, waiting: str, job: bytes, due_at: b
     except ScriptError:
         if not _of_another_type(client, ruby_queue):
             raise
-        # It would keep all that are due later from being moved.
+        # This job would block all later jobs.
         _give_up(
             client,
             namespace,
@@ -105,8 +105,8 @@ def _move(
         values: Values = {"member": job, "job": pushed, "queue": ruby_queue.queue}
         client.run(*bound("ruby", "promote", keys.__getitem__, values))
         return
-    # Set and list are in two slots, so it is in both for a moment; marked, so that it gets there once. The same
-    # job scheduled again is due at another time.
+    # The set and the list are in two slots, so the job is in both for a moment. A mark ensures that it is pushed once.
+    # If the same job is scheduled again, it is due at another time.
     mark = blake2b(b"%b %b %b" % (waiting.encode(), due_at, job), digest_size=12).hexdigest()
     push(client, ruby_queue, [pushed], once=mark)
     client.command("ZREM", waiting, job)

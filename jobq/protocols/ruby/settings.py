@@ -11,9 +11,9 @@ from jobq.errors import ConfigError
 from jobq.jobs.options import checked_job_name
 from jobq.protocols.ruby.key_names import RubyQueueName, System, queue_named
 
-#: As for queues of jobq.
+#: Maximum weight of a queue, as for queues of jobq.
 MAX_WEIGHT = 1_000
-#: Queues that patterns name.
+#: Maximum number of queues that match patterns.
 MAX_MATCHES = 200
 
 
@@ -22,12 +22,12 @@ class IntakeSettings:
     """Which Ruby queues to empty, and how.
 
     Attributes:
-        ruby_queues: The queues; each goes to the jobq queue of its name.
-        names: A Ruby class's name -> the job's.
+        ruby_queues: The queues. Their jobs go to the jobq queues with the same names.
+        names: Name of a Ruby class -> name of the job.
         backlog: Maximum number of ready messages in the jobq queue; fewer if a second's work is less.
         ruby_dead: Also show dead messages in Sidekiq's dead set or Resque's failed list.
-        lease_s: Seconds after which others take over undelivered claims.
-        patterns: Names of queues that may appear later, with their weights, and the names that these exclude.
+        lease_s: Seconds after which other intakes take over undelivered claims.
+        patterns: Patterns of queues that may appear later, with their weights, and patterns of excluded queues.
     """
 
     ruby_queues: tuple[RubyQueueName, ...]
@@ -55,7 +55,7 @@ def parse_queue_names(
 ) -> dict[RubyQueueName, int]:
     """Return queues as options name them, repeated or comma-separated, with their weights.
 
-    As for Sidekiq, a number behind a queue is its weight: `default,5`.
+    For Sidekiq, a number after a queue is its weight: `default,5`.
     """
     found: dict[RubyQueueName, int] = {}
     for text in texts:
@@ -134,7 +134,7 @@ class FedWorker(Protocol):
 
     @property
     def burst(self) -> bool:
-        """Whether to exit once there is nothing left to take in."""
+        """Whether to exit once no jobs are left."""
         ...
 
     @property
@@ -144,7 +144,7 @@ class FedWorker(Protocol):
 
     @property
     def supervisor(self) -> int:
-        """The process that hears signals for the whole worker."""
+        """The process that receives signals for the whole worker."""
         ...
 
     @property
@@ -161,7 +161,7 @@ class FedWorker(Protocol):
         ...
 
     def quiet(self) -> bool:
-        """Whether to take nothing more."""
+        """Whether to stop claiming jobs."""
         ...
 
     def running(self) -> list[tuple[int, str, str, int]]:

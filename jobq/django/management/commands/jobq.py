@@ -21,12 +21,12 @@ from jobq.jobs.middleware import everywhere
 from jobq.jobs.registry import default_registry
 
 FRAMEWORK_LOG = logging.getLogger(FRAMEWORK)
-#: Options of Django that take a value; `manage.py` has acted on them before.
+#: Options of Django that have a value. `manage.py` has already handled them.
 _DJANGOS = ("--settings", "--pythonpath")
 
 
 class ManageJobq(BaseCommand):
-    """Passes its words to jobq."""
+    """Passes its arguments to jobq."""
 
     help = "Run a command of jobq with the tasks of this project: worker, queues, status, dead, check …"
     requires_system_checks: ClassVar[list[str]] = []
@@ -46,7 +46,7 @@ class ManageJobq(BaseCommand):
             raise CommandError(f"jobq ended with exit code {code}", returncode=code)
 
 
-#: The name that Django looks for.
+#: Django looks for this name.
 Command = ManageJobq
 
 
@@ -62,7 +62,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def outbox_database() -> str:
-    """The database whose outbox `manage.py jobq outbox` uses without --dsn: that of the first backend with one."""
+    """Return the database that `manage.py jobq outbox` uses without --dsn: the first outbox of a backend."""
     backends = [one for one in task_backends.all() if isinstance(one, JobqBackend)]
     return next((backend.outbox for backend in backends if backend.outbox), "default")
 
@@ -80,7 +80,7 @@ def load() -> None:
 
 
 def without_djangos(words: Sequence[str]) -> list[str]:
-    """Return the words for jobq: the words before `--` without Django's options."""
+    """Return the words without Django's options. Words after `--` stay unchanged."""
     left, kept = list(words), []
     while left and left[0] != "--":
         word = left.pop(0)

@@ -11,7 +11,7 @@ from jobq.outbox.schema import drop_schema
 
 
 def create(apps: Any, editor: Any) -> None:
-    """Create what isn't there."""
+    """Create missing tables."""
     for statement in schema(editor.connection.vendor):
         editor.execute(statement)
 
