@@ -89,7 +89,7 @@ def parse(url: str) -> Address:
     if meant := masked(_with_scheme(url)):
         raise ConfigError(f"url {meant.partition('://')[2]!r} has no scheme; write {meant}")
     parts = _split(url)
-    if parts.scheme in _KINDS and "://" not in url:
+    if parts.scheme in _KINDS and parts.scheme != "unix" and "://" not in url:
         raise ConfigError(f"the url has no // after {parts.scheme!r}; write {parts.scheme}://host")
     kind, scheme, query = _kind(url, parts)
     if scheme == "unix":
