@@ -84,7 +84,7 @@ def parse_queues(text: str) -> tuple[tuple[str, int], ...]:
             name, weight = part, "1"
         if not weight.isdigit() or not 1 <= int(weight) <= 1000:
             raise ConfigError(
-                f"the weight of queue {part!r} must be 1 to 1000; write name or name:6"
+                f"the weight of queue {part!r} must be between 1 and 1000; write name or name:6"
             )
         if name in (known for known, _ in queues):
             raise ConfigError(
@@ -104,8 +104,8 @@ def parse_durability(text: str) -> tuple[str, int]:
     if word == "replicas" and number.isdecimal() and 1 <= int(number) <= 100:
         return word, int(number)
     raise ConfigError(
-        f"durability={text!r} is unknown; use memory, disk or replicas=1 (to replicas=100; "
-        "run one replica more than that)"
+        f"durability={text!r} is unknown; use memory, disk or replicas=N (N from 1 to 100, "
+        "with N+1 replicas running)"
     )
 
 
@@ -140,7 +140,7 @@ def parse_codec_keys(text: str) -> tuple[tuple[str, bytes], ...]:
             known = b""
         if not colon or not known:
             raise ConfigError(
-                f"codec key {len(keys) + 1} can't be read; write id:secret, the secret in base64: "
+                f"codec key {len(keys) + 1} can't be read; write id:secret, with the secret in base64: "
                 "echo 2026-11:$(openssl rand -base64 32)"
             )
         keys.append((key_id, known))

@@ -61,7 +61,7 @@ def rate_of(value: object) -> Rate:
     most, span_ms = int(found[1]), int(found[2] or 1) * int(_UNITS[found[3]]) * 1000
     if not (1 <= most <= MAX_PER_SPAN and 0 < span_ms <= MAX_SPAN_MS):
         raise ValueError(
-            f"{value!r:.200} is out of range; use 1 to {MAX_PER_SPAN:,} per 1 s to 30 days"
+            f"{value!r:.200} is out of range; use 1 to {MAX_PER_SPAN:,} starts per span of 1 s to 30 days"
         )
     return Rate(most, span_ms)
 

@@ -136,17 +136,17 @@ def columns_of(value: bytes, version: bytes = SCHEMA.encode()) -> dict[str, str 
     """Return the columns that aren't empty, as text or numbers. Raises BadRecordError for an invalid record."""
     if version != SCHEMA.encode():
         raise BadRecordError(
-            f"version {version[:40]!r} of event records is unknown; this jobq reads {SCHEMA}; upgrade it"
+            f"version {version[:40]!r} of event records is unknown; this jobq reads {SCHEMA}; upgrade jobq"
         )
     try:
         fields = value.decode().split(SEPARATOR)
     except UnicodeDecodeError as error:
         raise BadRecordError(
-            f"an event record isn't UTF-8: {error.reason} at {error.start}"
+            f"an event record isn't UTF-8: {error.reason} at byte {error.start}"
         ) from error
     if len(fields) > len(COLUMNS):
         raise BadRecordError(
-            f"an event record has {len(fields)} columns, and version {SCHEMA} has {len(COLUMNS)}"
+            f"an event record has {len(fields)} columns, but version {SCHEMA} has {len(COLUMNS)}"
         )
     found = {name: _checked(name, text) for name, text in zip(COLUMNS, fields) if text}
     for name in _NEEDED:

@@ -95,5 +95,7 @@ def test_rate_that_cannot_be_read_is_refused_with_examples(text):
 
 @pytest.mark.parametrize("text", ["0/s", "1/0s", "1/31d", "9999999999/s"])
 def test_rate_out_of_range_is_refused(text):
-    with pytest.raises(ValueError, match="out of range; use 1 to 1,000,000,000 per 1 s to 30 days"):
+    with pytest.raises(
+        ValueError, match="out of range; use 1 to 1,000,000,000 starts per span of 1 s to 30 days"
+    ):
         rate_of(text)

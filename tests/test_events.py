@@ -115,8 +115,8 @@ def test_columns_missing_at_the_end_take_their_defaults(value, expected):
         (b"done\x1fm\x1f253402300800000", "0 to 253,402,300,799,999"),
         (b"done\x1fm\x1f5\x1fjob\x1f2147483648", "attempt '2147483648'"),
         (b"done\x1fm\x1f" + b"9" * 5_000, "finished_at '999"),
-        (b"done\x1fm\xff\x1f5", "isn't UTF-8: invalid start byte at 6"),
-        (b"done\x1fm\x1f5" + b"\x1f" * 14, "has 17 columns, and version 1 has 16"),
+        (b"done\x1fm\xff\x1f5", "isn't UTF-8: invalid start byte at byte 6"),
+        (b"done\x1fm\x1f5" + b"\x1f" * 14, "has 17 columns, but version 1 has 16"),
     ],
 )
 def test_what_is_no_record_is_told(value, reason):

@@ -137,7 +137,7 @@ class AsyncResult:
         known = self._known()
         if known is None:
             raise ConfigError(
-                f"no queue has a task or a result of id {self.id!r}; results are kept for tasks of an app with a "
+                f"no queue has a task or a result with the id {self.id!r}; results are kept for tasks of an app with a "
                 "result_backend, unless ignore_result=True"
             )
         return known[0].result(timeout)

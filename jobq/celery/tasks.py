@@ -226,8 +226,8 @@ class Task:
         for key, value in options.items():
             if value is not None and value != getattr(request, key, None):
                 raise ConfigError(
-                    f"retry({key}={value!r:.80}) of {self.name} can't be used: a retry is the same message; send a new "
-                    "call and return"
+                    f"retry({key}={value!r:.80}) of {self.name} can't be used, because a retry is the same message; "
+                    f"send a new call and return"
                 )
         most = _or(max_retries, self.max_retries)
         if most is not None and request.retries >= most:

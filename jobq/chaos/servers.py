@@ -87,7 +87,7 @@ class OwnServer(TargetServer):
         self._command = shutil.which(command or program()) or ""
         if not self._command:
             raise ConfigError(
-                f"no server program {command!r} on the path; install it or name another"
+                f"no program {command!r} on the PATH; install it, or choose another with --server"
             )
         self._start()
 
@@ -136,7 +136,7 @@ class OwnServer(TargetServer):
 
     def _limit_files(self, size: int) -> None:
         if not hasattr(resource, "prlimit"):
-            raise ConfigError("disk-full needs Linux; choose the other faults with --fault")
+            raise ConfigError("disk-full needs Linux; choose other faults with --fault")
         resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
     def _writes(self) -> bool:
@@ -202,7 +202,7 @@ class OwnCluster(TargetServer):
         self._command = shutil.which(command or program()) or ""
         if not self._command:
             raise ConfigError(
-                f"no server program {command!r} on the path; install it or name another"
+                f"no program {command!r} on the PATH; install it, or choose another with --server"
             )
         self._folder, self._options = folder, options
         self._ports = _free_ports(2 * SHARDS)

@@ -130,7 +130,7 @@ class WorkerGroup:
                 process.wait(STOP_S)
             except subprocess.TimeoutExpired:
                 raise ChaosTimeoutError(
-                    f"a worker didn't exit within {STOP_S:g} s after TERM"
+                    f"a worker didn't exit within {STOP_S:g} s of SIGTERM"
                 ) from None
 
     def tracebacks(self) -> tuple[str, ...]:

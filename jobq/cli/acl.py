@@ -110,7 +110,7 @@ def _rights(role: str, namespace: str, ns: str | None, queues: str, disk: bool) 
 
 
 def _seeing(namespace: str, queues: Sequence[str]) -> list[str]:
-    """Return the other keys a dashboard reads; other protocols' only for a user who may see all queues."""
+    """Return the other keys that a dashboard reads. Only a user who may see all queues reads other protocols' keys."""
     words = seeing_limits(namespace)
     if queues:
         return words

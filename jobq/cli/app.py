@@ -81,7 +81,9 @@ CORE = {
     },
     "Try it": {
         "demo": Verb(
-            "demo", "demo", "Run an example with thousands of files and a killed process."
+            "demo",
+            "demo",
+            "Run an example with thousands of files, and kill a worker process midway.",
         ),
     },
 }
@@ -181,7 +183,7 @@ def _invoked(args: Sequence[str] | None) -> object:
 
 
 def _as_utf8(word: str) -> str:
-    """Return a word that the locale can't decode, such as C: names are UTF-8. Paths of files stay as they are."""
+    """Decode a word as UTF-8 if the locale, such as C, could not decode it. Paths of files stay as they are."""
     if word.isascii() or os.path.lexists(word):
         return word
     try:

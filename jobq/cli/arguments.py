@@ -1,4 +1,4 @@
-"""Arguments of calls, times and pairs as they are written on a command line.
+"""Parse arguments of calls, times and pairs on a command line.
 
     a.jpg 200 true '["x"]' width=200 'note="200"'
 
@@ -31,7 +31,7 @@ class Given:
 
 
 def value_of(word: str) -> Any:
-    """`200` -> 200, `true` -> True, `a.jpg` -> "a.jpg"."""
+    """Parse a word, such as `200` -> 200, `true` -> True, `a.jpg` -> "a.jpg"."""
     try:
         return decode_any(word.encode())
     except CodecError:
@@ -53,7 +53,7 @@ def from_words(words: Iterable[str]) -> Given:
 
 
 def from_json(text: str, what: str) -> list[Any]:
-    """Positional arguments from a JSON array."""
+    """Return positional arguments from a JSON array."""
     value = _decoded(text.encode(), what)
     if not isinstance(value, list):
         raise ConfigError(f"{what} {text!r} is not a JSON array; write '[\"a.jpg\", 200]'")
@@ -61,7 +61,7 @@ def from_json(text: str, what: str) -> list[Any]:
 
 
 def from_lines(lines: Iterable[bytes]) -> Iterator[Given]:
-    """A call per line: `["a.jpg", 200]`, or `{"args": [...], "kwargs": {...}, "mid": "..."}`."""
+    """Yield a call per line: `["a.jpg", 200]`, or `{"args": [...], "kwargs": {...}, "mid": "..."}`."""
     for number, line in enumerate(lines, 1):
         if line.strip():
             yield _from_line(_decoded(line, f"line {number}"), f"line {number}")
@@ -77,7 +77,7 @@ def _from_line(value: Any, what: str) -> Given:
     for key, item in value.items():
         if not isinstance(item, _FIELDS.get(key, ())):
             raise ConfigError(
-                f"{what} has {key!r}: {item!r:.60}; allowed are args (array), kwargs (object), mid (text)"
+                f"{what} has {key!r}: {item!r:.60}; allowed keys are args (array), kwargs (object), mid (text)"
             )
     return Given(value.get("args", []), value.get("kwargs", {}), value.get("mid"))
 
@@ -90,7 +90,7 @@ def _decoded(text: bytes, what: str) -> Any:
 
 
 def moment_of(text: str) -> datetime | float:
-    """`2026-11-21T08:00`, in this host's zone unless it names one; or epoch seconds."""
+    """Parse `2026-11-21T08:00`, in this host's zone unless the text names a zone, or epoch seconds."""
     try:
         return float(text)
     except ValueError:
@@ -98,7 +98,7 @@ def moment_of(text: str) -> datetime | float:
 
 
 def pairs_of(flag: str, words: Iterable[str]) -> dict[str, str]:
-    """`trace=abc` -> {"trace": "abc"}."""
+    """Parse pairs: `trace=abc` -> {"trace": "abc"}."""
     pairs = {}
     for word in words:
         name, equals, value = word.partition("=")

@@ -59,13 +59,15 @@ def chaos(
 ) -> bool:  # fmt: skip
     """Inject faults and check that no message is lost.
 
-    Workers and producers run while processes are killed and connections cut. A ledger outside the server records
-    what happened, and is checked at the end. Runs on a server of its own, or in a namespace of its own on the
-    server that --url names. There, faults that disturb other users of the server run only with --fault.
-    Exit code 1: a guarantee was broken, or a bound exceeded.
+    Workers and producers run while the command kills processes and cuts connections. A ledger outside the server
+    records what happened, and is checked at the end. It uses its own server, or its own namespace on the server that
+    --url names. On that server, faults that disturb other users run only with --fault. Exit code 1: a guarantee was
+    broken, or a bound exceeded.
     """
     if session.url and server:
-        raise ConfigError("--url names a running server, --server a program to start; use only one")
+        raise ConfigError(
+            "--url names a running server, and --server a program to start; use only one"
+        )
     if parse_durability(durability)[0] == "replicas" and not session.url:
         raise ConfigError("a server started by jobq has no replicas; choose another with --url")
     signal.signal(signal.SIGTERM, _terminated)
@@ -91,7 +93,7 @@ def _with_clean(chosen: Iterable[Fault]) -> Iterator[Fault]:
 
 
 def suitable(url: str | None) -> list[Fault]:
-    """Return the faults that are injected without being named."""
+    """Return the faults that are injected without --fault."""
     if url is None:
         return list(FAULTS.values())
     able = {"queues", "proxy", "side"} if TargetServer(url).target else {"queues"}

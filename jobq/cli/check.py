@@ -1,4 +1,4 @@
-"""`jobq check`: is the server fit, are the queues sound, was anything lost."""
+"""`jobq check`: check the server, the queues' structure, or lost messages."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def check() -> None:
 def doctor(session: Session, strict: bool) -> bool:
     """Check the server's settings, and what each kind of failure would lose.
 
-    Current incidents come first: a full server, lost workers, unknown jobs, jobs that kill their processes or hang.
-    Checks every node of a Cluster, and replicas that a Cluster or Sentinels may promote. An eviction policy
-    that loses jobs is a failure. On a busy server it measures for a second which queue takes most of the CPU.
-    Exit code 1: a check failed.
+    Current incidents come first: a full server, lost workers, unknown jobs, jobs that kill their processes or hang. It
+    checks every node of a Cluster, and replicas that a Cluster or Sentinels may promote. An eviction policy that loses
+    jobs is a failure. On a busy server it measures for a second which queue takes most of the CPU. Exit code 1: a check
+    failed.
     """
     found = findings(session.client)
     if not any(finding.check == "server" and finding.level == "fail" for finding in found):
@@ -111,7 +111,7 @@ def _of_load(session: Session, names: Sequence[str]) -> Iterator[Finding]:
 
 
 def _of_queues(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Iterator[Finding]:
-    """Yield a warning for each queue that refused buffered messages."""
+    """Yield a warning for each queue that rejected buffered messages."""
     with session.tolerating("workers", "list of"):
         now_ms = session.client.clock_ms()
         for queue, sample in sampled:
@@ -140,7 +140,7 @@ def _of_schedules(session: Session, names: Sequence[str]) -> Iterator[Finding]:
 
 
 def _of_flows(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Iterator[Finding]:
-    """Yield what is wrong with the entries that queues have for flows."""
+    """Yield findings about the queues' entries for flows."""
     for queue, sample in sampled:
         if sample.flow_entries:
             with session.tolerating(queue.name):
@@ -161,7 +161,7 @@ def _flow_findings(queue: Queue, sample: Sample) -> Iterator[Finding]:
 
 
 def _full(session: Session, keyed: Sequence[Queue]) -> Iterator[Finding]:
-    """Yield what is full now and holds others back: lines of keys, limits, and maps that wait for a line."""
+    """Yield findings about full lines of keys, used-up limits, and maps that wait for a line."""
     client = session.client
     parts: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
         ("keys", lambda: full_keys(client, keyed)), ("limits", lambda: full_limits(client)),
@@ -295,7 +295,7 @@ def _check_queue(session: Session, queue: Queue, repairs: bool, yes: bool) -> in
 
 
 def _repaired(session: Session, queue: Queue, violations: list[Violation]) -> int:
-    """Repair, also what a repair uncovers; return how many violations are left."""
+    """Repair the violations, and violations that a repair uncovers; return how many are left."""
     for _ in range(REPAIRS):
         for violation, done in repair(queue, violations):
             record = {
@@ -349,7 +349,7 @@ def audit(
 ) -> int:
     """Check that no message of a time range was lost, by the queues' events.
 
-    Needs 'jobq events level all' before the range starts. Workers may keep running. Exit code 1: a message is lost.
+    It needs 'jobq events level all' before the range starts. Workers may keep running. Exit code 1: a message is lost.
     Exit code 2: the events of a queue are incomplete; the other queues are still audited.
     """
     if following is not None and (since or until):

@@ -1,4 +1,4 @@
-"""`jobq control`: have running workers go quiet, resume, drain, restart their children, or report stacks."""
+"""`jobq control`: pause, resume or drain running workers, restart their children, or dump their stacks."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def control(
 
 
 def _send(session: Session, names: list[str], verb: str, child: int) -> dict[str, str]:
-    """Send the order to each; to none if one of them would not read it."""
+    """Send the order to each worker, or to none if one of them would not read it."""
     client = session.client
     known = presence.workers_named(client, names)
     for name in names:
         if not any(other.partition(presence.TWIN)[0] == name or other == name for other in known):
-            raise ConfigError(f"no worker {name!r:.120}; jobq workers lists them")
+            raise ConfigError(f"no worker {name!r:.120}; jobq workers lists all workers")
     for entry in known.values():
         orders.check(client, entry)
     by = session.who or orders.this_user()

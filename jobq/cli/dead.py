@@ -50,7 +50,7 @@ older_option = option(
 
 
 class Conditions(click.types.StringParamType):
-    """A variable holds one a line: patterns have blanks."""
+    """Conditions of --where; a variable holds one per line, because patterns contain blanks."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
         return rv.splitlines()
@@ -95,7 +95,7 @@ class Where:
 def dead() -> None:
     """List, revive and purge dead messages.
 
-    ID is a mid, which means the newest dead message of that mid, or mid#generation.
+    ID is mid#generation, or a mid, which means the newest dead message with that mid.
     """
 
 
@@ -111,8 +111,8 @@ def list_(
 ) -> None:  # fmt: skip
     """List dead messages with the reason, newest first.
 
-    A table of the errors comes first: how many of the newest 10,000 dead messages of each queue died of them. --json
-    prints the messages alone.
+    A table of the errors comes first. It counts the newest 10,000 dead messages of each queue by error. --json prints
+    only the messages.
     """
     where = Where(conditions)
     left: list[str] = []
@@ -160,7 +160,7 @@ def _say_groups(session: Session, queues: str | None, where: Where) -> None:
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @queues_option
 def show(session: Session, ids: tuple[str, ...], queues: str | None) -> bool:
-    """Show all of dead messages, their contents included.
+    """Show dead messages with their contents.
 
     Exit code 1: one of them is not a dead message.
     """
@@ -211,7 +211,7 @@ class Chosen:
         return self._session.operation(self._queues, self._filter)
 
     def each(self, label: str, act: Action) -> list[str]:
-        """Do one thing to all of them; return the word for each."""
+        """Call `act` for each message; return its replies."""
         if self._ids:
             return [self._one(dead_id, act) for dead_id in self._ids]
         session, names = self._session, self._queues
@@ -222,7 +222,7 @@ class Chosen:
         found = list(_found(self._session, dead_id, self._queues))
         if len(found) > 1:
             places = ", ".join(queue.name for queue, _ in found)
-            raise ConfigError(f"{dead_id!r} is dead in {places}; choose one with --queues")
+            raise ConfigError(f"{dead_id!r} is dead in {places}; choose a queue with --queues")
         word = "nil"
         record: dict[str, Any] = {"dead_id": dead_id, "queue": None}
         for queue, message in found:
@@ -335,7 +335,7 @@ def _purged(queue: Queue, ids: list[str]) -> list[str]:
 
 
 def _opened(session: Session, queue: Queue, offset: int = 0) -> Iterator[DeadMessage]:
-    """All the dead from `offset` on, with their reasons opened where those are sealed."""
+    """Yield the dead messages from `offset` on, with sealed reasons opened."""
     for message in queue.admin.iter_dead(offset):
         reason = session.shown("reason", queue.name, message.mid, message.reason)
         yield message._replace(reason=reason)
@@ -344,7 +344,7 @@ def _opened(session: Session, queue: Queue, offset: int = 0) -> Iterator[DeadMes
 def _found(
     session: Session, dead_id: str, names: str | None
 ) -> Iterator[tuple[Queue, DeadMessage]]:
-    """In each queue the dead message of this id, where there is one."""
+    """Yield each queue that has a dead message with this id, and the message."""
 
     def one(queue: Queue) -> Iterator[tuple[Queue, DeadMessage]]:
         message = _find(queue, dead_id)

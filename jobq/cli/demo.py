@@ -35,11 +35,11 @@ def demo(
     session: Session, files: int | None, processes: int, keep: bool, web: str | None,
     pipeline: bool, **with_pipeline: Any,
 ) -> NoReturn:  # fmt: skip
-    """Run an example with thousands of files and a killed process.
+    """Run an example with thousands of files, and kill a worker process midway.
 
-    Some of the files are bad. In a terminal it ends with the dashboard of the run. With --pipeline the history goes
-    into a lake, 100,000 rows of a DataFrame become jobs, and a page with every report is written. Exit code 1: a
-    figure differs from the expected value.
+    Some of the files are bad. In a terminal, the run ends with its dashboard. With --pipeline the history goes into a
+    lake, 100,000 rows of a DataFrame become jobs, and a page with every report is written. Exit code 1: a figure
+    differs from the expected value.
     """
     if pipeline and web == "yes":
         raise ConfigError("--web works only without --pipeline; leave one out")
@@ -56,7 +56,7 @@ def demo(
 
 
 def _is_looked_at() -> bool:
-    """Whether a person at a terminal can open the dashboard, and its packages are here."""
+    """Whether a person at a terminal can open the dashboard, and its packages are installed."""
     return sys.stdin.isatty() and sys.stdout.isatty() and find_spec("uvicorn") is not None
 
 

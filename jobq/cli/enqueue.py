@@ -71,7 +71,7 @@ _OPTIONS = (
 
 
 def _call_options(function: Function) -> Function:
-    """Every option of one call."""
+    """Add every option of a call."""
     return reduce(lambda inner, decorate: decorate(inner), reversed(_OPTIONS), function)
 
 
@@ -136,7 +136,7 @@ def _note_default_queue(session: Session, job: str, queue: str | None) -> None:
 
 
 def options_of(given: dict[str, Any]) -> Any:
-    """Flags as the options of a job; those not given are left to the job."""
+    """Return the given flags as options of a call; the job's options apply to the others."""
     lease, at, headers = given.pop("lease"), given.pop("at"), given.pop("headers")
     wanted = {
         **given,
@@ -150,7 +150,7 @@ def options_of(given: dict[str, Any]) -> Any:
 
 
 def record_of(receipt: Receipt[Any]) -> dict[str, Any]:
-    """One enqueue, as --json shows it."""
+    """Return the record of an enqueue for --json."""
     return {
         "mid": receipt.mid, "action": receipt.action, "status": receipt.existing_status,
         "queue": receipt.queue, "job": receipt.job,
@@ -167,9 +167,7 @@ def _many(session: Session, target: Job[..., Any], file: IO[bytes]) -> None:
                     for receipt in receipts:
                         session.say(record_of(receipt), "")
         except JobqError as error:
-            raise type(error)(
-                f"{error} ({counted.total():,} earlier calls were enqueued)"
-            ) from error
+            raise type(error)(f"{error} ({counted.total():,} earlier calls were sent)") from error
     if not session.as_json:
         told = ", ".join(f"{number:,} {action}" for action, number in counted.items())
         session.say({}, f"{target.name}: {told or 'no calls in ' + _name(file)}")
@@ -191,9 +189,9 @@ def _name(file: IO[bytes]) -> str:
 
 
 def find(name: str, modules: Sequence[str]) -> Job[..., Any]:
-    """Return the job from these modules, else from the one that its name begins with.
+    """Return the job from these modules, else from the module that its name begins with.
 
-    If none of this code can know it, return a job of this name that takes any arguments.
+    If this code can't know the job, return a job with this name that takes any arguments.
     """
     imported = list(modules) or module_of(name)
     load(imported)
@@ -226,7 +224,7 @@ def _nearest(name: str) -> str:
 
 
 def deliver(job: Job[..., Any], calls: Iterable[Given]) -> Iterator[list[Receipt[Any]]]:
-    """Enqueue in order: calls without a mid a thousand in a round trip, each call with a mid in its own."""
+    """Enqueue in order: up to a thousand calls without a mid per round trip, and each call with a mid in its own."""
     for batch in _batches(_checked(job, calls)):
         one = batch[0].mid
         target = job.options(mid=one) if one else job

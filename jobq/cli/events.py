@@ -44,7 +44,7 @@ def level(session: Session, level: str | None, queues: str | None) -> None:
 @click.argument("length", type=click.IntRange(*MAXLENS), required=False)
 @queues_option
 def maxlen(session: Session, length: int | None, queues: str | None) -> None:
-    """Show or set the approximate number of events that queues keep; new events push out the oldest."""
+    """Show or set the approximate number of events that queues keep; new events replace the oldest."""
     with session.operation(queues, f"maxlen:{length}", when=length is not None):
         lengths = list(
             session.from_each(queues, lambda q: [(q.name, q.admin.events_maxlen(length))])
@@ -81,7 +81,7 @@ def tail(session: Session, limit: int, follow: bool, queues: str | None) -> int 
 
 
 class _Entry(NamedTuple):
-    """An entry; entries sort in the order in which they were written."""
+    """An entry of a queue's events. Entries sort in the order in which they were written."""
 
     at: int
     sequence: int
@@ -103,7 +103,7 @@ class _Stream:
         return self._read(reply[::-1])[:count]
 
     def following(self) -> Iterator[_Entry]:
-        """Yield what was written since."""
+        """Yield the entries written since the last read."""
         while True:
             reply = self._command("XRANGE", self._key, f"({self._after}", "+", "COUNT", PAGE)
             yield from self._read(reply)

@@ -1,4 +1,4 @@
-"""Exit codes, which scripts may rely on."""
+"""Exit codes of commands. Scripts may rely on them."""
 
 from __future__ import annotations
 

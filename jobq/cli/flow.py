@@ -1,4 +1,4 @@
-"""`jobq flow`: see flows, say something to them, and put them in order."""
+"""`jobq flow`: list, show, signal, cancel, retry and repair flows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ COMPLETION_S = 1.0
 
 
 def _completed(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return ids of flows for a shell; none where no server runs or answers."""
+    """Return ids of flows for a shell; none if no server answers."""
     session = Session(ctx.params.get("url"), ctx.params.get("namespace"), as_json=True)
     try:
         settings = replace(session.settings, patience_s=COMPLETION_S)
@@ -180,7 +180,7 @@ def _step_took(view: FlowView, one: StepView) -> str:
 
 
 def edge_text(edge: Edge) -> str:
-    """Return `rows`, or `rows (failed)` for an edge that isn't met by the step being done."""
+    """Return `rows`, or `rows (failed)` if the edge requires an outcome other than done."""
     return edge.step if edge.when == "done" else f"{edge.step} ({edge.when})"
 
 
@@ -240,7 +240,7 @@ def mermaid(view: FlowView) -> Iterator[str]:
 
 
 def _quoted(name: str) -> str:
-    """Return a name without what would end a quoted text; others than jobq may have written it."""
+    """Return a name without characters that would end a quoted text. Other programs may have written it."""
     return name.translate(_IN_QUOTES)
 
 
@@ -266,7 +266,7 @@ def dot(view: FlowView) -> Iterator[str]:
 @click.argument("step")
 @click.argument("value", required=False)
 def signal(session: Session, flow: str, step: str, value: str | None) -> None:
-    """End a wait of a flow. STEP is its name, VALUE any JSON for the steps that take it.
+    """End a wait of a flow. STEP is its name, and VALUE is JSON for the steps that use it.
 
     A signal sent before its wait begins is stored until then.
     """
@@ -283,10 +283,10 @@ def signal(session: Session, flow: str, step: str, value: str | None) -> None:
 @flow_argument
 @yes_option
 def cancel(session: Session, flow: str, yes: bool) -> bool:
-    """Cancel a flow: send nothing more, and cancel its messages.
+    """Cancel a flow: enqueue no more of its messages, and cancel its enqueued messages.
 
-    Running jobs are cancelled when their worker renews its leases, within 5 seconds by default. Exit code 1: the
-    flow is over already.
+    Running jobs are cancelled when their worker renews its leases, within 5 seconds by default. Exit code 1: the flow
+    is over already.
     """
     run = _run(session, flow)
     view = run.status()
@@ -304,9 +304,9 @@ def cancel(session: Session, flow: str, yes: bool) -> bool:
 @flow_argument
 @click.argument("step", required=False)
 def retry(session: Session, flow: str, step: str | None) -> bool:
-    """Retry a flow's dead members, or only one step's. The steps that follow run when these are done.
+    """Retry a flow's dead members, or only one step's. The following steps run when the retried members are done.
 
-    A member of a map whose dead message was purged can't run again. Exit code 1: nothing of it can.
+    A member of a map whose dead message was purged can't run again. Exit code 1: no member can run again.
     """
     run = _run(session, flow)
     view = run.status()
@@ -335,7 +335,7 @@ def retry(session: Session, flow: str, step: str | None) -> bool:
 def remove(session: Session, flow: str) -> bool:
     """Delete the record of a finished flow, or of a flow that was never started.
 
-    Its dead messages stay in their queues. Exit code 1: the flow still runs.
+    Its dead messages stay in their queues. Exit code 1: the flow is still running.
     """
     view = known_flow(session.client, flow)
     with session.operation("", f"flow:{flow}"):
@@ -394,7 +394,7 @@ def _say_checked(session: Session, done: CheckedFlow, *, named: bool) -> None:
 
 
 def _run(session: Session, flow: str) -> FlowRun:
-    """Return a flow that is there; ConfigError names the nearest one."""
+    """Return an existing flow; otherwise raise ConfigError, which suggests the most similar flow."""
     facts = known_flow(session.client, flow).facts
     return FlowRun(facts.name, facts.id, client=session.client)
 

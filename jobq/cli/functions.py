@@ -20,7 +20,7 @@ from jobq.durations import counted
 def functions() -> None:
     """Load the scripts into the server as functions.
 
-    For users who may only call FCALL. Processes call functions if JOBQ_FUNCTIONS=1 is set.
+    This is for users who may only call FCALL. Processes call functions if JOBQ_FUNCTIONS=1 is set.
     """
 
 
@@ -49,7 +49,7 @@ def _libraries(chosen: str) -> list[Library]:
 @library_option
 @option("--prune", "Also delete libraries of other jobq versions.")
 def load(session: Session, chosen: str, prune: bool) -> None:
-    """Load this version's libraries into the server, or each node of a Cluster. Harmless to repeat.
+    """Load this version's libraries into the server, or each node of a Cluster. Repeating this is harmless.
 
     The name of the engine's library depends on its scripts, so two versions can run during a deploy. The other
     libraries have fixed names, so loading them replaces another version's functions.

@@ -91,8 +91,8 @@ def _record(session: Session, queue: Queue, row: KeyRow) -> dict[str, Any]:
 def set_(session: Session, name: str, one: str | None, **given: str | None) -> None:
     """Change the limits of a queue and its keys, or of one KEY, and show them.
 
-    A limit that is not given stays as it is; `none` removes it. KEY has the limits of all keys where it has none
-    of its own. Limits are stored at the server. They apply from the next start on and never stop a running job.
+    A limit that is not given stays as it is; `none` removes it. Where KEY has no limit of its own, the limit of all
+    keys applies. Limits are stored on the server, apply from the next start, and never stop a running job.
     """
     limits = {part: _value(part, text) for part, text in given.items() if text is not None}
     for general, single in OF_ONE.items():
@@ -130,7 +130,7 @@ def _value(parameter: str, text: str) -> Any:
         return int(text)
     except ValueError:
         raise ConfigError(
-            f"--{_flag(parameter)} {text!r} is not a number; use one, or leave it out"
+            f"--{_flag(parameter)} {text!r} is not a number; use a number, or leave it out"
         ) from None
 
 
@@ -145,7 +145,7 @@ def _shown(value: Any) -> Any:
 def hold(session: Session, name: str, one: str, duration: str) -> bool:
     """Stop starting a key's messages for some time; 0 ends the hold.
 
-    Running jobs continue. Exit code 1: the queue was never used here.
+    Running jobs continue. Exit code 1: the queue has never been used here.
     """
     seconds = duration_s(duration)
     for known in used_names(session, (name,)):

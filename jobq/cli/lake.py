@@ -46,7 +46,7 @@ storage_option = option(
 
 
 def lake_option(needed: str = "required") -> Callable[[Function], Function]:
-    """--lake; `needed` says when it is required."""
+    """Declare --lake; `needed` says when it is required."""
     text = f"The lake: a folder, or s3://bucket/folder.  [{needed}]"
     return option("--lake PATH", "path", text, shared=("JOBQ_LAKE",))
 
@@ -122,10 +122,10 @@ def ingest(
 ) -> bool:  # fmt: skip
     """Copy new events, topic messages and dead messages into the lake, each exactly once.
 
-    Reads all queues, including queues that appear later. With --queues, only those queues and no topics. TERM ends
-    it between two batches. A kill is safe. Exit code 1: entries were dropped from a stream before they were read;
-    the command prints how many, and the lake records it. Without --every, the exit code is also 1 if more than half
-    of a stream was unread, because it may drop entries before the next run.
+    It reads all queues, including queues that appear later. With --queues, only those queues and no topics. TERM ends
+    it between two batches. A kill is safe. Exit code 1: entries were dropped from a stream before they were read; the
+    command prints how many, and the lake records it. Without --every, the exit code is also 1 if more than half of a
+    stream was unread, because it may drop entries before the next run.
     """
     if once and every is not None:
         raise ConfigError("use either --once or --every, not both")
@@ -164,7 +164,7 @@ def ingest(
 
 
 def _note_batch(session: Session, batch: IngestBatch) -> None:
-    """Print known facts before the end of the round."""
+    """Print facts about a batch before the round ends."""
     for queue, number in batch.lost.items():
         session.note(
             f"{batch.table} of {queue}: {number:,} entries were dropped before they were read; "
@@ -242,10 +242,10 @@ def stats(session: Session, lake: Lake, backlog: bool, source: str) -> None:
 @engine_option
 @master_option
 def check(session: Session, lake: Lake, engine: Any, master: str | None) -> bool:
-    """Read every file and check it: rows as committed, no row twice, offsets only forward.
+    """Read every file and check that its rows are as committed, that no row is there twice, and that offsets only grow.
 
-    Entries that a stream dropped before they were read are printed, but are not a fault of the lake.
-    Exit code 1: a check failed.
+    Entries that a stream dropped before they were read are printed, but are not a fault of the lake. Exit code 1: a
+    check failed.
     """
     from jobq.pipeline.engine import Engine
     from jobq.pipeline.lake import inspection
@@ -275,8 +275,8 @@ def compact(
 ) -> None:
     """Sort and join each day's files, so that reading is fast and the lake is smaller.
 
-    Run it once a day. Reading continues. An ingest into a folder waits while it merges a day's files or builds the
-    rollups. 'jobq lake vacuum' deletes the replaced files.
+    Run it once a day. Reading continues. An ingest into a folder waits while this command merges a day's files or
+    builds the rollups. 'jobq lake vacuum' deletes the replaced files.
     """
     from jobq.pipeline.engine import Engine
     from jobq.pipeline.lake import upkeep
@@ -412,7 +412,7 @@ def _count_first(session: Session, lake: Lake, engine: Engine, before: str, roll
         rollup.refresh(lake, engine.spark())
     except Exception as error:  # Spark, its JVM and storage raise many classes
         raise PipelineError(
-            f"{some} aren't in job_runs and rollup_hourly yet, and nothing was dropped: {words_of(error)}; "
+            f"{some} aren't in job_runs and rollup_hourly yet, so nothing was dropped: {words_of(error)}; "
             "run `jobq lake compact` and try again, or drop them uncounted with --no-rollups"
         ) from error
     session.note(f"{some} were counted in job_runs and rollup_hourly first, {WHERE['spark']}")
@@ -500,7 +500,9 @@ def erase(session: Session, lake: Lake, live: bool, **given: Any) -> bool:
 def _begin_erasure(
     session: Session, work: Erasure, request: ErasureRequest, dry_run: bool, yes: bool
 ) -> bool:
-    """Select, ask, and commit the tombstones; with --live erase on the server. Return whether there is anything."""
+    """Select messages, ask, and commit the tombstones; with --live, also erase on the server. Return whether there was
+    anything to erase.
+    """
     from jobq.pipeline.lake.tables import parted
 
     chosen = work.select(request, ingest=not dry_run)
@@ -581,7 +583,7 @@ NAMED = 5
 def ddl(session: Session, lake: Lake, engine: Any, schema: str) -> None:
     """Print the SQL that registers the tables with another engine.
 
-    The view events_view has the times that the table events stores as differences.
+    The table events stores times as differences; the view events_view has the times.
     """
     from jobq.pipeline.lake.ddl import statements
 
@@ -696,7 +698,7 @@ class _Reading:
         self._spark: SparkSession | None = None
 
     def of(self, archive: ArchivedRows) -> Callable[[], SparkSession] | None:
-        """Return a function that starts the session, or None if this process reads."""
+        """Return a function that starts the session; None if this process reads without Spark."""
         return self._made if archive.is_big(self._when) else None
 
     def _made(self) -> SparkSession:
@@ -880,8 +882,8 @@ def audit(
 ) -> int:  # fmt: skip
     """Check that no message of a time range was lost, by the lake's events.
 
-    Needs events of level all in the range. An unfinished message is 'open': the server may still hold it; --ask
-    checks. Exit code 1: a message is lost. Exit code 2: the events are incomplete.
+    It needs the event level all in the whole range. An unfinished message is 'open': the server may still hold it;
+    --ask checks. Exit code 1: a message is lost. Exit code 2: the events are incomplete.
     """
     lives = _lives(session, given["source"]) if given["ask"] else None
     results = _audited(lake, names_of(queues), _moments(since, until), lives, given)
@@ -926,7 +928,7 @@ def _audited(
 
 
 def _moments(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
-    """Parse both times, which may be relative to now; UTC without a time zone."""
+    """Parse both times, which may be relative to now. A time without a time zone is UTC."""
     now = datetime.now(UTC)
     start, end = (parse_time(text, now=now, zone=UTC) if text else None for text in (since, until))
     return start, end
@@ -939,8 +941,8 @@ def _lives(session: Session, source: str) -> Callable[[str, str], bool]:
         owner, own = parted(name)
         if owner != source:
             raise ConfigError(
-                f"queue {name!r} is of source {owner!r}, and --source is {source!r}: its server can't be asked here; "
-                "use --queues of one source, and that --source"
+                f"queue {name!r} belongs to source {owner!r}, but --source is {source!r}, so its server can't be "
+                f"asked; use queues of one source, and name that source with --source"
             )
         queue = session.queue(own)
         return queue.status(mid).word in LIVE and not unplaced(queue, [mid])

@@ -60,7 +60,7 @@ def _seconds(ms: int) -> str:
 @name_argument
 @click.argument("rule")
 def set_rule(session: Session, name: str, rule: str) -> None:
-    """Set a rate, such as 200/m, or a number of slots at the server.
+    """Set a rate, such as 200/m, or a number of slots on the server.
 
     The rule overrides the limit set in code, starting with the next call. Programs log this once.
     """
@@ -74,7 +74,7 @@ def set_rule(session: Session, name: str, rule: str) -> None:
 def unset(session: Session, name: str) -> bool:
     """Let programs use the limit in their code again.
 
-    Exit code 1: the server was not set.
+    Exit code 1: the limit was not set on the server.
     """
     with session.operation("", f"limit:{name}"):
         was_set = unset_limit(session.client, name)
@@ -88,9 +88,9 @@ def unset(session: Session, name: str) -> bool:
 @name_argument
 @click.argument("duration", type=DURATION)
 def hold(session: Session, name: str, duration: float) -> None:
-    """Allow nothing for a time; 0 ends a hold.
+    """Grant no starts or slots for a time; 0 ends the hold.
 
-    Slots in use stay in use. A longer hold stays as it is.
+    Slots in use stay in use. A longer hold isn't shortened.
     """
     with session.operation("", f"limit:{name} for:{duration:g}s"):
         hold_limit(session.client, name, duration)

@@ -66,11 +66,11 @@ def status(session: Session, mids: tuple[str, ...], queues: str | None, logged: 
     """Show the state and attempts of messages.
 
     The attempts are taken from the latest 5,000 events of the queue; jobq report finds older attempts in a lake.
-    checkpoint: input of the next attempt. result: of a finished job, while it is stored. Both: the first 200
-    characters, or everything with --json. The traceback of the latest failed attempt follows, unless the worker runs
-    with --no-tracebacks; earlier attempts have the error's class and its place in the code. The state of a message
-    that is over comes from its stored result or its latest event. Exit code 1: no queue has the message, and neither
-    an event, a result nor, with --log, a log names it.
+    checkpoint: saved by the job for its next attempt. result: stored result of a finished job. Both are cut after 200
+    characters, except with --json. The traceback of the latest failed attempt follows, unless the worker runs with
+    --no-tracebacks; earlier attempts have the error's class and its place in the code. The state of a message that is
+    over comes from its stored result or its latest event. Exit code 1: no queue has the message, and neither an event,
+    a result nor, with --log, a log names it.
     """
     known = [_status(session, mid, queues, logged) for mid in mids]
     return all(known)
@@ -101,7 +101,7 @@ def _status(session: Session, mid: str, queues: str | None, logged: bool) -> boo
 
 
 def _sentence(record: dict[str, Any]) -> str:
-    """`resize:a.jpg: locked  queue low  attempts 1  lock at 2026-11-21 08:00:15`."""
+    """Return a line such as `resize:a.jpg: locked queue low attempts 1 lock at 2026-11-21 08:00:15`."""
     times = {
         key: output.moment(record.get(key) or 0)
         for key in ("not_before", "lock_expires_at", "running_since")
@@ -152,7 +152,7 @@ def _log_lines(log: dict[str, Any]) -> list[str]:
 def _failure(
     session: Session, queue: str, mid: str, status: Status, dead: DeadMessage | None
 ) -> dict[str, Any]:
-    """Return the number and the traceback of the latest failed attempt. A dead message has it in its reason."""
+    """Return the number and the traceback of the latest failed attempt. A dead message's reason has it."""
     number, text = status.failed_attempt, session.shown("reason", queue, mid, status.traceback)
     if dead is not None and not text:
         number = dead.attempts
@@ -171,7 +171,7 @@ def outcomes(session: Session, collector: Collector, facts: MessageFacts) -> dic
 
 
 def _result(collector: Collector, facts: MessageFacts) -> dict[str, Any]:
-    """Return the value and the remaining time of a stored result; None for the time if there is none."""
+    """Return the value and the remaining time of a stored result; None for both if there is no result."""
     none = {"result": None, "result_ttl_s": None}
     if collector.found_result is None:
         return none
@@ -206,7 +206,7 @@ def outcome_lines(record: dict[str, Any]) -> list[str]:
 
 
 def _attempt_line(attempt: dict[str, Any]) -> str:
-    """`    attempt 2  retry  2026-11-21 08:00:15  ran 30.0 s  by web-7:4711  (Timeout)`."""
+    """Return a line such as `attempt 2 retry 2026-11-21 08:00:15 ran 30.0 s by web-7:4711 (Timeout)`."""
     number = f"attempt {attempt['attempt']}" if attempt["attempt"] else "attempt"
     place = f" at {attempt['place']}" if attempt["place"] else ""
     error = f"  ({attempt['error']}{place})" if attempt["error"] else ""
@@ -258,9 +258,9 @@ def _statuses(session: Session, queue: Queue, mid: str) -> Iterator[dict[str, An
 
 
 def note_unread(session: Session, queue: str, unread: dict[str, str], is_known: bool) -> None:
-    """Say which parts of the facts about a message can't be read.
+    """Report which facts about a message can't be read.
 
-    Without events, or with a result that can't be read, a message isn't known to be gone.
+    Without events, or with an unreadable result, a message isn't known to be gone.
 
     A user with few rights can read few parts, so several parts share a line; --json has the error of each.
     """
@@ -296,8 +296,8 @@ def _attempt(event: Event) -> dict[str, Any]:
 def cancel(session: Session, mids: tuple[str, ...], queues: str | None) -> bool:
     """Cancel the given messages.
 
-    The worker stops a running job when it next renews the job's lease, and the job's result is refused.
-    Exit code 1: a message could not be cancelled, because it is over or no queue has it.
+    The worker stops a running job when it next renews the job's lease, and the queue rejects the job's result. Exit
+    code 1: a message could not be cancelled, because it is over or no queue has it.
     """
     with session.operation(queues, of_mids(mids)) as performed:
         words = [_cancelled(session, mid, queues) for mid in mids]
@@ -306,7 +306,7 @@ def cancel(session: Session, mids: tuple[str, ...], queues: str | None) -> bool:
 
 
 def of_mids(mids: Iterable[str]) -> str:
-    """Messages as the audit log names them."""
+    """Return the messages in the form of the audit log."""
     return " ".join(f"mid:{mid}" for mid in mids)
 
 
@@ -319,7 +319,7 @@ def _cancelled(session: Session, mid: str, names: str | None) -> str:
     holding = asked if len(asked) == 1 else list(session.from_each([q.name for q in asked], holder))
     if len(holding) > 1:
         both = ", ".join(queue.name for queue in holding)
-        raise ConfigError(f"mid {mid!r} is in {both}; choose one with --queues")
+        raise ConfigError(f"mid {mid!r} is in {both}; choose a queue with --queues")
     word = holding[0].cancel(mid)[0] if holding else UNKNOWN
     state = word if word == "cancelled" else _state(session, mid, names)
     record = {

@@ -21,8 +21,8 @@ loaders: list[Callable[[], object]] = []
 def load(modules: Iterable[str]) -> None:
     """Import modules from `sys.path`, the working folder or the folder of the nearest pyproject.toml.
 
-    A working folder that every user can write to is not, because files there could replace any module.
-    Raises ConfigError if there is no such module. Errors inside a module pass through.
+    A working folder that every user can write to is left out, because files there could replace any module. Raises
+    ConfigError if there is no such module. Errors inside a module pass through.
     """
     modules = list(modules)
     left_out = _extend_path()
@@ -43,7 +43,7 @@ def load(modules: Iterable[str]) -> None:
                 written = module.__name__  # the name of a job or file
             remedy = "check --import" if written == name else f"write --import {written}"
             raise ConfigError(
-                f"no module {name!r} in {Path.cwd()} or installed; {remedy}"
+                f"no module {name!r} is in {Path.cwd()} or installed; {remedy}"
             ) from error
     for more in loaders:
         more()
@@ -58,7 +58,7 @@ def _as_module(path: str) -> str:
 def module_of(job: str) -> list[str]:
     """Return the module that a job's name begins with, if there is one: `app.jobs` of app.jobs.resize.
 
-    The user did not name the module, so one that another user may have put into the working folder is left out.
+    The user did not name the module, so a module that another user may have put into the working folder is left out.
     """
     _extend_path()
     top, _, rest = job.partition(".")

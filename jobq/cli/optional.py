@@ -1,4 +1,4 @@
-"""The commands of optional parts: each registers itself here, and the help lists it without loading its module."""
+"""The commands of optional parts: they are registered here, so the help lists them without loading their modules."""
 
 from __future__ import annotations
 

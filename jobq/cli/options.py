@@ -28,7 +28,7 @@ def variable_of(path: str) -> str:
 
 
 class Option(click.Option):
-    """An option that names its variables in the help; `shared` are read after the command's own.
+    """An option that names its variables in the help; shared variables are read after the command's own.
 
     Attributes:
         key: Its name in variables and pyproject.toml, if the long flag would be too long there.
@@ -197,7 +197,7 @@ class LazyGroup(Group):
 
 
 def _take_defaults(command: click.Command, ctx: click.Context) -> None:
-    """Take defaults from pyproject.toml: the shared ones that this command has options for, then its own."""
+    """Take defaults from pyproject.toml: shared defaults for options of this command, then the command's own."""
     options = {p.key: p for p in command.params if isinstance(p, Option)}
     known = {key: one.name or "" for key, one in options.items()}
     if isinstance(command, click.Group):
@@ -231,7 +231,7 @@ class Duration(click.ParamType[float]):
 
 
 class Modules(click.ParamType[str]):
-    """A module's dotted name; variables hold several, split by commas or blanks."""
+    """A module's dotted name. A variable holds several names, separated by commas or blanks."""
 
     name = "module"
 
@@ -278,7 +278,7 @@ def _joined(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
 
 
 def queues_option_of(text: str, **attrs: Any) -> Callable[[Function], Function]:
-    """--queues low,high, or -q low -q high; the command gets one comma-separated text, or None."""
+    """Declare --queues, given as low,high or repeated; the command gets one comma-separated text, or None."""
     attrs |= {"type": Names(), "multiple": True, "callback": _joined, "shared": ("JOBQ_QUEUES",)}
     return option("-q, --queues NAMES", text, **attrs)
 
@@ -291,7 +291,7 @@ def queues_arguments(function: Function) -> Function:
 def limit_option(
     default: int | None, most: int | None = None, *, short: bool = True
 ) -> Callable[[Function], Function]:
-    """-n, --limit: how many to show at most. `short`: whether -n is free for it."""
+    """Declare --limit, the maximum number to show; also -n if `short`."""
     names, kind = "-n, " * short + "--limit N", click.IntRange(0 if most is None else 1, most)
     shown = "all" if default is None else True
     return option(names, "Show at most N.", type=kind, default=default, show_default=shown)
@@ -317,7 +317,7 @@ by_option = option(
 
 
 def group(name: str, *examples: str, parent: Group | None = None) -> Callable[[Function], Group]:
-    """Declare a group of verbs, in `parent` if it is given; examples without the command itself."""
+    """Declare a group of verbs, in `parent` if it is given. The examples omit the command itself."""
 
     def declare(function: Function) -> Group:
         made = click.group(name, cls=Group)(function)

@@ -70,7 +70,7 @@ on_table = opens(
 def schema(session: Session, dialect: str, no_notify: bool, drop: bool) -> None:
     """Print the SQL that creates the tables of the outbox and the inbox.
 
-    Tables that exist are left as they are. The command connects to nothing.
+    The SQL leaves existing tables unchanged. The command does not connect to a database.
     """
     for statement in drop_schema(dialect) if drop else schema_of(dialect, notify=not no_notify):
         session.say({"statement": statement}, f"{statement};")
@@ -102,10 +102,10 @@ def schema(session: Session, dialect: str, no_notify: bool, drop: bool) -> None:
 def relay(session: Session, table: OutboxTable, once: bool, **given: Any) -> None:
     """Enqueue the rows of the outbox until TERM or INT.
 
-    Rows are deleted after the server accepted their messages. If the relay dies in between, the rows are enqueued
-    again with the same message ids, which the server rejects until --dedupe after the message is done. While the
-    server or the database is away, rows wait. On PostgreSQL a trigger wakes the relay. Several relays may run; on
-    SQLite only one works while the others wait.
+    Rows are deleted after the server accepted their messages. If the relay dies in between, the rows are enqueued again
+    with the same message ids, which the server rejects until each message has been done for the time of --dedupe. While
+    the server or the database can't be reached, rows wait. On PostgreSQL a trigger wakes the relay. Several relays may
+    run; on SQLite only one works while the others wait.
     """
     Logging(given["log_level"], given["log_format"]).settle()
     options = RelayOptions(
@@ -145,10 +145,10 @@ def status(session: Session, table: OutboxTable) -> None:
 @command("retry", "--dsn postgresql://shop@db.example/shop", group=outbox)
 @on_table
 def retry(session: Session, table: OutboxTable) -> None:
-    """Put refused rows back into the outbox.
+    """Put rejected rows back into the outbox.
 
-    Rows are refused if they can't become a message: an invalid queue, mid or option. The relay's log and the column
-    `error` of jobq_outbox_failed say why.
+    Rows are rejected if their queue, mid or an option is invalid. The relay's log and the column `error` of
+    jobq_outbox_failed say why.
     """
     count = table.retry_failed()
     table.close()
@@ -165,8 +165,8 @@ def retry(session: Session, table: OutboxTable) -> None:
 def prune(session: Session, table: OutboxTable, older_than: float) -> None:
     """Delete old rows of the inbox.
 
-    A message delivered again after its row was deleted runs again. So keep rows longer than a message can be
-    retried, wait in the outbox, or stay dead before it is revived.
+    A message delivered again after its row was deleted runs again. Keep rows for longer than a message can be retried,
+    wait in the outbox, or stay dead before it is revived.
     """
     count = table.prune_inbox(_now() - round(older_than * 1000))
     table.close()
@@ -190,7 +190,7 @@ def pages_of(work: Relay) -> dict[str, Page]:
 
 
 def why_dead(work: Relay) -> str:
-    """Return why the relay should be restarted; '' if it works. A server that is away isn't a reason."""
+    """Return why the relay should be restarted; '' if it works. An unreachable server isn't a reason."""
     age_s = time.monotonic() - work.turned_at
     return f"the relay has been idle for {age_s:.0f} s" if age_s >= HANGS_S else ""
 

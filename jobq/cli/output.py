@@ -39,7 +39,7 @@ def indented(text: str) -> str:
 
 
 def json_line(value: object) -> str:
-    """One JSON document in ASCII, so that it too is safe on a terminal."""
+    """Return a JSON document in ASCII, which is safe on a terminal."""
     return json.dumps(value, ensure_ascii=True, default=_plain)
 
 
@@ -61,7 +61,7 @@ def content_facts(content: bytes) -> dict[str, str]:
 
 
 def wants_color(environ: Mapping[str, str] | None = None) -> bool | None:
-    """False under NO_COLOR, True under FORCE_COLOR, None: a terminal decides."""
+    """Return False under NO_COLOR and True under FORCE_COLOR; otherwise None, because the terminal decides."""
     env = os.environ if environ is None else environ
     if env.get("NO_COLOR"):
         return False
@@ -108,7 +108,7 @@ class Listing(NamedTuple):
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal that reads stdout; None if no terminal does."""
+    """Return how many columns the terminal at stdout has; None if stdout isn't a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -116,11 +116,10 @@ def table(
     headings: Sequence[str], rows: Iterable[Sequence[object]], figures: Collection[int] = (),
     drops: Sequence[str] = (), width: int | None = None, whole: Collection[int] = (),
 ) -> Iterator[str]:  # fmt: skip
-    """Aligned lines: numbers and the columns `figures` to the right, everything else to the left and escaped.
+    """Yield aligned lines: numbers and the columns `figures` are right-aligned, other columns left-aligned and escaped.
 
     If lines would be longer than `width`, the columns in `drops` are left out, first to last. Then the widest text
-    columns are cut, except the columns in `whole`. Widths are measured per batch of rows, so memory use stays
-    constant.
+    columns are cut, except the columns in `whole`. Widths are measured per batch of rows, so memory use stays constant.
     """
     left = iter(rows)
     widths = [width_of(heading) for heading in headings]
@@ -245,7 +244,7 @@ def progress(length: int | None, label: str, *, quiet: bool) -> AbstractContextM
 
 @contextmanager
 def waiting(text: str, *, quiet: bool) -> Iterator[None]:
-    """Say on stderr what a command waits for, if that is a terminal; removed at the end."""
+    """Print on stderr what a command waits for, if it is a terminal; remove the text at the end."""
     shown = not quiet and sys.stderr.isatty()
     if shown:
         click.echo(f"{text}…", nl=False, err=True)

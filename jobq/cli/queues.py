@@ -1,4 +1,4 @@
-"""`jobq queues`, `pause`, `resume` and `jobq queue`: how many messages are where; steer a queue."""
+"""`jobq queues`, `pause`, `resume` and `jobq queue`: count the messages of queues, and control queues."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ def queues(
 ) -> None:
     """Count the messages of each queue, once or live.
 
-    ready: can run now. delayed: waiting for its start time. locked: running. requeued: newer arguments run after
-    the current run. done: finished, to be removed soon. deduped: finished, still rejects its id. dead: out of
-    attempts. The last column says whether the queue is paused, has ready messages and no worker, or is blocked
-    because over 1,000,000 results wait for delivery to flows.
+    ready: can run now. delayed: waiting for its start time. locked: running. requeued: newer arguments run after the
+    current run. done: finished, to be removed soon. deduped: finished, still rejects its id. dead: out of attempts. The
+    last column says whether the queue is paused, has ready messages and no worker, or is blocked because over 1,000,000
+    results wait for delivery to flows.
 
-    Below the table stands what needs attention, the cause before its symptoms, with what to do.
+    Problems follow below the table, each cause before its symptoms, with a remedy.
 
-    oldest: age of the next message; empty for a retry and for an encrypted call. starts/s: attempts finished per
-    second in the last minute; with --watch, starts per second since the previous screen.
+    oldest: age of the next message; empty for a retry and for an encrypted call. starts/s: attempts finished per second
+    in the last minute; with --watch, starts per second since the previous screen.
     """
     rates = Rates()
     if not watch:
@@ -142,7 +142,7 @@ def rows(session: Session, names: str | None, rates: Rates) -> Iterator[dict[str
 
 
 def _oldest_ms(queue: Queue, head: WaitingHead | None) -> int | None:
-    """How long ago the head was enqueued by its producer's clock; None if it was tried before, or that is unknown."""
+    """Return how long ago the head was enqueued, by its producer's clock; None for a retry, or if unknown."""
     at = head_enqueued_at(head)
     return max(0, queue.client.clock_ms(queue.wake_key) - at) if at else None
 
@@ -213,7 +213,7 @@ names_argument = click.argument("names", metavar="QUEUE...", nargs=-1, required=
 def pause(session: Session, names: tuple[str, ...], span: float | None) -> bool:
     """Stop handing out a queue's messages until it is resumed, or for a time.
 
-    Running jobs continue, and producers can still enqueue. Exit code 1: a queue was never used here.
+    Running jobs continue, and producers can still enqueue. Exit code 1: a queue has never been used here.
     """
 
     def act(queue: Queue) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def pause(session: Session, names: tuple[str, ...], span: float | None) -> bool:
 def resume(session: Session, names: tuple[str, ...]) -> bool:
     """End a pause.
 
-    Exit code 1: a queue was never used here.
+    Exit code 1: a queue has never been used here.
     """
 
     def act(queue: Queue) -> dict[str, Any]:
@@ -345,7 +345,7 @@ def _record(session: Session, queue: str, wanted: _Wanted, entry: Entry) -> dict
 def purge(session: Session, names: tuple[str, ...], yes: bool) -> bool:
     """Delete every message of a queue except the dead ones.
 
-    The results of jobs that are running are refused. Exit code 1: a queue was never used here.
+    The results of running jobs are rejected. Exit code 1: a queue has never been used here.
     """
     used = used_names(session, names)
     queues = session.queues(used) if used else []
@@ -370,11 +370,11 @@ def purge(session: Session, names: tuple[str, ...], yes: bool) -> bool:
 @command("delete", "low", "low --json", group=queue, changes=True, operation="queue-delete")
 @names_argument
 def delete(session: Session, names: tuple[str, ...]) -> bool:
-    """Take a queue that is no longer used off the list, and delete its events.
+    """Remove an unused queue from the list, and delete its events.
 
-    Refused while the queue holds a message, also a dead one, or while a worker serves it. An enqueue puts the
-    queue back on the list within a minute. The counter of its fence numbers stays, so that they never go back.
-    Exit code 1: a queue was refused, or never used here.
+    A queue can't be deleted while it holds a message, even a dead message, or while a worker serves it. An enqueue puts
+    the queue back on the list within a minute. The counter of its fence numbers is kept, so that they never go back.
+    Exit code 1: a queue can't be deleted, or has never been used here.
     """
     used, left = used_names(session, names), 0
     workers = served(session.client)

@@ -86,7 +86,7 @@ def _operation(
 
 
 def _plain(reply: Any) -> Any:
-    """Return a reply for JSON; messages by the names of their columns."""
+    """Return a reply for JSON, with each message as an object."""
     if isinstance(reply, list):
         return [_plain(item) for item in reply]
     if not hasattr(reply, "_asdict"):
@@ -137,7 +137,7 @@ def pop(
 
 
 def _counted(session: Session, found: Any, deliveries: bool) -> object:
-    """Add the number of deliveries to each message; JSON names it anyway."""
+    """Add the number of deliveries to each message. JSON always has it."""
     counted = deliveries and found and not session.as_json
     return [(*one, one.deliveries) for one in found] if counted else found
 
@@ -150,7 +150,7 @@ def pop_words(words: Sequence[str]) -> tuple[int, int, Sequence[str]]:
         number = words[1] if len(words) > 1 else "nothing"
         if not number.removeprefix("-" * (word == "BLOCK")).isdecimal():
             raise ConfigError(
-                f"{word} takes a whole number, not {number}; COUNT 1 {words[0]} pops a key of that name"
+                f"{word} takes a whole number, not {number}; to pop a key with that name, write COUNT 1 {words[0]}"
             )
         found[word] = int(number)
         given.add(word)
@@ -168,7 +168,7 @@ def _refuse_options(words: Sequence[str]) -> None:
 def _on_ids(
     name: str, text: str, example: str, *options: Callable[[Function], Function], operation: str = ""
 ) -> Command:  # fmt: skip
-    """Declare a verb that does one thing to the messages named."""
+    """Declare a verb that applies an operation to the named messages."""
 
     def call(
         session: Session, queue: ReliableQueue, key: str, ids: tuple[str, ...], **how: Any
@@ -307,7 +307,7 @@ _on_ids(
 @key_argument
 @yes_option
 def clear(session: Session, queue: ReliableQueue, key: str, yes: bool) -> object:
-    """Delete every message of KEY, the dead too; print how many there were. The queue's settings stay."""
+    """Delete every message of KEY, including dead messages; print how many there were. The queue's settings stay."""
     session.confirmed(f"Delete every message of {output.escaped(key)}?", yes)
     with _operation(session, key) as performed:
         gone = queue.clear(key)

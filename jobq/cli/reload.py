@@ -21,7 +21,7 @@ State = dict[str, tuple[int, int]]
 
 
 class Sources:
-    """The Python files in the folders of the program's own modules. Polled, so it works in containers too."""
+    """The Python files in the folders of the program's own modules. They are polled, which also works in containers."""
 
     def __init__(self) -> None:
         self._folders = {os.getcwd()}
@@ -54,7 +54,7 @@ class Sources:
         return self._read() != self._state
 
     def restart(self, code: int) -> None:
-        """Restart the command if the worker ended for a change; after a failed start, wait for a change."""
+        """Restart the command if the worker ended because of a change; after a failed start, wait for a change."""
         if code in (exit_codes.BOOT, exit_codes.CHILD_BOOT):
             logger.info("waiting for a source file to change")
             while not self.changed():

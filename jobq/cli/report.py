@@ -222,7 +222,7 @@ def _beside_earlier(
     results: list[ReportResult],
     asked: ReportQuery,
 ) -> list[ReportResult]:
-    """Return the results next to the comparison range's, if a range was given and has events."""
+    """Return the results next to the comparison range's results, if a range was given and has events."""
     from jobq.pipeline.report.compare import KEYS, compared
     from jobq.pipeline.report.run import answers, check_range
 

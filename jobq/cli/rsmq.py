@@ -140,11 +140,11 @@ def rsmq(ctx: click.Context, redis_url: str | None, verbose: bool) -> None:
 @command("bridge", "--realtime", "< calls.jsonl", group=rsmq)
 @publishing
 def bridge(session: Session, rsmq: Rsmq) -> None:
-    """Serve RSMQ's Node methods on stdin and stdout, one JSON call and answer a line.
+    """Serve RSMQ's Node methods on stdin and stdout, with one JSON call or answer per line.
 
-    {"n": 1, "method": "sendMessage", "options": {"qname": "mails", "message": "x"}} is answered by {"n": 1,
-    "result": "..."} or {"n": 1, "error": {"name": ..., "message": ...}}. Methods and options match RSMQ for Node.
-    Up to 1,000 calls may be in flight.
+    {"n": 1, "method": "sendMessage", "options": {"qname": "mails", "message": "x"}} is answered by {"n": 1, "result":
+    "..."} or {"n": 1, "error": {"name": ..., "message": ...}}. Methods and options match RSMQ for Node. Up to 1,000
+    calls may be in flight.
     """
     Bridge(rsmq.client, rsmq.requests).serve(sys.stdin.fileno(), sys.stdout.fileno())
 
@@ -242,7 +242,7 @@ def delete_queue(session: Session, rsmq: Rsmq, name: str) -> None:
 )
 @yes_option
 def purge(session: Session, rsmq: Rsmq, name: str, yes: bool) -> None:
-    """Delete all messages of a queue, hidden ones too; the queue stays."""
+    """Delete all messages of a queue, including hidden messages; the queue stays."""
     session.confirmed(f"Delete all messages of {name}?", yes)
     with _operation(session, rsmq, name) as performed:
         gone = rsmq.purge(name)
@@ -258,7 +258,7 @@ def purge(session: Session, rsmq: Rsmq, name: str, yes: bool) -> None:
     operation="rsmq-repair",
 )
 def repair(session: Session, rsmq: Rsmq, name: str) -> None:
-    """Remove what crashed clients left: ids without a body, fields of deleted messages."""
+    """Remove leftovers of crashed clients: ids without a body, and fields of deleted messages."""
     with _operation(session, rsmq, name):
         removed = rsmq.repair(name)
     text = f"{name}: {removed.phantoms:,} ids without a body, {removed.fields:,} fields without a message"
@@ -276,7 +276,7 @@ def repair(session: Session, rsmq: Rsmq, name: str) -> None:
 @option("--to QUEUE", "target", "Destination queue.", required=True)
 @option("--limit N", "Move at most N.  [default: all]", type=click.IntRange(1))
 def redrive(session: Session, rsmq: Rsmq, name: str, target: str, limit: int | None) -> None:
-    """Move visible messages to another queue, for example from a dead-letter queue back."""
+    """Move visible messages to another queue, for example back from a dead-letter queue."""
     with _operation(session, rsmq, name, f" to:{target}") as performed:
         moved = rsmq.redrive(name, target, limit)
         performed.set(number=moved)
@@ -348,7 +348,7 @@ def pop(session: Session, rsmq: Rsmq, name: str) -> None:
 def delete_message(session: Session, rsmq: Rsmq, name: str, message_id: str) -> bool:
     """Delete a message.
 
-    Exit code 1: there is no message of this id.
+    Exit code 1: there is no message with this id.
     """
     if not rsmq.delete_message(name, message_id):
         return fail(f"Failed to delete message ID: {message_id}")

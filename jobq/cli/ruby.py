@@ -88,7 +88,7 @@ def ruby() -> None:
 def push(
     session: Session, place: RubyQueueName, job_class: str, words: tuple[str, ...], version: Any, **given: Any
 ) -> None:  # fmt: skip
-    """Have a Sidekiq or Resque worker run CLASS.
+    """Enqueue a job of CLASS for a Sidekiq or Resque worker.
 
     An ARG that is valid JSON is read as JSON, any other as text.
     """
@@ -155,9 +155,9 @@ def peek(session: Session, place: RubyQueueName, offset: int, limit: int) -> Non
 def claims(session: Session, place: RubyQueueName, give_back: bool, yes: bool) -> None:
     """List jobs that workers of jobq have taken off a Ruby queue and not yet enqueued.
 
-    A claim lasts moments, or until the next worker takes over from one that died, or while the lines of its jobs'
-    keys are full. Give claims back only if no worker of jobq will serve the queue again: a job whose worker died
-    after enqueueing it would run twice.
+    A claim normally lasts moments. It lasts longer while the lines of its jobs' keys are full, or if its worker died,
+    until the next worker takes over. Give claims back only if no worker of jobq will serve the queue again: a job whose
+    worker died after enqueueing it would run twice.
     """
     found = Claims(session.client, place)
     waiting = found.waiting()

@@ -76,7 +76,7 @@ def _rule_options(function: Function) -> Function:
 def schedule() -> None:
     """List, add, pause and check schedules.
 
-    Workers enqueue the ticks of schedules declared with @schedule in their modules or added here.
+    Workers enqueue the ticks of schedules that their modules declare with @schedule, and of schedules added here.
     """
 
 
@@ -130,10 +130,10 @@ def next_ticks(session: Session, expression: str | None, limit: int, **given: An
 @import_option
 @queues_option
 def lint(session: Session, modules: tuple[str, ...], queues: str | None) -> bool:
-    """Warn of schedules that may do something else than meant.
+    """Warn about schedules that may not do what you intend.
 
-    With --import, it checks what these modules declare, without a server; otherwise the schedules of queues. Exit
-    code 1: there are warnings.
+    With --import, it checks what these modules declare, without a server; otherwise the schedules of queues. Exit code
+    1: there are warnings.
     """
     load(modules)
     warned = False
@@ -197,10 +197,10 @@ def add(
     session: Session, name: str, job: str, words: tuple[str, ...], queue: str | None,
     modules: tuple[str, ...], **given: Any,
 ) -> bool:  # fmt: skip
-    """Keep a schedule at the server, or change one that was added.
+    """Store a schedule on the server, or change an added schedule.
 
-    Workers that serve the queue and know the job enqueue its ticks, from ten seconds after the command on. A schedule
-    that code declares is changed there. ARGs are the job's arguments, as for jobq enqueue.
+    Workers that serve the queue and know the job enqueue its ticks, starting within ten seconds. To change a schedule
+    declared in code, change the code. ARGs are the job's arguments, as for jobq enqueue.
     """
     target = find(job, modules)
     call = from_words(words)
@@ -222,7 +222,7 @@ def add(
 
 
 def _refuse(home: Queue, name: str, word: str, other: str) -> None:
-    """Raise what a refusal of the server means."""
+    """Raise the error for a rejection by the server."""
     if word == "taken":
         raise ConfigError(
             f"{name} is declared in the code of {decoded(other).job}; pause it, or change it there"
@@ -232,7 +232,7 @@ def _refuse(home: Queue, name: str, word: str, other: str) -> None:
 
 
 def _steering(verb: str, done: str) -> Any:
-    """Shared parts of pause, resume and delete."""
+    """Return the shared parts of pause, resume and delete."""
 
     def steer(session: Session, name: str, queues: str | None) -> bool:
         queue, _ = _home(session, name, queues)
@@ -258,8 +258,10 @@ def _home(session: Session, name: str, queues: str | None) -> tuple[Queue, Sched
         return homes[0]
     if homes:
         names = ", ".join(queue.name for queue, _ in homes)
-        raise ConfigError(f"queues {names} have a schedule {name!r} each; use --queues NAME")
-    raise ConfigError(f"no schedule {name!r:.120}; jobq schedule list shows them")
+        raise ConfigError(
+            f"queues {names} each have a schedule {name!r}; choose a queue with --queues"
+        )
+    raise ConfigError(f"no schedule {name!r:.120}; jobq schedule list shows all schedules")
 
 
 @command(
@@ -280,7 +282,7 @@ def pause(session: Session, name: str, queues: str | None) -> bool:
 @click.argument("name")
 @queues_option
 def resume(session: Session, name: str, queues: str | None) -> bool:
-    """End a pause; its ticks aren't made up for."""
+    """End a pause. Ticks missed during the pause aren't made up."""
     return bool(_steering("resume", "resumed")(session, name, queues))
 
 
@@ -312,11 +314,13 @@ def delete(session: Session, name: str, force: bool, queues: str | None) -> bool
 @import_option
 @queues_option
 def run_now(session: Session, name: str, modules: tuple[str, ...], queues: str | None) -> bool:
-    """Enqueue a schedule's call now, whatever its ticks are."""
+    """Enqueue a schedule's call now, regardless of its ticks."""
     queue, found = _home(session, name, queues)
     text = found.definitions.get(name, "")
     if not text:
-        raise ConfigError(f"schedule {name} has no definition at the server; enqueue its job")
+        raise ConfigError(
+            f"schedule {name} has no definition on the server; enqueue its job instead"
+        )
     one = decoded(text[1:])
     job = find(one.job, modules)
     with session.operation(queue.name, f"schedule:{name}") as performed:
@@ -333,7 +337,7 @@ def run_now(session: Session, name: str, modules: tuple[str, ...], queues: str |
 def history(session: Session, name: str | None, limit: int, queues: str | None) -> None:
     """List the latest ticks with their outcomes.
 
-    late ms: from the time that it was due to its enqueue. missed: how many ticks before it had no run of their own.
+    late ms: time from the tick's due time to its enqueue. missed: number of earlier ticks that had no run of their own.
     """
 
     def read(queue: Queue) -> Iterator[dict[str, Any]]:

@@ -40,7 +40,7 @@ class Session:
     """One command line.
 
     Attributes:
-        url, namespace: None: from the environment, else the defaults.
+        url, namespace: None means the environment's value, or else the default.
         changes: The command changes several things, and must finish even if its output's reader exits.
         problems: Errors of unreadable things, mostly queues.
     """
@@ -83,9 +83,9 @@ class Session:
         self, queue: str | Iterable[str] | None = None, filter: str = "", *, when: bool = True,
         client: Client | None = None,
     ) -> Iterator[Performed]:  # fmt: skip
-        """Write into the audit log that the block changes something, and how that ended.
+        """Record in the audit log that the block changes something, and the outcome.
 
-        An entry that can't be written is a remark; it never stops a command.
+        If an entry can't be written, the command prints a remark and continues.
 
         Args:
             queue: Names of queues; None: all, '': none.
@@ -128,13 +128,17 @@ class Session:
         *,
         strange: bool = True,
     ) -> Iterator[T]:
-        """Yield what `read` returns for each queue. A queue that can't be read is a problem, and the others go on."""
+        """Yield what `read` returns for each queue. A queue that can't be read is reported as a problem, and the other
+        queues are still read.
+        """
         for queue in self.readable(names, strange=strange):
             with self.tolerating(queue.name):
                 yield from read(queue)
 
     def readable(self, names: str | Iterable[str] | None, *, strange: bool = True) -> list[Queue]:
-        """Return a bounded number of queues. An unreadable list is a problem; invalid names are counted."""
+        """Return a bounded number of queues. An unreadable list is reported as a problem, and invalid names are
+        counted.
+        """
         if names:
             return self.queues(names)
         try:
@@ -159,7 +163,9 @@ class Session:
             return [self.queue(name) for name in by_keys]
 
     def strange(self, kind: str, names: Sequence[bytes]) -> None:
-        """Say how many names of a list are invalid. A producer that writes one can't fail commands this way."""
+        """Report how many names of a list are invalid. So a producer that writes an invalid name can't make commands
+        fail.
+        """
         if names:
             many = "entries" if len(names) > 1 else "entry"
             self.remark(
@@ -169,7 +175,7 @@ class Session:
 
     @contextmanager
     def tolerating(self, name: str, kind: str = "queue") -> Iterator[None]:
-        """Make what the server refuses, or a missing node of a Cluster, a problem of this queue alone."""
+        """Report a rejection by the server, or a missing node of a Cluster, as a problem of this queue alone."""
         try:
             yield
         except ScriptError as error:
@@ -315,7 +321,9 @@ def command(
 def opens(
     parameter: str, make: Callable[..., object], *options: Callable[[Function], Function]
 ) -> Callable[[Function], Function]:
-    """Declare options of a command that gets, as `parameter`, what `make` makes of the session and their values."""
+    """Declare options; the command gets, as `parameter`, the object that `make` creates from the session and their
+    values.
+    """
     taken = list(signature(make).parameters)[1:]
 
     def declare(function: Function) -> Function:

@@ -18,7 +18,7 @@ SHARED = {"url": "url", "namespace": "namespace", "queues": "queues", "imports":
 
 
 def nearest(folder: Path) -> trust.Search:
-    """Return the pyproject.toml of `folder` or of the nearest folder above it, and why others are not read."""
+    """Return the pyproject.toml of `folder` or of the nearest folder above it, and why other files are not read."""
     try:
         return trust.project(folder)
     except OSError as error:
@@ -42,7 +42,8 @@ def checked(section: dict[str, Any], commands: Collection[str], path: Path) -> d
     unknown = sorted(set(section) - set(SHARED) - set(commands))
     if unknown:
         raise ConfigError(
-            f"{path}: [tool.jobq] has no key {unknown[0]!r}; allowed are {', '.join(SHARED)} and a table per command"
+            f"{path}: [tool.jobq] has no key {unknown[0]!r}; allowed keys are {', '.join(SHARED)} and a table per "
+            f"command"
         )
     for key in set(section) - set(SHARED):
         if not isinstance(section[key], dict):
@@ -53,12 +54,12 @@ def checked(section: dict[str, Any], commands: Collection[str], path: Path) -> d
 
 
 def shared_defaults(section: dict[str, Any]) -> dict[str, Any]:
-    """Return option -> default, for every command that has the option."""
+    """Return defaults by option, for every command that has the option."""
     return {SHARED[key]: _plain(key, value) for key, value in section.items() if key in SHARED}
 
 
 def command_defaults(section: dict[str, Any]) -> dict[str, Any]:
-    """Return command -> option -> default, as click takes it; groups hold their commands."""
+    """Return defaults by command and option, in click's form; a group has the defaults of its commands."""
     return {key: _renamed(value) for key, value in section.items() if isinstance(value, dict)}
 
 

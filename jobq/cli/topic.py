@@ -27,7 +27,7 @@ from jobq.topics.listing import description_record, group_record, lag_record, to
 
 
 class TopicPosition(click.ParamType["str | int | datetime"]):
-    """earliest, latest, an index, a time, or how long ago."""
+    """A position in a topic: earliest, latest, an index, a time, or how long ago."""
 
     name = "position"
 
@@ -69,7 +69,7 @@ on_any_topic = opens("topic", _laid_out, name_argument, layout_option)
 
 
 def group_names(session: Session, topic: Topic) -> list[str]:
-    """Return the groups; what is listed and can't be one is a problem."""
+    """Return the groups; report each listed name that can't be a group's name as a problem."""
     for strange in topic.strange_groups():
         remedy = "can't be a group's name; jobq topic unsubscribe removes it"
         session.problem(f"{strange!r} among the groups of {topic.name}", JobqError(remedy))
@@ -77,7 +77,7 @@ def group_names(session: Session, topic: Topic) -> list[str]:
 
 
 def shown(session: Session, message: TopicMessage) -> dict[str, Any]:
-    """One message: as it is with --json, else with its time for people."""
+    """Return a message's record: unchanged with --json, otherwise with its time as text for people."""
     content = message.content
     facts: dict[str, Any] = {
         "index": message.index, "at": message.at, "key": message.key, "headers": message.headers,
@@ -136,7 +136,7 @@ def append(
 ) -> None:  # fmt: skip
     """Append messages to a topic, and print their indexes.
 
-    The server appends all messages of a call or none; of a file, all of each 1,000 lines or none.
+    The server appends all messages of a call or none. A file is appended in calls of 1,000 lines.
     """
     if (bool(contents) + (file is not None) + given["tombstone"]) != 1:
         raise ConfigError("use exactly one of CONTENT..., --file and --tombstone")
@@ -146,7 +146,7 @@ def append(
             raise ConfigError("redismq's layout has no keys, headers or tombstones; leave them out")
         indexes = RedismqTopic(topic.name, session.client, ttl=ttl).append_many(plain)
     elif ttl is not None:
-        raise ConfigError("--ttl is for redismq's layout; see jobq topic retention")
+        raise ConfigError("--ttl works only with redismq's layout; see jobq topic retention")
     else:
         indexes = topic.append_many(_records(plain, **given))
     ends = {"first": indexes[0], "last": indexes[-1]} if indexes else {}
@@ -295,7 +295,7 @@ def groups(session: Session, topic: Topic) -> None:
 
 
 def _lags(session: Session, topic: Topic, names: Iterable[str]) -> Iterator[tuple[str, Lag]]:
-    """Yield each group with its lag; one that can't be read is a problem of that group alone."""
+    """Yield each group with its lag; report each group whose lag can't be read as a problem."""
     for name in names:
         with session.tolerating(name, "group"):
             try:
@@ -318,7 +318,7 @@ def _lags(session: Session, topic: Topic, names: Iterable[str]) -> Iterator[tupl
     "--out-of-range earliest|latest|error", "How to continue if the next message was dropped.", default="earliest"
 )  # fmt: skip
 def subscribe(session: Session, topic: Topic, group: str, start: Any, out_of_range: str) -> bool:
-    """Make a group.
+    """Create a group.
 
     Exit code 1: the group exists already; its position is unchanged.
     """

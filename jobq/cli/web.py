@@ -91,7 +91,7 @@ def _remembering(
 
 
 def _operating(session: Session, url_operate: str | None) -> Client | None:
-    """Connect as the server's user who may change things; None for the user who reads."""
+    """Connect as the server's user who may change things; return None if the reading user also changes things."""
     return connect(url_operate, settings=session.settings) if url_operate else None
 
 
@@ -154,8 +154,8 @@ def web(
 ) -> None:  # fmt: skip
     """Serve the dashboard until TERM or INT.
 
-    On this machine's own address it prints a link that logs you in: it works once, for ten minutes. At any other
-    address it needs --users, or --auth-header with --trusted-proxy, and an encrypted connection.
+    On this machine's own address it prints a link that logs you in. The link works once, within ten minutes. At any
+    other address it needs --users, or --auth-header with --trusted-proxy, and an encrypted connection.
     """
     endpoint, hosts, certificate, key = listening
     access = AccessSettings(bind=endpoint, hosts=hosts, tls=certificate is not None, **allowing)
@@ -189,7 +189,7 @@ def _announce(session: Session, at: str, settings: Any, guard: Any) -> None:
 
 
 def address(endpoint: Endpoint, listening: socket.socket, certificate: str | None = None) -> str:
-    """Return the URL of a socket that listens."""
+    """Return the URL of a listening socket."""
     if endpoint.path:
         return f"http+unix://{endpoint.path}"
     name: Any = listening.getsockname()
@@ -273,7 +273,7 @@ def list_users(session: Session, users_file: Path) -> None:
 def remove_user(session: Session, name: str, users_file: Path) -> bool:
     """Remove a user and end the user's sessions.
 
-    Exit code 1: there was none.
+    Exit code 1: there is no such user.
     """
     found = users.remove_user(users_file, name)
     session.say({"user": name, "removed": found}, f"{name}: {'removed' if found else 'unknown'}")
@@ -294,7 +294,7 @@ def remove_user(session: Session, name: str, users_file: Path) -> bool:
 def add_token(
     session: Session, name: str, role: str, arguments: bool, expires: float | None, users_file: Path
 ) -> None:
-    """Print a new token for a program. The file holds its SHA-256 only, so it is shown once."""
+    """Print a new token for a program. The file holds only its SHA-256, so the token is shown only once."""
     until = None if expires is None else int(time.time() + expires)
     made = users.add_token(users_file, name, role, arguments, until)
     record = {"token": made, "name": name, "role": role, "expires": users.expiry_text(until)}
@@ -308,7 +308,7 @@ def add_token(
 def remove_token(session: Session, name: str, users_file: Path) -> bool:
     """Remove a token.
 
-    Exit code 1: there was none.
+    Exit code 1: there is no such token.
     """
     found = users.remove_token(users_file, name)
     session.say({"token": name, "removed": found}, f"{name}: {'removed' if found else 'unknown'}")

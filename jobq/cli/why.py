@@ -63,12 +63,12 @@ def workers(session: Session, queues: str | None) -> None:
     """List the workers and their running jobs.
 
     state: working, quiet (fetches no new messages), leaving, lost (no heartbeat for a lease plus 5 seconds; its
-    messages are returned), or damaged (another program wrote the entry). busy: running jobs of all slots. Workers
-    report this every third of a lease, 5 seconds by default, so short jobs may be missing. usually: the 95th
-    percentile of the job's latest run times. An entry of a lost worker is removed after an hour. Running jobs are
-    listed of workers that aren't lost.
+    messages are returned), or damaged (another program wrote the entry). busy: running jobs and all slots. Workers
+    report this every third of a lease, 5 seconds by default, so short jobs may be missing. usually: the 95th percentile
+    of the job's latest run times. An entry of a lost worker is removed after an hour. Running jobs of lost workers are
+    not listed.
 
-    Below the tables stands what needs attention, the cause before its symptoms, with what to do.
+    Problems follow below the tables, each cause before its symptoms, with a remedy.
     """
     client = session.client
     shown = workers_of(client, names_of(queues) if queues else ())

@@ -75,7 +75,7 @@ _OPTIONS = (
 
 
 class Burst(click.ParamType["bool | str"]):
-    """`retries`, `ready`, or in settings also true and false."""
+    """Values of --burst: `retries` or `ready`, and in settings also true and false."""
 
     name = "burst"
 
@@ -141,7 +141,7 @@ def intake_of(session: Session, given: dict[str, Any]) -> FromRuby | None:
 
 
 def check_jobs(intake: FromRuby | None, registry: Registry) -> None:
-    """Raise ConfigError for a class mapped to a job that isn't there once all modules are loaded."""
+    """Raise ConfigError for a class mapped to an unknown job. Call it once all modules are loaded."""
     for ruby, job in intake.names.items() if intake else ():
         if job not in registry:
             raise ConfigError(
@@ -329,7 +329,7 @@ def crash_listeners() -> list[MonitorListener]:
 
 
 def start_reports() -> None:
-    """Set up the reports to Sentry and OpenTelemetry in a child."""
+    """Set up reporting to Sentry and OpenTelemetry in a child."""
     sentry.start()
     otel.start()
 
@@ -341,7 +341,7 @@ def finish_reports() -> None:
 
 
 def settings_of(given: dict[str, Any]) -> WorkerSettings:
-    """Return options as settings; those not given keep their defaults."""
+    """Return options as settings; options that are not given keep their defaults."""
     prefetch_time = given.pop("prefetch_time")
     lease, age, patience = given.pop("lease"), given.pop("max_age"), given.pop("shutdown_timeout")
     queues, memory = given.pop("queues"), given.pop("max_memory")

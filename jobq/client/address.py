@@ -215,5 +215,5 @@ def _host(url: str, text: str, port: int) -> Host:
     if not colon or text.endswith("]"):
         host, number = text, str(port)
     if not number.isdigit() or not 0 < int(number) < 65536:
-        raise ConfigError(f"url {masked(url)!r} needs a port of 1 to 65535")
+        raise ConfigError(f"url {masked(url)!r} needs a port between 1 and 65535")
     return host.strip("[]") or "localhost", int(number)

@@ -240,7 +240,7 @@ class AsyncClient:
         within_s = None if left_s is None else max(MIN_WAIT_S, left_s)
         done, _ = await asyncio.wait((opening,), timeout=within_s)
         if not done:
-            raise redis_errors.TimeoutError("no connection within the time of the call")
+            raise redis_errors.TimeoutError("no connection within the call's timeout")
         return opening.result()
 
     async def _open(self, node: Hashable) -> SharedConnection:
@@ -385,7 +385,7 @@ class SharedConnection:
             self._scheduled = True
             loop.call_soon(self._flush)
         if within_s is not None:
-            late = redis_errors.TimeoutError("no reply within the time of the call")
+            late = redis_errors.TimeoutError("no reply within the call's timeout")
             loop.call_later(max(MIN_WAIT_S, within_s), reply.fail, late)
         return reply
 

@@ -341,8 +341,8 @@ class CallState:
 
     def _outcome_unknown(self, error: Exception) -> UnavailableError:
         return UnavailableError(
-            f"no answer from {masked(self._client.url)} for {REPEAT_S:g} s ({error}); the server keeps the record "
-            f"that makes a repetition harmless for {RECORD_S:g} s, so the call is no longer repeated. It is unknown "
+            f"no answer from {masked(self._client.url)} for {REPEAT_S:g} s ({error}); the record that makes a "
+            f"repetition harmless expires after {RECORD_S:g} s, so the call is no longer repeated. It is unknown "
             f"whether it took effect: check, or call again if a second call is harmless"
         )
 
@@ -735,7 +735,7 @@ class BoundScript:
     def closed_error(self, caller: Caller) -> LeaseLostError:
         """Return the error for a call whose caller the script rejected."""
         return LeaseLostError(
-            f"{self._what} refused caller {caller.id}: it was closed, or its call is older"
+            f"{self._what} rejected caller {caller.id}: the caller was closed, or the call is outdated"
         )
 
 

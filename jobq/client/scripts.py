@@ -93,7 +93,7 @@ def folder() -> Path:
             f"jobq is imported from an archive, {package.parent}, but reads its scripts as files; unpack it, or use "
             "a tool that unpacks when the program starts, such as shiv or pex"
         )
-    raise ScriptError(f"no lua/ folder in or beside {package}; install jobq again")
+    raise ScriptError(f"no lua/ folder in or next to {package}; reinstall jobq")
 
 
 @cache

@@ -216,11 +216,11 @@ class Sentinel(_OneNode):
             if b"master" in flags and b"s_down" not in flags and b"o_down" not in flags:
                 self._sentinels = [host, *(other for other in self._sentinels if other != host)]
                 return facts[b"ip"].decode(), int(facts[b"port"])
-            failures[host] = ConnectionError(f"it says {facts[b'flags'].decode()}")
+            failures[host] = ConnectionError(f"its flags are {facts[b'flags'].decode()}")
         told = ", ".join(f"{host}:{port}: {error}" for (host, port), error in failures.items())
         if all(isinstance(error, _DENIED) for error in failures.values()):
             raise AuthenticationError(
-                f"every Sentinel answered NOAUTH; set their user and password as options of the URL, "
+                f"every Sentinel answered NOAUTH; set their user and password with the URL's options "
                 f"sentinel_username and sentinel_password: {told}"
             )
         raise ConnectionError(f"no Sentinel knows the master of {self._address.service}: {told}")

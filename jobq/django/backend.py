@@ -146,7 +146,7 @@ class JobqBackend(BaseTaskBackend):
         """Yield problems with the settings. `manage.py check --deploy` also asks the server."""
         if self.on_commit is not None and self.on_commit not in connections:
             yield Error(
-                f"TASKS[{self.alias!r}]: on_commit={self.on_commit!r} is not an alias of DATABASES.",
+                f"TASKS[{self.alias!r}]: on_commit={self.on_commit!r} is not an alias in DATABASES.",
                 id="jobq.E001",
             )
         yield from _check_outbox(self.alias, self.outbox)
@@ -254,7 +254,7 @@ def _check_outbox(alias: str, using: str | None) -> Iterator[CheckMessage]:
         return
     if using not in connections:
         yield Error(
-            f"TASKS[{alias!r}]: outbox={using!r} is not an alias of DATABASES.", id="jobq.E004"
+            f"TASKS[{alias!r}]: outbox={using!r} is not an alias in DATABASES.", id="jobq.E004"
         )
     if not apps.is_installed("jobq.django.outbox"):
         yield Error(
@@ -277,7 +277,7 @@ def _priority_queues(given: Any) -> PriorityQueues:
         type(priority) is int and 0 < abs(priority) <= 100 for priority in given
     ):
         raise ConfigError(
-            f'priority_queues={given!r} must map priorities of -100 to 100, but 0, to queues: {{50: "high"}}'
+            f'priority_queues={given!r} must map priorities from -100 to 100, except 0, to queues: {{50: "high"}}'
         )
     return [
         (priority, checked_name("queue", given[priority]))

@@ -38,7 +38,7 @@ class StoredError(TaskError):
         if isinstance(found, type) and issubclass(found, BaseException):
             return found
         raise ImportError(
-            f"{self.exception_class_path!r} is not an exception of a module imported by this process"
+            f"{self.exception_class_path!r} is not an exception in a module that this process has imported"
         )
 
 

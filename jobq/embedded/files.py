@@ -116,7 +116,7 @@ def prepare(files: ServerFiles) -> None:
     """Make the folders. Raises EmbeddedError if that fails, or if other users could access them."""
     if len(os.fsencode(files.socket)) > SOCKET_BYTES:
         raise EmbeddedError(
-            f"{files.socket} is too long for a socket, more than {SOCKET_BYTES} bytes; set XDG_RUNTIME_DIR "
+            f"{files.socket} is too long for a socket's path, over {SOCKET_BYTES} bytes; set XDG_RUNTIME_DIR "
             "to a folder with a shorter path"
         )
     try:

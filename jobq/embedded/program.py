@@ -84,4 +84,4 @@ def _asked(path: str) -> Program | str:
     if tuple(map(int, version.split(".")[:2])) >= MINIMUM[kind]:
         return Program(path, kind, version)
     needed = " or ".join(f"{name} {major}.{minor}" for name, (major, minor) in MINIMUM.items())
-    return f"{path} is {kind} {version}, and jobq needs {needed} or newer"
+    return f"{path} is {kind} {version}, but jobq needs {needed} or newer"

@@ -182,8 +182,8 @@ class MapStep(FlowStep, Generic[R]):
             )
         elif self.after and not isinstance(items, list | tuple):
             raise ConfigError(
-                f"map {name!r} waits for {listed(list(self.after))}, so its items must be stored; pass a list of "
-                "them, or the result of a step that returns one"
+                f"map {name!r} waits for {listed(list(self.after))}, so its items must be stored; pass a list, or "
+                f"the result of a step that returns a list"
             )
         self.items = items
         if isinstance(items, list | tuple):
@@ -238,8 +238,8 @@ class MapStep(FlowStep, Generic[R]):
                 job.check_arguments(args, {})
             except TypeError as error:
                 raise TypeError(
-                    f"item {number} of map {self.name}: {error}; a tuple has all arguments of a call, and "
-                    f"{job.name}.args(…) has them by name"
+                    f"item {number} of map {self.name}: {error}; a tuple holds all arguments of a call; use "
+                    f"{job.name}.args(…) to pass them by name"
                 ) from None
             yield args, {}
 
@@ -479,7 +479,7 @@ class StepList:
         source = one.step
         if source.owner is not self:
             raise ConfigError(
-                f"{one!r} belongs to another flow than {self.flow_id}; its steps can't use it"
+                f"{one!r} belongs to another flow, so steps of flow {self.flow_id} can't use it"
             )
         when = after.setdefault(source.name, "ended" if one.what == "failures" else "done")
         if one.what in ("result", "value") and when != "done":
@@ -525,7 +525,7 @@ class StepList:
             raise ConfigError(f"when={when!r} is unknown; use one of {', '.join(_WHENS)}")
         if after is None:
             if when != "done":
-                raise ConfigError(f"when={when!r} needs after=…, the steps that must end like that")
+                raise ConfigError(f"when={when!r} needs after=…, the steps whose end it waits for")
             return {}
         if isinstance(after, ResultOf):
             raise ConfigError(f"after={after!r} is not a step; pass the step itself")
@@ -550,7 +550,7 @@ class StepList:
         if not isinstance(one, FlowStep):
             raise ConfigError(f"after has {one!r:.80}, which is not a step; pass steps or names")
         if one.owner is not self:
-            raise ConfigError(f"{one!r} belongs to another flow than {self.flow_id}")
+            raise ConfigError(f"{one!r} belongs to another flow, not to {self.flow_id}")
         return one.name
 
 
@@ -661,7 +661,7 @@ def checked_job(job: Any, flow: str) -> Job[..., Any]:
     for option, remedy in _REFUSED_OPTIONS.items():
         value = getattr(settings, option)
         if value is not None and value is not False:
-            raise ConfigError(f"{option}={value!r:.80} can't be given in a flow; {remedy}")
+            raise ConfigError(f"{option}={value!r:.80} can't be used in a flow; {remedy}")
     return job
 
 

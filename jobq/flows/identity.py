@@ -85,8 +85,8 @@ def checked_flow(flow: str) -> str:
     """Return `flow`; raise ConfigError if it isn't a valid `name:id`."""
     if len(flow) > MAX_FLOW_LENGTH or not _FLOW.fullmatch(flow):
         raise ConfigError(
-            f"flow {flow!r} can't be used; use name:id of up to {MAX_FLOW_LENGTH} letters, digits and any of _:@+-, in "
-            "the name also dots"
+            f"flow {flow!r} can't be used; use name:id with up to {MAX_FLOW_LENGTH} letters, digits and any of "
+            f"_:@+-; the name may also contain dots"
         )
     return flow
 

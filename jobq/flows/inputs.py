@@ -81,7 +81,7 @@ class StepResults:
             if not facts.sealed or facts.ended < facts.size:
                 # A member with these inputs began after all had ended, but this server doesn't have that state.
                 raise ResultNotStoredError(
-                    f"step {input_.step} of flow {self.flow} has {facts.ended} ends of {facts.size} here"
+                    f"step {input_.step} of flow {self.flow}: only {facts.ended} of {facts.size} members ended here"
                 )
         if input_.what == "failures":
             return self.failures(input_.step)

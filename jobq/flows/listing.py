@@ -197,8 +197,8 @@ def known_flow(client: Client, flow: str) -> FlowView:
     if is_flow(flow):
         raise ConfigError(f"there is no flow {flow!r}, or it is over and was deleted; {hint}")
     raise ConfigError(
-        f"{flow!r:.100} is not the id of a flow, which is name:id of up to {MAX_FLOW_LENGTH} letters, digits and any "
-        f"of _:@+-, in the name also dots; {hint}"
+        f"{flow!r:.100} is not the id of a flow, which is name:id with up to {MAX_FLOW_LENGTH} letters, digits and "
+        f"any of _:@+-; the name may also contain dots; {hint}"
     )
 
 

@@ -76,7 +76,7 @@ def taken_out(
     named = {name: _without(value, (name,), found) for name, value in kwargs.items()}
     if len(found) > MAX_INPUTS:
         raise ConfigError(
-            f"a call takes {len(found)} results of steps, more than {MAX_INPUTS}; use a map and its results"
+            f"a call takes {len(found)} results of steps; at most {MAX_INPUTS} are allowed. Use a map and its results"
         )
     return plain, named, found
 

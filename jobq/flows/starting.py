@@ -198,8 +198,8 @@ class Planned:
             f", for {there.parent or 'a start of its own'}, and is {there.state}" if there else ""
         )
         return FlowConflictError(
-            f"flow {self._place.partition('.')[0]} can't have {flow} as a step: that is already stored{kept}; use "
-            f"other ids, or delete it once it is over: jobq flow delete {flow}"
+            f"flow {self._place.partition('.')[0]} can't have {flow} as a step, because that flow is already "
+            f"stored{kept}; use other ids, or delete that flow once it is over: jobq flow delete {flow}"
         )
 
 
@@ -258,8 +258,8 @@ def source_of(step: MapStep[Any], is_sub: bool = False) -> str:
         step.refuse_keys_of_arguments()
     if is_sub and not isinstance(step.items, list | tuple):
         raise ConfigError(
-            f"map {step.name!r} starts with its sub-flow, so its items must be stored; pass a list of them, or the "
-            "result of a step that returns one"
+            f"map {step.name!r} starts with its sub-flow, so its items must be stored; pass a list, or the result "
+            f"of a step that returns a list"
         )
     return "items" if step.after or is_sub else "stream"
 
@@ -309,7 +309,7 @@ def put_items(client: Client, store: FlowStore, step: MapStep[Any]) -> None:
 
 def _too_long(step: MapStep[Any]) -> None:
     raise ConfigError(
-        f"the items of map {step.name!r} and others that wait take more than {MAX_ITEMS_BYTES >> 20} MiB; let a step "
+        f"the items of map {step.name!r} and other waiting maps take more than {MAX_ITEMS_BYTES >> 20} MiB; let a step "
         "return or add them"
     )
 

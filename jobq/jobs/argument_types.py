@@ -67,7 +67,7 @@ class ValueType:
         difference = _difference(value, self.decoded(plain, where), "")
         if difference is not None:
             raise CodecError(
-                f"{where}{difference}, which its annotation {self} would change; pass what the annotation says"
+                f"{where}{difference}, which its annotation {self} would change; pass a value of the annotated type"
             )
         return plain
 
@@ -88,7 +88,7 @@ class ValueType:
             return to_json(value)
         except (ValueError, TypeError, NotImplementedError, RecursionError) as error:
             raise CodecError(
-                f"{where} doesn't fit its annotation {self}: {error}; pass what the annotation says"
+                f"{where} doesn't fit its annotation {self}: {error}; pass a value of the annotated type"
             ) from error
 
     def __str__(self) -> str:

@@ -239,7 +239,7 @@ class _BatchRun:
             )
             raise ResultRefusedError(
                 f"{self._members[0].job.name} returned {what} for {count} calls; return a list with one result per "
-                "call in their order, or end each call with calls.done(i, result)"
+                f"call, in the order of the calls, or end each call with calls.done(i, result)"
             )
         return value
 

@@ -43,8 +43,8 @@ class BatchJob(Job[P, R]):
         slots = sum(limit.rank == 0 for limit in settings.limits)
         if (settings.batch or 0) * slots > MAX_HOLDINGS:
             raise ConfigError(
-                f"batch={settings.batch} of {name} with {slots} concurrency limits: each call takes a slot of each, "
-                f"and a process holds at most {MAX_HOLDINGS}; use batch={MAX_HOLDINGS // slots} or less"
+                f"batch={settings.batch} of {name} with {slots} concurrency limits: each call takes a slot of each "
+                f"limit, and a process holds at most {MAX_HOLDINGS} slots; use batch={MAX_HOLDINGS // slots} or less"
             )
         super().__init__(function, name, settings, middleware)
 
@@ -123,7 +123,8 @@ def _parameters(job: str, annotation: Any) -> list[Parameter]:
         )
     if get_origin(annotation) is not Calls:
         raise ConfigError(
-            f"the argument of {job} is annotated {annotation}, but it gets its calls; write Calls[str, int] with the "
+            f"the argument of {job} is annotated {annotation}, but it receives the calls; write Calls[str, int] "
+            f"with the "
             "types of one call's arguments"
         )
     kinds = get_args(annotation)

@@ -240,7 +240,7 @@ def decode(content: bytes) -> Envelope:
         raise _explained(content, error) from error
     if envelope.v != ENVELOPE:
         raise UnknownVersionError(
-            f"content is of envelope version {envelope.v}, this jobq reads {ENVELOPE}; upgrade it"
+            f"content has envelope version {envelope.v}, but this jobq reads {ENVELOPE}; upgrade jobq"
         )
     # Content can't nest deeper than its number of opening brackets, so most content needn't be walked.
     suspect = content.count(b"[") + content.count(b"{") > MAX_DEPTH
@@ -254,9 +254,9 @@ def decode_any(content: bytes) -> Any:
     try:
         return _read_any(content)
     except RecursionError as error:
-        raise CodecError("it nests too deep to be read") from error
+        raise CodecError("nested too deeply to be read") from error
     except (ValueError, OverflowError, MemoryError) as error:
-        raise CodecError(f"no JSON: {error}") from error
+        raise CodecError(f"not JSON: {error}") from error
 
 
 def encode_plain(value: Any, what: str) -> bytes:
@@ -277,7 +277,7 @@ def _explained(content: bytes, error: Exception) -> CodecError:
         version = ENVELOPE
     if version != ENVELOPE:
         return UnknownVersionError(
-            f"content is of envelope version {version}, this jobq reads {ENVELOPE}; upgrade it"
+            f"content has envelope version {version}, but this jobq reads {ENVELOPE}; upgrade jobq"
         )
     refused = read_refusal(content)
     why = refused.why[:MAX_WHY] if refused else str(error) or type(error).__name__

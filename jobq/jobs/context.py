@@ -219,7 +219,7 @@ class Context:
         if self._flow is None:
             if self._flow_of is None or not self.mid.startswith(MEMBER_SIGN):
                 raise ConfigError(
-                    f"message {self.mid} is not part of a flow; start one with jobq.Flow"
+                    f"message {self.mid} is not part of a flow; start a flow with jobq.Flow"
                 )
             self._flow = self._flow_of(self)
         return self._flow
@@ -404,7 +404,7 @@ def current() -> Context:
         raise NoCurrentJobError from None
     if context.of_batch:
         raise NoCurrentJobError(
-            f"{context.job} runs many calls together, so there is no current one; use calls[i] of the function's "
+            f"{context.job} runs many calls together, so there is no current call; use calls[i] of the function's "
             "argument, such as calls[i].mid or calls[i].logger"
         )
     return context

@@ -412,7 +412,7 @@ class Job(Generic[P, R]):
             else:
                 raise ConfigError(
                     f"enqueue_many of {self.name} takes tuples of arguments, not {item!r:.80}; "
-                    "for one argument give (x,)"
+                    "for one argument pass (x,)"
                 )
 
     def options(self, **changes: Unpack[Options]) -> Self:
@@ -494,7 +494,7 @@ class Job(Generic[P, R]):
         if settings.contradicts_timeout:
             raise ConfigError(
                 f"hard_timeout={settings.hard_timeout:g} ends {self.name} before timeout={settings.timeout:g} can; "
-                "make it longer"
+                "make hard_timeout longer"
             )
 
     @property

@@ -243,5 +243,5 @@ def _check_alive(receipt: Receipt[Any], key: str) -> Steps[None]:
     # The script that ends the attempt also stores the result, so no result will come later.
     if known.word in _GONE and (yield _plain(receipt, "EXISTS", key)) == 0:
         raise ResultNotStoredError(
-            f"{receipt.job} {receipt.mid} is over, and no result is kept (cancelled, or expired)"
+            f"{receipt.job} {receipt.mid} is over, and no result is kept: it was cancelled, or the result expired"
         )

@@ -92,7 +92,7 @@ class Registry:
                     limit.declaration,
                 ):
                     raise ConfigError(
-                        f"job {job.name} declares {limit!r}, and job {other.name} declares {known!r}; use one object "
+                        f"job {job.name} declares {limit!r}, but job {other.name} declares {known!r}; use one object "
                         "for both, or rename one of them"
                     )
 

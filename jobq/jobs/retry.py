@@ -139,7 +139,7 @@ def wait_s(policy: Policy, failures: int, error: BaseException) -> float | None:
         return bounded_s(wait_of(answer))
     except ValueError:
         raise ConfigError(
-            f"the retry policy answered {answer!r:.200}; return seconds, a timedelta, text like '5m', "
+            f"the retry policy returned {answer!r:.200}; return seconds, a timedelta, text like '5m', "
             "an HTTP date, or None to give up"
         ) from None
 

@@ -161,8 +161,8 @@ def _check_requeue(job: str, settings: JobSettings) -> None:
     until = settings.until
     if settings.on_conflict == "requeue" and until not in (None, "done", "start"):
         raise ConfigError(
-            f"on_conflict='requeue' of {job} with until={until:g}: a call can't be both rejected for a time and run; "
-            f"use until='done'"
+            f"on_conflict='requeue' of {job} with until={until:g}: this until rejects equal calls for a time, so "
+            f"they can't run again; use until='done'"
         )
 
 
@@ -210,7 +210,7 @@ def refuse_any(job: str, receipts: Sequence[Receipt[Any]]) -> None:
     if refused:
         more = f"{len(refused):,} of {len(receipts):,} calls of {job}"
         raise DuplicateError(
-            f"{more} are already waiting or running, first {refused[0].mid}; the others were enqueued",
+            f"{more} were rejected because their ids are in use, first {refused[0].mid}; the others were enqueued",
             refused,
         )
 

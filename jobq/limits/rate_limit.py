@@ -85,7 +85,8 @@ class Grant:
     def _adjust_steps(self, used: int) -> Steps[None]:
         if isinstance(used, bool) or not isinstance(used, int) or not 0 <= used <= self.cost:
             raise ConfigError(
-                f"used={used!r} is out of range; {self._limit.name} granted {self.cost}, so it must be 0 to {self.cost}"
+                f"used={used!r} is out of range; {self._limit.name} granted {self.cost}, so it must be between 0 "
+                f"and {self.cost}"
             )
         unused, self.cost = self.cost - used, used
         if self.granted and self.counted and unused:

@@ -157,7 +157,7 @@ def check(path: Path) -> list[MigrationFinding]:
             )
     project = _Project(modules)
     if not project.systems and not findings:
-        raise ConfigError(f"no Python file of {path} imports Celery, RQ or Dramatiq")
+        raise ConfigError(f"no Python file in {path} imports Celery, RQ or Dramatiq")
     for module in modules:
         for line, system, seen, what in _CodeReader(module, project).facts():
             rule = rule_for(system, seen)

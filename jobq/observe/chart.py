@@ -36,12 +36,12 @@ WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
 class Drawing(str):
-    """Markup that a template takes as it is."""
+    """Markup that a template inserts without escaping it."""
 
     __slots__ = ()
 
     def __html__(self) -> str:
-        """Return the markup, as template engines ask for it."""
+        """Return the markup; template engines call this method."""
         return str(self)
 
 
@@ -50,7 +50,7 @@ class ChartFrame(NamedTuple):
 
     Attributes:
         name: Part of the ids on the page.
-        says: One sentence.
+        says: The description, in one sentence.
     """
 
     name: str
@@ -63,7 +63,7 @@ class ChartLine(NamedTuple):
 
     Attributes:
         style: A class, such as `s0` or `ready`.
-        points: Epoch seconds, value; None interrupts the line.
+        points: Pairs of epoch seconds and a value. The value None interrupts the line.
     """
 
     name: str
@@ -72,7 +72,7 @@ class ChartLine(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A moment that all charts show, as the start of a new version.
+    """A moment that all charts show, such as the start of a new version.
 
     Attributes:
         at: Epoch seconds.
@@ -86,10 +86,10 @@ class Bar(NamedTuple):
     """A bar of a chart.
 
     Attributes:
-        label: Parts by name; of `job` and `jobs` the end is kept.
+        label: Parts by name. If there is no room, `job` and `jobs` lose their beginning, other parts their end.
         shown: The value as text.
 
-    before: the value in an earlier range, which a thin bar below shows.
+    `before` is the value in an earlier range. A thin bar below shows it.
     """
 
     label: Mapping[str, str]
@@ -104,7 +104,7 @@ class TimeAxis:
     """Time axis of a line chart.
 
     Attributes:
-        since, until: Epoch seconds; default: from the points.
+        since, until: Range in epoch seconds, by default from the first to the last point.
     """
 
     zone: tzinfo = UTC
@@ -130,7 +130,7 @@ def text(value: object) -> str:
 
 
 def short(label: str, most: int = 30, keeps_end: bool = False) -> str:
-    """Shorten a text to so many characters."""
+    """Shorten a text to at most `most` characters."""
     if len(label) <= most:
         return label
     return "…" + label[1 - most :] if keeps_end else label[: most - 1] + "…"
@@ -197,7 +197,7 @@ class _Place(NamedTuple):
 
 
 def _drawn(place: _Place, line: ChartLine) -> str:
-    """Draw each run of values; a run of one point is drawn as a short line, or it would be invisible."""
+    """Draw each run of values; a run of one point becomes a short line, because a point would be invisible."""
     runs: list[list[str]] = [[]]
     for at, value in line.points:
         if value is None:
@@ -229,7 +229,7 @@ def _grid(place: _Place, label: Callable[[float], str]) -> list[str]:
 
 
 def _parts(top: float, label: Callable[[float], str]) -> int:
-    """Return into how many parts lines divide a chart: four, or fewer where labels would be the same or not true."""
+    """Return how many parts a chart is divided into: four, or fewer if labels would repeat or be inexact."""
     rounds = label(0.5) in (label(0.0), label(1.0))
     for parts in (4, 2):
         values = [top * i / parts for i in range(parts + 1)]
@@ -250,7 +250,7 @@ def _marks(place: _Place, axis: TimeAxis) -> list[str]:
 
 
 def _time_ticks(place: _Place, first_s: float, last_s: float, zone: tzinfo) -> list[str]:
-    """Return ticks at the beginnings of days, hours or the like; the first moment if there are none."""
+    """Return ticks at the beginnings of days, hours or shorter steps; if there are none, at the first moment."""
     first, last = (datetime.fromtimestamp(at, UTC) for at in (first_s, last_s))
     span = last_s - first_s
     days = math.ceil(span / TICKS / 86_400)
@@ -270,7 +270,7 @@ def _time_ticks(place: _Place, first_s: float, last_s: float, zone: tzinfo) -> l
 
 
 def _rounds(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[datetime]:
-    """Return every `step` seconds of that zone's clock since midnight; each moment only once, starting at `first`."""
+    """Return the moments in the range at which that zone's clock shows a multiple of `step`, each only once."""
     if step > 3600:
         return _walls(first, last, step, zone)
     # When clocks change, an hour is repeated or skipped. In UTC each moment is there once.
@@ -285,7 +285,7 @@ def _rounds(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[da
 
 
 def _walls(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[datetime]:
-    """Return times at steps over an hour, whose length changes with the clocks."""
+    """Return times at steps of over an hour. A step is longer or shorter when the clocks change."""
     wall = first.astimezone(zone).replace(tzinfo=None)
     midnight = wall.replace(hour=0, minute=0, second=0, microsecond=0)
     skipped = math.ceil((wall - midnight).total_seconds() / step)
@@ -328,7 +328,7 @@ def bar_chart(frame: ChartFrame, bars: Sequence[Bar], mark: float | None = None)
 
 
 def _upright(kind: str, x: float, count: int) -> list[str]:
-    """Return a line across all bars, interrupted at their labels."""
+    """Return a vertical line across all bars, interrupted at their labels."""
     return [
         f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{y + 15}" y2="{y + 29}"/>'
         for y in range(0, STEP * count, STEP)
@@ -354,7 +354,7 @@ def _before(y: int, length: float, zero: float) -> str:
 
 
 def _label(parts: Mapping[str, str], most: int = 52) -> str:
-    """Shorten parts to so many characters: keep the beginning of an error, and the end of a dotted name."""
+    """Shorten parts to at most `most` characters: keep the beginning of an error, and the end of a dotted name."""
     room, cut = most - 3 * (len(parts) - 1), {}
     for i, name in enumerate(sorted(parts, key=lambda name: len(parts[name]))):
         cut[name] = short(parts[name], room // (len(parts) - i), name in ("job", "jobs"))
@@ -394,7 +394,7 @@ def column_chart(
 def heat_map(
     frame: ChartFrame, values: Mapping[tuple[int, int], float], shown: Callable[[float], str]
 ) -> Drawing:
-    """Draw weekday by hour; keys of `values` are (weekday from Monday = 0, hour)."""
+    """Draw a heat map of weekdays and hours; keys of `values` are (weekday from Monday = 0, hour)."""
     size, left, most = 14.5, 36, max(values.values(), default=0) or 1
     parts = []
     for day, name in enumerate(WEEKDAYS):
@@ -421,7 +421,8 @@ def heat_map(
 
 
 def sparkline(values: Sequence[float | None], style: str = "ready") -> Drawing:
-    """Draw a line without axes, from 0 to the greatest value; about 200 bytes for 60 values. None: unknown.
+    """Draw a line without axes, from 0 to the greatest value; about 200 bytes for 60 values. The value None means
+    unknown.
 
     Screen readers skip it, because the row contains its figures as text.
     """
@@ -448,7 +449,7 @@ def sparkline(values: Sequence[float | None], style: str = "ready") -> Drawing:
 def spread(
     points: Sequence[tuple[float, float | None]], since: float, until: float, count: int
 ) -> list[float | None]:
-    """Return `count` values at equal distances, each the greatest of its part of the time; None where none is known."""
+    """Divide the time into `count` equal parts; return the greatest value of each, None for parts without a value."""
     found: list[float | None] = [None] * count
     at = bisect_left(
         points, (since,)

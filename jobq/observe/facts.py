@@ -60,12 +60,10 @@ class Collector:
     """Reads the facts about a message.
 
     Attributes:
-        unread: Unreadable part -> why.
-
-    Attributes:
         result: Also read the job's result.
-        found_content, found_result: Of the last message collected; the result with its remaining seconds, -1
-            without an end.
+        unread: Unreadable parts, with the reason for each.
+        found_content: Content of the last message collected.
+        found_result: Result of the last message collected, with its remaining seconds (-1 if it never expires).
     """
 
     def __init__(self, queue: Queue, *, result: bool = False) -> None:
@@ -76,7 +74,7 @@ class Collector:
         self._wants_result = result
 
     def collect(self, mid: str) -> MessageFacts:
-        """Everything that `why` asks, in two round trips; on a Cluster, one for each part."""
+        """Return all facts that `why` needs, in two round trips; on a Cluster, with a round trip for each part."""
         queue, member = self.queue, member_of(mid)
         first = self._ask(self._asked_first(mid, member))
         status: Status = first["status"]
@@ -207,7 +205,7 @@ class Collector:
         return asked
 
     def _asked_of_others(self, queues: Sequence[str]) -> dict[str, Asked]:
-        """Return the calls for the counts of queues that come first."""
+        """Return calls for the counts of queues that a worker empties before this queue."""
         client = self.queue.client
         found: dict[str, Asked] = {}
         for name in queues:
@@ -232,7 +230,7 @@ class Collector:
         return found
 
     def logs(self, mid: str, attempts: Sequence[int]) -> dict[int, bytes]:
-        """Attempt -> what it logged, in one round trip; attempts without a log are left out."""
+        """Return the log of each attempt, by its number, in one round trip; attempts without a log are left out."""
         admin = self.queue.admin
         reads = [plain(*admin.log_words(mid, number)) for number in attempts]
         replies = read_together(self.queue.client, reads)
@@ -254,12 +252,12 @@ def plain(*words: Argument, near: str = "") -> Read:
 
 
 def _clock_of(reply: Any) -> int:
-    """Return the server's clock, or the moment given in its place."""
+    """Return the server's time from a reply to TIME, or the given epoch milliseconds."""
     return reply if isinstance(reply, int) else int(reply[0]) * 1000 + int(reply[1]) // 1000
 
 
 def _ahead(found: Any, length: Any, page: Page | None) -> int | None:
-    """Return how many wait before a message at this position of ready; None if it isn't there."""
+    """Return how many messages are ready before a message at this position; None if it isn't ready."""
     if found is not None:
         whole = page is not None and page.next_offset == found
         return len(page.entries) if page is not None and whole else int(found)
@@ -267,7 +265,7 @@ def _ahead(found: Any, length: Any, page: Page | None) -> int | None:
 
 
 def _ready_of(queues: Sequence[str], second: dict[str, Any]) -> dict[str, int]:
-    """Queue -> what is ready there and may be handed out."""
+    """Return how many messages are ready in each queue that isn't paused."""
     counts = {
         name: second[f"counts of {name}"].counts for name in queues if f"counts of {name}" in second
     }
@@ -277,7 +275,7 @@ def _ready_of(queues: Sequence[str], second: dict[str, Any]) -> dict[str, int]:
 def _running_of(
     second: dict[str, Any], busy: Sequence[str]
 ) -> dict[str, tuple[ChildEntry, ...] | None]:
-    """Worker -> its children."""
+    """Return the children of each worker; None for a worker whose entry can't be read."""
     found: dict[str, tuple[ChildEntry, ...] | None] = {}
     for at in range(0, len(busy), presence.PER_CALL):
         some = busy[at : at + presence.PER_CALL]
@@ -333,9 +331,7 @@ def server_facts(queue: Queue, sections: Sequence[bytes] = ()) -> ServerFacts:
 
 
 def _unsaved(queue: Queue, info: dict[str, str]) -> str:
-    """With save points, a server that can't write its snapshot rejects writes, unless it is configured to accept
-    them.
-    """
+    """Return why the server rejects writes, if it can't write its snapshot; '' if it accepts writes."""
     if info.get("rdb_last_bgsave_status", "ok") == "ok":
         return ""
     names = ("save", "stop-writes-on-bgsave-error")
@@ -362,7 +358,7 @@ def public_state(
 
 
 def job_in(queue: Queue, mid: str, content: bytes) -> str:
-    """Return the job of a message, '' if its content doesn't say, or is sealed and can't be opened here."""
+    """Return the job of a message; '' if the content can't be read here, for example because it is sealed."""
     try:
         return job_name(opened(seal_of(queue.client), queue.name, mid, content))
     except CodecError:
@@ -376,15 +372,15 @@ def job_name(content: bytes) -> str:
 
 
 def _of_mid(events: Iterable[WrittenEvent], mid: str) -> list[Event]:
-    """Return the events of a mid, oldest first, among some that come newest first."""
+    """Return the events of a mid, oldest first; `events` come newest first."""
     wanted = f"{SEPARATOR}{mid}{SEPARATOR}".encode()
     found = [event_of(event) for event in events if wanted in event.record]
     return [event for event in found[::-1] if event is not None and event.mid == mid]
 
 
 def starts_per_s(queue: Queue) -> float | None:
-    """Return attempts finished per second in the last minute, on a busy queue in the last seconds; None without
-    events.
+    """Return how many attempts finished per second in the last minute, or on a busy queue in the last seconds; None
+    without events.
     """
     now_ms = queue.client.clock_ms(queue.wake_key)
     found = _rate(newest(queue, now_ms - RATE_MS), now_ms, True)
@@ -392,7 +388,7 @@ def starts_per_s(queue: Queue) -> float | None:
 
 
 def _rate(events: Iterable[WrittenEvent], now_ms: int, records: bool) -> float | None:
-    """Return attempts finished per second, from the latest events.
+    """Return how many attempts finished per second, by the latest events.
 
     Args:
         records: Whether the queue records attempts; otherwise a rate of 0 is unknown.
@@ -452,7 +448,7 @@ class WrittenEvent(NamedTuple):
 def newest(
     queue: Queue, since_ms: int = 0, before: str = "+", most: int = MAX_EVENTS
 ) -> Iterator[WrittenEvent]:
-    """The newest entries, newest first.
+    """Yield the newest entries, newest first.
 
     Args:
         before: `(` and the id of the entry after which to continue.
@@ -469,7 +465,7 @@ def newest(
 
 
 def events_before(prefix: str, last: str, most: int, since_ms: int = 0) -> Read:
-    """Return the read of the newest entries of a queue's events, newest first.
+    """Return a call that reads the newest entries of a queue's events, newest first.
 
     Args:
         last: `+`, or `(` and an entry's id.

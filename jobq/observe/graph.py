@@ -34,12 +34,12 @@ class GraphNode(NamedTuple):
     """A step in a drawing.
 
     Attributes:
-        state: Its word.
-        style: Class of its colour.
-        share: Finished share, 0 to 1; None: no bar.
-
-    title: the name by default. job: nodes of one layer with the same job may be folded into one. on_path: it is a part
-    of the critical path.
+        state: The step's state.
+        style: CSS class of the node's colour.
+        share: Finished share, 0 to 1; None draws no bar.
+        job: Nodes of one layer with the same job may be merged.
+        on_path: Whether the node is on the critical path.
+        title: Title of the node, by default its name.
     """
 
     name: str
@@ -68,9 +68,12 @@ class GraphEdge(NamedTuple):
 
 
 class DrawnGraph(NamedTuple):
-    """drawing: empty without nodes. folded: how many steps are drawn as parts of others.
+    """A drawing of a graph.
 
-    steps, edges: how many are left out.
+    Attributes:
+        drawing: The markup; empty without nodes.
+        folded: Number of steps merged into other nodes.
+        steps, edges: Numbers of omitted steps and edges.
     """
 
     drawing: Drawing
@@ -116,7 +119,7 @@ def _short_ones(edges: list[GraphEdge], layer_of: Mapping[str, int]) -> tuple[li
 
 
 def layers(names: Iterable[str], edges: Sequence[GraphEdge]) -> dict[str, int]:
-    """Return the layer of each node: the length of the longest way that leads to it."""
+    """Return the layer of each node: the length of the longest path to it."""
     found = dict.fromkeys(names, 0)
     behind, before = defaultdict[str, list[str]](list), Counter[str]()
     for edge in edges:
@@ -136,7 +139,7 @@ def folded(
     nodes: Mapping[str, GraphNode], edges: Sequence[GraphEdge], layer_of: Mapping[str, int],
     urgency: Sequence[str],
 ) -> tuple[dict[str, GraphNode], list[GraphEdge], dict[str, int]]:  # fmt: skip
-    """Merge the nodes of a layer with the same job; of a whole layer, if that isn't enough."""
+    """Merge the nodes of a layer that have the same job, or the whole layer if that isn't enough."""
     for by_job in (True, False):
         groups = defaultdict[tuple[int, str], list[GraphNode]](list)
         for name, node in nodes.items():
@@ -267,7 +270,7 @@ class _Plan:
         return total
 
     def _heights(self) -> dict[_Item, float]:
-        """Return the middle of each item: near its neighbours, in order, with a distance."""
+        """Return the middle of each item: close to its neighbours, in the layer's order, with gaps between items."""
         y = {
             item: place for row in self.rows for item, place in zip(row, _stacked(row), strict=True)
         }
@@ -288,7 +291,7 @@ class _Plan:
         return {item: round(at - top + MARGIN) for item, at in y.items()}
 
     def _straighten(self, row: Sequence[_Item], y: dict[_Item, float]) -> None:
-        """Move what is a little higher or lower than its only neighbour at the left, if there is room."""
+        """Move each item that is a little higher or lower than its only neighbour on the left, if there is room."""
         low = _stacked(row)
         for i, item in enumerate(row):
             near = self._left[item]

@@ -34,7 +34,7 @@ class Incident(JsonRecord):
         headline: The finding in a few words.
         sentence: The finding with its figures.
         remedy: What to do, mostly a command; empty if nothing needs to be done.
-        queues: Queues that it explains; empty for the whole server.
+        queues: Queues whose problems it explains; empty for the whole server.
         worker: The worker that it is about, if it is about one.
         job: The job that it is about, if it is about one.
         mid: The message that it is about, if it is about one.
@@ -58,10 +58,10 @@ class QueueFacts(NamedTuple):
     """Facts about a queue; None or empty if not read.
 
     Attributes:
-        unknown: Job -> messages waiting because a worker didn't know it; estimates for a few jobs of many messages.
+        unknown: Waiting messages of each job that a worker didn't know; estimated if there are many messages.
         longest: The longest-running message.
-        crashes: Latest crashes, latest first, with those of which a message died.
-        last_kinds: Crashed message -> the kind of its latest event.
+        crashes: Crashes, latest first, including crashes after which a message was dead-lettered.
+        last_kinds: Kind of each crashed message's latest event.
         deleted: Crashed messages that the queue no longer has, and that didn't finish.
     """
 
@@ -81,10 +81,10 @@ class Situation:
 
     Attributes:
         now_ms: The server's clock.
-
-    workers: every last heartbeat; None if they can't be read. knows: digest of job names -> these names; digests that
-    can't be read are left out. running: lost worker -> what it ran at its last heartbeat. unread: queues whose sample
-    can't be read -> why.
+        workers: The last heartbeat of every worker; None if they can't be read.
+        knows: Job names by their digest; digests that can't be read are left out.
+        running: Number of messages that each lost worker ran at its last heartbeat.
+        unread: Queues whose sample can't be read, with the reason.
     """
 
     now_ms: int
@@ -173,7 +173,7 @@ def _lost_before(situation: Situation) -> Iterator[Incident]:
 
 
 def _rank_of_lost(situation: Situation, worker: WorkerEntry) -> int:
-    """Return 0 if messages need it back, 1 if others serve its queues, 2 if it was lost long ago."""
+    """Return 0 if messages need the worker back, 1 if others serve its queues, 2 if it was lost long ago."""
     unserved = [queue for queue in worker.queues if not situation.live(queue)]
     facts = [situation.queues[queue] for queue in unserved if queue in situation.queues]
     is_fresh = situation.now_ms - worker.seen_at < FRESH_MS
@@ -216,7 +216,7 @@ def _unknown(situation: Situation) -> Iterator[Incident]:
 
 
 def lacking(situation: Situation, queue: str, job: str) -> tuple[list[str], int]:
-    """Return the live workers of a queue that don't know a job, and of how many the jobs are known."""
+    """Return the live workers of a queue that don't know a job, and the number of workers whose jobs are known."""
     asked = [one for one in situation.live(queue) if one.jobs in situation.knows]
     return [one.name for one in asked if job not in situation.knows[one.jobs]], len(asked)
 
@@ -273,7 +273,7 @@ def _poison(situation: Situation) -> Iterator[Incident]:
 
 
 def _unexplained(situation: Situation, facts: QueueFacts) -> list[Event]:
-    """Return the recent crashes, without those of messages that crashed once and were done then."""
+    """Return recent crashes, except crashes of messages that crashed once and then finished."""
     recent = [crash for crash in facts.crashes if situation.now_ms - crash.finished_at < CRASHES_MS]
     times = Counter(crash.mid for crash in recent)
     return [
@@ -284,7 +284,7 @@ def _unexplained(situation: Situation, facts: QueueFacts) -> list[Event]:
 
 
 def _of_crashed(facts: QueueFacts, mids: Sequence[str]) -> tuple[str, str]:
-    """Return the message to look at, one that can crash again if there is one, and what to do with it."""
+    """Return the message to inspect, preferably a message that can crash again, and what to do with it."""
     for mid in mids:
         if facts.last_kinds.get(mid) not in (*ENDED, "dead", "cleared"):
             return mid, f"jobq why {mid}; jobq cancel {mid} stops it"

@@ -292,20 +292,20 @@ def trace_of(context: Context) -> tuple[str, str]:
 
 
 def waited_ms(call: Call, now: float, run_ms: float) -> int:
-    """From the enqueue to the start of a run that has just ended."""
+    """Return the time from the enqueue to the start of a run that has just ended."""
     return max(0, round(now * 1000 - run_ms - call.enqueued_at))
 
 
 def spent(seconds: float) -> str:
-    """`0.42 ms`, `12.0 s`."""
+    """Return a duration as text, such as `0.42 ms` or `12.0 s`."""
     return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds * 1000:.1f} ms"
 
 
 class JobFields(logging.Filter):
-    """Adds the fields of the job to each record made inside one. Other values under their names become `extra_…`.
+    """Adds the fields of the running job to each log record. Other values with these names become `extra_…`.
 
-    They are job, mid, attempt, queue, worker and, if a trace is known, trace_id and span_id. `jobq worker` adds it to
-    its own handler and to all handlers of the application that exist once its modules are loaded.
+    The fields are job, mid, attempt, queue, worker and, if a trace is known, trace_id and span_id. `jobq worker` adds
+    it to its own handler and to all handlers of the application that exist once its modules are loaded.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -330,7 +330,8 @@ def _put(record: logging.LogRecord, name: str, value: Any) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """`08:15:02.123 4711 INFO message`. Further lines are indented, so that no text can look like another entry.
+    """Formats records as `08:15:02.123 4711 INFO message`. Further lines are indented, so that no text can look like
+    another entry.
 
     Lines of the application inside a job end with `job=… mid=… attempt=… queue=…`.
     """
@@ -347,9 +348,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(JsonFormat):
-    """One JSON object a line: at, level, logger, pid, message, the record's extra fields, traceback.
+    """Formats each record as a line with a JSON object: at, level, logger, pid, message, the record's extra fields,
+    traceback.
 
-    An extra field whose name is one of these gets `extra_` before it.
+    An extra field with one of these names gets the prefix `extra_`.
     """
 
     def __init__(self) -> None:
@@ -463,7 +465,7 @@ class Logging:
         _WARNINGS.addHandler(self.handler)
 
     def settle(self) -> None:
-        """After the application's modules have loaded: leave the log to their handlers, or else handle all loggers."""
+        """Leave the log to the handlers of the loaded application; if it has none, handle all loggers."""
         root = logging.getLogger()
         _keep_enabled()
         self.own.removeHandler(self.handler)

@@ -30,12 +30,12 @@ _THREADS = "Otel"
 
 
 class OtelMiddleware:
-    """Spans around enqueue and each attempt, and the headers of the trace on messages.
+    """Makes spans around enqueue and each attempt, and adds the trace's headers to messages.
 
     Without a TracerProvider it does nothing.
 
     Attributes:
-        tracer_provider, meter_provider: Of the SDK; default: the program's providers.
+        tracer_provider, meter_provider: The SDK's providers, by default the program's.
     """
 
     def __init__(self, tracer_provider: Any = None, meter_provider: Any = None) -> None:
@@ -44,12 +44,12 @@ class OtelMiddleware:
     def enqueue(
         self, outgoing: Outgoing, next: Callable[[Outgoing], list[Receipt[Any]]]
     ) -> list[Receipt[Any]]:
-        """Return a `send` span, whose context goes with the messages."""
+        """Enqueue within a `send` span; the messages carry its context."""
         spans = self._spans()
         return next(outgoing) if spans is None else spans.send(outgoing, next)
 
     def run(self, context: Context, next: Callable[[], Any]) -> Any:
-        """Return a `process` span around one attempt of a sync job."""
+        """Run one attempt of a sync job within a `process` span."""
         spans = self._spans()
         return next() if spans is None else spans.run(context, next)
 
@@ -92,7 +92,7 @@ class CrashSpans(MonitorListener):
         start()
 
     def crashed(self, report: CrashReport) -> None:
-        """Make the span."""
+        """Record the span of an attempt whose process died."""
         if is_active():
             from jobq.observe.otel_spans import crash_span
 
@@ -104,7 +104,7 @@ class CrashSpans(MonitorListener):
 
 
 def is_wanted() -> bool:
-    """Whether a worker's processes are to trace."""
+    """Whether a worker's processes should trace."""
     return is_active() or _wanted(os.environ)
 
 
@@ -161,9 +161,10 @@ def refuse_exporter_threads() -> None:
     """Raise ConfigError if the SDK runs a thread here: children are forked, and a fork copies no thread."""
     if any(thread.name.startswith(_THREADS) for thread in threading.enumerate()):
         raise ConfigError(
-            "OpenTelemetry's SDK exports from a thread of this process, and a fork copies no thread; start jobq worker "
+            "OpenTelemetry's SDK exports from a thread of this process, but a fork doesn't copy threads; start jobq "
+            "worker "
             f"without opentelemetry-instrument, set {ENDPOINTS[0]}, and set no TracerProvider in the modules of "
-            "--import: each child sets one"
+            "--import: each child sets its own"
         )
 
 

@@ -132,7 +132,7 @@ class Spans:
 
 
 class TraceMetrics:
-    """Counts messages, and how long attempts take."""
+    """Counts messages and measures attempts."""
 
     def __init__(self, provider: Any) -> None:
         meter = provider.get_meter("jobq", __version__)
@@ -158,7 +158,7 @@ class TraceMetrics:
         """Count a finished attempt.
 
         Args:
-            error: Its class; '' for none.
+            error: Class of the attempt's error; '' if it had none.
         """
         named = _described(context.queue, "process", "process", context.job, None)
         if error:
@@ -168,7 +168,7 @@ class TraceMetrics:
 
 
 class TracedAttempt:
-    """The `process` span of one attempt, current inside."""
+    """The `process` span of one attempt, current inside the `with` block."""
 
     __slots__ = ("_context", "_figures", "_span", "_started", "_token")
 
@@ -273,7 +273,7 @@ def _is_real(provider: Any) -> bool:
 
 
 def _outcome(context: Context, error: BaseException | None) -> tuple[str, str]:
-    """Return how the attempt ends, and the class of its error if it failed."""
+    """Return the outcome of the attempt, and the class of its error if it failed."""
     if error is None:
         return "done", ""
     if isinstance(error, _DELAYED):
@@ -317,7 +317,7 @@ def _attributes(context: Context) -> dict[str, str | int]:
 
 
 def _server(url: str) -> dict[str, str | int]:
-    """Host and port, or the socket's path; never user and password."""
+    """Return host and port, or the socket's path, but never user and password."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or parts.path, parts.port
@@ -339,7 +339,7 @@ def _carry(headers: dict[str, str]) -> None:
 
 
 def _cut(baggage: str) -> str:
-    """Return the first members that fit."""
+    """Return the first members of the baggage, up to MAX_BAGGAGE characters."""
     if len(baggage) <= MAX_BAGGAGE:
         return baggage
     return baggage[: MAX_BAGGAGE + 1].rpartition(",")[0]

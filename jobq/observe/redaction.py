@@ -24,7 +24,7 @@ from jobq.queue import presence
 
 
 class Hidden(str):
-    """Stands where a value was. It is a text, so that it can be printed and encoded."""
+    """Replaces a hidden value. It is a text, so that it can be printed and encoded."""
 
     __slots__ = ()
 
@@ -90,7 +90,7 @@ class ShownArguments(NamedTuple):
 class DeclaredNames:
     """Names that `@job(redact=...)` of each job hides, as stored by workers; read again every ten seconds.
 
-    While they can't be read, all arguments are hidden, or the last known names apply.
+    While they can't be read, the last known names apply. If none are known, all arguments are hidden.
     """
 
     def __init__(self, client: Client) -> None:
@@ -117,9 +117,7 @@ class Redactor:
 
     Attributes:
         more: Names to hide everywhere.
-        registry: Of the jobs imported here.
-
-    Attributes:
+        registry: Registry of the jobs imported here.
         declared: Returns the names added by a job's `@job(redact=...)`; '*' hides all of its arguments.
         usual: Names that are always hidden.
     """
@@ -243,7 +241,7 @@ class Redactor:
 
 
 def _end_of_value(text: str, at: int, is_header: bool) -> int:
-    """Return where a value ends that begins at this place: what is in quotes and in brackets belongs to it."""
+    """Return the end of the value at this position; text in quotes or brackets belongs to the value."""
     if is_header and not _QUOTED.match(text, at) and (line := _LINE.match(text, at)):
         return line.end()
     last = min(len(text), at + 2 * _MAX_VALUE_LENGTH)
@@ -276,7 +274,9 @@ def _end_of_brackets(text: str, begin: int) -> int:
 
 
 def checked_pattern(name: str) -> str:
-    """Return a name to hide, as it is compared; raise ConfigError for one that hides nothing or everything."""
+    """Return a name to hide, in the form that is compared; raise ConfigError for a name that hides nothing or
+    everything.
+    """
     kept = unicodedata.normalize("NFKC", name).casefold().strip()
     if not kept.strip("*?") or len(kept) > _MAX_NAME_LENGTH or "[" in kept:
         raise ConfigError(

@@ -20,7 +20,7 @@ _RAN = frozenset(("done", "retry", "dead"))
 
 
 def usual_times(events: Iterable[Event | None]) -> dict[str, int]:
-    """Job -> the time that 95 of 100 of its attempts took at most, ms; without jobs of which too few ended."""
+    """Return the 95th percentile of each job's run times, in ms; jobs with too few ended attempts are left out."""
     runs: dict[str, list[int]] = defaultdict(list)
     for event in events:
         if event is not None and event.kind in _RAN and event.run_us:
@@ -49,7 +49,7 @@ class RunningMessage(NamedTuple):
     usual_ms: int | None = None
 
     def took_ms(self, now_ms: int) -> int:
-        """Return for how long it has run."""
+        """Return how long it has run, in ms."""
         return max(0, now_ms - self.started_at)
 
     def is_stuck(self, now_ms: int) -> bool:
@@ -59,7 +59,7 @@ class RunningMessage(NamedTuple):
         return self.took_ms(now_ms) > max(MIN_STUCK_MS, STUCK_TIMES * self.usual_ms)
 
     def sentence(self, now_ms: int) -> str:
-        """Return which message it is, for how long it runs, where, and how long its job usually takes."""
+        """Return a sentence: the message, its run time so far, its worker, and its job's usual run time."""
         job = f"{self.job} " if self.job else ""
         took = lasting(self.took_ms(now_ms) / 1000)
         return f"{job}{self.mid} has run for {took} on {self.worker}, {self.usual}"
@@ -82,7 +82,7 @@ def runs_in(worker: str, children: Iterable[ChildEntry]) -> list[RunningMessage]
 
 
 def longest_by_queue(runs: Iterable[RunningMessage]) -> dict[str, RunningMessage]:
-    """Queue -> the run that started first."""
+    """Return the run of each queue that started first."""
     longest: dict[str, RunningMessage] = {}
     for run in runs:
         if run.queue not in longest or run.started_at < longest[run.queue].started_at:

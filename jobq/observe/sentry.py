@@ -32,11 +32,11 @@ class SentryMiddleware:
     """Makes spans around enqueue and run, and an event per message dead-lettered by an error.
 
     Attributes:
-        capture_retries: An event per failed attempt instead.
-        propagate_traces: False: a job starts a new trace.
+        capture_retries: Send an event for each failed attempt instead.
+        propagate_traces: If false, each job starts a new trace.
         local_variables: Send local variables of stack frames if the SDK's `include_local_variables` is also set;
             otherwise they are removed from events of attempts, because they contain the job's arguments.
-        monitor_crons: A check-in per call of a schedule, for which Sentry makes a monitor.
+        monitor_crons: Send a check-in for each scheduled call. Sentry makes a monitor for each schedule.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SentryMiddleware:
     def enqueue(
         self, outgoing: Outgoing, next: Callable[[Outgoing], list[Receipt[Any]]]
     ) -> list[Receipt[Any]]:
-        """Return a queue.publish span, and the headers of the trace on the messages."""
+        """Enqueue within a queue.publish span; the messages carry the trace's headers."""
         if not is_active():
             return next(outgoing)
         from jobq.observe import sentry_spans
@@ -69,7 +69,7 @@ class SentryMiddleware:
         return receipts
 
     def run(self, context: Context, next: Callable[[], Any]) -> Any:
-        """One attempt of a sync job in a separate scope and transaction."""
+        """Run one attempt of a sync job in a separate scope and transaction."""
         if not is_active():
             return next()
         with self._attempt(context):
@@ -166,7 +166,7 @@ def is_active() -> bool:
 
 
 def is_wanted() -> bool:
-    """Whether a worker's processes are to report."""
+    """Whether a worker's processes should report."""
     return is_active() or bool(os.environ.get("SENTRY_DSN"))
 
 
@@ -204,7 +204,7 @@ def _capture(
     headers: Mapping[str, str],
     fingerprint: list[str],
 ) -> None:
-    """An event about a crash, in the trace of its message."""
+    """Send an event about a crash, in the trace of its message."""
     if not is_active():
         return
     import sentry_sdk

@@ -21,11 +21,10 @@ _NO_SLUG = re.compile(r"[^a-z0-9_-]+")
 
 
 def checking_in(context: Context) -> Callable[[str], None]:
-    """Tell Sentry that a scheduled call runs; call what this returns with `ok` or `error` at its end.
+    """Tell Sentry that a scheduled call runs; return a function to call with `ok` or `error` when it ends.
 
-    All attempts of a message are one check-in. The child process makes it: the supervisor, which enqueues ticks,
-    has one thread and no connection to Sentry. A tick that never starts is shown as missed, because no check-in
-    arrives.
+    All attempts of a message are one check-in. The child process makes it: the supervisor, which enqueues ticks, has
+    one thread and no connection to Sentry. A tick that never starts is shown as missed, because no check-in arrives.
     """
     tick = tick_of(context.headers)
     config = config_of(tick, context.hard_limit) if tick else None
@@ -42,7 +41,7 @@ def checking_in(context: Context) -> Callable[[str], None]:
 
 
 def close(headers: Mapping[str, str], queue: str, mid: str) -> None:
-    """Tell Sentry that a scheduled call has failed whose process can no longer do so."""
+    """Tell Sentry that a scheduled call has failed, on behalf of its dead process."""
     tick = tick_of(headers)
     if tick is not None and config_of(tick, None) is not None:
         slug, known = _names(tick, queue, mid)
@@ -51,13 +50,13 @@ def close(headers: Mapping[str, str], queue: str, mid: str) -> None:
 
 
 def _names(tick: Tick, queue: str, mid: str) -> tuple[str, str]:
-    """Return the slug of the monitor, and the id of the check-in: a supervisor knows as much of a dead child."""
+    """Return the monitor's slug and the check-in's id. A supervisor can compute them for a dead child."""
     slug = _NO_SLUG.sub("-", tick.schedule.lower()).strip("-")[:50]
     return slug, hashlib.sha256(f"{queue}/{mid}/{tick.at_ms}".encode()).hexdigest()[:32]
 
 
 def config_of(tick: Tick, limit_s: float | None) -> Any:
-    """Return a monitor's configuration; None for intervals that Sentry has no monitors for.
+    """Return a monitor's configuration; None for intervals that Sentry's monitors don't support.
 
     Args:
         limit_s: Maximum duration of a run.

@@ -31,13 +31,13 @@ Ended = Callable[[str], None]
 
 
 def trace_headers() -> dict[str, str]:
-    """`sentry-trace` and `baggage` of the current trace."""
+    """Return the headers `sentry-trace` and `baggage` of the current trace."""
     return dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers())
 
 
 @contextmanager
 def publishing(outgoing: Outgoing) -> Iterator[Published]:
-    """A span around enqueue, if there is a parent span."""
+    """Open a span around enqueue, if there is a parent span."""
     if _streams():
         parent: Any = _traces().get_current_span()
     else:
@@ -58,7 +58,7 @@ def publishing(outgoing: Outgoing) -> Iterator[Published]:
 
 @contextmanager
 def processing(context: Context, headers: Mapping[str, str]) -> Iterator[Ended]:
-    """A transaction that continues the trace in `headers`, and in it the span of the run."""
+    """Open a transaction that continues the trace in `headers`, and in it the span of the run."""
     sampling = {
         "jobq": {
             "job": context.job,
@@ -99,7 +99,7 @@ def _process_figures(context: Context) -> dict[str, Any]:
 
 
 def _traces() -> Any:
-    """In newer SDKs only, and not part of their public API yet."""
+    """Return the SDK's module for streamed spans. Only newer SDKs have it, and it isn't public yet."""
     return import_module("sentry_sdk.traces")
 
 

@@ -83,7 +83,7 @@ def situation_of(
     workers: Sequence[WorkerEntry] | None,
     samples: Mapping[str, Sample],
 ) -> Situation:
-    """Read the rest, where workers and samples of queues are known."""
+    """Read a deployment whose workers and samples of queues are already known."""
     queues = {name: Queue(name, client) for name in _busiest(samples)}
     busy = [worker.name for worker in workers or () if worker.running][: presence.PER_CALL]
     digests = _digests(workers or (), samples)
@@ -187,7 +187,7 @@ def _facts(
 def _with_deleted(
     client: Client, queues: Mapping[str, Queue], facts: Mapping[str, QueueFacts]
 ) -> dict[str, QueueFacts]:
-    """Ask which crashed messages are no longer there, such as purged ones. No round trip without crashes."""
+    """Return the facts with `deleted`: crashed messages that no longer exist. Without crashes, no call is made."""
     calls: dict[tuple[str, str], ScriptCall[Status]] = {}
     for name, queue in queues.items():
         for mid in dict.fromkeys(crash.mid for crash in facts[name].crashes):
@@ -204,16 +204,16 @@ def _with_deleted(
 
 
 def _last_kinds(events: Sequence[Event]) -> dict[str, str]:
-    """Return crashed message -> the kind of its latest event, from events that come latest first."""
+    """Return the kind of each crashed message's latest event; `events` come latest first."""
     crashed = {event.mid for event in events if event.is_crash}
     return {event.mid: event.kind for event in reversed(events) if event.mid in crashed}
 
 
 def unknown_jobs(client: Client, samples: Mapping[str, Sample]) -> dict[str, dict[str, int]]:
-    """Return queue -> job -> messages waiting because a worker didn't know it, for MAX_QUEUES; '' for jobs without
-    a name.
+    """Return by queue and job how many messages wait because a worker didn't know their job; '' for jobs without a
+    name. Only MAX_QUEUES queues are read.
 
-    Of many messages, the numbers by job are estimates. No round trip where no queue has such messages.
+    If there are many messages, the numbers by job are estimates. Without such messages, the server isn't asked.
     """
     names = [name for name, sample in samples.items() if sample.unknowns][:MAX_QUEUES]
     reads = [
@@ -234,7 +234,7 @@ def unknown_jobs(client: Client, samples: Mapping[str, Sample]) -> dict[str, dic
 
 
 def _numbers(number: int, jobs: Sequence[str]) -> dict[str, int]:
-    """Return how many messages each job has, from some of them."""
+    """Estimate how many messages each job has, from the jobs of some messages."""
     more = number / len(jobs) if len(jobs) >= MAX_UNKNOWN and number > len(jobs) else 1.0
     return {job: round(count * more) for job, count in Counter(jobs).items()}
 
@@ -262,7 +262,7 @@ def with_jobs(
 
 
 def jobs_of(client: Client, messages: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """(queue, mid) -> job, in two round trips; '' for a content that is long, sealed, gone or can't be read."""
+    """Return the job of each (queue, mid), in two round trips; '' if the content is long, sealed or unreadable."""
     messages = list(dict.fromkeys(messages))[:PER_CALL]
     held = {name: keys.key(Queue(name, client).prefix, "messages") for name, _ in messages}
     sizes = read_together(client, [plain("HSTRLEN", held[name], mid) for name, mid in messages])
@@ -280,7 +280,7 @@ def jobs_of(client: Client, messages: Sequence[tuple[str, str]]) -> dict[tuple[s
 
 
 def usual_by_queue(client: Client, names: Iterable[str]) -> dict[str, dict[str, int]]:
-    """Queue -> job -> its usual time in ms, of a few queues."""
+    """Return the usual run times in ms by queue and job, for a few queues."""
     chosen = list(dict.fromkeys(names))[:MAX_QUEUES]
     reads = [events_before(Queue(name, client).prefix, "+", EVENTS_OF_EACH) for name in chosen]
     replies = read_together(client, reads)
@@ -306,7 +306,7 @@ def runs_of(
 
 
 def running(client: Client, queues: Sequence[str] = ()) -> list[RunningMessage]:
-    """Return everything that live workers run, of these queues or of all, the longest first."""
+    """Return the running messages of live workers, in these queues or in all, longest first."""
     now_ms = client.clock_ms()
     busy = [
         worker.name

@@ -1,4 +1,4 @@
-"""Streams of a log that never wait for their reader for long: lines that nobody takes are dropped and counted.
+"""Log streams that never wait long for their reader: lines that it doesn't read in time are dropped and counted.
 
 A pipe with a blocked reader, a terminal stopped by Ctrl-S and a socket of a hung journal block every process that
 writes to them. A blocked supervisor can't renew leases or handle signals.
@@ -76,7 +76,7 @@ class Unblocked(io.TextIOBase):
         return len(text)
 
     def _sent(self, data: bytes) -> int:
-        """Send what there is room for; how many bytes."""
+        """Send as many bytes as there is room for; return their number."""
         nsent = 0
         # Once lines were dropped, nobody waits until there is room again.
         wait_ms = 0 if self.ndropped else 1000 * PATIENCE_S
@@ -90,7 +90,7 @@ class Unblocked(io.TextIOBase):
 
 
 def unblocked(stream: TextIO) -> TextIO:
-    """A stream to the same file that never waits for long; `stream` itself where nobody reads, such as a file's."""
+    """Return a stream to the same file that never waits long; `stream` itself if no reader can block it."""
     try:
         file = stream.fileno()
         mode = os.fstat(file).st_mode
@@ -118,7 +118,7 @@ def _of_pipe(stream: TextIO, file: int) -> Unblocked:
 
 
 def _sending_when_there_is_room(file: int) -> Callable[[bytes], int]:
-    """Return a function that writes to a pipe that can't be reopened, if it has room, which others may fill first."""
+    """Return a function that writes to a pipe that can't be reopened, if it has room. Others may fill it first."""
     room = select.poll()
     room.register(file, select.POLLOUT)
 

@@ -60,7 +60,7 @@ class ServerFacts(NamedTuple):
     """Facts about the server that a message depends on.
 
     Attributes:
-        evicts: At `maxmemory` it deletes keys instead of rejecting writes.
+        evicts: Whether it deletes keys at `maxmemory` instead of rejecting writes.
         disk_error: Why it rejects writes, '' if it accepts them.
     """
 
@@ -71,12 +71,12 @@ class ServerFacts(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether it refuses writes that need memory."""
+        """Whether it rejects writes that need memory."""
         return 0 < self.maxmemory <= self.used_memory and not self.evicts
 
     @property
     def full_sentence(self) -> str:
-        """That it is full, with figures."""
+        """Return the sentence that the server is full, with figures."""
         return (
             f"the server is full: {self.used_memory >> 20:,} of {self.maxmemory >> 20:,} MB of memory; it rejects "
             "enqueues. Waiting jobs still run, which frees memory"
@@ -92,7 +92,7 @@ class MessageFacts:
         ahead: Messages before it in ready, None if it isn't there, MAX_AHEAD for that many or more.
         workers: All workers that list the queue, including lost workers.
         knows: Worker -> whether it knows the job; unknown workers are left out.
-        starts_per_s: In the last minute, None if unknown.
+        starts_per_s: Attempts finished per second in the last minute, None if unknown.
         history: Events of the message id, oldest first.
         line: Its key and what blocks the key, None if the queue has no keys.
         server: The server of the queue's keys.
@@ -159,7 +159,7 @@ def why(facts: MessageFacts) -> list[Reason]:
 
 
 def _own(facts: MessageFacts) -> list[Reason]:
-    """Return the reasons of the message itself, whether a flow waits for it or not."""
+    """Return reasons of the message itself, which don't depend on a flow."""
     word = facts.status.word
     if word in _RUNNING:
         return list(_running(facts))
@@ -234,7 +234,7 @@ def _over(facts: MessageFacts) -> Reason:
 
 
 def _rejected(facts: MessageFacts) -> Reason:
-    """Return how a message ended whose id is still rejected, and the cause: its latest event distinguishes two."""
+    """Return how a message with a still rejected id ended, and why the id is rejected."""
     last, until = facts.last, facts.until(facts.status.not_before)
     remedy = "to run it again now, enqueue it with another id"
     kind = last.kind if last is not None else ""
@@ -440,7 +440,7 @@ def _keyed(facts: MessageFacts, line: KeyFacts) -> Iterator[Reason]:
 
 
 def _starved(facts: MessageFacts) -> Iterator[Reason]:
-    """All its workers have something to take from queues that they empty first."""
+    """Yield the reason if all its workers first empty other queues that have messages."""
     working = [worker for worker in facts.live if not worker.quiet]
     full = [
         {name for name in worker.before(facts.queue) if facts.first.get(name)} for worker in working
@@ -482,7 +482,7 @@ def _behind(facts: MessageFacts) -> Iterator[Reason]:
 
 
 def _why_busy(facts: MessageFacts, all_busy: bool) -> Iterator[Reason]:
-    """Yield causes that fewer processes would not have: a run that doesn't end, or a lost worker."""
+    """Yield causes other than too few processes: a run that doesn't end, or a lost worker."""
     longest, lost = facts.longest, facts.lost
     silent = [worker.name for worker in facts.live if worker.is_silent(facts.now_ms)]
     if (

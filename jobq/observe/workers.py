@@ -64,7 +64,7 @@ def state_of(worker: WorkerEntry, now_ms: int) -> str:
 
 
 def workers_of(client: Client, queues: Collection[str] = ()) -> list[WorkerEntry]:
-    """Return the last heartbeats of the workers that serve any of these queues, of all workers if none is given."""
+    """Return the last heartbeats of the workers that serve any of these queues, or of all workers."""
     wanted = set(queues)
     return [
         worker for worker in presence.workers(client) if not wanted or wanted & set(worker.queues)

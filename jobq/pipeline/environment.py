@@ -115,7 +115,7 @@ def check_python(python: str) -> str:
     there = version_of(python)
     if here != there:
         raise ConfigError(
-            f"PYSPARK_PYTHON={python!r} is Python {there}, this is {here}; "
+            f"PYSPARK_PYTHON={python!r} is Python {there}, but this process runs {here}; "
             f"unset it, or name {sys.executable}"
         )
     return f"{there}, {python}"
@@ -137,4 +137,4 @@ def check_spark_home(home: str) -> str:
     if found == here:
         return f"Spark {found} at {home}"
     fault = f"has Spark {found}" if found else "has no Spark"
-    raise ConfigError(f"SPARK_HOME={home!r} {fault}, PySpark here is {here}; unset SPARK_HOME")
+    raise ConfigError(f"SPARK_HOME={home!r} {fault}, but PySpark here is {here}; unset SPARK_HOME")

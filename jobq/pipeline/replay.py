@@ -140,8 +140,9 @@ def replay(
 def _checked(begun: int, first: int) -> int:
     if first < begun:
         raise PipelineError(
-            f"this replay began with message {begun}, the range begins with message {first}: it continues where it "
-            "stopped and would skip the older ones; replay them under another --id, with an --until"
+            f"this replay began with message {begun}, but the range begins with message {first}: the replay "
+            f"continues where it stopped and would skip the older messages; replay those under another --id, with "
+            f"an --until"
         )
     return begun
 

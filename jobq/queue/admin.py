@@ -262,7 +262,7 @@ class Admin:
         word, count = self._call("clear", caller, now)
         if word == b"members":
             raise ConfigError(
-                f"{self.name} holds {int(count):,} messages of flows; cancel those first"
+                f"{self.name} holds {int(count):,} messages of flows; cancel the flows first"
             )
         return int(count)
 

@@ -95,7 +95,7 @@ class Audit:
         if not following and self.since_ms < self._all_since:
             raise ConfigError(
                 f"queue {queue.name!r}: the event level is 'all' only since {in_utc(self._all_since)}, so "
-                f"not all enqueues since {in_utc(self.since_ms)} are recorded; audit starting then"
+                f"not all enqueues since {in_utc(self.since_ms)} are recorded; audit a range that starts then"
             )
         self._tally = Tally(until_ms)
         self._next = "{}-{}".format(*self._unread)
@@ -175,7 +175,7 @@ class Audit:
         if reply[b"last-generated-id"] == LAST:
             raise ConfigError(
                 f"queue {self._queue.name!r}: the stream's latest entry has the last possible id, so no event was "
-                f"recorded since; jobq check fsck --repair {self._queue.name}, and audit starting then"
+                f"recorded since; run jobq check fsck --repair {self._queue.name}, then audit the time after that"
             )
         return reply
 
@@ -191,8 +191,8 @@ class Audit:
         oldest = position(first[0]) if first else (last_at, last_sequence + 1)
         if facts[b"entries-added"] > facts[b"length"] and oldest > self._unread:
             raise ConfigError(
-                f"queue {self._queue.name!r}: events since {in_utc(self._unread[0])} were trimmed before they "
-                f"were read, the oldest remaining event is from {in_utc(oldest[0])}; use a later --since, or audit "
+                f"queue {self._queue.name!r}: events since {in_utc(self._unread[0])} were trimmed before they were "
+                f"read, and the oldest remaining event is from {in_utc(oldest[0])}; use a later --since, or audit "
                 f"events while they are written: jobq check audit --for 10m"
             )
 
@@ -215,12 +215,12 @@ def _all_since(queue: Queue) -> int:
         level = queue.client.command("HGET", meta, "events") or b"attempts"
         raise ConfigError(
             f"queue {queue.name!r}: enqueues aren't recorded, because the event level is "
-            f"{text_of(level)!r}; jobq events level all --queues {queue.name}, and audit starting then"
+            f"{text_of(level)!r}; run jobq events level all --queues {queue.name}, then audit the time after that"
         )
     if not since.isdigit() or int(since) > LIMITS["finished_at"]:
         raise ConfigError(
             f"queue {queue.name!r}: meta field all_since is {text_of(since)!r:.60}, which is not a time; "
-            f"jobq events level off, then all, --queues {queue.name}, and audit starting then"
+            f"run jobq events level off, then all, with --queues {queue.name}, then audit the time after that"
         )
     return int(since)
 

@@ -170,7 +170,7 @@ class SharedConfirmation:
         reply = self._client.perform(mark, CallState(self._client, ("GET", mark)), waited)
         if why or reply == value.encode():
             return why
-        return "the data is now served by another server, or by one without the latest writes"
+        return "the data is now served by another server, or by a server without the latest writes"
 
 
 def _each(asking: bool, *commands: Command) -> list[Command]:
@@ -263,8 +263,8 @@ def _looked_up(connection: Connection, namespace: str) -> bool:
     if appendfsync == "everysec" and _is_waitaof_honest(connection, namespace):
         return False
     raise UnconfirmableError(
-        f"durability='disk' needs appendfsync always: with {appendfsync} this server answers before "
-        "the disk has it, and its WAITAOF is missing or confirms what was not yet written; "
+        f"durability='disk' needs appendfsync always: with {appendfsync} this server answers before data is on "
+        f"disk, and its WAITAOF is missing or confirms data that is not yet written; "
         "CONFIG SET appendfsync always, or use memory or replicas=n"
     )
 

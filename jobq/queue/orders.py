@@ -95,7 +95,7 @@ def check(client: Client, worker: WorkerEntry) -> int:
     if not worker.is_live(now_ms):
         seen_s = max(0, now_ms - worker.seen_at) // 1000
         raise ConfigError(
-            f"worker {worker.name!r} is lost: last seen {seen_s:,} s ago, it doesn't read orders; check its host"
+            f"worker {worker.name!r} is lost: it was last seen {seen_s:,} s ago and doesn't read orders; check its host"
         )
     if not worker.started_at:
         raise ConfigError(

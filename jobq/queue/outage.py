@@ -170,8 +170,8 @@ class OutageBuffer:
             unknown, self._unknown = self._unknown, deque(maxlen=MAX_UNKNOWN)
         if unknown:
             raise UnavailableError(
-                f"whether {_named(unknown)} arrived before an outage is unknown, since it lasted too long to send "
-                "them again; check their status, or enqueue them again if a second run is harmless",
+                f"whether {_named(unknown)} arrived before an outage is unknown, because the outage lasted too long "
+                f"to send them again; check their status, or enqueue them again if a second run is harmless",
                 tuple(unknown),
             )
 

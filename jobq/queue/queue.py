@@ -571,7 +571,8 @@ class Queue:
         token = self.client.command("HGET", keys.key(self.prefix, "tokens"), lease.mid)
         if token != lease.token.encode():
             raise UnavailableError(
-                f"the server that answers doesn't hold the lease of {lease.mid}, so it may lack more: {missing}"
+                f"the server that answers doesn't hold the lease of {lease.mid}, so other data may be missing too: "
+                f"{missing}"
             )
 
     def content(self, mid: str) -> bytes | None:
@@ -1109,7 +1110,9 @@ def _generally_handed(reply: list[Any], start: int, caller: Caller, limit: int) 
     if len(reply) > start + 3:
         caller.arrived()
     if len(reply) > start + 3 + 7 * limit:
-        raise ScriptError("a script handed out more than the call wanted; its record was forged")
+        raise ScriptError(
+            "a script handed out more messages than the call requested; its record was forged"
+        )
     stem = f"{caller.id}.{caller.number}."
     messages = []
     try:
@@ -1147,7 +1150,7 @@ def _lease_ms(lease: Duration) -> int:
     seconds = lease if isinstance(lease, float | int) else duration_s(lease)
     # A lease that ends as it begins would hand one message out on every call.
     if not 0.001 <= seconds <= DAY_MS / 1000:
-        raise ConfigError(f"lease={lease!r} must be 1 ms to a day; pass seconds or '5m'")
+        raise ConfigError(f"lease={lease!r} must be between 1 ms and a day; pass seconds or '5m'")
     return round(seconds * 1000)
 
 

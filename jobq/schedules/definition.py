@@ -213,7 +213,7 @@ def decoded(text: str) -> Schedule:
         checked_name(found.name)
         ticks_of(found.cron, found.every_ms, found.zone)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"a schedule at the server can't be read: {error}") from error
+        raise ConfigError(f"a schedule on the server can't be read: {error}") from error
     return found
 
 

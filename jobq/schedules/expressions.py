@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from jobq.config import duration_s
-from jobq.durations import Duration
+from jobq.durations import Duration, counted
 from jobq.errors import ConfigError
 
 NAMES = {
@@ -220,7 +220,7 @@ def parsed(expression: str) -> CronSim:
     if count != 5:
         seconds = "; for seconds take every='10s'" * (count == 6)
         raise ConfigError(
-            f"{expression!r:.100} has {count} fields; write minute, hour, day of the month, month and "
+            f"{expression!r:.100} has {counted(count, 'field')}; write minute, hour, day of the month, month and "
             f"day of the week{seconds}"
         )
     try:

@@ -299,7 +299,9 @@ def run_now(
     """
     text = schedules.definitions.get(name, "")
     if not text:
-        raise ConfigError(f"schedule {name} has no definition at the server; enqueue its job")
+        raise ConfigError(
+            f"schedule {name} has no definition on the server; enqueue its job instead"
+        )
     one = decoded(text[1:])
     owed = Owed(schedules.now_ms, 0, runs=True)
     done = enqueue_tick(queue, job or stand_in(one.job), one, owed, 0, at_once=True)

@@ -181,6 +181,6 @@ def listing(expected: Expected, calls: Sequence[EnqueuedCall], what: str) -> str
 def checked(expected: Expected) -> Expected:
     """Return `expected`; raise ConfigError or TypeError if no call could match it."""
     if expected.job is None and (expected.args is not None or expected.kwargs is not None):
-        raise ConfigError("args and kwargs are those of a job; name the job")
+        raise ConfigError("args and kwargs need a job; name the job")
     bound(expected.job, expected.args or (), expected.kwargs or {}, whole=False)
     return expected

@@ -127,8 +127,8 @@ def encoded(record: Record | bytes) -> list[str | bytes]:
     for value in values:
         if len(value) > MAX_LENGTH:
             raise CodecError(
-                f"a message with {len(value):,} bytes in one part is over {MAX_LENGTH:,}; "
-                "store it elsewhere and append a reference"
+                f"a part of a message has {len(value):,} bytes, over the limit of {MAX_LENGTH:,}; store it elsewhere "
+                "and append a reference"
             )
     return [shape, *values]
 

@@ -128,8 +128,8 @@ class Reader(BlockingFacade):
             )
         if through is not None and not batch.first <= through <= batch.last:
             raise ConfigError(
-                f"message {through} isn't in the last polled batch ({batch.first} to {batch.last}); commit its own "
-                f"batch"
+                f"message {through} isn't in the last polled batch ({batch.first} to {batch.last}); commit the "
+                f"batch that contains it"
             )
         values = {"token": batch.token, "through": "" if through is None else through}
         reply = yield from self._binding.call_steps(

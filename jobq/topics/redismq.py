@@ -104,7 +104,7 @@ class RedismqTopic:
         reply = self.client.command("GET", key)
         if reply and not (reply.isdigit() and len(reply) <= MAX_INDEX_LENGTH):
             raise ScriptError(
-                f"{key} holds {reply[:40]!r}, which is not an index; SET it to one, or delete the topic or "
+                f"{key} holds {reply[:40]!r}, which is not an index; SET it to an index, or delete the topic or "
                 "unsubscribe the group that it belongs to"
             )
         return int(reply or 0)
@@ -257,7 +257,7 @@ class RedismqReader:
     def _out(self, position: int, last: int) -> OutOfRangeError:
         return OutOfRangeError(
             f"{position} is outside topic {self.topic.name!r}, which has 1 to {last}; "
-            "seek to 'earliest', 'latest' or one of these",
+            "seek to 'earliest', 'latest' or an index in this range",
             position, 1, last,
         )  # fmt: skip
 

@@ -304,7 +304,9 @@ def _test(reader: _Reader, key: str, kind: str) -> TextPattern | Compared:
     if kind == "number" or (kind == "argument" and by):
         return Compared(by or "=", _number(key, value or written, column))
     if by:
-        raise FilterError(f"{key} is text; > and < compare attempt, crashes, age and due", column)
+        raise FilterError(
+            f"{key} is text; > and < work only with attempt, crashes, age and due", column
+        )
     if kind == "word" and value is not None and value not in _WORDS[key]:
         raise FilterError(
             f"{key} {value!r} is unknown; use one of {', '.join(_WORDS[key])}", column

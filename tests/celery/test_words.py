@@ -127,7 +127,7 @@ def test_declaration_that_cannot_hold_is_refused(app):
 
     with pytest.raises(ConfigError, match=r"put @jobq\.job on it"):
         app.task(fetch)
-    with pytest.raises(ConfigError, match="match both in Celery, and either in cron"):
+    with pytest.raises(ConfigError, match="match both in Celery, but only one of them in cron"):
         crontab(day_of_month=1, day_of_week="mon")
     with pytest.raises(ImportError, match="worker_ready"):
         exec("from jobq.celery.signals import worker_ready")
@@ -270,7 +270,9 @@ def test_state_follows_the_message(app, jobq):
 
     unknown = AsyncResult("no-such-id")
     assert (unknown.state, unknown.ready()) == ("PENDING", False)
-    with pytest.raises(ConfigError, match="no queue has a task or a result of id 'no-such-id'"):
+    with pytest.raises(
+        ConfigError, match="no queue has a task or a result with the id 'no-such-id'"
+    ):
         unknown.get(timeout=0)
     result = later.delay()
     assert result.state == "PENDING"

@@ -137,7 +137,7 @@ def test_file_with_a_bad_line_says_which_and_how_many_were_enqueued(cli: Any, cl
     given = "\n".join([f"[{n}]" for n in range(1000)] + ['{"mid": "m"}', "nonsense"])
     ended = cli("enqueue", "a.b", "--file", "-", given=given)
     assert ended.code == 2
-    assert "line 1002" in ended.err and "1,001 earlier calls were enqueued" in ended.err
+    assert "line 1002" in ended.err and "1,001 earlier calls were sent" in ended.err
     assert Queue("default", client).admin.counts().ready == 1001
 
 

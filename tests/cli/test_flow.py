@@ -158,13 +158,19 @@ def test_signal_ends_a_wait(cli, client, approved):
             ["delete", "import:2"],
             "there is no flow 'import:2', or it is over and was deleted; did you",
         ),
-        (["delete", "nothing"], "'nothing' is not the id of a flow, which is name:id of up to 64 "),
+        (
+            ["delete", "nothing"],
+            "'nothing' is not the id of a flow, which is name:id with up to 64 ",
+        ),
         (["check", "import:1", "import:\udcff"], r"'import:\udcff' is not the id of a flow"),
         (
             ["show", ""],
-            "any of _:@+-, in the name also dots; jobq flow list shows the existing flows",
+            "any of _:@+-; the name may also contain dots; jobq flow list shows the existing flows",
         ),
-        (["check", "import:" + "1" * 64], "is not the id of a flow, which is name:id of up to 64"),
+        (
+            ["check", "import:" + "1" * 64],
+            "is not the id of a flow, which is name:id with up to 64",
+        ),
     ],
 )
 def test_bad_words_are_refused(cli, approved, words, says):

@@ -85,8 +85,8 @@ def test_login_of_sentinels_is_apart_from_that_of_the_master():
         ("//h:1", "must begin with one of"),
         ("redis+sentinel://:secret@h", "has no service"),
         ("redis://a,b", "redis[+]cluster"),
-        ("redis://h:port", "port of 1 to 65535"),
-        ("redis://h:99999", "port of 1 to 65535"),
+        ("redis://h:port", "port between 1 and 65535"),
+        ("redis://h:99999", "port between 1 and 65535"),
     ],
 )
 def test_url_that_cannot_be_used_is_refused_with_its_remedy(url, says):

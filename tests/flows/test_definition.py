@@ -98,7 +98,7 @@ def test_names_and_edges_that_cannot_be_are_refused():
         flow.step(load, 2, name="load")
     with refused(r"step name 'a\.b' can't be used"):
         flow.step(load, 2, name="a.b")
-    with refused("belongs to another flow than import:1"):
+    with refused("belongs to another flow, not to import:1"):
         flow.step(mail, "x", after=foreign)
     with refused("belongs to another flow"):
         flow.step(report, [foreign.result])
@@ -129,8 +129,8 @@ def test_names_and_edges_that_cannot_be_are_refused():
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"mid": "x"}, "mid='x' can't be given in a flow; its steps make their own"),
-     ({"unique": True}, "unique=True can't be given in a flow"), ({"expires_in": 5}, "expires_in=5.0 can't be given"),
+    [({"mid": "x"}, "mid='x' can't be used in a flow; its steps make their own"),
+     ({"unique": True}, "unique=True can't be used in a flow"), ({"expires_in": 5}, "expires_in=5.0 can't be used"),
      ({"throttle": 5}, "throttle"), ({"headers": {"flow": "x"}}, "have 'flow'")],
 )  # fmt: skip
 def test_options_that_a_step_cannot_have_are_refused(options: dict[str, Any], words: str):
@@ -142,7 +142,7 @@ def test_options_that_a_step_cannot_have_are_refused(options: dict[str, Any], wo
 def test_maps_that_wait_need_items_that_can_be_stored():
     flow = StepList("import:1")
     first = flow.step(load, 1)
-    with refused("its items must be stored; pass a list of them, or the result of a step"):
+    with refused("its items must be stored; pass a list, or the result of a step"):
         flow.map(load, iter([1]), after=first)
     with refused("takes a list or another iterable of items, not 3"):
         flow.map(load, 3)  # type: ignore[call-overload]
@@ -179,7 +179,9 @@ def test_result_of_a_step_cannot_be_used_before_it_is_there(use: Any):
 def test_items_of_a_list_are_checked_before_anything_is_sent():
     flow = StepList("import:1")
     wrong: list[Any] = [1, (2, 3)]
-    with pytest.raises(TypeError, match=r"item 1 of map load: .*; a tuple has all arguments of a"):
+    with pytest.raises(
+        TypeError, match=r"item 1 of map load: .*; a tuple holds all arguments of a"
+    ):
         flow.map(load, wrong)
     assert not flow.steps
 

@@ -83,7 +83,7 @@ def test_answer_of_a_function_becomes_bounded_seconds(answer: Any, wait: float |
 
 @pytest.mark.parametrize("answer", ["soon", float("nan"), True, [1]])
 def test_nonsense_of_a_function_is_refused(answer: Any):
-    with pytest.raises(ConfigError, match="retry policy answered"):
+    with pytest.raises(ConfigError, match="retry policy returned"):
         retry.wait_s(lambda failures, error: answer, 1, ERROR)
 
 

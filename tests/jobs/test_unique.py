@@ -150,7 +150,7 @@ def test_bulk_counts_a_repeat_as_a_conflict(declare, queue):
     assert actions(*newest.enqueue_many([(1000, "a"), (1000, "b")])) == ["added", "updated"]
     assert b'"b"' in queue.content(send.unique_mid(1000))
     with pytest.raises(
-        DuplicateError, match=r"^2 of 3 calls of send are already waiting or running"
+        DuplicateError, match=r"^2 of 3 calls of send were rejected because their ids are in use"
     ) as why:
         send.options(on_conflict="raise").enqueue_many([(1,), (2000,), (2000,)])
     assert len(why.value.receipts) == 2

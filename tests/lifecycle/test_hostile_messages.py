@@ -94,7 +94,7 @@ def test_options_that_contradict_the_job_end_no_child_but_by_their_hard_timeout(
     until(lambda: queue.admin.counts().messages == 0)
 
     dead = {one.mid: one.reason for one in queue.admin.dead() if len(one.mid) < 4}
-    assert "make it longer" in dead.pop("m2")
+    assert "make hard_timeout longer" in dead.pop("m2")
     assert "options.retries" in dead.pop("m4")
     assert "hard timeout" in dead.pop("s")
     for reason in dead.values():

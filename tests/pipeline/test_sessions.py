@@ -102,7 +102,9 @@ def python(tmp_path):
 
 
 def test_python_of_another_version_is_refused(python):
-    with pytest.raises(ConfigError, match=r"is Python 3\.9, this is 3\.\d+; unset it"):
+    with pytest.raises(
+        ConfigError, match=r"is Python 3\.9, but this process runs 3\.\d+; unset it"
+    ):
         environment.check_python(python("3.9"))
 
 
@@ -121,7 +123,9 @@ def test_spark_home_of_another_version_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="has no Spark"):
         environment.check_spark_home(str(tmp_path))
     (tmp_path / "jars" / "spark-core_2.12-3.5.1.jar").touch()
-    with pytest.raises(ConfigError, match=r"has Spark 3\.5, PySpark here is .*; unset SPARK_HOME"):
+    with pytest.raises(
+        ConfigError, match=r"has Spark 3\.5, but PySpark here is .*; unset SPARK_HOME"
+    ):
         environment.check_spark_home(str(tmp_path))
 
 

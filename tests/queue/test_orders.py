@@ -55,7 +55,7 @@ def test_number_of_waiting_orders_is_bounded(client: Any) -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"seen_at": 1}, "is lost: last seen"),
+        ({"seen_at": 1}, "is lost: it was last seen"),
         ({"started_at": 0}, "is starting"),
         ({"queues": "low"}, "is damaged"),
     ],

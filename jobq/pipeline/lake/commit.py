@@ -291,9 +291,9 @@ def commit_files(
         except CommitFailedError as error:
             remove_files(store, {*known.offsets} - before)
             raise CommitConflictError(
-                f"another ingest or an expiry writes to {store.uri}; batch {known.batch} was not committed"
+                f"another ingest or an expiry is writing to {store.uri}; batch {known.batch} was not committed"
                 if state
-                else f"another process works on {store.uri}; nothing was changed, try again"
+                else f"another process is working on {store.uri}; nothing was changed, try again"
             ) from error
     with lake_errors(store, "it is committed, but a power cut may lose it"):
         delta.update_incremental()

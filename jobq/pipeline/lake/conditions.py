@@ -175,7 +175,7 @@ def _conditions(text: str) -> Iterator[Condition]:
         following = _AND.match(text, at)
         if following is None:
             raise ConfigError(
-                f"condition {text[at : at + 80]!r} can't be read; 'and' joins conditions"
+                f"condition {text[at : at + 80]!r} can't be read; write 'and' between conditions"
             )
         at = following.end()
 

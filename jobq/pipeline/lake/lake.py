@@ -139,7 +139,7 @@ class Lake:
             ) from error
         if version != LAKE:
             raise LakeError(
-                f"the lake at {self.store.uri} has version {version}, and this jobq reads {LAKE}; upgrade jobq"
+                f"the lake at {self.store.uri} has version {version}, but this jobq reads {LAKE}; upgrade jobq"
             )
 
     def _mark(self) -> None:
@@ -285,7 +285,7 @@ def _take_lock(handle: int, lake: Lake, deadline: float, enough: Callable[[], bo
             if time.monotonic() >= deadline or enough():
                 holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
                 raise LakeBusyError(
-                    f"another process (pid {holder}) works on the lake at {lake.store.uri}; "
+                    f"another process (pid {holder}) is working on the lake at {lake.store.uri}; "
                     "wait for it, or use --wait"
                 ) from error
             time.sleep(LOOK_S)

@@ -130,7 +130,7 @@ def as_spark(engine: SqlEngine) -> SparkEngine:
     if isinstance(engine, SparkEngine):
         return engine
     raise PipelineError(
-        "events of the range have expired, and only Spark can read the rollups that replace them; choose --engine "
+        "some events in the range have expired, and only Spark can read the rollups that replace them; choose --engine "
         "spark, or a later --since"
     )
 

@@ -215,7 +215,7 @@ def _nothing(engine: SqlEngine, read: EventSource, query: ReportQuery) -> str:
     none = f"no events{of} between {iso(query.since)} and {iso(query.until)}"
     if row["first"] is None:
         return f"{none}: no events were recorded yet"
-    return f"{none}; there are some from {iso(row['first'])} to {iso(row['last'])}: widen --since and --until"
+    return f"{none}; there are events from {iso(row['first'])} to {iso(row['last'])}: widen --since and --until"
 
 
 def check_range(lake: Lake, query: ReportQuery) -> str:
@@ -242,7 +242,7 @@ def check_range(lake: Lake, query: ReportQuery) -> str:
     if not days:
         raise PipelineError(f"{none}: no events were recorded yet")
     raise PipelineError(
-        f"{none}; there are some of the days {days[0]} to {days[-1]}: widen --since and --until"
+        f"{none}; there are events from {days[0]} to {days[-1]}: widen --since and --until"
     )
 
 

@@ -83,7 +83,7 @@ def check(kind: DataType, where: str) -> None:
 def _check_struct(kind: DataType, where: str) -> None:
     names = kind.fieldNames()  # type: ignore[attr-defined]
     if len(set(names)) < len(names):
-        raise ConfigError(f"{where} has two fields of one name; rename one of them")
+        raise ConfigError(f"{where} has two fields with the same name; rename one of them")
     for field in kind.fields:  # type: ignore[attr-defined]
         check(field.dataType, f"{where}.{field.name}")
 

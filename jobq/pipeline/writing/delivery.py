@@ -167,7 +167,7 @@ class Delivery:
                 raise KeyFullError(
                     f"{left:,} rows of this partition found no room for {FULL_S:g} s: the line of {full.key} holds at "
                     f"most {full.most:,} messages. All other rows are enqueued: raise the limit of the line, or write "
-                    f"again with the same ids or loadId when it is shorter", full.key, full.most,
+                    f"again with the same ids or loadId when the line is shorter", full.key, full.most,
                 ) from full  # fmt: skip
             sleep(PAUSE_S)
 

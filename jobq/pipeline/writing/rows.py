@@ -177,7 +177,7 @@ def _arguments_of(kind: str) -> Callable[[Any], Sequence[Any]]:
 def _from_json(text: str) -> Sequence[Any]:
     value = decode_any(text.encode("utf-8", "replace"))
     if not isinstance(value, list):
-        raise BadRecordError(f"arguments are a JSON array, not {text!r:.60}")
+        raise BadRecordError(f"arguments must be a JSON array, not {text!r:.60}")
     return value
 
 

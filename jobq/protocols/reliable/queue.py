@@ -284,7 +284,7 @@ class ReliableQueue(BlockingFacade):
         for id in ids:
             if not isinstance(id, str) or len(id) > 40 or not _ID.fullmatch(id):
                 shown = repr(id)[:60]
-                raise ConfigError(f"id {shown} is not an id; ids look like 1601155608777-1")
+                raise ConfigError(f"{shown} is not an id; ids look like 1601155608777-1")
         reply = yield from self._calls.change_steps(
             verb, names, *words, *ids, now=now, whole=verb == "nack"
         )

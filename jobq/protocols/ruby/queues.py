@@ -194,8 +194,8 @@ def checked_class(name: str) -> str:
     usable = isinstance(name, str) and 0 < len(name) <= MAX_NAME
     if not usable or not name.isprintable() or any(c.isspace() for c in name):
         raise ConfigError(
-            f"{name!r:.200} is not a class name; write Module::HardWorker, or the name used by its worker, of 1 to "
-            f"{MAX_NAME} printable characters without white space"
+            f"{name!r:.200} is not a class name; use 1 to {MAX_NAME} printable characters without white space, such "
+            f"as Module::HardWorker"
         )
     return name
 
@@ -204,7 +204,7 @@ def checked_args(args: Sequence[Any]) -> list[Any]:
     """Return positional arguments; raise ConfigError for anything else, such as text."""
     if not isinstance(args, list | tuple):
         raise ConfigError(
-            f"args={args!r:.80} is not a list of arguments; for one argument give [x]"
+            f"args={args!r:.80} is not a list of arguments; for one argument pass [x]"
         )
     return list(args)
 

@@ -132,7 +132,7 @@ class AccessSettings:
             )
         if not self._ways():
             raise ConfigError(
-                f"{bind.shown} is reached by other hosts, so use --users FILE, or --auth-header with "
+                f"other hosts can reach {bind.shown}, so use --users FILE, or --auth-header with "
                 "--trusted-proxy; or bind 127.0.0.1, where a link logs you in"
             )
         if not (self.tls or self.trusted_proxies):

@@ -127,7 +127,9 @@ def add_user(path: Path, name: str, user: User, *, replace: bool = False) -> Non
     role_of(user.role)
     with _changing(path) as entries:
         if name in entries.users and not replace:
-            raise ConfigError(f"there is already a user {name!r}; remove it first, or --replace it")
+            raise ConfigError(
+                f"there is already a user {name!r}; remove the user first, or use --replace"
+            )
         entries.users[name] = user
 
 

@@ -123,7 +123,7 @@ def error(call: ApiCall) -> ErrorReply:
     """Show one group of errors, and its newest runs."""
     found = _chosen(call).error(call.span, call["group"])
     if found.figures is None:
-        raise NotThereError("no error of this group in the range; choose a longer range")
+        raise NotThereError("no error in this group in the range; choose a longer range")
     [figures], newest = _shown(call, [found.figures]), _shown(call, found.newest)
     return ErrorReply(figures, newest, **_coverage(call))
 

@@ -129,7 +129,7 @@ def create_operation(call: ApiCall, body: NewOperationBody) -> OperationReply:
     """
     service, verb, filter_ = _service(call), body.verb, body.filter or ""
     if (body.ids is None) == (not filter_):
-        raise ConfigError("choose messages with either filter, a text, or ids, a list")
+        raise ConfigError("choose messages with either filter (a text) or ids (a list)")
     ids = None if body.ids is None else [(id_.queue, id_.id) for id_ in body.ids]
     op = _own_id(call)
     if made := _made_before(service, op, verb, filter_, ids):

@@ -101,7 +101,7 @@ def enqueue_again(request: Request) -> Response:
             (one.content for one in queue.admin.dead(mid=mid)), b""
         )
         if mid.startswith(OF_FLOWS):
-            raise ConfigError("it is a member of a flow; retry the flow")
+            raise ConfigError("the message is a member of a flow; retry the flow")
         if not content:
             raise HTTPException(404, f"the content of {mid!r:.140} is no longer kept")
         made = new_mid()

@@ -150,7 +150,7 @@ def test_second_ingest_is_refused_while_the_first_has_the_lake(line, lake):
     with locked(lake):
         code, _, err = line("ingest", "--once")
     assert code == 1
-    assert f"another process (pid {os.getpid()}) works on the lake" in err
+    assert f"another process (pid {os.getpid()}) is working on the lake" in err
 
 
 def test_term_ends_a_staying_ingest_after_its_round(line, write, lake):
@@ -352,7 +352,7 @@ def test_compaction_is_refused_while_another_has_the_lake(line, write, lake):
     with locked(lake):
         code, _, err = line("compact", "--no-rollups", "--wait", "0s")
     assert code == 1
-    assert "works on the lake" in err
+    assert "is working on the lake" in err
 
 
 def test_later_rounds_wait_for_the_lake_until_the_end_is_said(ingest, write, lake):

@@ -65,7 +65,7 @@ def test_folder_without_a_lake_is_not_opened(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [('{"version": 2}', "version 2, and this jobq reads 1; upgrade"),
+    [('{"version": 2}', "version 2, but this jobq reads 1; upgrade"),
      ("", "can't be read"), ("[]", "can't be read")],
 )  # fmt: skip
 def test_marker_of_another_version_or_none_is_refused(tmp_path, text, told):

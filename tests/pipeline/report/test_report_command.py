@@ -210,7 +210,7 @@ def test_capacity_simulates_what_was_asked_for(report):
         (("queue-time", "--since", "2026-11-20T14:00Z", "--until", "2026-11-20T13:00Z"), 2,
          "must be earlier than --until"),
         (("queue-time", "--since", "2026-11-20T14:00Z", "--until", "2026-11-20T15:00Z"), 1,
-         "there are some from 2026-11-20T12:00:10Z"),
+         "there are events from 2026-11-20T12:00:10Z"),
         (("queue-time", "--lake", "nowhere"), 1, "is not a lake"),
         (("all", "--format", "csv"), 2, "name one report"),
         (("slo", "--objective", "1"), 2, "--objective 1 is not a share"),

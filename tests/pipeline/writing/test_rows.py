@@ -208,7 +208,7 @@ def test_bad_id_is_refused_with_its_row(value, said):
         ({"ratio": "double"}, (float("nan"),), {}, "argument 'ratio' of app.send is nan"),
         ({"queue": "string"}, ("a b",), {"queueColumn": "queue"}, "queue 'a b' can't be used"),
         ({"args": "string"}, ('{"a":1}',), {"argsColumn": "args"}, "JSON array"),
-        ({"args": "string"}, ("[1",), {"argsColumn": "args"}, "no JSON"),
+        ({"args": "string"}, ("[1",), {"argsColumn": "args"}, "not JSON"),
         ({"wait": "long"}, (-1,), {"delayColumn": "wait"}, "delay of -1 seconds"),
         ({"wait": "double"}, (float("inf"),), {"delayColumn": "wait"}, "delay of inf"),
         ({"text": "string"}, ("x" * 300_000,), {}, "bytes; at most 262,144 are allowed"),

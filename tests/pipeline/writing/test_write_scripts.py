@@ -63,7 +63,7 @@ def test_older_call_is_told_as_refused(client):
     sender.send(MESSAGES)
     sender.send(LATER)
     sender._caller.number = 0
-    with pytest.raises(LeaseLostError, match="queue 'low' refused caller"):
+    with pytest.raises(LeaseLostError, match="queue 'low' rejected caller"):
         sender.send(MESSAGES)
     assert (sender.nadded, Queue("low", client).admin.counts().messages) == (8, 8)
 

@@ -127,13 +127,13 @@ def test_each_is_shown_once_when_others_die_between_two_pages(
 
 
 UNREADABLE = {
-    b"{bad": "no JSON",
+    b"{bad": "not JSON",
     b'{"class":"A","args":{}}': "the args of A are not a list",
     b'{"job":"own","args":[]}': "it has no class",
     b'{"class":"A","args":[18446744073709551616],"jid":"j"}': "an int outside 64 bits",
     b'{"class":"A","args":[' + b"[" * 70 + b"]" * 70 + b"]}": "nests deeper than 64 levels",
     b'{"class":"A","args":[' + b"[" * 600 + b"]" * 600 + b"]}": "Ruby's own limit",
-    b"\xff\xfe": "no JSON",
+    b"\xff\xfe": "not JSON",
 }
 
 
@@ -186,7 +186,7 @@ def test_unreadable_job_of_resque_is_in_its_failed_list_with_the_true_reason(
     DeadJobs(client, [queue]).fill()
     [failed] = map(json.loads, redis.lrange("resque:failed", 0, -1))
     assert failed["payload"] == {"class": "(unreadable job)", "args": ["{bad"]}
-    assert "no JSON" in failed["error"]
+    assert "not JSON" in failed["error"]
     assert failed["queue"] == "low"
 
 

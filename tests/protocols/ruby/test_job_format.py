@@ -153,10 +153,10 @@ def test_message_of_jobqs_own_is_no_ruby_job():
 
 @pytest.mark.parametrize(
     ("raw", "fault"),
-    [(b"{bad", "no JSON"), (b"[1]", "not an object"), (b"{}", "no class"), (b'{"class":7,"args":[]}', "no class"),
-     (b'{"class":"A"}', "are not a list"), (b'{"class":"A","args":{}}', "are not a list"), (b"\xff", "no JSON"),
+    [(b"{bad", "not JSON"), (b"[1]", "not an object"), (b"{}", "no class"), (b'{"class":7,"args":[]}', "no class"),
+     (b'{"class":"A"}', "are not a list"), (b'{"class":"A","args":{}}', "are not a list"), (b"\xff", "not JSON"),
      (b'{"class":"A","args":[123456789012345678901234567890]}', "64 bits"),
-     (b'{"class":"' + b"A" * 201 + b'","args":[]}', "201 characters"), (b"", "no JSON")],
+     (b'{"class":"' + b"A" * 201 + b'","args":[]}', "201 characters"), (b"", "not JSON")],
 )  # fmt: skip
 def test_fault_says_what_is_wrong_and_the_bytes_are_kept(raw, fault):
     arrival = read_job(PLACE, raw, "otherwise", {})
@@ -200,7 +200,7 @@ def test_job_that_cant_be_called_is_refused_in_words_and_can_never_run(fields, f
 
 def test_job_of_thousands_of_levels_is_refused():
     raw = b'{"class":"A","args":' + b"[" * 50_000 + b"]" * 50_000 + b"}"
-    assert "nests too deep" in read_job(PLACE, raw, "o", {}).fault
+    assert "nested too deep" in read_job(PLACE, raw, "o", {}).fault
 
 
 @pytest.mark.parametrize(
