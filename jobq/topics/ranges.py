@@ -68,7 +68,7 @@ class RangeReader:
         first, last, _, page = yield from binding.run_steps("read", values)
         if self._strict and following < first:
             raise OutOfRangeError(
-                f"topic {binding.name!r} no longer has message {following}, and begins at {first}; read from there, or "
+                f"topic {binding.name!r} no longer has {following}, and begins at {first}; read from there, or "
                 "with out_of_range='earliest'",
                 following, first, last,
             )  # fmt: skip
