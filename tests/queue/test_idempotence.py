@@ -121,7 +121,7 @@ def test_lower_number_is_refused_unwritten(stage, facts, verb):
     caller.number = 6
     before = facts()
 
-    with pytest.raises(LeaseLostError, match="refused"):
+    with pytest.raises(LeaseLostError, match="rejected"):
         verb(stage, caller, stage.at(10))
 
     assert facts() == before
