@@ -11,8 +11,8 @@ BENCH_ARGS ?=
 # Other interpreters that are on the path try the suite too, without the explorer, which is the same on each.
 OTHERS ?= 3.11 3.12 3.13 3.14
 
-# Most long tests wait for a process that starts or ends, so two cores serve four processes.
-PROCESSES ?= 4
+# Most long tests wait for a process that starts or ends, so two cores serve five processes.
+PROCESSES ?= 5
 # REST=1: `make test-all` leaves out what passed in this checkout before.
 REST ?=
 

@@ -50,7 +50,9 @@ def test_range_without_events_names_the_days_that_have_some(lake):
     commit_batch(lake, EVENTS, files, IngestState().following({}, len(events), {}))
     assert check_range(lake, ASKED) == ""
     asked = replace(ASKED, since=NOON + 3 * DAY, until=NOON + 4 * DAY)
-    with pytest.raises(PipelineError, match="there are events from 2026-11-19 to 2026-11-20: widen"):
+    with pytest.raises(
+        PipelineError, match="there are events from 2026-11-19 to 2026-11-20: widen"
+    ):
         check_range(lake, asked)
     asked = replace(ASKED, since=NOON - DAY)
     upkeep.expire(lake, 0, now=NOON)
