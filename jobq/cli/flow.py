@@ -324,8 +324,8 @@ def retry(session: Session, flow: str, step: str | None) -> bool:
     if reviving:
         text += (
             f"; workers continue: {reviving[0].name} is revived up to {reviving[0].revived:,} of "
+            f"{reviving[0].size:,}"
         )
-        f"{reviving[0].size:,}"
     session.say({"flow": flow, "retried": number - lost, "purged": lost}, text)
     return number > lost
 
