@@ -118,10 +118,9 @@ class LoadWatch:
         before = self._counters()
         self._wait(GLANCE_S)
         after = self._counters()
-        if all(busy(before[place], after[place]) < QUIET for place in after.keys() & before.keys()):
-            return [
-                NodeLoad(self._name(place), busy(before[place], after[place])) for place in after
-            ]
+        shares = {place: busy(before[place], after[place]) for place in after if place in before}
+        if all(share < QUIET for share in shares.values()):
+            return [NodeLoad(self._name(place), share) for place, share in shares.items()]
         sampled, before = self._samples(), self._counters()
         self._wait(WINDOW_S)
         after = self._counters()

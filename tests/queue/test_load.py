@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from jobq import Ending, Queue, connect
+from jobq.errors import UnavailableError
 from jobq.queue.load import LoadWatch, NodeLoad, QueueLoad, load_findings, steps
 
 RECORD = "app.f\x1f1\x1f120\x1f110\x1f0\x1fworker:1\x1f\x1f"
@@ -100,6 +101,22 @@ def test_quiet_server_is_ok_without_looking_at_queues(client: Any, watch: Any) -
     [finding] = load_findings(watch(work, busy=0.2))
     assert finding.level == "ok" and re.search("2[0-4]% busy", finding.value)
     assert len(glances) == 1
+
+
+def test_load_is_unknown_when_a_server_shows_its_counters_only_once(
+    client: Any, watch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = [True]
+    command = client.command
+
+    def refused_once(*words: Any) -> Any:
+        if words[0] == "INFO" and silent and silent.pop():
+            raise UnavailableError("no answer")
+        return command(*words)
+
+    monkeypatch.setattr(client, "command", refused_once)
+    [finding] = load_findings(watch(lambda: None))
+    assert finding.level == "warn" and "unknown" in finding.value and "no answer" in finding.value
 
 
 def test_shares_of_queues_are_told_when_no_queue_takes_half_of_a_core(
