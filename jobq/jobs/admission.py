@@ -17,8 +17,6 @@ from jobq.queue.types import Ending
 
 #: How long a job waits if a limit can't be checked: because its server is away, and after any other error.
 UNREACHABLE_S, BROKEN_S = 1.0, 5.0
-
-
 #: Maximum number of slots of limits in one process.
 MAX_HOLDINGS = 512
 
@@ -125,18 +123,16 @@ def admit(call: Call, worker: str, held: list[Admitted]) -> Ending | None:
         try:
             answer = limit.admit(call, worker)
         except JobqError as error:
-            _undo(held, before)
-            return _unasked(call, worker, limit, error)
-        if not answer.granted:
-            _undo(held, before)
-            return _refused(call, worker, limit, answer.retry_after)
-        held.append(answer)
+            waits = _unasked(call, worker, limit, error)
+        else:
+            if answer.granted:
+                held.append(answer)
+                continue
+            waits = _refused(call, worker, limit, answer.retry_after)
+        while len(held) > before:
+            held.pop().undo()
+        return waits
     return None
-
-
-def _undo(held: list[Admitted], before: int) -> None:
-    while len(held) > before:
-        held.pop().undo()
 
 
 async def arun_admitted(
@@ -161,14 +157,15 @@ async def aadmit(call: Call, worker: str, held: list[Admitted]) -> Ending | None
         try:
             answer = await limit.aadmit(call, worker)
         except JobqError as error:
-            while len(held) > before:
-                await held.pop().aundo()
-            return _unasked(call, worker, limit, error)
-        if not answer.granted:
-            while len(held) > before:
-                await held.pop().aundo()
-            return _refused(call, worker, limit, answer.retry_after)
-        held.append(answer)
+            waits = _unasked(call, worker, limit, error)
+        else:
+            if answer.granted:
+                held.append(answer)
+                continue
+            waits = _refused(call, worker, limit, answer.retry_after)
+        while len(held) > before:
+            await held.pop().aundo()
+        return waits
     return None
 
 
