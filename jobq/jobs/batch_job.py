@@ -124,8 +124,7 @@ def _parameters(job: str, annotation: Any) -> list[Parameter]:
     if get_origin(annotation) is not Calls:
         raise ConfigError(
             f"the argument of {job} is annotated {annotation}, but it receives the calls; write Calls[str, int] "
-            f"with the "
-            "types of one call's arguments"
+            "with the types of one call's arguments"
         )
     kinds = get_args(annotation)
     if kinds == (...,):
