@@ -91,6 +91,12 @@ def test_expectation_that_no_call_could_meet_is_an_error(jobq, registry):
         jobq.refute_enqueued(args=(1,))
 
 
+def test_expected_value_without_json_matches_no_call(jobq, send):
+    send.enqueue("a@b.example")
+    with pytest.raises(AssertionError, match="object object"):
+        jobq.assert_enqueued(send, args=(object(),))
+
+
 def test_within_waits_for_what_comes(jobq, send):
     enqueued = threading.Timer(0.05, send.enqueue, ["late@b.example"])
     enqueued.start()
