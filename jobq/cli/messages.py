@@ -329,6 +329,8 @@ def _cancelled(session: Session, mid: str, names: str | None) -> str:
         "state": state,
     }
     shown = _NOT_CANCELLED.get(state, state) if word != "cancelled" else word
+    if state == "unknown" and session.problems:
+        shown += " in the queues that can be read"
     session.say(record, f"{mid}: {shown.format(mid=mid)}")
     return word
 

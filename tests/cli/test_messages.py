@@ -191,6 +191,16 @@ def test_cancel_says_how_a_message_ended_when_it_is_over(cli: Any, queue: Queue)
     assert "last error on the block list" in cli("status", "dead").out
 
 
+def test_cancel_calls_no_message_missing_when_a_queue_cannot_be_read(
+    cli: Any, client: Any, queue: Queue
+) -> None:
+    queue.enqueue(CALL, mid="m")
+    Queue("broken", client).enqueue(CALL)
+    client.command("SET", "jobq:{broken}:messages", "not a hash")
+    ended = cli("cancel", "elsewhere")
+    assert ended.code == 4 and "not found in the queues that can be read" in ended.out
+
+
 def test_cancel_asks_which_queue_when_two_have_the_mid(cli: Any, client: Any) -> None:
     for name in ("low", "high"):
         Queue(name, client).enqueue(CALL, mid="m")
