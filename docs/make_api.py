@@ -278,7 +278,7 @@ def _public(kind: type) -> Iterator[str]:
 
 
 def _of_class(kind: type) -> str:
-    """How objects of a class are made, or what fields it has."""
+    """Return the constructor of a class, or its fields."""
     if issubclass(kind, BaseException):
         bases = ", ".join(base.__name__ for base in kind.__bases__)
         return f"class {kind.__name__}({bases})"

@@ -102,7 +102,7 @@ def _in_several(command: click.Command, context: click.Context) -> dict[str, str
 def _within(
     command: click.Command, context: click.Context
 ) -> Iterator[tuple[click.Command, click.Context]]:
-    """A group's commands, also those of its groups, and their contexts."""
+    """Yield a group's commands and their contexts, including the commands of nested groups."""
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             inner = command.get_command(context, name)
