@@ -25,9 +25,9 @@ from jobq.queue.audit import Audit, Audited, server_ms
 from jobq.queue.directory import forget_queue, strange_queue_names
 from jobq.queue.doctor import Finding, findings
 from jobq.queue.fsck import PARTS, repair, steps
-from jobq.queue.load import LoadWatch, load_findings
 from jobq.queue.members import MAX_ENTRIES
 from jobq.queue.queue import Queue
+from jobq.queue.server_load import LoadWatch, load_findings
 from jobq.queue.types import Sample, Violation
 from jobq.schedules.listing import (
     ScheduleRow,

@@ -14,8 +14,8 @@ from jobq.flows.listing import put_on_list
 from jobq.flows.store import FlowStore
 from jobq.flows.types import FlowChange, StoredFlow, StoredStep
 from jobq.jobs.codec import encode
-from jobq.queue.load import LoadWatch
 from jobq.queue.queue import Queue
+from jobq.queue.server_load import LoadWatch
 
 
 @pytest.fixture

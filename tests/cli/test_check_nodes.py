@@ -12,7 +12,7 @@ import pytest
 
 from jobq import Queue, connect
 from jobq.cli import check as commands
-from jobq.queue.load import LoadWatch
+from jobq.queue.server_load import LoadWatch
 
 from ..client.deployments import HOST, Node, Spread, Watched, wait_for
 from ..conftest import binary

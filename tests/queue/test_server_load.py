@@ -10,7 +10,7 @@ import pytest
 
 from jobq import Ending, Queue, connect
 from jobq.errors import UnavailableError
-from jobq.queue.load import LoadWatch, NodeLoad, QueueLoad, load_findings, steps
+from jobq.queue.server_load import LoadWatch, NodeLoad, QueueLoad, load_findings, steps
 
 RECORD = "app.f\x1f1\x1f120\x1f110\x1f0\x1fworker:1\x1f\x1f"
 
