@@ -33,9 +33,8 @@ LEVELS = {
 }
 MESSAGES = 100_000
 MADE_UP = (
-    f"Bytes of the server's memory per event, of the attempts of {MESSAGES:,} messages of a made-up week\n"
-    "(`bench/history.py`: 40 jobs with names of 12 to 23 characters, 9 % of attempts failed), and in brackets\n"
-    "what MEMORY USAGE says, to which Redis 7 adds an estimate for its index that is several times too high."
+    f"Bytes of the server's memory per event, for the attempts of {MESSAGES:,} messages of a generated week "
+    "(`bench/history.py`); in brackets, the reply of `MEMORY USAGE`."
 )
 Figures = dict[str, float]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
@@ -32,7 +33,7 @@ MEMBERS = {
     "jobq.Context": "job queue mid attempt failures max_attempts fence token enqueued_at tick missed flow headers size "
     "trace_id span_id lease_left lease_valid hard_limit progress checkpoint checkpoint_value logger overrule",
     "jobq.Calls": "done fail open of",
-    "jobq.BatchedCall": "lease_valid",
+    "jobq.BatchedCall": "",
     "jobq.Registry": "get names known_names worker_started",
     "jobq.Flow": "step map wait at start astart",
     "jobq.RateLimit": "try_acquire atry_acquire acquire aacquire hold ahold",
@@ -42,9 +43,12 @@ MEMBERS = {
     "jobq.Queue": "enqueue enqueue_many dequeue finish extend release progress status content cancel why rules rule "
     "result_key on",
     "jobq.queue.admin.Admin": "counts sample content keys iter_keys pause resume dead iter_dead iter_entries revive "
-    "bin run_now reschedule purge clear log retention fsck schedules schedule tick events_level events_maxlen",
+    "bin run_now reschedule purge clear log retention fsck schedules events_level events_maxlen",
+    "jobq.queue.types.EnqueuedMany": "",
     "jobq.jobs.middleware.Middlewares": "add remove",
-    "jobq.topics.Reader": "poll commit extend release take_back interrupt interrupted close",
+    "jobq.topics.Topic": "append append_many reader group read get find groups describe set_limits limits trim "
+    "compact delete",
+    "jobq.topics.Reader": "poll commit extend release interrupt interrupted close",
     "jobq.topics.AsyncReader": "poll commit extend release interrupt close",
     "jobq.topics.RedismqTopic": "append append_many reader read last index_at delete",
     "jobq.topics.RedismqReader": "poll seek unsubscribe lag",
@@ -60,6 +64,8 @@ TWINS = {
     "jobq.topics.AsyncReader": "jobq.topics.Reader",
     "jobq.topics.AsyncTopicGroup": "jobq.topics.TopicGroup",
 }
+#: An awaitable member whose name isn't `a` and the name of the blocking member -> the blocking member.
+AWAITABLE = {"await_end": "wait"}
 #: Page -> its title, what it is about, and its parts with their names.
 PAGES: dict[str, tuple[str, str, dict[str, tuple[str, ...]]]] = {
     "jobs": ("Jobs", "Declare jobs, enqueue calls, follow them, and report from inside.", {
@@ -104,8 +110,8 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, ...]]]] = {
         "Single attempts": ("jobq.testing.run_job", "jobq.testing.running", "jobq.testing.attempts.AttemptFacts"),
         "Values": ("jobq.testing.RunResult", "jobq.testing.DrainResult", "jobq.testing.EnqueuedCall"),
     }),
-    "errors": ("Errors", "Every error of jobq is a `JobqError`. To end its attempt, a job raises an `Outcome`.", {
-        "Errors": (), "Ends of attempts": (),
+    "errors": ("Errors", "Every error of jobq is a `JobqError`. To end its attempt, a job raises an `Outcome`: [Retry, Snooze, HoldKey or Dead](retries.md#ends-that-a-job-asks-for).", {
+        "Errors": (), "Ends of attempts": (),  # without the names of other pages
     }),
 }  # fmt: skip
 EXAMPLE = """Each method is one Lua script.
@@ -137,6 +143,8 @@ def pages() -> dict[Path, str]:
     texts[FOLDER / "index.md"] = (
         "# Python API\n\nEvery public name, from its docstring. `import jobq` is cheap: its names load when they are first "
         'used. A `Duration` is seconds, a timedelta, or text such as "500ms", "5m" or "1h30m".\n\n'
+        "A name with an `a` before it, such as `aresult`, is the awaitable form: it doesn't block the event loop, and "
+        "cancelling it ends its wait.\n\n"
         + "\n".join(lines)
         + f"\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
     )
@@ -153,8 +161,9 @@ def page(name: str) -> str:
         pieces.append(EXAMPLE.strip())
     for part, names in parts.items():
         pieces.append(f"## {part}")
-        for dotted in names or list(_errors(part == "Errors")):
-            pieces += _entry(dotted)
+        for dotted in names or _errors(part == "Errors"):
+            if dotted not in {awaitable for awaitable, _ in _awaitable(names)}:
+                pieces += _entry(dotted, page_names=names)
     return "\n\n".join(pieces) + "\n"
 
 
@@ -187,13 +196,30 @@ def _default(name: str) -> str:
 
 def _errors(of_programs: bool) -> Iterator[str]:
     module = import_module("jobq.errors")
+    elsewhere = {
+        name for _, _, parts in PAGES.values() for names in parts.values() for name in names
+    }
     for name, kind in vars(module).items():
         is_error = isinstance(kind, type) and issubclass(kind, BaseException)
-        if is_error and issubclass(kind, module.JobqError) == of_programs:
+        if (
+            is_error
+            and issubclass(kind, module.JobqError) == of_programs
+            and f"jobq.{name}" not in elsewhere
+        ):
             yield f"jobq.errors.{name}"
 
 
-def _entry(dotted: str) -> Iterator[str]:
+def _awaitable(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the awaitable members among these names, and for each the blocking member."""
+    names = set(names)
+    for name in names:
+        before, dot, last = name.rpartition(".")
+        blocking = f"{before}{dot}{AWAITABLE.get(last, last.removeprefix('a'))}"
+        if blocking in names and blocking != name:
+            yield name, blocking
+
+
+def _entry(dotted: str, page_names: Iterable[str] = ()) -> Iterator[str]:
     """The heading, the signature and the text of one name."""
     thing = _found(dotted)
     yield f"### `{dotted}`"
@@ -204,14 +230,35 @@ def _entry(dotted: str) -> Iterator[str]:
     elif isinstance(thing, type):
         yield _code(_of_class(thing))
     elif callable(thing):
-        yield _code("\n".join(_signatures(thing)))
-    text = _markdown(_doc(thing))
-    if text:
+        forms = _forms(dotted, page_names)
+        yield _code("\n".join(way for form in forms for way in _signatures(_found(form))))
+        yield from _texts(map(_found, forms))
+    if isinstance(thing, type) and (text := _markdown(_doc(thing))):
         yield text
     if dotted == "jobq.job":
         yield "The guide [Options](../../jobs/options.md) explains each option."
     if isinstance(thing, type) and not is_typeddict(thing):
         yield from _members(dotted, thing)
+
+
+def _forms(name: str, names: Iterable[str]) -> list[str]:
+    """Return a name, then the name of its awaitable form if there is one."""
+    return [name, *(awaitable for awaitable, blocking in _awaitable(names) if blocking == name)]
+
+
+def _texts(things: Iterable[Any]) -> Iterator[str]:
+    """Yield the docstring of a function, and of its awaitable form all but the first paragraph."""
+    first, *others = map(_doc, things)
+    yield from filter(
+        None, [_markdown(first), *(_markdown(text.partition("\n\n")[2]) for text in others)]
+    )
+
+
+@cache
+def _functions() -> dict[str, str]:
+    """Docstring -> the function of the API with this docstring."""
+    listed = (name for _, _, parts in PAGES.values() for names in parts.values() for name in names)
+    return {_doc(thing): name for name in listed if inspect.isroutine(thing := _found(name))}
 
 
 def _found(dotted: str) -> Any:
@@ -223,30 +270,40 @@ def _found(dotted: str) -> Any:
 
 
 def _members(dotted: str, kind: type) -> Iterator[str]:
-    listed = MEMBERS.get(dotted, "").split()
-    properties, methods, repeated = [], [], []
+    listed = MEMBERS.get(dotted)
+    names = list(_public(kind)) if listed is None else listed.split()
+    properties, methods, repeated, same = [], [], [], []
     twin = _found(TWINS[dotted]) if dotted in TWINS else None
-    for name in listed or list(_public(kind)):
+    awaitable = {name for name, _ in _awaitable(names)}
+    for name in names:
         member = inspect.getattr_static(kind, name)
         if twin is not None and _doc(getattr(kind, name)) == _doc(getattr(twin, name, None)):
             repeated.append(name)
-            continue
-        if isinstance(member, property):
+        elif isinstance(member, property):
             result = _type(inspect.signature(member.fget).return_annotation)  # type: ignore[arg-type]
             properties.append(f"- `{name}: {result}`: {' '.join(_doc(member).split())}")
-        else:
-            function = getattr(member, "__func__", member)
-            shown = _code("\n".join(_signatures(function, kind, is_method=True)))
-            methods += [
-                f"#### `{kind.__name__}.{name}`",
-                shown,
-                _markdown(_doc(getattr(kind, name))),
-            ]
+        elif _doc(member) in _functions():
+            same.append((f"`{name}`", f"`{_functions()[_doc(member)]}`"))
+        elif name not in awaitable:
+            methods += _method(kind, _forms(name, names))
     if properties:
         yield "\n".join(properties)
     if twin is not None:
         yield _repeated(kind, twin, repeated)
-    yield from filter(None, methods)
+    if same:
+        its, functions = zip(*same, strict=True)
+        yield f"Its methods {' and '.join(its)} do the same as {' and '.join(functions)}."
+    yield from methods
+
+
+def _method(kind: type, forms: Sequence[str]) -> Iterator[str]:
+    """The heading, the signatures and the text of a method and its awaitable form."""
+    yield f"#### `{kind.__name__}.{forms[0]}`"
+    members = [inspect.getattr_static(kind, form) for form in forms]
+    functions = [getattr(member, "__func__", member) for member in members]
+    ways = [way for function in functions for way in _signatures(function, kind, is_method=True)]
+    yield _code("\n".join(ways))
+    yield from _texts(getattr(kind, form) for form in forms)
 
 
 def _repeated(kind: type, twin: type, names: list[str]) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,15 @@ from jobq.cli.options import Command, Option, variable_of
 
 FOLDER = Path(__file__).with_name("reference") / "cli"
 #: An option that this many commands of a group have alike is described once, at the top of the group's page.
-SHARED_BY = 4
+SHARED_BY = 3
+#: An option that this many commands of several groups have alike is described once, on the index page.
+FREQUENT_IN = 4
 OPENING = """# Command line
 
-The command is `jobq`, or `python -m jobq`. Each option can also be set by a variable: `JOBQ_`, the command and the longest name of the option, in capitals. So
-`jobq dead list --limit` reads `JOBQ_DEAD_LIST_LIMIT`. The pages name other variables where an option reads any. [Configuration](../configuration.md) says which place wins.
+The command is `jobq`, or `python -m jobq`. A variable can replace each option: `jobq dead list --limit` reads `JOBQ_DEAD_LIST_LIMIT`. If an option reads
+other variables too, its description names them. [Configuration](../configuration.md) lists the places of a setting, the strongest first.
+
+In a synopsis, `[OPTIONS]` stands for the table below it. Options in brackets are described at the top of the page or under [common options](#common-options).
 """
 
 
@@ -45,11 +49,11 @@ def pages() -> dict[Path, str]:
                 )
             index.append("")
     index.append(
-        "## Common options\n\nEvery command takes these, and no page repeats them:\n\n| option | meaning |\n|---|---|"
+        "## Common options\n\nEvery command takes these options, and no synopsis names them:\n\n| option | meaning |\n|---|---|"
     )
     index += COMMON
     index.append(
-        "\nMany commands take these. Their pages only name them:\n\n| option | meaning |\n|---|---|"
+        "\nCommands take the following options if their synopsis names them:\n\n| option | meaning |\n|---|---|"
     )
     index += FREQUENT
     index.append("\n## Exit codes\n\n| code | meaning |\n|---|---|")
@@ -95,7 +99,7 @@ def _in_several(command: click.Command, context: click.Context) -> dict[str, str
         for option in inner.params:
             if isinstance(option, Option) and (row := _row(option, at)) not in (*COMMON, *FREQUENT):
                 counts[row] += 1
-                flags[row] = f"`{max(option.opts, key=len)}`"
+                flags[row] = max(option.opts, key=len)
     return {row: flags[row] for row, number in counts.items() if number >= SHARED_BY}
 
 
@@ -115,24 +119,20 @@ def _within(
 def _called(
     command: click.Command, context: click.Context, shared: Mapping[str, str]
 ) -> Iterator[str]:
-    """How a command is called."""
-    pieces = " ".join(command.collect_usage_pieces(context))
-    yield f"`{context.command_path} {pieces}`\n"
+    """Yield the synopsis of a command, the table of its own options, and its examples."""
     options = [option for option in command.params if isinstance(option, Option)]
+    described = {**FREQUENT, **shared}
     all_rows = [_row(option, context) for option in options]
-    rows = [row for row in all_rows if row not in (*COMMON, *FREQUENT, *shared)]
-    above = [shared[row] for row in all_rows if row in shared]
-    frequent = [FREQUENT[row] for row in all_rows if row in FREQUENT]
+    rows = [row for row in all_rows if row not in (*COMMON, *described)]
+    elsewhere = [f"[{described[row]}]" for row in all_rows if row in described]
+    first, *rest = command.collect_usage_pieces(context)
+    assert first == "[OPTIONS]"
+    pieces = [context.command_path, *([first] if rows else []), *elsewhere, *rest]
+    yield f"```text\n{' '.join(pieces)}\n```\n"
     if rows:
         yield "| option | meaning |\n|---|---|"
         yield from rows
         yield ""
-    if above:
-        yield f"Options [described above](#options-of-several-commands): {', '.join(above)}.\n"
-    if frequent:
-        *first, last = frequent
-        words = f"{', '.join(first)} and {last}" if first else last
-        yield f"It also takes {words}; see [common options](index.md#common-options).\n"
     examples = [line.strip() for line in getattr(command, "examples", "").strip().splitlines()]
     yield "```\n" + "\n".join(examples) + "\n```"
 
@@ -152,26 +152,28 @@ def _text(option: Option) -> str:
     return ((option.help or "") + default).replace("|", "\\|")
 
 
-def _shared(path: Sequence[str], *names: str) -> dict[str, str]:
-    """The rows of these options of a command, and their flags."""
-    command: click.Command = app
-    context: click.Context | None = None
-    for name in ("jobq", *path):
-        if isinstance(command, click.Group) and context is not None:
-            command = command.get_command(context, name) or command
-        settings = app.context_settings if context is None else {}
-        context = click.Context(command, info_name=name, parent=context, **settings)
-    assert context is not None
-    options = [
-        option
-        for option in command.params
-        if isinstance(option, Option) and option.opts[-1] in names
-    ]
-    return {_row(option, context): f"`{option.opts[-1]}`" for option in options}
+def _all_rows() -> Iterator[tuple[str, str, str]]:
+    """Yield the row of every option of every command, its flag, and its group or single command."""
+    with click.Context(app, info_name="jobq", **app.context_settings) as context:
+        for command, at in _within(app, context):
+            group = at.command_path.split()[1]
+            for option in command.params:
+                if isinstance(option, Option):
+                    yield _row(option, at), max(option.opts, key=len), group
 
 
-COMMON = _shared(["queues"], "--url", "--namespace", "--json")
-FREQUENT = _shared(["dead", "purge"], "--queues", "--actor", "--yes")
+_GROUPS: defaultdict[str, list[str]] = defaultdict(list)
+_FLAGS: dict[str, str] = {}
+for _line, _flag, _group in _all_rows():
+    _GROUPS[_line].append(_group)
+    _FLAGS[_line] = _flag
+COMMON = [row for row, flag in _FLAGS.items() if flag in {"--url", "--namespace", "--json"}]
+COMMON = [row for row in COMMON if len(_GROUPS[row]) > 50]
+FREQUENT = {
+    row: flag
+    for row, flag in sorted(_FLAGS.items(), key=lambda item: -len(_GROUPS[item[0]]))
+    if row not in COMMON and len(_GROUPS[row]) >= FREQUENT_IN and len({*_GROUPS[row]}) > 1
+}
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from jobq.events import COLUMNS  # noqa: E402
-from jobq.pipeline.schema import EVENT_COLUMNS, VIEWS, markdown  # noqa: E402
+from jobq.pipeline.schema import EVENT_COLUMNS, VIEWS, Columns, markdown  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "events.md"
 BEGIN, END = "<!-- made by docs/make_events.py: {} -->", "<!-- end of {} -->"
@@ -19,11 +19,34 @@ def _tables() -> dict[str, str]:
     """What stands between the marks, by the name in them."""
     docs = {column.name: column for column in EVENT_COLUMNS}
     rows = [f"| {n} | `{name}` | {docs[name].doc} |" for n, name in enumerate(COLUMNS, 1)]
-    views = [f"### {name}\n\n{markdown(columns)}" for name, columns in VIEWS.items()]
+    views = [f"### {name}\n\n{_columns(name, columns)}" for name, columns in VIEWS.items()]
     return {
         "record": "\n".join(["| | column | |", "|---|---|---|", *rows]),
         "views": "\n\n".join(views),
     }
+
+
+def _columns(name: str, columns: Columns) -> str:
+    """Return the table of a view; columns of the record aren't described again."""
+    if name != "events":
+        return markdown(columns)
+    types: dict[str, list[str]] = {}
+    for column in columns:
+        if column.name in COLUMNS:
+            types.setdefault(column.type, []).append(f"`{column.name}`")
+    lines = [f"- {kind}: {', '.join(names)}" for kind, names in types.items()]
+    others = tuple(column for column in columns if column.name not in COLUMNS)
+    return "\n".join(
+        [
+            "The columns of [the record](#the-record):",
+            "",
+            *lines,
+            "",
+            "Other columns:",
+            "",
+            markdown(others),
+        ]
+    )
 
 
 def page(text: str) -> str:

@@ -169,14 +169,10 @@ class RateLimit(SharedLimit):
 
         Args:
             timeout: Maximum waiting time; None waits without a limit.
-            cost: Number of starts to count.
-            fail_open: If the server can't be reached or is full, allow the start without counting it.
+            cost, fail_open: See `try_acquire`, which also lists other errors.
 
         Raises:
             LimitedError: The caller's turn would come after `timeout`. This is raised immediately.
-            ConfigError: The rate can never allow this cost.
-            UnavailableError: The server can't be reached, and `fail_open` is false.
-            ServerFullError: The server rejects writes, and `fail_open` is false.
         """
         try:
             return self.calls.perform(self._wait_steps(timeout, cost))

@@ -210,21 +210,15 @@ class Queue:
         round trip. After an error, earlier round trips stay enqueued, and the next round trip may be enqueued.
 
         Args:
-            delay: Delay before the first attempt, in seconds or as a timedelta.
-            at: Earliest start time: a datetime with a time zone, or epoch seconds.
+            delay, at, lease, ordered: See `jobq.job`.
             on_conflict: How to handle a taken mid. "skip" (default) rejects the message, "replace" replaces the waiting
                 content, and "requeue" runs the message after the current run.
-            until: When a taken mid becomes free. "done": when the message is done. "start": when the message starts;
-                the new message runs after it, unless newer content is already waiting. A duration: that long after the
-                message is done. None: when upkeep removes the done message.
+            until: When a taken mid becomes free: "done", "start", or how long after the message is done. None: when
+                upkeep removes the done message.
             throttle: Reject the mid for this long, even if the message is done earlier.
             debounce_max: How long after the first content the `delay` of later contents may postpone the message.
             drop_results: Delete the results of earlier messages with these mids.
-            lease: Minimum lease duration for this message.
-            key: Messages of a key wait in their own line, and keys take turns. A third item of a content replaces this
-                key.
-            ordered: Start the key's messages one at a time, in the order of their enqueues. A retry comes before the
-                next message.
+            key: The line that the messages wait in. A third item of a content replaces this key.
             durability: memory, disk or replicas=n, instead of the client's durability.
 
         Raises:

@@ -237,7 +237,7 @@ class Kit:
         """Run waiting calls, and the calls that these enqueue, until no call may run.
 
         It relays the outbox of a Django project, even within the transaction of a TestCase. Inside an event loop, await
-        `adrain`.
+        `adrain`, which runs async jobs on that loop and sync jobs in threads.
 
         Args:
             delayed: Also run calls due later. The clock jumps to each time.
