@@ -29,7 +29,8 @@ INNER = frozenset(
 #: Every option of a command has a variable that begins with the command's name: JOBQ_WORKER_PROCESSES.
 COMMANDS = (
     "worker", "enqueue", "queues", "workers", "control", "status", "running", "why", "cancel", "pause", "resume",
-    "queue", "key", "dead", "limit", "events", "flow", "schedule", "web", "outbox", "metrics", "audit-log", "check",
+    "queue", "partitions", "key", "dead", "limit", "events", "flow", "schedule", "web", "outbox", "metrics",
+    "audit-log", "check",
     "topic", "reliable", "rsmq", "ruby", "lake", "report", "spark", "embedded", "functions", "completion", "acl",
     "demo", "migrate", "chaos",
 )  # fmt: skip

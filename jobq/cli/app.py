@@ -47,6 +47,9 @@ CORE = {
     },
     "Queues": {
         "queue": Verb("queues", "queue", "Inspect, empty or unregister a queue."),
+        "partitions": Verb(
+            "partitions", "partitions", "Show the partitions of a queue, or change their number."
+        ),
         "key": Verb("keys", "key", "Show and limit running messages per key of a queue."),
         "dead": Verb("dead", "dead", "List, revive and purge dead messages."),
         "limit": Verb(

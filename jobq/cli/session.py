@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from inspect import signature
@@ -117,9 +117,20 @@ class Session:
         return Queue(name, self.client)
 
     def queues(self, names: str | Iterable[str] | None) -> list[Queue]:
-        """Return the named queues, or all queues if none is named."""
+        """Return the named queues, each with its partitions, or all queues if none is named."""
         names = names_of(names) if isinstance(names, str) else names
-        return [self.queue(name) for name in names or queue_names(self.client)]
+        if not names:
+            return [self.queue(name) for name in queue_names(self.client)]
+        found: dict[str, Queue] = {}
+        for name in names:
+            places: list[Queue] = []
+            queue = self.queue(name)
+            with suppress(JobqError):  # a queue that can't be read is a problem where it is used
+                places = queue.partitions()
+            for place in (queue, *places):
+                place.is_alone = True
+                found.setdefault(place.name, place)
+        return list(found.values())
 
     def from_each(
         self,

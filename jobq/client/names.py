@@ -9,6 +9,7 @@ from jobq.errors import ConfigError
 MAX_LENGTH = 128
 _REFUSED = frozenset("{} ")
 _WEIGHTED = re.compile(r":\d+\Z")
+_PARTITION = re.compile(r"[^/]/\d+\Z")
 
 
 def checked_name(kind: str, name: str) -> str:
@@ -29,7 +30,16 @@ def checked_queue(name: str) -> str:
             f"queue {name!r} can't be used: on the command line '-' begins an option, ',' separates queues "
             "and ':3' is a weight; use another name"
         )
+    if is_partition(name):
+        raise ConfigError(
+            f"queue {name!r} can't be used: '/' and a number end the names of a queue's partitions; use another name"
+        )
     return name
+
+
+def is_partition(name: str) -> bool:
+    """Whether this is the name of a partition of a queue, such as `low/3`."""
+    return _PARTITION.search(name) is not None
 
 
 def is_name(kind: str, name: bytes) -> bool:

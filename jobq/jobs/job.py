@@ -100,6 +100,8 @@ class Outgoing:
         if len(messages) == 1:
             [(mid, content, key)] = messages
             done = queue.enqueue(content, mid=mid, **job.options_with(key))
+            if type(done) is not Enqueued:
+                queue = queue_of(done.partition, queue.client)
             receipt: Receipt[Any] = Receipt(*done, job.name, queue, job.settings, job.types)
             if done.action == "exists":
                 job.refused(receipt, queue, *self.calls[0])
@@ -163,6 +165,8 @@ class Job(Generic[P, R]):
         mid, content, key = self.prepared(queue, args, kwargs)
         options = self.queue_options if settings.key is None else self.options_with(key)
         done = queue.enqueue(content, mid=mid, **options)
+        if type(done) is not Enqueued:
+            queue = queue_of(done.partition, queue.client)
         receipt: Receipt[R] = Receipt(*done, self.name, queue, settings, self.types)
         if done.action == "exists":
             self.refused(receipt, queue, args, kwargs)
@@ -187,6 +191,8 @@ class Job(Generic[P, R]):
         mid, content, key = self.prepared(queue, args, kwargs)
         options = self.queue_options if settings.key is None else self.options_with(key)
         done: Enqueued = await _asyncio_calls().aenqueue(queue, content, mid=mid, **options)
+        if type(done) is not Enqueued:
+            queue = queue_of(done.partition, queue.client)
         receipt: Receipt[R] = Receipt(*done, self.name, queue, settings, self.types)
         if done.action == "exists" and self.settings.on_conflict == "raise":
             await _in_thread(self.refused, receipt, queue, args, kwargs)

@@ -18,7 +18,7 @@ from jobq.jobs.argument_types import ArgumentTypes
 from jobq.jobs.codec import HARD_LIMIT, MEMBER_SIGN, checked_size, decode_any, encode_plain
 from jobq.jobs.options import JobSettings
 from jobq.jobs.progress import Progress
-from jobq.jobs.queues import ClientLike, QueueLike
+from jobq.jobs.queues import ClientLike, QueueLike, queue_of
 from jobq.jobs.signing import Purpose, Seal, opened, opened_text, seal_of, shown_text
 from jobq.jobs.states import State
 from jobq.queue.types import Action, Enqueued, Status
@@ -266,10 +266,16 @@ class Receipts(Sequence[Receipt[R]], Generic[R]):
         return self._receipt(self._accepted[index])
 
     def _receipt(self, done: Enqueued) -> Receipt[R]:
+        queue = queue_of(done.partition, self._queue.client) if done.partition else self._queue
         return Receipt(
-            done.mid, done.action, done.existing_status, self._job, self._queue,
-            self._settings, self._types,
-        )  # fmt: skip
+            done.mid,
+            done.action,
+            done.existing_status,
+            self._job,
+            queue,
+            self._settings,
+            self._types,
+        )
 
     def __repr__(self) -> str:
         return f"<Receipts of {len(self):,} calls of {self._job}>"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from jobq.client.connection import Client
+from jobq.client.names import is_partition
 from jobq.client.numbered_calls import BoundScripts, Caller, Callers, ScriptCall, moment
 from jobq.client.scripts import Argument
 from jobq.config import duration_s
@@ -18,6 +20,7 @@ from jobq.queue.bin import ANY, HOUR_S, Bin
 from jobq.queue.fsck import fsck
 from jobq.queue.members import OutboxBacklog
 from jobq.queue.mids import checked_mid
+from jobq.queue.partitions import read_map
 from jobq.queue.remembered import REMEMBERS
 from jobq.queue.rules import KeyPage, KeyRow, key_rows
 from jobq.queue.types import (
@@ -136,11 +139,25 @@ class Admin:
             raise ConfigError(
                 f"a pause of {for_!r} is out of range; it must last between 1 ms and a year"
             )
-        return int(self.scripts["pause"].run({"for_ms": for_ms, "now": moment(now)})[1])
+        values: dict[str, Argument] = {"for_ms": for_ms, "now": moment(now)}
+        return max(int(place.scripts["pause"].run(values)[1]) for place in self._places())
 
     def resume(self) -> None:
         """End a pause."""
-        self.scripts["resume"].run()
+        for place in self._places():
+            place.scripts["resume"].run()
+
+    def _places(self) -> list[Admin]:
+        """The queue, and its partitions if it has any."""
+        places = [self]
+        names = [] if is_partition(self.name) else read_map(self.client, self.name).names()
+        for name in names:
+            if name != self.name:
+                prefix = keys.prefix(self.client.namespace, name)
+                named = partial(keys.key, prefix)
+                scripts = BoundScripts(self.client, "queue", prefix, named, f"queue {name!r}")
+                places.append(Admin(name, self.client, scripts, self._callers))
+        return places
 
     def collect(
         self, limit: int = 100, *, crash_limit: int = CRASH_LIMIT, now: int | None = None
@@ -259,12 +276,15 @@ class Admin:
 
         Raises ConfigError while the queue has unfinished messages of flows: their flows would wait for them forever.
         """
-        word, count = self._call("clear", caller, now)
-        if word == b"members":
-            raise ConfigError(
-                f"{self.name} holds {int(count):,} messages of flows; cancel the flows first"
-            )
-        return int(count)
+        total = 0
+        for place in self._places():
+            word, count = place._call("clear", caller, now)
+            if word == b"members":
+                raise ConfigError(
+                    f"{self.name} holds {int(count):,} messages of flows; cancel the flows first"
+                )
+            total += int(count)
+        return total
 
     def flow_backlog(self) -> OutboxBacklog:
         """Return how many entries wait in the outbox for flows, and the time of the oldest entry."""
@@ -389,6 +409,10 @@ class Admin:
             # Only the server knows which run the tick cancels.
             key = keys.result(self.prefix, text_of(done[1]))
             done = script.run(values, extra_keys=(key,))
+        if done[0] == b"sealed":
+            raise ScriptError(
+                f"queue {self.name!r} is partitioned, so it doesn't support schedules yet; use another queue"
+            )
         return Ticked._make(map(text_of, done))
 
     def events_level(self, level: str = "") -> str:

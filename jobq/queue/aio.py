@@ -17,6 +17,7 @@ from jobq.client.threads import in_thread
 from jobq.errors import UnavailableError
 from jobq.queue.queue import (
     ADDED,
+    SEALED,
     Content,
     EnqueueOptions,
     Queue,
@@ -92,6 +93,9 @@ async def send(
     Args:
         one: The call has one message; return its result instead of a sequence.
     """
+    if queue.routes is not None:
+        routed = await in_thread(queue.send, "memory", values, rows, mids, None)
+        return routed[0] if one else routed
     if monotonic() >= queue.listed_until:
         await in_thread(queue.register)
     own = queue.callers.take()
@@ -103,6 +107,9 @@ async def send(
         raise
     if reply == ADDED:
         done: Sequence[Enqueued] = (Enqueued(mids[0], "added"),)
+    elif reply[0] == SEALED:
+        routes = await in_thread(queue.routed)
+        done = await in_thread(routes.send, "memory", values, rows, mids)
     else:
         done = queue.accepted(own, reply, mids)
     queue.callers.give_back(own)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from redis.exceptions import ResponseError
 
 from jobq.client.connection import Client, exchange
-from jobq.client.names import checked_queue, is_name
+from jobq.client.names import checked_queue, is_name, is_partition
 from jobq.client.numbered_calls import PASSING
 from jobq.client.pipelining import commands
 from jobq.client.runtime import runtime
@@ -60,7 +60,9 @@ def register_queue(client: Client, name: str) -> float:
     known = (os.getpid(), client.url, client.namespace, name)
     now = time.monotonic()
     if now >= runtime.listed.get(known, 0.0):
-        client.command("SADD", keys.queue_names(client.namespace), checked_queue(name))
+        if not is_partition(name):
+            checked_queue(name)
+        client.command("SADD", keys.queue_names(client.namespace), name)
         runtime.listed[known] = now + LIST_EVERY_S
     return runtime.listed[known]
 

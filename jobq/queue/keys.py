@@ -40,6 +40,7 @@ wake               list of at most one marker, which ends one child's idle wait
 meta               hash: paused, events, maxlen, floor, fence, max_lease, max_content, deduped, all_since,
                    walked, plain_until, pause_ends,
                    dead_max, dead_age_ms, dead_evicted, on_dead, turn, max, members, refused, refused_at, sealed
+partitions         hash, of a partitioned queue: map -> its epochs, see jobq.queue.partitions
 moved-keys         set, of a sealed queue: keys whose new messages go to a partition of a newer epoch, though
                    delayed messages of these keys may still start here
 call:<caller>      string, PX 10 min: number and short reply of that caller's last call; with the suffix `~`,

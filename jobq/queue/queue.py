@@ -12,12 +12,12 @@ from datetime import datetime
 from functools import cached_property, partial
 from itertools import chain, islice
 from time import monotonic
-from typing import Any, Literal, TypedDict, Unpack, get_args
+from typing import Any, Literal, TypedDict, Unpack, cast, get_args
 
 from msgspec import structs
 
 from jobq.client.connection import Client, default_client
-from jobq.client.names import checked_name
+from jobq.client.names import checked_name, is_partition
 from jobq.client.numbered_calls import (
     BYTES_PER_CALL,
     BoundScripts,
@@ -51,7 +51,9 @@ from jobq.queue.mids import (
     users_mid,
 )
 from jobq.queue.outage import attach_buffer
+from jobq.queue.partitions import read_map
 from jobq.queue.remembered import with_result_keys
+from jobq.queue.routing import MOVED, PartitionRouter, SealedError, Step
 from jobq.queue.rules import (
     MAX_WEIGHT,
     UNCHANGED,
@@ -92,6 +94,7 @@ from jobq.queue.types import (
 
 ACTIONS: dict[bytes, Action] = {
     b"added": "added", b"updated": "updated", b"requeued": "requeued", b"exists": "exists",
+    MOVED.encode(): cast("Action", MOVED),
 }  # fmt: skip
 #: Arguments of dequeue and finish that their scripts for plain calls also take.
 _OF_PLAIN = ("now", "lease_ms", "limit")
@@ -119,7 +122,7 @@ Until = Literal["done", "start"] | Duration
 MEMBER, NEXT = "member", "next"
 #: Errors that reading a reply of another shape raises.
 _UNREADABLE = (KeyError, TypeError, AttributeError, ValueError)
-ADDED, CLOSED = [b"added", b""], b"closed"
+ADDED, CLOSED, SEALED = [b"added", b""], b"closed", b"sealed"
 #: Arguments of the script for plain enqueues, and of the general script for the same call.
 NONE = FixedValues({})
 NO_OPTIONS = FixedValues({
@@ -158,6 +161,10 @@ class Queue:
         self.scripts = queue_scripts(self.client, "queue", name)
         self.callers = Callers()
         self.enqueues, self.dequeues, self.finishes = PlainFirst(), PlainFirst(), PlainFirst()
+        #: Whether to ignore its partitions when a message isn't found.
+        self.is_alone = False
+        #: Routes to its partitions, once the queue is known to have some.
+        self.routes: PartitionRouter | None = None
         #: Time (time.monotonic) at which this process adds the queue to the list of queues again.
         self.listed_until = 0.0
         attach_buffer(self.client)
@@ -234,6 +241,7 @@ class Queue:
         some = list(islice(batches, 2))
         level = durability or self.client.durability
         alone = caller is not None or level != "memory" or self.client.outage is not None
+        alone = alone or self.routes is not None
         if len(some) == 2 and not alone:
             self._overlap(chain(some, batches), done)
             return done
@@ -544,8 +552,13 @@ class Queue:
         self.client.command("SET", where, text, "PX", max(1, round(keep_s * 1000)))
 
     def status(self, mid: str, *, now: int | None = None) -> Status:
-        """Return the status of `mid`."""
-        return _status(self.scripts["status"].run({"mid": checked_mid(mid), "now": moment(now)}))
+        """Return the status of `mid`, in whichever partition it is."""
+        values: Values = {"mid": checked_mid(mid), "now": moment(now)}
+        known = _status(self.scripts["status"].run(values))
+        if known.word != "nil":
+            return known
+        others = (one.status(mid, now=now) for one in self.partitions())
+        return next((one for one in others if one.word != "nil"), known)
 
     def status_call(self, mid: str, *, now: int | None = None) -> ScriptCall[Status]:
         """Return a call of `status` to send together with other calls."""
@@ -570,9 +583,12 @@ class Queue:
             )
 
     def content(self, mid: str) -> bytes | None:
-        """Return the content of a live message; None if there is no such message."""
+        """Return the content of a live message, in whichever partition it is; None if there is no such message."""
         reply: bytes | None = self.client.command("HGET", keys.key(self.prefix, "messages"), mid)
-        return reply
+        if reply is not None:
+            return reply
+        others = (one.content(mid) for one in self.partitions())
+        return next((one for one in others if one is not None), None)
 
     def cancel(
         self,
@@ -608,6 +624,17 @@ class Queue:
             words += map(text_of, told)
             if caller is None:
                 self.callers.give_back(own)
+        return words if "nil" not in words else self._cancelled_elsewhere(mids, words, remember)
+
+    def _cancelled_elsewhere(
+        self, mids: Sequence[str], words: list[str], remember: Duration | None
+    ) -> list[str]:
+        """Cancel the messages that aren't here in the queue's partitions."""
+        for queue in self.partitions():
+            missing = [at for at, word in enumerate(words) if word == "nil"]
+            told = queue.cancel(*[mids[at] for at in missing], remember=remember) if missing else []
+            for at, word in zip(missing, told, strict=False):
+                words[at] = word
         return words
 
     def rules(
@@ -658,6 +685,7 @@ class Queue:
 
     def _rule(self, key: str, in_queue: Argument, given: dict[str, Any]) -> list[bytes]:
         starts, span_ms = given["rate"]
+        self._check_limits_supported()
         reply: list[bytes] = self.scripts["set_limits"].run({
             "now": "", "key": key, "in_queue": in_queue, "most": given["max"], "starts": starts, "span_ms": span_ms,
             "weight": given["weight"], "waiting": given["waiting"],
@@ -672,17 +700,36 @@ class Queue:
         values: Values = {
             "now": moment(now), "key": checked_key(key), "wait_ms": hold_ms(wait, duration_s(wait)),
         }  # fmt: skip
+        self._check_limits_supported()
         return int(self.scripts["hold"].run(values)[0])
 
     def why(self, mid: str, *, now: int | None = None) -> KeyFacts:
-        """Return the facts that explain why `mid` runs or waits."""
-        return facts_of(self.scripts["why"].run({"mid": checked_mid(mid), "now": moment(now)}))
+        """Return the facts that explain why `mid` runs or waits, in whichever partition it is."""
+        values: Values = {"mid": checked_mid(mid), "now": moment(now)}
+        known = facts_of(self.scripts["why"].run(values))
+        if known.status != "nil":
+            return known
+        others = (one.why(mid, now=now) for one in self.partitions())
+        return next((one for one in others if one.status != "nil"), known)
 
     def why_call(self, mid: str, *, now: int | None = None) -> ScriptCall[KeyFacts]:
         """Return a call of `why` to send together with other calls."""
         script = self.scripts["why"]
         args = script.script.order({"mid": checked_mid(mid), "now": moment(now)})
         return ScriptCall(script.script, script.keys, args, facts_of)
+
+    def partitions(self) -> list[Queue]:
+        """Return the queue's partitions, including older partitions with messages; none for most queues."""
+        if self.is_alone or is_partition(self.name):
+            return []
+        known = read_map(self.client, self.name)
+        return [Queue(name, self.client) for name in known.names() if name != self.name]
+
+    def _check_limits_supported(self) -> None:
+        if self.partitions():
+            raise ConfigError(
+                f"queue {self.name!r} is partitioned, so it doesn't support limits and holds yet; use another queue"
+            )
 
     def on(self, client: Client) -> Queue:
         """Return this queue bound to another client."""
@@ -706,16 +753,21 @@ class Queue:
         mids: Sequence[str],
         caller: Caller | None,
         tries: Tries | None = None,
+        *,
+        step: Step = "",
     ) -> Sequence[Enqueued]:
         """Make one enqueue call, bypassing the outage buffer.
 
         Args:
             tries: Earlier tries of this call.
+            step: For calls to the partitions of a queue. Without it, the messages go where they belong.
         """
+        if self.routes is not None and not step:
+            return self.routes.send(level, values, rows, mids)
         if monotonic() >= self.listed_until:
             self.register()
         own = caller or self.callers.take()
-        state = self.enqueue_call(own, values, rows, mids, tries)
+        state = self.enqueue_call(own, values, rows, mids, tries, step=step)
         confirmation = exchange = None
         if level != "memory":
             confirmation = Confirmation(level, self.client, f"{self.prefix}call:{own.id}")
@@ -727,9 +779,13 @@ class Queue:
         except UnavailableError as error:
             error.mids = tuple(mids) if state.arrived else ()
             raise
-        done: Sequence[Enqueued] = (
-            [Enqueued(mids[0], "added")] if reply == ADDED else self.accepted(own, reply, mids)
-        )
+        done: Sequence[Enqueued]
+        if reply == ADDED:
+            done = [Enqueued(mids[0], "added")]
+        elif reply[0] == SEALED and not step:
+            done = self.routed().send(level, values, rows, mids)
+        else:
+            done = self.accepted(own, reply, mids)
         if caller is None:
             # Not reached after an error: that call may still arrive, so its caller stays out of use.
             self.callers.give_back(own)
@@ -742,9 +798,14 @@ class Queue:
         rows: Sequence[Argument],
         mids: Sequence[str],
         tries: Tries | None = None,
+        *,
+        step: Step = "",
     ) -> CallState:
         """Return the next call of `caller`, an enqueue of these messages."""
         plainly, scripts = self.enqueues, self.scripts
+        if step == "old":
+            extra = (*self.extra_keys(values, mids), keys.key(self.prefix, "moved_keys"))
+            return scripts["enqueue"].numbered(caller, values, rows, extra, tries)
         if values is not NO_OPTIONS or len(mids) > 1 or plainly.skip:
             plainly.skip = max(0, plainly.skip - 1)
             changes = values["again"] or values["drop_results"]
@@ -767,13 +828,16 @@ class Queue:
     def _overlap(self, batches: Iterable[Batch | Exception], done: EnqueuedMany) -> None:
         """Make enqueue calls, each with its own caller and at most two under way; add their results to `done`."""
         script, calls = self.scripts["enqueue"], OverlappingCalls(self.client, self.wake_key)
-        under_way: deque[tuple[Caller, CallState, Sequence[str]]] = deque()
+        under_way: deque[tuple[Caller, CallState, Batch]] = deque()
 
         def take() -> None:
-            own, _, mids = under_way[0]
+            own, _, batch = under_way[0]
             reply = calls.reply()
             under_way.popleft()
-            done.add(self.accepted(own, reply, mids))
+            if reply[0] == SEALED:
+                done.add(self.routed().send("memory", *batch))
+            else:
+                done.add(self.accepted(own, reply, batch[2]))
             self.callers.give_back(own)
 
         unread: Exception | None = None
@@ -789,20 +853,30 @@ class Queue:
                 dropped = self.extra_keys(values, mids)
                 state = script.numbered(own, values, rows, dropped)
                 calls.send(state)
-                under_way.append((own, state, mids))
+                under_way.append((own, state, batch))
                 if len(under_way) > 1:
                     take()
             while under_way:
                 take()
         except UnavailableError as error:
             error.mids = tuple(
-                [mid for _, state, mids in under_way if state.arrived for mid in mids]
+                [mid for _, state, batch in under_way if state.arrived for mid in batch[2]]
             )
             raise
         finally:
             calls.close()
         if unread is not None:
             raise unread
+
+    def routed(self) -> PartitionRouter:
+        """Return the routes to the partitions of the queue, whose map is read now; all further messages take them."""
+        if self.routes is None:
+            self.routes = PartitionRouter(
+                self.name, self.client, partial(Queue, client=self.client)
+            )
+        else:
+            self.routes.refresh()
+        return self.routes
 
     def register(self) -> None:
         """Add the queue to the list of queues, at most once a minute.
@@ -829,6 +903,8 @@ class Queue:
             raise self.scripts["enqueue"].closed_error(caller)
         if reply[0] == b"full":
             raise line_full(reply)
+        if reply[0] == SEALED:
+            raise SealedError(f"queue {self.name!r} is sealed; its partitions accept messages")
         if len(reply) == 2 * len(mids) and reply[::2].count(b"added") == len(mids):
             return AddedMessages(mids)
         try:

@@ -93,7 +93,7 @@ ROLES = {
     "operator": Role(
         (*_LOOKING, "announce", "cancel", "clear", "edit", "enqueue", "enqueue_plain", "flow_drop", "flow_read", "hold",
          "pause", "purge", "put_back", "reschedule", "resume", "retention", "revive", "schedule", "seal",
-         "set_event_level", "set_limits", "take_out", "tick"),
+         "set_event_level", "set_limits", "set_partitions", "take_out", "tick"),
         (*_LOOKING_AT_KEYS, "unlink"),
         ("sadd", "smembers", "srem"), ("hgetall", "hmget"),
         ("llen", "rpush", "pexpire"), ("get",),

@@ -113,6 +113,11 @@ class Enqueued(NamedTuple):
     action: Action
     existing_status: str = ""
 
+    @property
+    def partition(self) -> str:
+        """Name of the partition that accepted the message; '' if its queue has no partitions."""
+        return ""
+
 
 class Rescheduled(NamedTuple):
     """Result of rescheduling a message.
@@ -401,6 +406,7 @@ class Upkeep(NamedTuple):
         due_ms: Time until the earliest entry of due; 0 if there is none.
         surplus: 1 if there are still more dead messages than the queue's limits allow, else 0.
         outbox: Number of waiting entries for flows in the queue's outbox.
+        sealed: The epoch of the partitions that replace the queue; '0' if it isn't sealed.
     """
 
     circle: int
@@ -409,6 +415,7 @@ class Upkeep(NamedTuple):
     due_ms: int
     surplus: int = 0
     outbox: int = 0
+    sealed: bytes = b"0"
 
 
 class DeadLimits(NamedTuple):

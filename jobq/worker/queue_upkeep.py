@@ -55,6 +55,8 @@ class QueueUpkeep:
         self._due: dict[int, int] = {}
         self._asked_at: dict[int, int] = {}
         self._sweep_at = boot_ns() + SWEEP_NS
+        #: Sealed queues that were found; the supervisor takes them, and serves the partitions that replace them.
+        self.sealed: set[str] = set()
         self.begin(0)
 
     def begin(self, first: int) -> None:
@@ -137,6 +139,8 @@ class QueueUpkeep:
             self._to_note.discard(index)
         left = self._queues[index].admin.upkeep(limit, crash_limit=self._settings.crash_limit)
         self._due.pop(index, None)
+        if left.sealed != b"0":
+            self.sealed.add(self._queues[index].name)
         if left.outbox:
             self._tell_flows(index)
         if left.circle or left.surplus or left.outbox:
@@ -177,7 +181,7 @@ class QueueUpkeep:
         names = [
             keys.key(self._queues[index].prefix, place)
             for index in indexes
-            for place in ("ready", "due", "circle", "flow_outbox")
+            for place in ("ready", "due", "circle", "flow_outbox", "partitions")
         ]
         exist = partial(self._queues[indexes[0]].client.command, "EXISTS", *names)
         found: list[int] = []

@@ -29,12 +29,13 @@ from jobq.worker.child import Hooks, PoolPlan, described
 from jobq.worker.feeder import Source
 from jobq.worker.heartbeat import declared, warn_of_eviction, warn_of_unknown, warn_of_unserved
 from jobq.worker.inherited import OpenConnections
+from jobq.worker.partition_watch import with_partitions
 from jobq.worker.queue_health import QueueHealth
 from jobq.worker.start_errors import tell
 from jobq.worker.supervisor import Supervisor
 
-#: Queues that a message source may add to the worker later.
-MAX_LATER_QUEUES = 200
+#: Queues that a message source, or a change of partitions, may add to the worker later.
+MAX_LATER_QUEUES = 1_000
 #: How long a worker tries to reach the server before it reports a failure.
 FIRST_TRY_S = 1.0
 HANDLED = (
@@ -79,13 +80,14 @@ def run_worker(
     warn_of_eviction(client)
     if client.settings.functions:
         check_library(client)
+    settings = replace(settings, queues=with_partitions(client, settings.queues))
     _note_on_dead(client, registry, settings)
     settings = _with_own_name(settings, client)
     for opened in list(runtime.clients):  # they connect again where they are used
         opened.close()
     connections.warn_of_new()
     alive_read, alive_write = os.pipe()
-    health = QueueHealth(len(settings.queues), MAX_LATER_QUEUES if source else 0)
+    health = QueueHealth(len(settings.queues), MAX_LATER_QUEUES)
     plan = PoolPlan(
         settings, client, registry, hooks or Hooks(), alive_read, alive_write, health, log
     )

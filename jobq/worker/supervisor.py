@@ -33,6 +33,7 @@ from jobq.worker.holdings import Keeping
 from jobq.worker.leases import Leases
 from jobq.worker.monitor import Monitor
 from jobq.worker.orders import Orders
+from jobq.worker.partition_watch import wanted
 from jobq.worker.pool import PoolMember
 from jobq.worker.programs import reap_orphans
 from jobq.worker.queue_line import ANSWER_S, REDIRECTED_S, REFUSED
@@ -138,6 +139,7 @@ class Supervisor:
         while True:
             self._report_state()
             self._serve_more(self.feeder.wanted())
+            self._serve_partitions()
             self.feeder.look_after()
             self._respawn()
             self._wait()
@@ -156,6 +158,22 @@ class Supervisor:
         ticks = make(self.queues, self.plan.registry) if make else None
         self.heartbeat.declares(ticks.names() if ticks else {})
         return ticks
+
+    def _serve_partitions(self) -> None:
+        """Serve the partitions that replaced sealed queues."""
+        sealed, self.upkeep.sealed = self.upkeep.sealed, set()
+        if not sealed or self.stopping:
+            return
+        try:
+            more = wanted(self.client, sealed, dict(self.settings.queues))
+        except JobqError as error:
+            self.upkeep.sealed |= sealed
+            logger.debug("partitions of queues wait for the server: %s", error)
+            return
+        missing = len(more.keys() - set(self._names)) - self.plan.health.room
+        if missing > 0:
+            logger.error("%d partitions can't be served until this worker restarts", missing)
+        self._serve_more(more)
 
     def _serve_more(self, wanted: dict[str, int]) -> None:
         """Start serving these queues. Children know them once they are replaced."""

@@ -13,7 +13,8 @@ ARGV
   crash_limit  crashes that make a message dead, 0 = never
   limit        mids looked at in due, in the circle and among the dead, 1-1000
 RETURNS  {'collected', mids left in the circle, mids left in due, how many are quarantined, ms until the earliest
-         due one or 0 for none, 1 if more of the dead are beyond the queue's limits, entries in flow_outbox}
+         due one or 0 for none, 1 if more of the dead are beyond the queue's limits, entries in flow_outbox, the epoch that
+         follows if the queue is sealed, else '0'}
 COST     O(limit)
 WRITES   what it finds; running it twice is harmless
 ]]
@@ -76,5 +77,5 @@ local due_ms, rest_ms = first and math.max(1, first - now_ms), turn and in_lines
 if rest_ms then due_ms = math.min(due_ms or rest_ms, rest_ms) end
 return {
   'collected', redis.call('LLEN', circle), redis.call('ZCARD', due), redis.call('HLEN', quarantine),
-  due_ms or 0, surplus, nentries + (member_records[1] and 1 or 0),
+  due_ms or 0, surplus, nentries + (member_records[1] and 1 or 0), sealed or '0',
 }

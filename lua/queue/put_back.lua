@@ -17,7 +17,7 @@ ARGV
           had another content
   then one per message: mid or dead id, 1-250 of them, in the order of their places
 RETURNS  {per message: 'restored' | 'nil': the bin has none, or no longer | 'exists': its mid lives again, or it is among
-         the dead | 'moved': the queue is sealed, and its message or dead message would live in it again | 'changed': it was revived or edited, and has been started, changed or cancelled
+         the dead | 'sealed': the queue is, and its message or dead message would live in it again | 'changed': it was revived or edited, and has been started, changed or cancelled
          since | 'damaged': the bin's entry is
          no message} | {'closed'}
 COST     O(messages)
@@ -168,7 +168,7 @@ for i = 6, #ARGV do
   local id = ARGV[i]
   local kept = found[id]
   found[id] = nil
-  local word = not kept and 'nil' or not kept.parts and 'damaged' or stays_out and 'moved' or put(id, kept.parts)
+  local word = not kept and 'nil' or not kept.parts and 'damaged' or stays_out and 'sealed' or put(id, kept.parts)
   words[#words + 1] = word
   if word == 'restored' then
     changed = true

@@ -15,7 +15,7 @@ ARGV
   life_ms  how long the bin of the operation keeps their former values, 1-86400000, '' = without a bin
   then two per message: dead id, mid#generation; not_before, epoch ms, '' = now. 1-1000 of them
 RETURNS  {per message: 'revived' | 'exists': one of its mid lives | 'nil': not among the dead |
-         'damaged': what is stored there is no dead message | 'full': the bin is | 'moved': the queue is sealed}
+         'damaged': what is stored there is no dead message | 'full': the bin is | 'sealed': the queue is}
          | {'closed'}
 COST     O(messages)
 WRITES   nothing for one not revived; nothing at all when memory is full or the call is refused
@@ -56,7 +56,7 @@ local nmembers = 0
 local function revive(id, not_before)
   local mid, text = string.match(id, '^(.*)#[^#]*$'), redis.call('HGET', dead_messages, id)
   if not text then return 'nil' end
-  if sealed then return 'moved' end
+  if sealed then return 'sealed' end
   local head, own, length = string.match(text, '^(%d*\31%d*\31(%d*,%d*[^\31]*)\31(%d+)\31)')
   if not (head and mid) or #length > 7 or mid == '' or #mid > 512 or not is_text(mid) then return 'damaged' end
   local content = string.sub(text, #head + length + 1)

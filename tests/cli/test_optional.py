@@ -17,8 +17,8 @@ def test_help_lists_optional_commands_at_their_places_among_those_of_the_core(li
     listed = re.findall(r"^(\S[\w ]*):$|^  ([a-z-]+) {2,}\S", shown, re.MULTILINE)
     names = [heading or name for heading, name in listed]
     assert names[names.index("Queues") : names.index("Try it") + 4] == [
-        "Queues", "queue", "key", "dead", "limit", "events", "flow", "schedule", "web", "outbox", "metrics",
-        "audit-log", "check",
+        "Queues", "queue", "partitions", "key", "dead", "limit", "events", "flow", "schedule", "web", "outbox",
+        "metrics", "audit-log", "check",
         "Other protocols", "topic", "reliable", "rsmq", "ruby",
         "History", "lake", "report", "spark",
         "Server", "embedded", "functions", "completion", "acl",

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from jobq.client.numbered_calls import Caller
+from jobq.errors import ScriptError
 from jobq.queue import keys
 from jobq.queue.queue import Queue, batch_of, enqueue_values, queue_scripts
 from jobq.queue.types import Ending
@@ -148,14 +149,15 @@ def test_nothing_else_adds_messages_when_the_queue_is_sealed(
     seal(queue)
     before = facts()
 
-    assert queue.admin.revive(dead_id) == ["moved"]
-    assert queue.admin.tick("name", T0, 0, "s", b"call").outcome == "sealed"
+    assert queue.admin.revive(dead_id) == ["sealed"]
+    with pytest.raises(ScriptError, match="doesn't support schedules"):
+        queue.admin.tick("name", T0, 0, "s", b"call")
     head = msgspec.msgpack.encode(["row", "", 1])
     deliver = queue_scripts(queue.client, "pipeline", queue.name)["deliver"]
     values = {"now": "", "dedupe_ms": "", "keyed": "", "batch": b"%08d" % len(head) + head + b"x"}
     assert deliver.call(Caller(), values) == [b"sealed", b"2"]
     assert facts() == before
-    assert bin_.put_back("waiting", "waits") == ["moved"]
+    assert bin_.put_back("waiting", "waits") == ["sealed"]
     assert queue.admin.counts().messages == 0
 
 

@@ -15,7 +15,7 @@ import msgspec
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import BYTES_PER_CALL, Caller
 from jobq.client.scripts import Argument
-from jobq.errors import KeyFullError
+from jobq.errors import ConfigError, KeyFullError
 from jobq.pipeline.writing.rows import RowMessage
 from jobq.queue import keys
 from jobq.queue.directory import register_queue
@@ -56,7 +56,12 @@ class QueueSender:
             "keyed": self._keyed,
             "batch": packed(messages, bool(self._keyed)),
         }
-        word, nadded, npresent = self._script.call(self._caller, values, by=confirmation.exchange)
+        word, nadded, *more = self._script.call(self._caller, values, by=confirmation.exchange)
+        if word == b"sealed":
+            raise ConfigError(
+                f"queue {self._name!r} is partitioned, so rows can't be written into it yet; use another queue"
+            )
+        npresent = more[0]
         if word == b"full":
             # The other two values are the key, and how many of its messages may wait.
             raise line_full((word, nadded, npresent))

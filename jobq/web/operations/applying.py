@@ -36,7 +36,7 @@ KEPT, RESTORED = "ku"
 _WORDS = {
     "taken": APPLIED, "in bin": APPLIED, "revived": APPLIED, "moved": APPLIED, "cancelled": APPLIED, "purged": APPLIED,
     "changed": CHANGED, "exists": CHANGED, "same": CHANGED, "nil": GONE, "done-awaiting-gc": GONE,
-    "done-with-backoff": GONE, "full": NO_ROOM, "damaged": DAMAGED,
+    "done-with-backoff": GONE, "full": NO_ROOM, "damaged": DAMAGED, "sealed": CHANGED,
 }  # fmt: skip
 #: Words for results, also for results of an undo.
 RESULTS = {
@@ -49,7 +49,7 @@ RESULTS = {
 UNDONE = {RESTORED: "restored", KEPT: "changed", GONE: "gone", DAMAGED: "damaged"}
 _BACK = {
     "restored": RESTORED, "moved": RESTORED, "same": RESTORED, "exists": KEPT, "changed": KEPT, "nil": GONE,
-    "damaged": DAMAGED,
+    "damaged": DAMAGED, "sealed": KEPT,
 }  # fmt: skip
 
 

@@ -191,7 +191,7 @@ class Explorer(BreadthFirst[World]):
             w.dead = (*w.dead[:index], *w.dead[index + 1 :])
             w.owed += (content,)
             w.contents[place + dead_id.partition("#")[0]] = content
-        need(word in ("revived", "exists", "moved"), f"revive answered {word}")
+        need(word in ("revived", "exists", "sealed"), f"revive answered {word}")
 
     def _take(self, w: World, place_and_mid: str) -> None:
         w.left["take"] -= 1
@@ -212,7 +212,7 @@ class Explorer(BreadthFirst[World]):
         (word,) = self.machine.run(
             f"{place}put_back", "P", w.now, "P", w.number, "", "op", "waiting", mid
         )
-        need(word in ("restored", "exists", "moved"), f"put_back answered {word}")
+        need(word in ("restored", "exists", "sealed"), f"put_back answered {word}")
         if word == "restored":
             w.binned = (*w.binned[:index], *w.binned[index + 1 :])
             w.owed += (content,)

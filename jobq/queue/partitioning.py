@@ -1,0 +1,134 @@
+"""Change the number of a queue's partitions, and forget partitions that are empty.
+
+Each step is harmless to repeat: a change that stopped midway continues when it is requested again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jobq.client.connection import Client
+from jobq.client.names import checked_queue
+from jobq.client.pipelining import commands
+from jobq.errors import ConfigError
+from jobq.queue import keys
+from jobq.queue.partitions import Epoch, PartitionMap, checked_number, read_map, set_map
+from jobq.queue.queue import queue_scripts
+from jobq.queue.types import text_of
+
+
+class Left(NamedTuple):
+    """What is left in a queue: whether it is sealed, and its numbers of messages and of dead messages."""
+
+    is_sealed: bool
+    messages: int
+    dead: int
+
+
+def partition(client: Client, name: str, count: int) -> PartitionMap:
+    """Distribute new messages of the queue over `count` partitions; return the map.
+
+    Messages stay where they are. Repeat the call if it fails.
+
+    Raises:
+        ConfigError: The queue has schedules, limits, a pause or messages of flows, or calls are signed.
+    """
+    checked_queue(name)
+    checked_number(count)
+    check_supported(client, name)
+    known = read_map(client, name)
+    if known.newest.size != count:
+        wanted = known.after(count)
+        found = set_map(queue_scripts(client, "queue", name), known, wanted)
+        if found != wanted:
+            raise ConfigError(
+                f"the partitions of queue {name!r} were just changed by another client to {found.newest.size}; "
+                "try again if that isn't what you want"
+            )
+        known = found
+    if len(known.epochs) > 1:
+        _copy_settings(client, known)
+        seal_old(client, known)
+    return known
+
+
+def seal_old(client: Client, known: PartitionMap) -> None:
+    """Seal all partitions of older epochs."""
+    for epoch, following in zip(known.epochs, known.epochs[1:], strict=False):
+        for place in [] if epoch.drained else epoch.names(known.queue):
+            queue_scripts(client, "queue", place)["seal"].run({"epoch": following.number})
+
+
+def tidy(client: Client, known: PartitionMap) -> PartitionMap:
+    """Note which older partitions are drained, and forget drained partitions without dead messages; return the map.
+
+    An empty sealed partition stays empty, so a concurrent change can't falsify the result.
+    """
+    if len(known.epochs) == 1:
+        return known
+    kept = [one for epoch in known.epochs[:-1] for one in _kept(client, known.queue, epoch)]
+    wanted = known._replace(epochs=(*kept, known.newest))
+    if wanted == known:
+        return known
+    return set_map(queue_scripts(client, "queue", known.queue), known, wanted)
+
+
+def _kept(client: Client, queue: str, epoch: Epoch) -> list[Epoch]:
+    left = [left_in(client, name) for name in epoch.names(queue)]
+    drained = all(one.is_sealed and not one.messages for one in left)
+    if drained and not any(one.dead for one in left):
+        return []
+    return [epoch._replace(drained=drained)]
+
+
+def left_in(client: Client, name: str) -> Left:
+    """Return the seal and the numbers of messages of this queue."""
+    prefix = keys.prefix(client.namespace, name)
+    meta = keys.key(prefix, "meta")
+    asked = [
+        ("HMGET", meta, "sealed", "max_content"),
+        ("HLEN", keys.key(prefix, "messages")),
+        ("ZCARD", keys.key(prefix, "dead")),
+    ]
+    (sealed, longest), messages, dead = commands(client, meta, asked)
+    return Left(sealed is not None and longest == b"sealed", messages, dead)
+
+
+def check_supported(client: Client, name: str) -> None:
+    """Raise ConfigError if the queue uses anything that partitions don't support."""
+    prefix = keys.prefix(client.namespace, name)
+    meta = keys.key(prefix, "meta")
+    asked = [
+        ("HLEN", keys.key(prefix, "schedules")),
+        ("HGET", meta, "members"),
+        ("HGET", meta, "max"),
+    ]
+    asked += [("HLEN", keys.key(prefix, "rules")), ("HGET", meta, "paused")]
+    nschedules, members, most, nrules, paused = commands(client, meta, asked)
+    for what, is_used in (
+        ("schedules", nschedules),
+        ("messages of flows", int(members or 0)),
+        ("limits", most or nrules),
+        ("a pause", paused == b"1"),
+        ("signed or encrypted calls", client.settings.codec is not None),
+    ):
+        if is_used:
+            raise ConfigError(
+                f"queue {name!r} can't be partitioned: it has {what}, which the change doesn't support yet; "
+                "remove that first, or partition another queue"
+            )
+
+
+def _copy_settings(client: Client, known: PartitionMap) -> None:
+    """Give the newest partitions the settings of events and of dead messages that the queue before them has."""
+    before, *_ = known.epochs[-2].names(known.queue)
+    meta = keys.key(keys.prefix(client.namespace, before), "meta")
+    words = ("HMGET", meta, "events", "maxlen", "dead_max", "dead_age_ms")
+    [settings] = commands(client, meta, [words])
+    level, length, most, age_ms = [text_of(value or b"") for value in settings]
+    for name in known.newest.names(known.queue):
+        scripts = queue_scripts(client, "queue", name)
+        if level or length:
+            scripts["set_event_level"].run({"wanted": level, "length": length})
+        if most or age_ms:
+            scripts["retention"].run({"most": most, "age_ms": age_ms, "on_dead": ""})

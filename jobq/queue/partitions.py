@@ -1,0 +1,159 @@
+"""Partitions of a hot queue: the map of its queues, and which of them accepts a message.
+
+A partitioned queue `low` consists of queues such as `low/0` to `low/7`, each in a slot of its own. A change of their
+number is a new epoch with new queues, because partitions of an ended epoch are sealed: they accept only messages whose
+mid or key lives in them. So a client calls a message's queue of each epoch, from the oldest to the newest, until the
+reply isn't 'moved'. That keeps each mid and each key in a single queue.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+from jobq.client.connection import Client
+from jobq.client.names import is_partition
+from jobq.client.numbered_calls import BoundScripts
+from jobq.errors import ConfigError, ScriptError
+from jobq.queue import keys
+from jobq.queue.types import text_of
+
+#: Maximum number of partitions of a queue.
+MAX_PARTITIONS = 256
+#: Mids that `MadeMids` makes for one call have this length, and begin with the same characters. So such a call stays
+#: in one partition.
+_MADE_LENGTH, _STEM_LENGTH = 14, 12
+_EPOCH = re.compile(r"(\d+),(\d+),(\d+)(,d)?")
+
+
+class Epoch(NamedTuple):
+    """Partitions that were made together; epoch 0 is the queue itself.
+
+    Attributes:
+        first: Number of its first partition. Numbers are never used again.
+        drained: No message is left in it, and none can come. Dead messages may be left.
+    """
+
+    number: int
+    first: int = 0
+    size: int = 0
+    drained: bool = False
+
+    def names(self, queue: str) -> list[str]:
+        """Return the names of its queues."""
+        if not self.number:
+            return [queue]
+        return [f"{queue}/{number}" for number in range(self.first, self.first + self.size)]
+
+    def name_for(self, queue: str, text: str) -> str:
+        """Return the name of the queue to which this text belongs."""
+        if not self.number:
+            return queue
+        digest = blake2b(text.encode(), digest_size=8).digest()
+        return f"{queue}/{self.first + int.from_bytes(digest, 'big') % self.size}"
+
+    def __str__(self) -> str:
+        return f"{self.number},{self.first},{self.size}{',d' * self.drained}"
+
+
+class PartitionMap(NamedTuple):
+    """The epochs of a queue, oldest first, as its map in the server lists them."""
+
+    queue: str
+    epochs: tuple[Epoch, ...] = (Epoch(0),)
+
+    @property
+    def newest(self) -> Epoch:
+        """The epoch that accepts new messages."""
+        return self.epochs[-1]
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether the queue has partitions."""
+        return self.newest.number > 0
+
+    def names(self) -> list[str]:
+        """Return the names of all queues, oldest first."""
+        return [name for epoch in self.epochs for name in epoch.names(self.queue)]
+
+    def served(self) -> list[str]:
+        """Return the names of queues in which messages may wait."""
+        return [
+            name for epoch in self.epochs if not epoch.drained for name in epoch.names(self.queue)
+        ]
+
+    def after(self, count: int) -> PartitionMap:
+        """Return the map with a further epoch of `count` partitions."""
+        newest = self.newest
+        following = Epoch(newest.number + 1, newest.first + newest.size, count)
+        return self._replace(epochs=(*self.epochs, following))
+
+    def __str__(self) -> str:
+        return ";".join(map(str, self.epochs)) if self.is_partitioned else ""
+
+
+def base_of(name: str) -> str:
+    """Return the name of the queue that this partition belongs to; for other queues, their own name."""
+    return name.rpartition("/")[0] if is_partition(name) else name
+
+
+def place_text(mid: str, key: str | None) -> str:
+    """Return the text that decides the partition of a message."""
+    return key or (mid[:_STEM_LENGTH] if len(mid) == _MADE_LENGTH else mid)
+
+
+def map_key(client: Client, queue: str) -> str:
+    """Return the key of the queue's map."""
+    return keys.key(keys.prefix(client.namespace, queue), "partitions")
+
+
+def read_map(client: Client, queue: str) -> PartitionMap:
+    """Return the map of the queue; a map of one epoch if it isn't partitioned."""
+    return map_in(queue, client.command("HGET", map_key(client, queue), "map"))
+
+
+def map_in(queue: str, stored: bytes | None) -> PartitionMap:
+    """Return the map that is stored as these bytes."""
+    if not stored:
+        return PartitionMap(queue)
+    parts = [_EPOCH.fullmatch(part) for part in text_of(stored).split(";")]
+    epochs = [
+        Epoch(int(part[1]), int(part[2]), int(part[3]), part[4] is not None)
+        for part in parts
+        if part is not None
+    ]
+    if len(epochs) < len(parts) or not epochs[-1].size:
+        raise ScriptError(
+            f"the map of queue {queue!r} can't be read: {text_of(stored)!r:.200}; another program wrote it"
+        )
+    return PartitionMap(queue, tuple(epochs))
+
+
+def set_map(scripts: BoundScripts, known: PartitionMap, wanted: PartitionMap) -> PartitionMap:
+    """Replace the map; return the map that is there after that, which may be another client's."""
+    reply = scripts["set_partitions"].run({"known": str(known), "map": str(wanted)})
+    return map_in(known.queue, reply[1])
+
+
+def checked_number(count: int) -> int:
+    """Return the number of partitions; raise ConfigError if it is out of range."""
+    if not 1 <= count <= MAX_PARTITIONS:
+        raise ConfigError(
+            f"partitions={count!r} is out of range; it must be between 1 and {MAX_PARTITIONS}"
+        )
+    return count
+
+
+def grouped(
+    indexes: Sequence[int], epoch: Epoch, queue: str, texts: Sequence[str]
+) -> Iterator[tuple[str, list[int]]]:
+    """Yield the name of each queue of an epoch that these messages belong to, and the messages' indexes."""
+    found: dict[str, list[int]] = {}
+    names: dict[str, str] = {}
+    for index in indexes:
+        text = texts[index]
+        name = names.get(text) or names.setdefault(text, epoch.name_for(queue, text))
+        found.setdefault(name, []).append(index)
+    yield from found.items()

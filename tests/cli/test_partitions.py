@@ -1,0 +1,56 @@
+"""The command `jobq partitions` shows, makes and changes partitions."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobq.queue.queue import Queue
+
+
+def test_partitions_are_made_and_shown_when_a_number_is_given(cli, client):
+    Queue("low", client).enqueue(b"x")
+
+    assert "isn't partitioned" in cli("partitions", "low").err
+    shown = cli("partitions", "low", "2", "--json")
+
+    assert shown.code == 0
+    assert [(one["partition"], one["state"], one["waiting"]) for one in shown.records] == [
+        ("low", "draining", 1),
+        ("low/0", "current", 0),
+        ("low/1", "current", 0),
+    ]
+    assert "low/1" in cli("partitions", "low").out
+
+
+def test_commands_apply_to_all_partitions_when_they_name_the_queue(cli, client):
+    cli("partitions", "low", "2")
+    queue = Queue("low", client)
+    queue.enqueue(b"x", mid="m1", delay=60)
+
+    assert {one["queue"] for one in cli("queues", "low", "--json").records} == {
+        "low",
+        "low/0",
+        "low/1",
+    }
+    assert cli("cancel", "m1", "--queues", "low").code == 0
+    assert cli("pause", "low").code == 0
+    assert all(place.admin.counts().paused for place in (queue, *queue.partitions()))
+    assert cli("resume", "low").code == 0
+    assert not any(place.admin.counts().paused for place in (queue, *queue.partitions()))
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("key", "set", "low", "--max", "2"), "doesn't support limits"),
+        (("partitions", "low/1", "2"), "end the names of a queue's partitions"),
+        (("partitions", "low", "0"), "0 is not in the range"),
+    ],
+)
+def test_what_partitions_do_not_support_is_refused_when_it_is_used(cli, args, words):
+    cli("partitions", "low", "2")
+
+    refused = cli(*args)
+
+    assert refused.code != 0
+    assert words in refused.err

@@ -1,0 +1,230 @@
+"""A partitioned queue: where messages go, and how the number of partitions changes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from jobq.client.connection import Client
+from jobq.errors import ConfigError
+from jobq.queue.aio import aenqueue, aenqueue_many
+from jobq.queue.partitioning import left_in, partition, tidy
+from jobq.queue.partitions import Epoch, PartitionMap, map_key, read_map
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending, Message
+from tests.waiting import until
+
+pytestmark = pytest.mark.one_server
+
+
+def messages_in(client: Client, name: str) -> list[Message]:
+    """Dequeue and finish all messages of the queue and its partitions."""
+    return [message for _, message in handed_out(client, name)]
+
+
+def handed_out(client: Client, name: str) -> Iterator[tuple[str, Message]]:
+    for place in read_map(client, name).served():
+        queue = Queue(place, client)
+        while messages := queue.dequeue(100).messages:
+            yield from ((place, message) for message in messages)
+            queue.finish([Ending(mid=one.mid, token=one.token, outcome="done") for one in messages])
+
+
+def test_partition_keeps_messages_where_they_are_when_it_is_first_used(client: Client) -> None:
+    queue = Queue("low", client)
+    queue.enqueue(b"old", mid="m1")
+
+    assert partition(client, "low", 4) == PartitionMap("low", (Epoch(0), Epoch(1, 0, 4)))
+    assert queue.enqueue(b"x", mid="m1").action == "exists"
+    done = queue.enqueue(b"new", mid="m2")
+    assert done.action == "added"
+    assert done.partition in read_map(client, "low").newest.names("low")
+    assert sorted(one.mid for one in messages_in(client, "low")) == ["m1", "m2"]
+
+
+def test_messages_are_spread_over_partitions_when_they_have_no_mids(client: Client) -> None:
+    partition(client, "low", 4)
+    queue = Queue("low", client)
+    for _ in range(200):
+        queue.enqueue(b"x")
+    made = queue.enqueue_many([b"y"] * 600)
+
+    found = Counter(place for place, _ in handed_out(client, "low"))
+    assert sum(found.values()) == 800
+    assert len(found) == 4
+    assert len({one.partition for one in made[:250]}) == 1  # a round trip stays one call
+
+
+def test_a_key_stays_in_one_partition_when_its_messages_have_different_mids(client: Client) -> None:
+    partition(client, "low", 8)
+    queue = Queue("low", client)
+    queue.enqueue_many([(f"m{i}", b"x", f"key{i % 5}") for i in range(100)])
+
+    places: dict[str, set[str]] = {}
+    for place, message in handed_out(client, "low"):
+        places.setdefault(f"key{int(message.mid[1:]) % 5}", set()).add(place)
+    assert len(places) == 5
+    assert all(len(found) == 1 for found in places.values())
+
+
+def test_a_client_with_an_old_map_reaches_the_new_partitions_when_it_enqueues(
+    client: Client,
+) -> None:
+    stale = Queue("low", client)
+    stale.enqueue(b"x")
+    for count in (8, 3, 16):
+        partition(client, "low", count)
+        done = stale.enqueue(b"x", mid=f"after {count}")
+        assert done.partition in read_map(client, "low").newest.names("low")
+    assert len(stale.enqueue_many([b"y"] * 600)) == 600
+    assert len(messages_in(client, "low")) == 604
+
+
+def test_async_enqueues_reach_the_partitions_when_the_client_does_not_know_them(
+    client: Client,
+) -> None:
+    async def run() -> list[Any]:
+        fresh = Queue("low", client)
+        return [
+            await aenqueue(fresh, b"x"),
+            *await aenqueue_many(Queue("low", client), [b"y"] * 300),
+        ]
+
+    partition(client, "low", 2)
+    done = asyncio.run(run())
+
+    assert all(one.partition for one in done)
+    assert len(messages_in(client, "low")) == 301
+
+
+def test_the_change_continues_when_it_stopped_before_the_seals(client: Client) -> None:
+    queue = Queue("low", client)
+    queue.enqueue(b"x", mid="m1")
+    known = read_map(client, "low")
+    queue.scripts["set_partitions"].run({"known": "", "map": str(known.after(2))})
+    assert not left_in(client, "low").is_sealed
+    assert queue.enqueue(b"x").partition == ""  # the queue still accepts messages
+
+    partition(client, "low", 2)
+
+    assert left_in(client, "low").is_sealed
+    assert queue.enqueue(b"x").partition
+    assert len(messages_in(client, "low")) == 3
+
+
+def test_another_client_wins_when_two_change_the_number(client: Client, monkeypatch: Any) -> None:
+    from jobq.queue import partitioning
+
+    stale = read_map(client, "low")
+    partition(client, "low", 2)
+    monkeypatch.setattr(partitioning, "read_map", lambda *_: stale)
+
+    with pytest.raises(ConfigError, match="just changed by another client to 2"):
+        partition(client, "low", 4)
+
+
+def test_old_partitions_are_forgotten_when_they_are_empty(client: Client) -> None:
+    queue = Queue("low", client)
+    queue.enqueue_many([("dies", b"x"), ("stays", b"y")])
+    dies = queue.dequeue().messages[0]
+    known = partition(client, "low", 2)
+    assert tidy(client, known) == known
+    queue.finish([Ending(mid="dies", token=dies.token, outcome="dead", reason="why")])
+    messages_in(client, "low")
+    queue.admin.collect()
+
+    known = tidy(client, known)
+    assert known.epochs == (Epoch(0, drained=True), Epoch(1, 0, 2))
+    assert queue.enqueue(b"z", mid="dies").partition
+    queue.admin.purge(queue.admin.dead()[0].dead_id)
+    assert tidy(client, known).epochs == (Epoch(1, 0, 2),)
+
+
+def test_partition_refuses_a_queue_when_it_uses_what_is_not_supported(client: Client) -> None:
+    queue = Queue("low", client)
+    queue.admin.schedule("add", "hourly", "{}")
+
+    with pytest.raises(ConfigError, match="it has schedules"):
+        partition(client, "low", 2)
+    assert not read_map(client, "low").is_partitioned
+
+
+@pytest.mark.parametrize(("name", "count"), [("low/3", 2), ("low", 0), ("low", 257)])
+def test_partition_refuses_names_and_numbers_when_they_are_invalid(
+    client: Client, name: str, count: int
+) -> None:
+    with pytest.raises(ConfigError):
+        partition(client, name, count)
+
+
+def test_a_map_of_another_program_is_an_error_when_it_is_read(client: Client) -> None:
+    partition(client, "low", 2)
+    client.command("HSET", map_key(client, "low"), "map", "1,2")
+
+    with pytest.raises(Exception, match="can't be read"):
+        read_map(client, "low")
+
+
+class Load:
+    """Producers with maps of any age, and workers of all partitions."""
+
+    def __init__(self, client: Client) -> None:
+        self.client, self.chance = client, random.Random(7)
+        self.producers = [Queue("low", client) for _ in range(4)]
+        self.accepted, self.runs = set[str](), Counter[str]()
+        self.started: dict[str, list[int]] = {}
+        self.held: list[tuple[Queue, Message]] = []
+
+    def produce(self, round_: int) -> None:
+        """Enqueue 20 messages, one of each of 20 ordered keys, and some mids again."""
+        for number in range(20):
+            producer = self.chance.choice(self.producers)
+            mid, key = f"m{round_ * 20 + number}", f"key{number}"
+            producer.enqueue(b"plain", mid=mid)
+            content = f"{key} {round_}".encode()
+            done = producer.enqueue(content, mid=f"{key}-{round_}", key=key, ordered=True)
+            assert done.action == "added"
+            self.accepted |= {mid, done.mid}
+            if self.chance.random() < 0.1:
+                again = self.chance.choice(self.producers).enqueue(b"plain", mid=mid)
+                assert again.action == "exists"
+
+    def work(self) -> bool:
+        """Take messages, and end two thirds of what runs; return whether anything is left."""
+        queues = [Queue(name, self.client) for name in read_map(self.client, "low").served()]
+        for queue in queues:
+            queue.admin.collect()
+            messages = queue.dequeue(self.chance.randrange(1, 20)).messages
+            self.held += [(queue, message) for message in messages]
+        self.chance.shuffle(self.held)
+        for _ in range(len(self.held) - len(self.held) // 3):
+            self._finish(*self.held.pop())
+        return bool(self.held) or any(queue.admin.counts().messages for queue in queues)
+
+    def _finish(self, queue: Queue, message: Message) -> None:
+        self.runs[message.mid] += 1
+        key, _, number = message.content.decode().partition(" ")
+        if number:
+            self.started.setdefault(key, []).append(int(number))
+        queue.finish([Ending(mid=message.mid, token=message.token, outcome="done")])
+
+
+def test_no_message_is_lost_or_doubled_when_the_number_changes_under_load(client: Client) -> None:
+    load, counts = Load(client), {3: 8, 8: 3, 13: 16}
+    for round_ in range(20):
+        if round_ in counts:
+            partition(client, "low", counts[round_])
+        load.produce(round_)
+        load.work()
+        tidy(client, read_map(client, "low"))
+    until(lambda: not load.work())
+
+    assert set(load.runs) == load.accepted
+    assert set(load.runs.values()) == {1}
+    assert all(numbers == list(range(20)) for numbers in load.started.values())
+    assert tidy(client, read_map(client, "low")).epochs == (Epoch(3, 11, 16),)
