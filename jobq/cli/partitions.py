@@ -8,7 +8,7 @@ import click
 
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
-from jobq.queue.partitioning import partition, tidy
+from jobq.queue.partitioning import partition, tidy, without_drained
 from jobq.queue.partitions import MAX_PARTITIONS, PartitionMap, read_map
 from jobq.queue.queue import Queue
 
@@ -28,8 +28,8 @@ def partitions(session: Session, name: str, count: int | None) -> None:
     queue = session.queue(name)
     with session.operation(name, f"number:{count}", when=count is not None):
         if count is not None:
-            partition(session.client, name, count)
-    known = tidy(session.client, read_map(session.client, name))
+            tidy(session.client, partition(session.client, name, count))
+    known = without_drained(session.client, read_map(session.client, name))
     if not known.is_partitioned:
         session.note(f"queue {queue.name} isn't partitioned")
         return

@@ -59,15 +59,18 @@ def seal_old(client: Client, known: PartitionMap) -> None:
             queue_scripts(client, "queue", place)["seal"].run({"epoch": following.number})
 
 
-def tidy(client: Client, known: PartitionMap) -> PartitionMap:
-    """Note which older partitions are drained, and forget drained partitions without dead messages; return the map.
+def without_drained(client: Client, known: PartitionMap) -> PartitionMap:
+    """Return the map as it is now: drained epochs are marked, or left out if they have no dead messages.
 
     An empty sealed partition stays empty, so a concurrent change can't falsify the result.
     """
-    if len(known.epochs) == 1:
-        return known
     kept = [one for epoch in known.epochs[:-1] for one in _kept(client, known.queue, epoch)]
-    wanted = known._replace(epochs=(*kept, known.newest))
+    return known._replace(epochs=(*kept, known.newest))
+
+
+def tidy(client: Client, known: PartitionMap) -> PartitionMap:
+    """Store which older partitions are drained or forgotten; return the map."""
+    wanted = without_drained(client, known)
     if wanted == known:
         return known
     return set_map(queue_scripts(client, "queue", known.queue), known, wanted)

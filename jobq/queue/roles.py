@@ -76,7 +76,8 @@ ROLES = {
     "worker": Role(
         (*_PRODUCER, "checkpoint", "close", "collect", "counts", "dead", "dequeue", "dequeue_plain", "extend", "finish",
          "finish_plain", "flow_drop", "flow_read",
-         "progress", "purge", "release", "retention", "revive", "schedule", "schedules", "tick"),
+         "progress", "purge", "release", "retention", "revive", "schedule", "schedules", "set_partitions",
+         "tick"),
         (*_RESULTS, "blpop", "hget", "lmpop", "lpop", "xrevrange"), ("sadd", "smembers"),
         ("hset", "hsetnx", "hdel", "hget", "hkeys", "hgetall", "hlen"), ("lrange", "lrem"), ("set",),
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("hset", "pexpire", "hgetall", "hkeys", "hdel"),

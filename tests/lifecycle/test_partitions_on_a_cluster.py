@@ -1,4 +1,4 @@
-"""Partitions on a Cluster of three masters: spread over its nodes, with a worker that is killed during a change."""
+"""Partitions on a Cluster of three masters, in a change during which the test kills a worker."""
 
 from __future__ import annotations
 

@@ -89,6 +89,7 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
     members(queue, now)
     queue.admin.clear(now=now)
     queue.scripts["seal"].run({"epoch": 2})
+    queue.scripts["set_partitions"].run({"known": "", "map": "0,0,0;1,0,2"})
 
 
 def plain(queue: Queue, now: int) -> None:

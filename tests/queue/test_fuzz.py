@@ -83,6 +83,7 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
         "schedule": Call((NOW + 5_000, "resume", "nightly", "")),
         "schedules": Call((NOW, 10)),
         "set_event_level": Call(("all", 1_000)),
+        "set_partitions": Call(("", "0,0,0;1,0,8")),
         "set_limits": Call((NOW + 5_000, "acme", 7, 3, 100, 60_000, 2, 9)),
         "status": Call(("held", NOW)),
         "take_out": Call(_numbered("op-1", 60_000, "waiting", "ready1", "", "key1", "*", "due1", "")),

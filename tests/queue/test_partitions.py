@@ -195,7 +195,7 @@ class Load:
                 assert again.action == "exists"
 
     def work(self) -> bool:
-        """Take messages, and end two thirds of what runs; return whether anything is left."""
+        """Take messages, and end two thirds of the running messages; return whether messages are left."""
         queues = [Queue(name, self.client) for name in read_map(self.client, "low").served()]
         for queue in queues:
             queue.admin.collect()

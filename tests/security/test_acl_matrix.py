@@ -19,7 +19,7 @@ INSEPARABLE = {
     "producer": "checkpoint close edit extend hold pause progress purge put_back release "
     "reschedule resume retention revive seal set_event_level set_limits set_partitions",
     "worker": "content edit hold lines pause purge put_back reschedule resume retention revive seal set_event_level "
-    "set_limits set_partitions take_out",
+    "set_limits take_out",
     "dashboard": "", "metrics": "",
     "operator": "checkpoint close collect enqueue enqueue_plain extend progress release",
 }  # fmt: skip

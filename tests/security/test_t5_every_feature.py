@@ -58,7 +58,7 @@ LINES = {
     "producer": ("enqueue shop.mail.send_receipt 7 --queue mails --mid by-hand",
                  "status by-hand --queues mails", "cancel by-hand --queues mails"),
     "dashboard": (
-        "queues", "queues mails", "workers", "running", "status order-1042 --queues mails",
+        "queues", "queues mails", "partitions images", "workers", "running", "status order-1042 --queues mails",
         "why order-1042 --queues mails",
         "queue peek mails", "key list mails", "dead list payments", "dead show {dead}",
         "limit list", "events tail mails", "flow list", "flow show import:2026-11-23",
@@ -79,7 +79,8 @@ LINES = {
         "schedule pause hourly", "schedule resume hourly", "schedule run-now hourly", "schedule delete hourly",
         "limit set smtp 5/s", "limit hold smtp 1s", "limit unset smtp", "topic pause orders --group billing",
         "topic resume orders --group billing", "topic seek orders --group billing --to latest",
-        "check fsck --repair --yes", "control quiet web-7:4711 --wait 0", "queue purge images --yes",
+        "check fsck --repair --yes", "control quiet web-7:4711 --wait 0", "partitions images 2",
+        "partitions images 3", "queue purge images --yes",
         "queue delete images",
     ),
     "topic": (
