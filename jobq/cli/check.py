@@ -199,6 +199,7 @@ def show(session: Session, finding: Finding) -> None:
     group=check,
     changes=True,
     operation="fsck-repair",
+    server="joins",
 )
 @queues_arguments
 @option("--repair", "repairs", "Repair the violations.")

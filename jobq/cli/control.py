@@ -21,6 +21,7 @@ from jobq.queue.orders import OrderAnswer
     "drain web-7:4711 web-8:3022 --wait 30s",
     changes=True,
     operation="control",
+    server="joins",
 )
 @click.argument("verb", type=click.Choice(list(orders.VERBS)))
 @click.argument("workers", metavar="WORKER...", nargs=-1, required=True)

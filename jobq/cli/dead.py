@@ -265,6 +265,7 @@ on_chosen = opens(
     group=dead,
     changes=True,
     operation="revive",
+    server="joins",
 )
 @on_chosen
 def revive(session: Session, chosen: Chosen) -> bool:
@@ -288,6 +289,7 @@ def revive(session: Session, chosen: Chosen) -> bool:
     group=dead,
     changes=True,
     operation="purge",
+    server="joins",
 )
 @on_chosen
 @yes_option

@@ -92,6 +92,7 @@ def lake() -> None:
     "--lake s3://history/jobq --once --storage-option AWS_REGION=eu-central-1",
     "--once --engine spark --master spark://host:7077",
     group=lake,
+    server="awaits",
 )
 @lake_option()
 @storage_option

@@ -290,6 +290,7 @@ def _attempt(event: Event) -> dict[str, Any]:
     "resize:a.jpg resize:b.jpg --queues low --json",
     changes=True,
     operation="cancel",
+    server="joins",
 )
 @mids_argument
 @queues_option

@@ -17,13 +17,7 @@ from jobq.metrics.names import LakeBehind
 from jobq.metrics.serving import Answer, PageRequest, PageServer, listen, parse_endpoint
 
 
-@command(
-    "metrics",
-    "",
-    "--bind 0.0.0.0:9465",
-    "--queues high,low",
-    "--once",
-)
+@command("metrics", "", "--bind 0.0.0.0:9465", "--queues high,low", "--once", server="awaits")
 @option("--bind ADDRESS", "Listen at this host:port or unix:PATH.", default="127.0.0.1:9465")
 @option("--once", "Print the metrics and exit.")
 @lake_option("to report its lag")

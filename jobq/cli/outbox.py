@@ -81,6 +81,7 @@ def schema(session: Session, dialect: str, no_notify: bool, drop: bool) -> None:
     "--dsn postgresql://shop@db.example/shop",
     "--dsn sqlite:///shop.db --once",
     group=outbox,
+    server="awaits",
 )
 @on_table
 @option("--once", "Exit when all rows have been processed.")

@@ -207,7 +207,7 @@ def _screen() -> Iterator[None]:
 names_argument = click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
 
 
-@command("pause", "low", "low high --json", "low --for 30m", operation="pause")
+@command("pause", "low", "low high --json", "low --for 30m", operation="pause", server="joins")
 @names_argument
 @option("--for DURATION", "span", "End the pause after this time.  [default: with jobq resume]")
 def pause(session: Session, names: tuple[str, ...], span: float | None) -> bool:
@@ -222,7 +222,7 @@ def pause(session: Session, names: tuple[str, ...], span: float | None) -> bool:
     return _set(session, names, act, "" if span is None else f"for:{span:g}s")
 
 
-@command("resume", "low", operation="resume")
+@command("resume", "low", operation="resume", server="joins")
 @names_argument
 def resume(session: Session, names: tuple[str, ...]) -> bool:
     """End a pause.
@@ -339,7 +339,7 @@ def _record(session: Session, queue: str, wanted: _Wanted, entry: Entry) -> dict
     return record
 
 
-@command("purge", "low", "low --yes --json", group=queue, operation="queue-purge")
+@command("purge", "low", "low --yes --json", group=queue, operation="queue-purge", server="joins")
 @names_argument
 @yes_option
 def purge(session: Session, names: tuple[str, ...], yes: bool) -> bool:
@@ -367,7 +367,15 @@ def purge(session: Session, names: tuple[str, ...], yes: bool) -> bool:
     return len(used) == len(names)
 
 
-@command("delete", "low", "low --json", group=queue, changes=True, operation="queue-delete")
+@command(
+    "delete",
+    "low",
+    "low --json",
+    group=queue,
+    changes=True,
+    operation="queue-delete",
+    server="joins",
+)
 @names_argument
 def delete(session: Session, names: tuple[str, ...]) -> bool:
     """Remove an unused queue from the list, and delete its events.

@@ -70,7 +70,12 @@ def verb(
 
         on_queue = opens("queue", _queue, ns_option)
         declared = command(
-            name, *examples, group=reliable, takes_negatives=takes_negatives, operation=operation
+            name,
+            *examples,
+            group=reliable,
+            takes_negatives=takes_negatives,
+            operation=operation,
+            server="starts",
         )
         return declared(on_queue(call))
 

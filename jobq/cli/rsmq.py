@@ -72,9 +72,9 @@ def verb(
     Args:
         failed: See `reports`.
     """
-    return lambda function: command(name, *examples, group=group, operation=operation)(
-        reports(failed)(name_option(on(function)))
-    )
+    return lambda function: command(
+        name, *examples, group=group, operation=operation, server="starts"
+    )(reports(failed)(name_option(on(function))))
 
 
 def _operation(
@@ -137,7 +137,7 @@ def rsmq(ctx: click.Context, redis_url: str | None, verbose: bool) -> None:
     ctx.meta[REDIS_URL], ctx.meta[VERBOSE] = redis_url, verbose
 
 
-@command("bridge", "--realtime", "< calls.jsonl", group=rsmq)
+@command("bridge", "--realtime", "< calls.jsonl", group=rsmq, server="awaits")
 @publishing
 def bridge(session: Session, rsmq: Rsmq) -> None:
     """Serve RSMQ's Node methods on stdin and stdout, with one JSON call or answer per line.

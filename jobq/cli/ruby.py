@@ -71,6 +71,7 @@ def ruby() -> None:
     "--resque low Archive 7",
     "--sidekiq default HardWorker --retry 3 --version 8",
     group=ruby,
+    server="starts",
 )
 @click.argument("job_class", metavar="CLASS")
 @click.argument("words", metavar="[ARG]...", nargs=-1)

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from inspect import signature
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 
 from jobq.cli import exits, output
 from jobq.cli.arguments import names_of
+from jobq.cli.contact import require_data, require_listener, telling_waits
 from jobq.cli.options import Command, Function, Group, by_option, server_options
 from jobq.client.connection import Client, connect
 from jobq.client.numbered_calls import error_code
@@ -29,6 +30,9 @@ from jobq.queue.orders import this_user
 from jobq.queue.queue import Queue
 
 T = TypeVar("T")
+#: How a command finds its server. It "joins" an embedded server that has run in this folder; it "starts" one if there
+#: is none; a command that runs until it is stopped also "awaits" a server that is away.
+ServerUse = Literal["joins", "starts", "awaits"]
 NO_QUEUE = "no queues here yet; run 'jobq enqueue JOB', or check --url and --namespace"
 embedded_log = logging.getLogger("jobq.server")
 #: How long to try other queues of a Cluster after a node did not answer within the full time.
@@ -49,6 +53,7 @@ class Session:
     namespace: str | None
     as_json: bool
     changes: bool = False
+    server_use: ServerUse = "starts"
     #: The command's verb in the audit log, and who gave it; '' for the user of the system.
     verb: str = ""
     who: str = ""
@@ -76,7 +81,13 @@ class Session:
     @cached_property
     def client(self) -> Client:
         """The connection, made at first use."""
-        return connect(settings=self.settings)
+        if self.server_use == "joins" and not self.settings.url:
+            require_data(self.settings)
+        client = connect(settings=self.settings)
+        if self.server_use != "awaits":
+            require_listener(client)
+            client.should_give_up = telling_waits(client, self.remark)
+        return client
 
     @contextmanager
     def operation(
@@ -283,7 +294,7 @@ class Session:
 
 def command(
     name: str, *examples: str, group: Group | None = None, takes_negatives: bool = False,
-    changes: bool = False, operation: str = "", cls: type[Command] = Command,
+    changes: bool = False, operation: str = "", server: ServerUse | None = None, cls: type[Command] = Command,
 ) -> Callable[[Function], Command]:  # fmt: skip
     """Declare a verb with --url, --namespace and --json, which reach the function as its Session.
 
@@ -294,6 +305,7 @@ def command(
         changes: The command changes several things in sequence, so it continues if its output's reader exits.
         operation: The verb in the audit log; such a command has --actor, and changes things within
             `session.operation()`.
+        server: See `ServerUse`. By default, a command that changes something starts an embedded server.
         cls: CommandGroup for a command that also has verbs.
     """
     shared = (*server_options, by_option) if operation else server_options
@@ -308,6 +320,7 @@ def command(
                 namespace=namespace,
                 as_json=as_json,
                 changes=changes,
+                server_use=server or ("starts" if changes or operation else "joins"),
                 verb=operation,
                 who=who,
             )

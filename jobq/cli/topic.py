@@ -122,6 +122,7 @@ def topic() -> None:
     "orders --file - < lines.txt",
     "orders hello --layout redismq --ttl 1h",
     group=topic,
+    server="starts",
 )
 @on_any_topic
 @click.argument("contents", metavar="[CONTENT]...", nargs=-1)
@@ -175,6 +176,7 @@ def _described(indexes: list[int]) -> str:
     "orders --group audit --start latest --follow",
     "orders --group billing --keep",
     group=topic,
+    server="starts",
 )
 @on_any_topic
 @group_option

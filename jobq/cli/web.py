@@ -108,6 +108,7 @@ users_option = option(
     "--bind 0.0.0.0:8700 --host jobs.example.com --users users.json --trusted-proxy 10.0.0.0/8",
     "--auth-header X-Remote-User --auth-role read --trusted-proxy unix --bind unix:/run/jobq/web.sock",
     cls=CommandGroup,
+    server="awaits",
 )
 @opens(
     "listening", _listening,

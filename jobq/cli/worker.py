@@ -170,6 +170,7 @@ def setting(
     "--import app.jobs --sidekiq default --resque low",
     "--import app.jobs --health 127.0.0.1:9464",
     "--check --health 127.0.0.1:9464",
+    server="awaits",
 )
 @import_option
 @queues_option_of(

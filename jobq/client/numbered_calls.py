@@ -27,9 +27,10 @@ import os
 import random
 import re
 import secrets
+import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -68,15 +69,15 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.01, 1.0
 #: Minimum time for a first try on a connection that was used before.
 MIN_TRY_S = 0.25
 
+#: Errors of a broken connection.
+LOST = (redis_errors.ConnectionError, redis_errors.TimeoutError, redis_errors.InvalidResponse, OSError)  # fmt: skip
 #: Temporary errors: a lost connection, or a server that is loading its data, moving keys or failing over.
 PASSING = (
-    redis_errors.ConnectionError, redis_errors.TimeoutError, redis_errors.TryAgainError, redis_errors.ClusterDownError,
-    redis_errors.ReadOnlyError, redis_errors.MovedError, redis_errors.AskError, OSError,
+    *LOST, redis_errors.TryAgainError, redis_errors.ClusterDownError, redis_errors.ReadOnlyError,
+    redis_errors.MovedError, redis_errors.AskError,
 )  # fmt: skip
 #: Errors that a driver hands to `CallState.failed`.
 FAILED = (*PASSING, redis_errors.ResponseError)
-#: Errors of a broken connection.
-LOST = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)
 _LASTING = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
 #: Error codes of a server that rejects writes for now, because its disk is full or its replicas are missing.
 _FULL_FOR_NOW = frozenset(("MISCONF", "NOREPLICAS"))
@@ -405,11 +406,24 @@ def is_login_refused(error: BaseException) -> bool:
 
 def is_untrusted(error: BaseException | None) -> bool:
     """Return whether a connection failed because the server's certificate can't be verified."""
+    return any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
+
+
+def address_error(error: BaseException) -> str:
+    """Return why no server of jobq can be at the address, so that a retry seldom helps; '' for other errors."""
+    for cause in _causes(error):
+        if isinstance(cause, redis_errors.InvalidResponse):
+            return "another kind of server answered"
+        unknown_host = isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN
+        if unknown_host or isinstance(cause, ConnectionRefusedError | FileNotFoundError):
+            return str(getattr(cause, "strerror", "") or cause)
+    return ""
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return True
+        yield error
         error = error.__cause__ or error.__context__
-    return False
 
 
 def refusal(error: Exception, command: Command, script: Script | None) -> Exception | None:

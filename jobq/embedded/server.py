@@ -152,6 +152,11 @@ def running(files: ServerFiles) -> Path | None:
     return None
 
 
+def data_of(settings: ServerSettings) -> Path:
+    """Return the folder with the data of the embedded server, which may not exist."""
+    return _where(settings).data
+
+
 def _where(settings: ServerSettings) -> ServerFiles:
     return files_of(data_folder(settings.data_dir, Path.cwd()))
 

@@ -1,0 +1,66 @@
+"""First contact of a command with the server: report wrong addresses and folders immediately, and waits."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import FAILED, address_error
+from jobq.client.topology import Single
+from jobq.config import ServerSettings
+from jobq.embedded import server as embedded
+from jobq.errors import EmbeddedError, UnavailableError, masked
+
+#: Length of a wait that isn't worth a remark.
+QUIET_S = 1.0
+#: Failed tries that are further apart than this belong to different waits.
+_APART_S = 10.0
+
+
+def require_data(settings: ServerSettings) -> None:
+    """Raise EmbeddedError if the folder has no data of an embedded server, so there is nothing to show."""
+    data = embedded.data_of(settings)
+    if not data.is_dir():
+        raise EmbeddedError(
+            f"this folder doesn't have a server: {data} doesn't exist. Use the folder of the project, or set "
+            "--url or JOBQ_URL, or start a worker or enqueue a job here, which starts a server"
+        )
+
+
+def require_listener(client: Client) -> None:
+    """Raise UnavailableError if nothing listens at the address of the only server.
+
+    JOBQ_PATIENCE asks to wait for such a server. A Cluster and Sentinels may be in the middle of a failover.
+    """
+    if "JOBQ_PATIENCE" in os.environ or not isinstance(client.topology, Single):
+        return
+    try:
+        client.give_back(*client.borrow(""))
+    except FAILED as error:
+        if reason := address_error(error):
+            raise UnavailableError(
+                f"no server at {masked(client.url)} ({reason}); nothing was sent. Start the server, or set another "
+                "address with --url or JOBQ_URL; with JOBQ_PATIENCE=10s a command waits for a server that is starting"
+            ) from error
+        # The command's first call reports other errors, after its patience.
+
+
+def telling_waits(client: Client, say: Callable[[str], object]) -> Callable[[], bool]:
+    """Return a function for `Client.should_give_up`, which says once that the client waits for the server."""
+    began = last = 0.0
+
+    def keep_waiting() -> bool:
+        nonlocal began, last
+        now = time.monotonic()
+        if now - last > _APART_S:
+            began = now
+        last = now
+        if now - began >= QUIET_S:
+            say(
+                f"waiting up to {client.patience_s:g} s for {masked(client.url)}; Ctrl-C ends the wait"
+            )
+        return False
+
+    return keep_waiting
