@@ -126,14 +126,26 @@ class EndingPace:
         self._reported_at = float("-inf")
         #: Number of messages to fetch beyond the running messages.
         self.nahead = 0
+        # Number of endings in the current period of FAST_S, and in the one before; the lesser of the last two.
+        self._began_at, self._nnow, self._nbefore, self._nsteady = 0.0, 0, 0, 0
 
     def reports(self, nended: int, now: float) -> None:
         """Record that `nended` endings are reported now."""
-        if nended:
-            # In the long run, twice as many as end between two reports.
-            ahead = self.nahead // 2 + nended if now - self._reported_at < FAST_S else 0
-            self.nahead = min(self._most, ahead)
-            self._reported_at = now
+        if not nended:
+            return
+        # In the long run, twice as many as end between two reports.
+        ahead = self.nahead // 2 + nended
+        if now - self._reported_at >= FAST_S:
+            self._began_at, self._nnow, self._nbefore, self._nsteady = now, 0, 0, 0
+            ahead = 0
+        elif now - self._began_at >= FAST_S:
+            # Many jobs may end at once, between two reports of a few endings each. What ended in both periods
+            # is likely to end, and so to make room, in the next.
+            self._nsteady = min(self._nnow, self._nbefore)
+            self._began_at, self._nnow, self._nbefore = now, 0, self._nnow
+        self._nnow += nended
+        self.nahead = min(self._most, max(ahead, self._nsteady))
+        self._reported_at = now
 
     def gathers(self, now: float) -> bool:
         """Return whether other jobs ended so recently that an ending may wait for more."""

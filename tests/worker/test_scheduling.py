@@ -173,6 +173,24 @@ def test_messages_are_fetched_ahead_and_endings_gathered_only_while_jobs_end_fas
     assert pace.nahead == 0
 
 
+def test_as_many_are_fetched_ahead_as_end_in_both_of_two_periods_when_reports_are_small():
+    pace = EndingPace(100)
+    for ms in range(0, 200, 5):  # 40 in each period of FAST_S
+        pace.reports(4, ms / 1000)
+    assert 36 <= pace.nahead <= 40
+    for ms in range(200, 360, 5):
+        pace.reports(1, ms / 1000)
+    assert 8 <= pace.nahead <= 12
+
+
+def test_hardly_any_are_fetched_ahead_after_a_crowd_of_slow_jobs_ended_in_one_period():
+    pace = EndingPace(100)
+    for second in range(3):
+        for ms in range(60):  # jobs of a second that began together
+            pace.reports(3, second + ms / 1000)
+        assert pace.nahead <= 6
+
+
 def test_event_loops_are_made_by_uvloop_where_it_is_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvloop", None)
     assert loop_library() is asyncio
