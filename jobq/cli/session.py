@@ -30,8 +30,8 @@ from jobq.queue.orders import this_user
 from jobq.queue.queue import Queue
 
 T = TypeVar("T")
-#: How a command finds its server. It "joins" an embedded server that has run in this folder; it "starts" one if there
-#: is none; a command that runs until it is stopped also "awaits" a server that is away.
+#: How a command finds its server. "joins": it uses an embedded server that has run in this folder. "starts": it also
+#: starts an embedded server. "awaits": it also waits for a server that is away, as commands do that run until a signal.
 ServerUse = Literal["joins", "starts", "awaits"]
 NO_QUEUE = "no queues here yet; run 'jobq enqueue JOB', or check --url and --namespace"
 embedded_log = logging.getLogger("jobq.server")
