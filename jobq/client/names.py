@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from jobq.errors import ConfigError
 
@@ -40,6 +41,17 @@ def checked_queue(name: str) -> str:
 def is_partition(name: str) -> bool:
     """Whether this is the name of a partition of a queue, such as `low/3`."""
     return _PARTITION.search(name) is not None
+
+
+@lru_cache(maxsize=1024)
+def base_of(name: str) -> str:
+    """Return the name of the queue that this partition belongs to; for other queues, their own name."""
+    return name.rpartition("/")[0] if is_partition(name) else name
+
+
+def partition_in(name: str) -> str:
+    """Return the name if it is a partition's; '' for other queues."""
+    return name if is_partition(name) else ""
 
 
 def is_name(kind: str, name: bytes) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from jobq.client.clock import wall
+from jobq.client.names import base_of, partition_in
 from jobq.errors import CodecError, ConfigError, LeaseLostError, NoCurrentJobError
 from jobq.events import trace_id
 from jobq.jobs.codec import MEMBER_SIGN, decode_any, encode_plain
@@ -162,7 +163,12 @@ class Context:
     @property
     def queue(self) -> str:
         """The queue that the message came from."""
-        return self._call.queue
+        return base_of(self._call.queue)
+
+    @property
+    def partition(self) -> str:
+        """The partition of the queue that the message came from, such as `low/3`; '' if the queue has none."""
+        return partition_in(self._call.queue)
 
     @property
     def mid(self) -> str:
@@ -390,6 +396,8 @@ def job_logger(context: Context, logger: logging.Logger | None = None) -> JobLog
         "attempt": context.attempt,
         "queue": context.queue,
     }
+    if context.partition:
+        extra["partition"] = context.partition
     return JobLogger(logger or logging.getLogger(context.job), extra)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from jobq.client.names import base_of
 from jobq.jobs.codec import decode
 from jobq.jobs.signing import Seal, opened, shown_text
 from jobq.queue.types import DeadMessage, Lease
@@ -56,6 +57,6 @@ def dead_call(seal: Seal | None, queue: str, dead: DeadMessage) -> DeadCall:
     envelope = decode(opened(seal, queue, dead.mid, dead.content))
     reason = shown_text(seal, "reason", queue, dead.mid, dead.reason)
     return DeadCall(
-        envelope.job, dead.mid, queue, envelope.args, envelope.kwargs, envelope.headers,
+        envelope.job, dead.mid, base_of(queue), envelope.args, envelope.kwargs, envelope.headers,
         envelope.enqueued_at, dead.died_at, dead.attempts, dead.ncrashes, reason, dead.dead_id,
     )  # fmt: skip

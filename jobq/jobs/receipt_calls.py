@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from jobq.client.names import is_partition
 from jobq.client.numbered_calls import CallState
 from jobq.client.scripts import Argument
 from jobq.client.steps import Ask, ItemAt, Nap, Request, Steps, call_on, drive
@@ -69,8 +70,29 @@ async def aperform(client: Any, steps: Steps[T]) -> T:
 
 def status(receipt: Receipt[Any]) -> Steps[Status]:
     """Return where the message is now."""
-    known: Status = yield receipt.bound_queue.status_call(receipt.mid)
+    known = yield from _status(receipt)
     return known._replace(progress=receipt.shown("progress", known.progress))
+
+
+def _status(receipt: Receipt[Any]) -> Steps[Status]:
+    known: Status = yield receipt.bound_queue.status_call(receipt.mid)
+    if known.word == "nil" and (yield from _is_elsewhere(receipt)):
+        known = yield receipt.bound_queue.status_call(receipt.mid)
+    return known
+
+
+def _is_elsewhere(receipt: Receipt[Any]) -> Steps[bool]:
+    """Bind the receipt to the partition that has its message; return whether there is one.
+
+    Receipts made from a mid alone, and receipts of callers without the map, don't know the partition.
+    """
+    queue = receipt.bound_queue
+    if is_partition(queue.name):
+        return False
+    place = yield Ask(partial(queue.place_of, receipt.mid))
+    if place is not None:
+        receipt.bound_queue = place
+    return place is not None
 
 
 def state(receipt: Receipt[Any]) -> Steps[State]:
@@ -78,7 +100,7 @@ def state(receipt: Receipt[Any]) -> Steps[State]:
 
     A live message counts first. Otherwise the remembered end or the dead message counts, whichever is later.
     """
-    known: Status = yield receipt.bound_queue.status_call(receipt.mid)
+    known = yield from _status(receipt)
     return (yield from _state(receipt, known))
 
 
@@ -133,7 +155,7 @@ def _state(receipt: Receipt[Any], known: Status, is_again: bool = False) -> Step
     dead = yield receipt.bound_queue.admin.dead_call(receipt.mid)
     if not dead and end.word == "unknown" and not is_again:
         # It was revived, or removed, after its status was read.
-        known = yield receipt.bound_queue.status_call(receipt.mid)
+        known = yield from _status(receipt)
         return (yield from _state(receipt, known, is_again=True))
     ended_ms = 0 if end.ended_at is None else round(end.ended_at.timestamp() * 1000)
     if not dead or ended_ms > dead[0].died_at:
@@ -159,6 +181,8 @@ def cancel(receipt: Receipt[Any]) -> Steps[bool]:
     [word] = yield from _numbered(receipt, "cancel", values, rest, own_key if for_ms else ())
     if word == REMEMBERS:
         [word] = yield from _numbered(receipt, "cancel", values, rest, own_key)
+    if word == b"nil" and (yield from _is_elsewhere(receipt)):
+        return (yield from cancel(receipt))
     return bool(word == b"cancelled")
 
 
@@ -166,7 +190,7 @@ def revive(receipt: Receipt[Any]) -> Steps[bool]:
     """Revive the latest dead message of this mid; return whether it was revived."""
     dead = yield receipt.bound_queue.admin.dead_call(receipt.mid)
     if not dead:
-        return False
+        return (yield from revive(receipt)) if (yield from _is_elsewhere(receipt)) else False
     values: dict[str, Argument] = {"now": "", "op": "", "life_ms": ""}
     [word] = yield from _numbered(receipt, "revive", values, (dead[0].dead_id, ""))
     return bool(word == b"revived")
@@ -196,11 +220,15 @@ def result(receipt: Receipt[Any], timeout: Duration | None) -> Steps[bytes]:
         )
     timeout_s = None if timeout is None else duration_s(timeout)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    key = receipt.bound_queue.result_key(receipt.mid)
+    queue, key = receipt.bound_queue, receipt.bound_queue.result_key(receipt.mid)
     content: bytes | None = yield _plain(receipt, "LINDEX", key, 0)
     waited = False
     while content is None or (yield from _of_earlier_life(receipt, content)):
-        yield from _check_alive(receipt, key)
+        yield from _check_alive(receipt)
+        if receipt.bound_queue is not queue:
+            queue, key = receipt.bound_queue, receipt.bound_queue.result_key(receipt.mid)
+            content = yield _plain(receipt, "LINDEX", key, 0)
+            continue
         on_wait = result_waits.on_wait
         if waited and on_wait is not None:
             yield Ask(partial(on_wait, receipt))
@@ -231,7 +259,7 @@ def _plain(receipt: Receipt[Any], name: str, key: str, *rest: Argument) -> Reque
     return Request(key, CallState(client, (name, key, *rest)))
 
 
-def _check_alive(receipt: Receipt[Any], key: str) -> Steps[None]:
+def _check_alive(receipt: Receipt[Any]) -> Steps[None]:
     known = yield from status(receipt)
     if known.word == "dead":
         died = yield receipt.bound_queue.admin.dead_call(receipt.mid)
@@ -241,6 +269,7 @@ def _check_alive(receipt: Receipt[Any], key: str) -> Steps[None]:
     if receipt.action == "written" and known.word == "nil":
         return  # the relay hasn't sent it yet, or the transaction was rolled back
     # The script that ends the attempt also stores the result, so no result will come later.
+    key = receipt.bound_queue.result_key(receipt.mid)
     if known.word in _GONE and (yield _plain(receipt, "EXISTS", key)) == 0:
         raise ResultNotStoredError(
             f"{receipt.job} {receipt.mid} is over, and no result is kept: it was cancelled, or the result expired"

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, Generic, TypeVar, cast, overload
 
 from jobq.client.clock import wall
+from jobq.client.names import base_of, partition_in
 from jobq.durations import Duration
 from jobq.errors import CodecError, JobFailedError, ResultNotStoredError
 from jobq.jobs.argument_types import ArgumentTypes
@@ -116,7 +117,12 @@ class Receipt(Generic[R]):
     @property
     def queue(self) -> str:
         """The queue's name."""
-        return str(self.bound_queue.name)
+        return base_of(self.bound_queue.name)
+
+    @property
+    def partition(self) -> str:
+        """The partition of the queue that has the message, such as `low/3`; '' if the queue has none."""
+        return partition_in(self.bound_queue.name)
 
     @property
     def accepted(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from jobq import extras
 from jobq.client.clock import wall
+from jobq.client.names import base_of
 from jobq.config import CodecSettings
 from jobq.errors import CodecError
 from jobq.formats import SEAL
@@ -237,8 +238,12 @@ def key_id_of(sealed: bytes) -> bytes:
 
 
 def _bound(mark: bytes, key_id: bytes, queue: str, mid: str, shown: bytes = b"") -> bytes:
-    """Return the context of a seal: each part with its length in front, so that parts can't be shifted."""
-    parts = [mark, key_id, queue.encode("utf-8", "replace"), mid.encode("utf-8", "replace")]
+    """Return the context of a seal: each part with its length in front, so that parts can't be shifted.
+
+    It has the name of the queue without a partition, because the producer can't know which partition accepts a message.
+    """
+    base = base_of(queue).encode("utf-8", "replace")
+    parts = [mark, key_id, base, mid.encode("utf-8", "replace")]
     parts += [shown] if shown else []
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 

@@ -20,6 +20,7 @@ from typing import Any, TextIO
 
 from pythonjsonlogger.json import JsonFormatter as JsonFormat
 
+from jobq.client.names import base_of, partition_in
 from jobq.errors import masked_text, shortened
 from jobq.jobs.context import LINES_SIZE, Call, Context, running
 from jobq.observe.escape import escaped
@@ -257,17 +258,20 @@ class JsonLines(TextLines):
         if context is not None:
             for name, value in _around(context):
                 end += f', "{name}": {quoted(value)}'
+        if partition := partition_in(call.queue):
+            end += f', "partition": {quoted(partition)}'
         return (
             f"{self._beginning(now, level)}{quoted(text)}, "
             f'"job": {quoted(call.job.name)}, "mid": {quoted(message.mid)}, '
-            f'"attempt": {message.attempt}, "queue": {quoted(call.queue)}{end}}}\n'
+            f'"attempt": {message.attempt}, "queue": {quoted(base_of(call.queue))}{end}}}\n'
         )
 
 
 def _extra_of(call: Call) -> dict[str, Any]:
-    message = call.message
+    message, partition = call.message, partition_in(call.queue)
     return {
-        "job": call.job.name, "mid": message.mid, "attempt": message.attempt, "queue": call.queue,
+        "job": call.job.name, "mid": message.mid, "attempt": message.attempt, "queue": base_of(call.queue),
+        **({"partition": partition} if partition else {}),
     }  # fmt: skip
 
 
@@ -304,8 +308,8 @@ def spent(seconds: float) -> str:
 class JobFields(logging.Filter):
     """Adds the fields of the running job to each log record. Other values with these names become `extra_…`.
 
-    The fields are job, mid, attempt, queue, worker and, if a trace is known, trace_id and span_id. `jobq worker` adds
-    it to its own handler and to all handlers of the application that exist once its modules are loaded.
+    The fields are job, mid, attempt, queue, worker and, if they are known, partition, trace_id and span_id. `jobq
+    worker` adds it to its own handler and to all handlers of the application that exist once its modules are loaded.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -314,6 +318,8 @@ class JobFields(logging.Filter):
         if context is not None:
             for name in FIELDS:
                 _put(record, name, getattr(context, name))
+            if context.partition:
+                _put(record, "partition", context.partition)
             for name, value in _around(context):
                 _put(record, name, value)
         return True

@@ -309,6 +309,8 @@ def _attributes(context: Context) -> dict[str, str | int]:
         "jobq.attempt": context.attempt,
         "jobq.generation": context.generation,
     }
+    if context.partition:
+        found["messaging.destination.partition.id"] = context.partition
     if context.worker:
         found["messaging.client.id"] = context.worker
     if context.enqueued_at:

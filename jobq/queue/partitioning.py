@@ -31,7 +31,7 @@ def partition(client: Client, name: str, count: int) -> PartitionMap:
     Messages stay where they are. Repeat the call if it fails.
 
     Raises:
-        ConfigError: The queue has schedules, limits, a pause or messages of flows, or calls are signed.
+        ConfigError: The queue has schedules, limits, a pause or messages of flows.
     """
     checked_queue(name)
     checked_number(count)
@@ -113,7 +113,6 @@ def check_supported(client: Client, name: str) -> None:
         ("messages of flows", int(members or 0)),
         ("limits", most or nrules),
         ("a pause", paused == b"1"),
-        ("signed or encrypted calls", client.settings.codec is not None),
     ):
         if is_used:
             raise ConfigError(

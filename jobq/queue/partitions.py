@@ -14,7 +14,6 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from jobq.client.connection import Client
-from jobq.client.names import is_partition
 from jobq.client.numbered_calls import BoundScripts
 from jobq.errors import ConfigError, ScriptError
 from jobq.queue import keys
@@ -92,11 +91,6 @@ class PartitionMap(NamedTuple):
 
     def __str__(self) -> str:
         return ";".join(map(str, self.epochs)) if self.is_partitioned else ""
-
-
-def base_of(name: str) -> str:
-    """Return the name of the queue that this partition belongs to; for other queues, their own name."""
-    return name.rpartition("/")[0] if is_partition(name) else name
 
 
 def place_text(mid: str, key: str | None) -> str:

@@ -32,7 +32,7 @@ from jobq.client.numbered_calls import (
     moment,
     new_id,
 )
-from jobq.client.pipelining import OverlappingCalls, commands
+from jobq.client.pipelining import OverlappingCalls, commands, run_all
 from jobq.client.scripts import Argument
 from jobq.config import HARD_MAX_CONTENT, duration_s
 from jobq.durations import DAY_MS, Duration, Rate, counted
@@ -725,6 +725,19 @@ class Queue:
         known = read_map(self.client, self.name)
         return [Queue(name, self.client) for name in known.names() if name != self.name]
 
+    def place_of(self, mid: str) -> Queue | None:
+        """Return the partition that has this message, its dead message or its result; None if no partition does."""
+        places = self.partitions()
+        known = run_all(self.client, [place.status_call(mid) for place in places])
+        for is_wanted in (lambda word: word not in ("nil", "dead"), lambda word: word == "dead"):
+            for place, status in zip(places, known, strict=True):
+                if is_wanted(status.word):
+                    return place
+        for place in places:
+            if self.client.command("EXISTS", place.result_key(mid)):
+                return place
+        return None
+
     def _check_limits_supported(self) -> None:
         if self.partitions():
             raise ConfigError(
@@ -937,6 +950,17 @@ def queue_scripts(client: Client, area: str, name: str) -> BoundScripts:
     """Return the scripts of lua/<area>, bound to the keys of the queue `name`."""
     prefix = keys.prefix(client.namespace, name)
     return BoundScripts(client, area, prefix, partial(keys.key, prefix), f"queue {name!r}")
+
+
+def alone(client: Client, names: Iterable[str]) -> list[Queue]:
+    """Return the queues of these names and their partitions, each once; none of them looks into others."""
+    made: dict[str, Queue] = {}
+    for name in names:
+        queue = Queue(name, client)
+        for place in (queue, *queue.partitions()):
+            place.is_alone = True
+            made.setdefault(place.name, place)
+    return list(made.values())
 
 
 def enqueue_values(**options: Unpack[EnqueueOptions]) -> Values:

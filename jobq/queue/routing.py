@@ -144,7 +144,3 @@ class PartitionRouter:
             raise ConfigError(
                 f"queue {name!r} is partitioned, so it doesn't support flows yet; use another queue for the step"
             )
-        if self._client.settings.codec is not None:
-            raise ConfigError(
-                f"queue {name!r} is partitioned, so it doesn't support signed or encrypted calls yet; use another queue"
-            )

@@ -36,11 +36,11 @@ from jobq.jobs.registry import Registry
 from jobq.jobs.signing import seal_of
 from jobq.jobs.timer import BUILT_IN
 from jobq.queue.directory import queue_names
-from jobq.queue.queue import Queue
+from jobq.queue.queue import Queue, alone
 from jobq.queue.types import DAY_S, DeadMessage, Ending, Lease, Message
 from jobq.testing.clock import KitClock
 from jobq.testing.relaying import DjangoOutboxes
-from jobq.testing.waiting import waiting
+from jobq.testing.waiting import waiting_in
 
 T = TypeVar("T")
 #: A message, and the call in it, or the ending of a message that can't run.
@@ -158,16 +158,20 @@ class Draining:
         while True:
             if self._outboxes.aliases:
                 yield partial(self._outboxes.relay, self.client)
-            names = list(plan.queues or queue_names(self.client))
+            names = self._names(plan)
             self._note_on_dead(names)
             before, began = ended.total(), wall.ms()
             for queue in map(self._queue, names):
                 yield from self._drained(queue, plan, ended)
             ran = self.send_steps() or ended.total() > before
             if not ran and not self._jump(names, plan, began):
-                left = sum(len(waiting(self.client, name)) for name in names)
+                left = sum(len(waiting_in(self._queue(name))) for name in names)
                 counts = {name: ended[outcome] for outcome, name in _COUNTED.items()}
                 return DrainResult(left=left, **counts)
+
+    def _names(self, plan: DrainPlan) -> list[str]:
+        """Return the names of the queues to drain; a queue's partitions follow it."""
+        return [queue.name for queue in alone(self.client, plan.queues or queue_names(self.client))]
 
     def _drained(
         self, queue: Queue, plan: DrainPlan, ended: Counter[str]
@@ -262,7 +266,7 @@ class Draining:
         queue = self._queue(name)
         if queue.admin.counts().paused:
             return
-        for call in waiting(self.client, name):
+        for call in waiting_in(queue):
             again = call.attempts > 0 or call.mid in self._returned
             if call.due and (plan.retries if again else plan.delayed):
                 yield round(call.due * 1000)
@@ -277,7 +281,9 @@ class Draining:
                 self._queue(name).admin.call_on_dead()
 
     def _queue(self, name: str) -> Queue:
-        return Queue(name, self.client)
+        queue = Queue(name, self.client)
+        queue.is_alone = True
+        return queue
 
     def _find_dead(self, queue: str, dead_id: str, lease: Lease) -> DeadMessage | None:
         found = self._queue(queue).admin.dead(mid=dead_id)

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, TypedDict, Unpack, get_args
 
 from jobq.client.clock import wall
 from jobq.client.connection import Client, set_default_client
+from jobq.client.names import base_of
 from jobq.client.runtime import runtime
 from jobq.config import duration_s, settings_from_env
 from jobq.durations import Duration
@@ -204,9 +205,8 @@ class Kit:
             raise ConfigError(
                 "a worker uses the server's clock, but this test has moved or frozen its own clock; use drain()"
             )
-        names = tuple(
-            queues or sorted({job.queue for job in self.registry} | set(queue_names(self.client)))
-        )
+        used = {base_of(name) for name in queue_names(self.client)}
+        names = tuple(queues or sorted({job.queue for job in self.registry} | used))
         self._worker = ForkedWorker(
             self.client.settings, self.registry, worker_settings(processes, names, **settings)
         )

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jobq.client.connection import Client
+from jobq.client.names import base_of, partition_in
 from jobq.durations import lasting
 from jobq.errors import CodecError
 from jobq.jobs.codec import Envelope, decode
 from jobq.jobs.signing import opened, seal_of, shown_text
 from jobq.queue.directory import queue_names
-from jobq.queue.queue import Queue
+from jobq.queue.queue import Queue, alone
 from jobq.queue.types import Place
 
 _PLACES: tuple[Place, ...] = ("ready", "due", "lines")
@@ -28,6 +29,7 @@ class EnqueuedCall(NamedTuple):
         attempts: Number of attempts so far.
         reason: Why the message is dead; '' if it isn't.
         content: The message's content, in bytes.
+        partition: The queue's partition that has the message; '' if the queue has none.
     """
 
     job: str
@@ -41,6 +43,7 @@ class EnqueuedCall(NamedTuple):
     attempts: int = 0
     reason: str = ""
     content: bytes = b""
+    partition: str = ""
 
     def __repr__(self) -> str:
         called = [repr(value) for value in self.args]
@@ -52,37 +55,46 @@ class EnqueuedCall(NamedTuple):
 
 def waiting(client: Client, queue: str | None = None) -> list[EnqueuedCall]:
     """Return all waiting calls in a queue, or in all queues: ready, delayed, and in the lines of keys."""
-    names = queue_names(client) if queue is None else [queue]
-    return [call for name in names for call in _of_queue(client, name)]
+    return [call for place in _queues(client, queue) for call in waiting_in(place)]
 
 
 def dead(client: Client, queue: str | None = None) -> list[EnqueuedCall]:
     """Return all dead calls, newest first in each queue."""
     found = []
-    for name in queue_names(client) if queue is None else [queue]:
-        for one in Queue(name, client).admin.iter_dead():
+    for place in _queues(client, queue):
+        name = place.name
+        for one in place.admin.iter_dead():
             envelope = _read(client, name, one.mid, one.content)
             reason = shown_text(seal_of(client), "reason", name, one.mid, one.reason)
             found.append(
                 EnqueuedCall(
-                    envelope.job, envelope.args, envelope.kwargs, name, one.mid, envelope.headers,
-                    attempts=max(0, one.attempts), reason=reason, content=one.content,
+                    envelope.job, envelope.args, envelope.kwargs, base_of(name), one.mid, envelope.headers,
+                    attempts=max(0, one.attempts), reason=reason, content=one.content, partition=partition_in(name),
                 )
             )  # fmt: skip
     return found
 
 
-def _of_queue(client: Client, name: str) -> Iterator[EnqueuedCall]:
-    admin = Queue(name, client).admin
+def _queues(client: Client, queue: str | None) -> list[Queue]:
+    return alone(client, queue_names(client) if queue is None else [queue])
+
+
+def waiting_in(queue: Queue) -> list[EnqueuedCall]:
+    """Return the waiting calls in this queue alone."""
+    return list(_of_queue(queue))
+
+
+def _of_queue(queue: Queue) -> Iterator[EnqueuedCall]:
+    client, name = queue.client, queue.name
     for place in _PLACES:
-        for entry in admin.iter_entries(place):
+        for entry in queue.admin.iter_entries(place):
             if not entry.status.startswith("queued"):
                 continue
             envelope = _read(client, name, entry.mid, entry.content)
             due, since = entry.not_before / 1000, envelope.enqueued_at / 1000
             yield EnqueuedCall(
-                envelope.job, envelope.args, envelope.kwargs, name, entry.mid, envelope.headers, due,
-                max(0.0, due - since) if due and since else 0.0, entry.attempts, "", entry.content,
+                envelope.job, envelope.args, envelope.kwargs, base_of(name), entry.mid, envelope.headers, due,
+                max(0.0, due - since) if due and since else 0.0, entry.attempts, "", entry.content, partition_in(name),
             )  # fmt: skip
 
 

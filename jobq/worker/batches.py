@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from jobq.client.clock import boot_ns
+from jobq.client.names import base_of
 from jobq.jobs.calls import batch_of
 from jobq.jobs.context import Call
 from jobq.jobs.registry import Registry
@@ -17,11 +18,11 @@ Group = list[tuple[int, Call | Ending]]
 
 def batch_sizes(registry: Registry, queues: Sequence[str]) -> list[int]:
     """Return for each queue the largest batch of its jobs; 0 if it has no batch job."""
-    sizes = dict.fromkeys(queues, 0)
+    sizes = dict.fromkeys(map(base_of, queues), 0)
     for job in registry:
         if job.settings.batch is not None and job.queue in sizes:
             sizes[job.queue] = max(sizes[job.queue], job.settings.batch)
-    return [sizes[name] for name in queues]
+    return [sizes[base_of(name)] for name in queues]
 
 
 class Gathering:

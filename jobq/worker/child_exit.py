@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from jobq.client.names import base_of, partition_in
 from jobq.errors import CodecError
 from jobq.events import CRASH, SEPARATOR, ago_ms, attempt_record, trace_id
 from jobq.jobs.codec import decode
@@ -99,7 +100,13 @@ class CrashedAttempt(NamedTuple):
     @property
     def fields(self) -> dict[str, object]:
         """The fields of its log line."""
-        return {name: getattr(self, name) for name in ("job", "mid", "attempt", "queue", "reply")}
+        found: dict[str, object] = {
+            name: getattr(self, name) for name in ("job", "mid", "attempt", "reply")
+        }
+        found["queue"] = base_of(self.queue)
+        if partition := partition_in(self.queue):
+            found["partition"] = partition
+        return found
 
     @property
     def what(self) -> str:

@@ -13,6 +13,7 @@ from hashlib import blake2b
 from itertools import islice
 
 from jobq.client.connection import Client
+from jobq.client.names import base_of
 from jobq.errors import JobqError
 from jobq.jobs.signing import Seal, is_sealed
 from jobq.queue import keys
@@ -82,7 +83,7 @@ class DoneCalls:
             self._warn(error)
 
     def _key(self, queue: str) -> str:
-        return keys.spent(self._client.namespace, queue)
+        return keys.spent(self._client.namespace, base_of(queue))
 
     def _warn(self, error: JobqError) -> None:
         if not self._failed:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from jobq.client.connection import Client
+from jobq.client.names import base_of
 from jobq.queue.partitioning import tidy
-from jobq.queue.partitions import base_of, read_map
+from jobq.queue.partitions import read_map
 
 
 def with_partitions(

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from jobq.client.connection import Client, connect
+from jobq.client.names import base_of
 from jobq.client.scripts import load
 from jobq.durations import counted
 from jobq.errors import JobqError, masked
@@ -398,7 +399,7 @@ class Supervisor:
             )  # fmt: skip
             started_at = death.at - crash.ran_us // 1000 if crash.ran_us else 0
             self.monitor.tell(CrashReport(
-                crash.job, crash.queue, crash.mid, crash.attempt, crash.reply == "dead",
+                crash.job, base_of(crash.queue), crash.mid, crash.attempt, crash.reply == "dead",
                 started_at, dict(crash.headers), death,
             ))  # fmt: skip
 
