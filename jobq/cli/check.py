@@ -16,16 +16,19 @@ from jobq.cli.held_back import full_keys, full_limits, waiting_maps
 from jobq.cli.options import group, option, queues_arguments, yes_option
 from jobq.cli.session import Session, command
 from jobq.client.connection import Client
+from jobq.client.names import is_name
 from jobq.client.pipelining import run_each
 from jobq.config import parse_time
 from jobq.durations import DAY_MS, counted, lasting
 from jobq.errors import ConfigError, JobqError, ScriptError, UnavailableError
 from jobq.limits.directory import limit_damage, mend_limit
+from jobq.queue import presence
 from jobq.queue.audit import Audit, Audited, server_ms
 from jobq.queue.directory import forget_queue, strange_queue_names
 from jobq.queue.doctor import Finding, findings
 from jobq.queue.fsck import PARTS, repair, steps
 from jobq.queue.members import MAX_ENTRIES
+from jobq.queue.partitions import read_map
 from jobq.queue.queue import Queue
 from jobq.queue.server_load import LoadWatch, load_findings
 from jobq.queue.types import Sample, Violation
@@ -87,6 +90,7 @@ def doctor(session: Session, strict: bool) -> bool:
         found += _of_queues(session, sampled)
         found += _of_flows(session, sampled)
         found += _of_schedules(session, [queue.name for queue, _ in sampled])
+        found += _of_partitions(session)
         found += _full(session, [queue for queue, sample in sampled if sample.counts.keys])
     for finding in found:
         show(session, finding)
@@ -119,6 +123,24 @@ def _of_queues(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Ite
                 ago = lasting((now_ms - sample.refused_at) / 1000)
                 value = f"queue {queue.name}: {sample.refused:,} messages of outage buffers lost, the last {ago} ago"
                 yield Finding("refused", "warn", value, "see the log of the enqueuing program")
+
+
+def _of_partitions(session: Session) -> Iterator[Finding]:
+    """Yield a warning for each queue whose number of partitions differs from the code of running workers."""
+    with session.tolerating("workers", "list of"):
+        now_ms = session.client.clock_ms()
+        live = [worker for worker in presence.workers(session.client) if worker.is_live(now_ms)]
+        declared = sorted({pair for worker in live for pair in worker.partitions.items()})
+        for queue, count in declared:
+            if not is_name("queue", queue.encode()):
+                continue  # anyone who may write a worker's entry can write anything into it
+            with session.tolerating(queue):
+                size = read_map(session.client, queue).newest.size
+                if size != count:
+                    has = counted(size, "partition")
+                    value = f"queue {queue} has {has}, although workers' code declares partitions={count}"
+                    remedy = f"jobq partitions {queue} {count}, or change the code"
+                    yield Finding("partitions", "warn", value, remedy)
 
 
 def _of_schedules(session: Session, names: Sequence[str]) -> Iterator[Finding]:

@@ -9,8 +9,9 @@ import click
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
 from jobq.queue.partitioning import partition, tidy, without_drained
-from jobq.queue.partitions import MAX_PARTITIONS, PartitionMap, read_map
+from jobq.queue.partitions import PartitionMap, read_map
 from jobq.queue.queue import Queue
+from jobq.queue.types import MAX_PARTITIONS
 
 LISTED = Listing(("partition", "epoch", "state", "waiting", "running", "dead", "node"))
 

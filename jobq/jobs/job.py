@@ -94,7 +94,8 @@ class Outgoing:
         job = self.job
         client = job.settings.client or runtime.default
         known = client.queues.get(self.queue) if client is not None else None
-        queue: QueueLike = known or queue_of(self.queue, client)
+        partitions = job.settings.partitions if self.queue == job.queue else None
+        queue: QueueLike = known or queue_of(self.queue, client, partitions)
         messages = self.prepared(queue)
         self.size = sum([len(message[1]) for message in messages])
         if len(messages) == 1:
@@ -161,7 +162,7 @@ class Job(Generic[P, R]):
         settings = self.settings
         client = settings.client or runtime.default
         known = client.queues.get(settings.queue) if client is not None else None
-        queue: QueueLike = known or queue_of(settings.queue, client)
+        queue: QueueLike = known or queue_of(settings.queue, client, settings.partitions)
         mid, content, key = self.prepared(queue, args, kwargs)
         options = self.queue_options if settings.key is None else self.options_with(key)
         done = queue.enqueue(content, mid=mid, **options)
@@ -187,7 +188,7 @@ class Job(Generic[P, R]):
         queue: Any = client.queues.get(settings.queue) if client is not None else None
         if queue is None:
             # The first call may start a server, or look one up.
-            queue = await _in_thread(queue_of, settings.queue, client)
+            queue = await _in_thread(queue_of, settings.queue, client, settings.partitions)
         mid, content, key = self.prepared(queue, args, kwargs)
         options = self.queue_options if settings.key is None else self.options_with(key)
         done: Enqueued = await _asyncio_calls().aenqueue(queue, content, mid=mid, **options)
@@ -227,7 +228,7 @@ class Job(Generic[P, R]):
             while batch := list(islice(calls, PER_CALL)):
                 receipts += self._through(layers, Outgoing(self, batch))
             return receipts
-        queue = queue_of(self.settings.queue, self.settings.client)
+        queue = self._queue()
         accepted = queue.enqueue_many(self._rows_of_calls(queue, calls), **self.queue_options)
         return self.receipts(accepted, queue)
 
@@ -243,7 +244,7 @@ class Job(Generic[P, R]):
             calls_of: Any = arguments
             return await _in_thread(self.enqueue_many, calls_of)
         calls = self._many(arguments)
-        queue: Any = await _in_thread(queue_of, self.settings.queue, self.settings.client)
+        queue: Any = await _in_thread(self._queue)
         rows = self._rows_of_calls(queue, calls)
         accepted = await _asyncio_calls().aenqueue_many(queue, rows, **self.queue_options)
         return self.receipts(accepted, queue)
@@ -426,6 +427,8 @@ class Job(Generic[P, R]):
         checked = checked_options(changes, declaring=False)
         if "headers" in checked:
             checked["headers"] = {**self.settings.headers, **checked["headers"]}
+        if checked.get("queue", self.queue) != self.queue:
+            checked["partitions"] = None
         for one, other in (("delay", "at"), ("at", "delay")):
             if checked.get(one) is not None:
                 checked.setdefault(other, None)
@@ -439,7 +442,7 @@ class Job(Generic[P, R]):
 
     def receipt(self, mid: str) -> Receipt[R]:
         """Return a receipt for a message enqueued earlier or elsewhere."""
-        queue = queue_of(self.settings.queue, self.settings.client)
+        queue = self._queue()
         return Receipt(mid, "exists", "", self.name, queue, self.settings, self.types)
 
     def with_overrides(self, overrides: Overrides) -> Self:
@@ -502,6 +505,10 @@ class Job(Generic[P, R]):
                 f"hard_timeout={settings.hard_timeout:g} ends {self.name} before timeout={settings.timeout:g} can; "
                 "make hard_timeout longer"
             )
+
+    def _queue(self) -> QueueLike:
+        settings = self.settings
+        return queue_of(settings.queue, settings.client, settings.partitions)
 
     @property
     def queue(self) -> str:

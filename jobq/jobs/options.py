@@ -28,6 +28,7 @@ from jobq.jobs.retry import (
 )
 from jobq.queue.types import (
     MAX_DURATION_S,
+    MAX_PARTITIONS,
     check_start,
     checked_at,
     checked_duration,
@@ -147,6 +148,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     batch: int | None = None
     linger: float | None = None
+    partitions: int | None = None
 
     @property
     def stores_result(self) -> bool:
@@ -204,6 +206,7 @@ _ONLY_DECLARED = frozenset(
         "aliases",
         "batch",
         "linger",
+        "partitions",
     )
 )
 
@@ -443,6 +446,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "typed": _flag,
     "batch": _whole(1, MAX_BATCH),
     "linger": _duration(0, MAX_LINGER_S),
+    "partitions": _whole(1, MAX_PARTITIONS),
 }
 
 

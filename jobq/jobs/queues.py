@@ -43,16 +43,24 @@ class QueueLike(Protocol):
     def result_key(self, mid: str) -> str: ...
 
 
-def queue_of(name: str, client: ClientLike | None) -> QueueLike:
-    """Return the queue object that all senders of this process share. Without a client, use the default client."""
+def queue_of(name: str, client: ClientLike | None, partitions: int | None = None) -> QueueLike:
+    """Return the queue object that all senders of this process share. Without a client, use the default client.
+
+    Args:
+        partitions: Number of partitions, if the queue doesn't exist yet.
+    """
     from jobq.client.connection import default_client
 
     if client is None:
         client = default_client()
-    return client.queues.get(name) or _first(name, client)
+    return client.queues.get(name) or _first(name, client, partitions)
 
 
-def _first(name: str, client: Any) -> QueueLike:
+def _first(name: str, client: Any, partitions: int | None) -> QueueLike:
     from jobq.queue.queue import Queue
 
+    if partitions is not None:
+        from jobq.queue.partitioning import created
+
+        created(client, name, partitions)
     return cast("QueueLike", client.queues.setdefault(name, Queue(name, client)))

@@ -62,6 +62,7 @@ class Registry:
             )
         for limit in job.settings.limits:
             self._check_limit(job, limit)
+        self._check_partitions(job)
         self._check_aliases(job)
         if known is not None:
             for alias in known.settings.aliases:
@@ -95,6 +96,22 @@ class Registry:
                         f"job {job.name} declares {limit!r}, but job {other.name} declares {known!r}; use one object "
                         "for both, or rename one of them"
                     )
+
+    def _check_partitions(self, job: Job[..., Any]) -> None:
+        """Raise ConfigError if another job declares a different number for the same queue."""
+        wanted = job.settings.partitions
+        for other in self._jobs.values() if wanted is not None else ():
+            known = other.settings.partitions
+            if other.name != job.name and other.queue == job.queue and known not in (None, wanted):
+                raise ConfigError(
+                    f"job {job.name} declares partitions={wanted} of queue {job.queue!r}, but job {other.name} "
+                    f"declares partitions={known}; use one number"
+                )
+
+    def partitions(self) -> dict[str, int]:
+        """Return the declared number of partitions of each queue that has one."""
+        declared = ((job.queue, job.settings.partitions) for job in self)
+        return {queue: count for queue, count in declared if count is not None}
 
     def worker_started(self, function: F, /) -> F:
         """Add a function that each process of a worker calls before its first job; see `jobq.worker_started`."""
@@ -162,6 +179,8 @@ class Declaration(Options, total=False):
         redact: Names of arguments, and of keys in them, whose values the dashboard hides. True hides all arguments.
         keep_logs: How long to keep the last 64 KiB of each attempt's log; None doesn't keep it.
         typed: Whether arguments and the result are decoded as annotated.
+        partitions: Number of partitions of the job's queue, from 1 to 256, if the first enqueue or worker creates it. A
+            queue that exists keeps its number: `jobq partitions` changes it.
     """
 
     name: str
@@ -176,6 +195,7 @@ class Declaration(Options, total=False):
     redact: bool | str | Sequence[str]
     keep_logs: Duration | None
     typed: bool
+    partitions: int
 
 
 class Lingering(Declaration, total=False):

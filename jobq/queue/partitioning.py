@@ -5,16 +5,19 @@ Each step is harmless to repeat: a change that stopped midway continues when it 
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
 from jobq.client.connection import Client
 from jobq.client.names import checked_queue
 from jobq.client.pipelining import commands
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, ScriptError, UnavailableError
 from jobq.queue import keys
 from jobq.queue.partitions import Epoch, PartitionMap, checked_number, read_map, set_map
 from jobq.queue.queue import queue_scripts
 from jobq.queue.types import text_of
+
+_log = logging.getLogger("jobq")
 
 
 class Left(NamedTuple):
@@ -50,6 +53,47 @@ def partition(client: Client, name: str, count: int) -> PartitionMap:
         _copy_settings(client, known)
         seal_old(client, known)
     return known
+
+
+def created(client: Client, name: str, count: int) -> PartitionMap:
+    """Create a queue with `count` partitions if it doesn't exist, and return its map.
+
+    A queue that exists keeps its number. If several clients create the queue at once, the first client's number counts;
+    messages that another client enqueues meanwhile run from the queue itself. Without the right to do it, or without a
+    server, nothing is created.
+    """
+    checked_number(count)
+    try:
+        known = read_map(client, name)
+        if not known.is_partitioned and not exists(client, name):
+            known = _created(client, name, count)
+        elif known.is_partitioned and not left_in(client, name).is_sealed:
+            seal_old(client, known)  # its creator stopped midway
+        return known
+    except (ScriptError, UnavailableError) as error:
+        _log.warning("queue %s could not be created with %d partitions: %s", name, count, error)
+        return PartitionMap(name)
+
+
+def _created(client: Client, name: str, count: int) -> PartitionMap:
+    try:
+        return partition(client, name, count)
+    except ConfigError:
+        known = read_map(client, name)
+        if not known.is_partitioned:
+            raise
+        return known  # another client was faster, with another number
+
+
+def exists(client: Client, name: str) -> bool:
+    """Return whether the queue has or had messages, schedules or settings. A worker that waits leaves none of these."""
+    prefix = keys.prefix(client.namespace, name)
+    meta = keys.key(prefix, "meta")
+    traces = [keys.key(prefix, key) for key in ("messages", "dead", "events", "schedules", "rules")]
+    facts, ntraces = commands(
+        client, meta, [("HMGET", meta, "fence", "paused", "max"), ("EXISTS", *traces)]
+    )
+    return ntraces > 0 or any(facts)
 
 
 def seal_old(client: Client, known: PartitionMap) -> None:

@@ -17,10 +17,8 @@ from jobq.client.connection import Client
 from jobq.client.numbered_calls import BoundScripts
 from jobq.errors import ConfigError, ScriptError
 from jobq.queue import keys
-from jobq.queue.types import text_of
+from jobq.queue.types import MAX_PARTITIONS, text_of
 
-#: Maximum number of partitions of a queue.
-MAX_PARTITIONS = 256
 #: Mids that `MadeMids` makes for one call have this length, and begin with the same characters. So such a call stays
 #: in one partition.
 _MADE_LENGTH, _STEM_LENGTH = 14, 12

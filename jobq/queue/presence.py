@@ -94,6 +94,7 @@ class WorkerEntry(NamedTuple):
         leaving: Whether the worker is draining.
         strict: Whether the worker empties a queue before it fetches from later queues.
         schedules: Queue -> names of the schedules that the worker's code declares; None if unknown.
+        partitions: Queue -> the number of partitions that the worker's code declares.
     """
 
     name: str
@@ -112,6 +113,7 @@ class WorkerEntry(NamedTuple):
     leaving: bool = False
     strict: bool = False
     schedules: Mapping[str, frozenset[str]] | None = None
+    partitions: Mapping[str, int] = {}
 
     def is_live(self, now_ms: int) -> bool:
         """Return whether the worker counts as working: for a lease and 5 s after its last heartbeat."""
@@ -409,6 +411,7 @@ def _entry(name: str, facts: Any) -> WorkerEntry:
         leaving=facts.get("leaving") is True,
         strict=facts.get("strict") is True,
         schedules=_schedules(facts.get("schedules")),
+        partitions=_partitions(facts.get("partitions")),
     )
 
 
@@ -416,6 +419,14 @@ def _schedules(facts: Any) -> dict[str, frozenset[str]] | None:
     if not isinstance(facts, dict) or not all(isinstance(one, list) for one in facts.values()):
         return None
     return {text_in(queue): frozenset(map(text_in, names)) for queue, names in facts.items()}
+
+
+def _partitions(facts: Any) -> dict[str, int]:
+    """Return the declared numbers of partitions; entries that can't be such numbers are left out."""
+    if not isinstance(facts, dict):
+        return {}
+    numbers = {text_in(queue): number_in(count) for queue, count in facts.items()}
+    return {queue: count for queue, count in numbers.items() if queue and count}
 
 
 def _children(text: bytes) -> tuple[ChildEntry, ...] | None:

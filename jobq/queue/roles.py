@@ -52,7 +52,7 @@ class Role(NamedTuple):
     reads: bool = False
 
 
-_PRODUCER = ("announce", "enqueue", "enqueue_plain", "status", "cancel")
+_PRODUCER = ("announce", "enqueue", "enqueue_plain", "seal", "set_partitions", "status", "cancel")
 _LOOKING = ("content", "counts", "dead", "fsck", "lines", "schedules", "status", "why")
 _LOOKING_AT_KEYS = (
     "exists", "getrange", "hexists", "hget", "hrandfield", "hstrlen", "lindex", "llen", "lpos", "pttl", "ttl", "xlen",
@@ -76,8 +76,7 @@ ROLES = {
     "worker": Role(
         (*_PRODUCER, "checkpoint", "close", "collect", "counts", "dead", "dequeue", "dequeue_plain", "extend", "finish",
          "finish_plain", "flow_drop", "flow_read",
-         "progress", "purge", "release", "retention", "revive", "schedule", "schedules", "set_partitions",
-         "tick"),
+         "progress", "purge", "release", "retention", "revive", "schedule", "schedules", "tick"),
         (*_RESULTS, "blpop", "hget", "lmpop", "lpop", "xrevrange"), ("sadd", "smembers"),
         ("hset", "hsetnx", "hdel", "hget", "hkeys", "hgetall", "hlen"), ("lrange", "lrem"), ("set",),
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("hset", "pexpire", "hgetall", "hkeys", "hdel"),
@@ -167,7 +166,9 @@ def _commands_of_flows(asked: Role) -> tuple[str, ...]:
 
 def _patterns(namespace: str, queues: Sequence[str]) -> list[str]:
     if queues:
-        return [f"{literal(keys.prefix(namespace, queue))}*" for queue in queues]
+        own = [literal(keys.prefix(namespace, queue)) for queue in queues]
+        # The partitions of a queue `low` are `low/0`, `low/1` and so on.
+        return [pattern for one in own for pattern in (f"{one}*", f"{one[:-2]}/[0-9]*}}:*")]
     return [f"{literal(checked_name('namespace', namespace))}:{{*"]
 
 

@@ -32,6 +32,8 @@ CRASH_LIMIT = 3
 #: Maximum length of a key, in characters.
 MAX_KEY_LENGTH = 128
 MAX_DURATION_S = 3_153_600_000.0
+#: Maximum number of partitions of a queue.
+MAX_PARTITIONS = 256
 _YEAR_10000_S = 253_402_300_800.0
 
 

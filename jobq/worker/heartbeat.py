@@ -171,6 +171,8 @@ class Heartbeat:
             "lease_ms": round(settings.lease_s * 1000), "started_at": self.started_at,
             "strict": settings.strict,
         }  # fmt: skip
+        if partitions := registry.partitions():
+            self._facts["partitions"] = partitions
 
     def declares(self, schedules: Mapping[str, Sequence[str]]) -> None:
         """Add the schedules that this worker's code declares, by queue, to the worker's entry."""

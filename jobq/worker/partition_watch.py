@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from jobq.client.connection import Client
 from jobq.client.names import base_of
-from jobq.queue.partitioning import tidy
+from jobq.durations import counted
+from jobq.queue.partitioning import created, tidy
 from jobq.queue.partitions import read_map
+from jobq.worker import logger
 
 
 def with_partitions(
-    client: Client, queues: Sequence[tuple[str, int]]
+    client: Client, queues: Sequence[tuple[str, int]], declared: Mapping[str, int]
 ) -> tuple[tuple[str, int], ...]:
-    """Return the queues and their weights, each followed by its partitions, which have its weight."""
+    """Return the queues and their weights, each followed by its partitions, which have its weight.
+
+    Args:
+        declared: The number of partitions that jobs declare, by queue. A queue that doesn't exist is created with it.
+    """
     found: dict[str, int] = {}
     for name, weight in queues:
-        for place in (name, *read_map(client, name).served()):
+        count = declared.get(name)
+        known = read_map(client, name) if count is None else created(client, name, count)
+        if count is not None and known.newest.size != count:
+            logger.warning(
+                "queue %s has %s, although its jobs declare partitions=%d: run jobq partitions %s %d, or change "
+                "the code",
+                name, counted(known.newest.size, "partition"), count, name, count,
+            )  # fmt: skip
+        for place in (name, *known.served()):
             found.setdefault(place, weight)
     return tuple(found.items())
 

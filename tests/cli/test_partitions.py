@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from jobq.queue import presence
 from jobq.queue.queue import Queue
 
 
@@ -54,3 +55,25 @@ def test_what_partitions_do_not_support_is_refused_when_it_is_used(cli, args, wo
 
     assert refused.code != 0
     assert words in refused.err
+
+
+def test_doctor_warns_when_workers_declare_another_number(cli, client):
+    now_ms = client.clock_ms()
+    entry = {
+        "queues": ["low"],
+        "lease_ms": 15_000,
+        "seen_at": now_ms,
+        "partitions": {"low": 8, "high": 4, "wrong {}": 2, "odd": "x"},
+    }
+    presence.put_worker(client, "w", entry)
+    cli("partitions", "low", "2")
+    cli("partitions", "high", "4")
+
+    found = [
+        one for one in cli("check", "doctor", "--json").records if one["check"] == "partitions"
+    ]
+
+    assert [(one["level"], one["value"]) for one in found] == [
+        ("warn", "queue low has 2 partitions, although workers' code declares partitions=8")
+    ]
+    assert found[0]["remedy"] == "jobq partitions low 8, or change the code"

@@ -17,8 +17,8 @@ INSIDE = [(role, name) for role, name in PAIRS if name in rights.ROLES[role].scr
 #: Outside of a role's part, and yet of commands alone that its part needs too: rights can't tell them apart.
 INSEPARABLE = {
     "producer": "checkpoint close edit extend hold pause progress purge put_back release "
-    "reschedule resume retention revive seal set_event_level set_limits set_partitions",
-    "worker": "content edit hold lines pause purge put_back reschedule resume retention revive seal set_event_level "
+    "reschedule resume retention revive set_event_level set_limits",
+    "worker": "content edit hold lines pause purge put_back reschedule resume retention revive set_event_level "
     "set_limits take_out",
     "dashboard": "", "metrics": "",
     "operator": "checkpoint close collect enqueue enqueue_plain extend progress release",

@@ -23,6 +23,7 @@ from jobq.queue import orders, presence
 from jobq.queue import roles as rights
 from jobq.queue.doctor import Facts, diagnose
 from jobq.queue.orders import OrderAnswer
+from jobq.queue.partitioning import created
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 
@@ -201,9 +202,12 @@ def test_user_of_one_queue_reaches_no_other(redis, server, client, capsys):
     shop = connect(settings=ServerSettings(url=url, functions=True, patience_s=10))
     for name in ("shop*", "till"):
         assert Queue(name, shop).enqueue(b"{}").action == "added"
-    for name in ("shopping", "low"):
+    for name in ("shopping", "low", "till/x", "low/0"):
         with pytest.raises(ScriptError, match="permission"):
             Queue(name, shop).enqueue(b"{}")
+    redis.execute_command("DEL", "jobq:{till}:messages", "jobq:{till}:ready")
+    assert created(shop, "till", 2).newest.size == 2
+    assert {Queue("till", shop).enqueue(b"{}").partition[:5] for _ in range(8)} == {"till/"}
     shop.close()
     redis.execute_command("ACL", "DELUSER", "shop")
     redis.function_flush()
