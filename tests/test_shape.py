@@ -46,6 +46,7 @@ LATE = {
     ("jobs/job.py", "jobq.client.threads"): "a program without coroutines never loads asyncio",
     ("jobs/queues.py", "jobq.client.connection"): "decorating needs no redis-py: the first enqueue loads it",
     ("jobs/queues.py", "jobq.queue.queue"): "as jobq.client.connection",
+    ("jobs/queues.py", "jobq.queue.partitioning"): "as jobq.client.connection",
     ("jobs/receipt_calls.py", "jobq.client.aio"): "as jobq.client.threads in jobs/job.py",
     ("jobs/receipt_calls.py", "asyncio"): "as jobq.client.aio",
     ("jobs/receipt_calls.py", "jobq.client.steps_async"): "as jobq.client.aio",

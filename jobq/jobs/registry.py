@@ -179,8 +179,8 @@ class Declaration(Options, total=False):
         redact: Names of arguments, and of keys in them, whose values the dashboard hides. True hides all arguments.
         keep_logs: How long to keep the last 64 KiB of each attempt's log; None doesn't keep it.
         typed: Whether arguments and the result are decoded as annotated.
-        partitions: Number of partitions of the job's queue, from 1 to 256, if the first enqueue or worker creates it. A
-            queue that exists keeps its number: `jobq partitions` changes it.
+        partitions: Number of partitions of the job's queue, from 1 to 256, if the first enqueue or worker creates it.
+            An existing queue keeps its number: `jobq partitions` changes it.
     """
 
     name: str

@@ -58,8 +58,8 @@ def partition(client: Client, name: str, count: int) -> PartitionMap:
 def created(client: Client, name: str, count: int) -> PartitionMap:
     """Create a queue with `count` partitions if it doesn't exist, and return its map.
 
-    A queue that exists keeps its number. If several clients create the queue at once, the first client's number counts;
-    messages that another client enqueues meanwhile run from the queue itself. Without the right to do it, or without a
+    An existing queue keeps its number. If several clients create the queue, the first client's number counts.
+    Messages enqueued before the seal run from the queue itself. Without the right to create partitions, or without a
     server, nothing is created.
     """
     checked_number(count)
@@ -86,7 +86,7 @@ def _created(client: Client, name: str, count: int) -> PartitionMap:
 
 
 def exists(client: Client, name: str) -> bool:
-    """Return whether the queue has or had messages, schedules or settings. A worker that waits leaves none of these."""
+    """Return whether the queue has or had messages, schedules or settings. Waiting workers leave none of these."""
     prefix = keys.prefix(client.namespace, name)
     meta = keys.key(prefix, "meta")
     traces = [keys.key(prefix, key) for key in ("messages", "dead", "events", "schedules", "rules")]

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.one_server
 
 @pytest.fixture
 def registry() -> Registry:
-    """It has no jobs."""
+    """A registry without jobs."""
     return Registry()
 
 
@@ -39,7 +39,7 @@ def kit(registry: Registry, server: Server) -> Iterator[Kit]:
 
 @pytest.fixture
 def ran() -> list[Any]:
-    """What jobs noted, in order."""
+    """The values that jobs noted, in order."""
     return []
 
 
