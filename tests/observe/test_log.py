@@ -465,7 +465,14 @@ def test_extra_fields_never_replace_those_of_a_json_line() -> None:
 
 def test_fields_of_the_job_are_not_replaced_by_extra_fields_inside_it() -> None:
     context = SimpleNamespace(
-        job="app.pay", mid="m", attempt=1, queue="low", worker="", trace_id="", span_id=""
+        job="app.pay",
+        mid="m",
+        attempt=1,
+        queue="low",
+        partition="",
+        worker="",
+        trace_id="",
+        span_id="",
     )
     made = record("hello", job="mine", queue="low", mid="other")
     entered = log.running.set(context)  # type: ignore[arg-type]
