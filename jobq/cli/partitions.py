@@ -52,6 +52,7 @@ def _node(session: Session, queue: Queue) -> str:
 
 def _row(session: Session, known: PartitionMap, at: int, place: str) -> dict[str, Any]:
     queue, epoch = Queue(place, session.client), known.epochs[at]
+    queue.is_alone = True
     counts = queue.admin.counts()
     state = "current" if epoch is known.newest else "drained" if epoch.drained else "draining"
     return {

@@ -27,15 +27,18 @@ from jobq.cli.options import (
 )
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
-from jobq.durations import lasting
+from jobq.client.names import is_partition
+from jobq.durations import counted, lasting
 from jobq.errors import JobqError, ScriptError
 from jobq.jobs.envelope import head_enqueued_at
 from jobq.observe.facts import starts_per_s
 from jobq.observe.why import pause_words
 from jobq.queue.admin import SHORT_PAGE
 from jobq.queue.directory import forget_queue, queue_names
+from jobq.queue.folding import by_base
 from jobq.queue.keys import key
 from jobq.queue.members import MAX_ENTRIES
+from jobq.queue.partitions import read_map
 from jobq.queue.presence import served
 from jobq.queue.queue import Queue
 from jobq.queue.types import Entry, Place, WaitingHead
@@ -51,15 +54,17 @@ PLACES = {"ready": "ready", "due": "delayed", "circle": "running"}
 
 @command("queues", "", "--watch", "low high --json", "--watch --every 5s --json | jq .ready")
 @queues_arguments
+@option("--partitions", "Also show each partition of a partitioned queue.")
 @option("-w, --watch", "Repeat until Ctrl-C.")
 @option("--every DURATION", "With --watch: interval.", default="1s")
 @option(
     "--times", "With --watch: screens to show.  [default: until Ctrl-C]", type=click.IntRange(1)
 )
 def queues(
-    session: Session, queues: str | None, watch: bool, every: float, times: int | None
-) -> None:
-    """Count the messages of each queue, once or live.
+    session: Session, queues: str | None, partitions: bool, watch: bool, every: float,
+    times: int | None,
+) -> None:  # fmt: skip
+    """Count the messages of each queue, once or live; the partitions of a queue count together.
 
     ready: can run now. delayed: waiting for its start time. locked: running. requeued: newer arguments run after the
     current run. done: finished, to be removed soon. deduped: finished, still rejects its id. dead: out of attempts. The
@@ -73,7 +78,7 @@ def queues(
     """
     rates = Rates()
     if not watch:
-        _print(_look(session, queues, rates))
+        _print(_look(session, queues, rates, partitions))
         return
     live = not session.as_json and sys.stdout.isatty()
     with _screen() if live else nullcontext():
@@ -83,7 +88,7 @@ def queues(
             # On the second screen, messages for stderr are shown below the table while they apply.
             problems = StringIO()
             with redirect_stderr(problems) if live else nullcontext():
-                shown = _look(session, queues, rates, first=live)
+                shown = _look(session, queues, rates, partitions, first=live)
             if live:
                 _draw([*shown, *problems.getvalue().splitlines()])
                 session.problems.clear()
@@ -92,11 +97,12 @@ def queues(
 
 
 def _look(
-    session: Session, queues: str | None, rates: Rates, *, first: bool = False
+    session: Session, queues: str | None, rates: Rates, partitions: bool, *, first: bool = False
 ) -> Iterable[str]:
     """Print one screen: the table and the findings (findings first on a short screen), or JSON lines."""
     found = list(rows(session, queues, rates))
     wrong = incidents_at(session.client, [record["queue"] for record in found])
+    found = list(_folded(found, partitions))
     if not session.as_json:
         below = list(attention(wrong))
         return [*(below[1:] if first else ()), *lines(session, found), *(() if first else below)]
@@ -130,15 +136,48 @@ def rows(session: Session, names: str | None, rates: Rates) -> Iterator[dict[str
             rate = rates.of(queue, sample.fence)
         except ScriptError:  # the events are of another type, or closed to this user
             rate = None
+        is_base = sample.sealed and not is_partition(queue.name)
+        parts = read_map(session.client, queue.name).newest.size if is_base else None
         yield {
             "queue": queue.name, **numbers, "paused": sample.counts.paused, "pause_ends": sample.pause_ends or None,
             "workers": workers,
             "flow_entries": sample.flow_entries,
             "oldest_ms": _oldest_ms(queue, sample.head),
             "starts_per_s": None if rate is None else round(rate, 3),
+            **({} if parts is None else {"partitions": parts}),
         }  # fmt: skip
 
     yield from session.from_each(names, row)
+
+
+def _folded(found: list[dict[str, Any]], partitions: bool) -> Iterator[dict[str, Any]]:
+    """Yield records in which partitions count for their queue, and with `partitions` also their own records.
+
+    Partitions that are shown without their queue stay as they are.
+    """
+    records = {record["queue"]: record for record in found}
+    for base, names in by_base(records).items():
+        some = [records[name] for name in names]
+        if base not in records or len(some) == 1:
+            yield from some
+            continue
+        yield _sum(records[base], some)
+        if partitions:
+            yield from some[1:]
+
+
+def _sum(base: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:
+    def known(column: str) -> list[Any]:
+        return [record[column] for record in records if record[column] is not None]
+
+    pauses = [record["pause_ends"] for record in records if record["paused"]]
+    return {
+        **base, **{column: sum(known(column)) for column in COLUMNS}, "paused": bool(pauses),
+        "pause_ends": max(pauses) if pauses and all(pauses) else None,
+        "workers": max(known("workers"), default=None), "flow_entries": max(known("flow_entries")),
+        "oldest_ms": max(known("oldest_ms"), default=None),
+        "starts_per_s": round(sum(known("starts_per_s")), 3) if known("starts_per_s") else None,
+    }  # fmt: skip
 
 
 def _oldest_ms(queue: Queue, head: WaitingHead | None) -> int | None:
@@ -172,7 +211,8 @@ def _served(session: Session) -> dict[str, int] | None:
 
 
 def _remark(record: dict[str, Any]) -> str:
-    remarks = [pause_words(record["pause_ends"])] if record["paused"] else []
+    remarks = [counted(record["partitions"], "partition")] if record.get("partitions") else []
+    remarks += [pause_words(record["pause_ends"])] if record["paused"] else []
     if record["ready"] and record["workers"] == 0:
         remarks.append("no worker")
     if record["flow_entries"] > MAX_ENTRIES:

@@ -131,17 +131,21 @@ class Session:
         """Return the named queues, each with its partitions, or all queues if none is named."""
         names = names_of(names) if isinstance(names, str) else names
         if not names:
-            return [self.queue(name) for name in queue_names(self.client)]
-        found: dict[str, Queue] = {}
+            return self._alone(queue_names(self.client))
+        found: dict[str, None] = {}
         for name in names:
-            places: list[Queue] = []
             queue = self.queue(name)
+            found[name] = None
             with suppress(JobqError):  # a queue that can't be read is a problem where it is used
-                places = queue.partitions()
-            for place in (queue, *places):
-                place.is_alone = True
-                found.setdefault(place.name, place)
-        return list(found.values())
+                found |= dict.fromkeys(place.name for place in queue.partitions())
+        return self._alone(found)
+
+    def _alone(self, names: Iterable[str]) -> list[Queue]:
+        """Return queues that ignore their partitions, because these are among the names."""
+        queues = [self.queue(name) for name in names]
+        for queue in queues:
+            queue.is_alone = True
+        return queues
 
     def from_each(
         self,
@@ -174,7 +178,7 @@ class Session:
                 )
             if not listed.names and not self.problems:
                 self.note(NO_QUEUE)
-            return [self.queue(name) for name in listed.names]
+            return self._alone(listed.names)
         except (UnavailableError, ScriptError) as error:
             # If the only server is away, nothing can be read. If the list is damaged, the keys still name the queues.
             lost = self.client.is_lost(error)
@@ -182,7 +186,7 @@ class Session:
             if not by_keys:
                 raise
             self.problem("the list of queues", error)
-            return [self.queue(name) for name in by_keys]
+            return self._alone(by_keys)
 
     def strange(self, kind: str, names: Sequence[bytes]) -> None:
         """Report how many names of a list are invalid. So a producer that writes an invalid name can't make commands

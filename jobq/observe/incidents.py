@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from jobq.client.names import base_of
 from jobq.durations import counted, lasting, listed
 from jobq.events import CRASH, Event
 from jobq.observe.runs import RunningMessage
@@ -188,7 +189,7 @@ def _lost_host(
     names = listed([worker.name for worker in workers])
     seen = situation.ago(max(worker.seen_at for worker in workers))
     ran = sum(situation.running.get(worker.name, worker.running) for worker in workers)
-    queues = sorted({queue for worker in workers for queue in worker.queues})
+    queues = sorted({base_of(queue) for worker in workers for queue in worker.queues})
     alone = [queue for queue in queues if not situation.live(queue)]
     which = "worker" if len(workers) == 1 else counted(len(workers), "worker")
     where = f" on host {host}" if host else ""

@@ -35,6 +35,7 @@ from jobq.observe.runs import RunningMessage, longest_by_queue, runs_in, usual_t
 from jobq.observe.why import ServerFacts
 from jobq.queue import keys, presence
 from jobq.queue.directory import queue_names
+from jobq.queue.folding import by_base, summed
 from jobq.queue.presence import ChildEntry, WorkerEntry
 from jobq.queue.queue import Queue
 from jobq.queue.types import Sample, Status, text_of
@@ -83,7 +84,7 @@ def situation_of(
     workers: Sequence[WorkerEntry] | None,
     samples: Mapping[str, Sample],
 ) -> Situation:
-    """Read a deployment whose workers and samples of queues are already known."""
+    """Read a deployment whose workers and samples of queues are already known; partitions count for their queue."""
     queues = {name: Queue(name, client) for name in _busiest(samples)}
     busy = [worker.name for worker in workers or () if worker.running][: presence.PER_CALL]
     digests = _digests(workers or (), samples)
@@ -118,7 +119,7 @@ def situation_of(
         for name, sample in samples.items()
     }  # fmt: skip
     return Situation(
-        now_ms, _server(client, known), workers, _with_deleted(client, queues, facts),
+        now_ms, _server(client, known), workers, _folded(_with_deleted(client, queues, facts)),
         {digest: jobs for digest, jobs in names.items() if jobs is not None},
         {name: sum(len(child.running) for child in children or ()) for name, children in running.items()},
     )  # fmt: skip
@@ -201,6 +202,32 @@ def _with_deleted(
     return {
         name: one._replace(deleted=frozenset(deleted.get(name, ()))) for name, one in facts.items()
     }
+
+
+def _folded(facts: Mapping[str, QueueFacts]) -> dict[str, QueueFacts]:
+    """Return the facts of each queue, with the facts of its partitions."""
+    return {base: _sum([facts[name] for name in names]) for base, names in by_base(facts).items()}
+
+
+def _sum(facts: Sequence[QueueFacts]) -> QueueFacts:
+    if len(facts) == 1:
+        return facts[0]
+    unknown = Counter[str]()
+    for one in facts:
+        unknown.update(one.unknown)
+    longest = [one.longest for one in facts if one.longest is not None]
+    rates = [one.starts_per_s for one in facts if one.starts_per_s is not None]
+    crashes = [crash for one in facts for crash in one.crashes]
+    return QueueFacts(
+        summed([one.counts for one in facts]),
+        max((one.oldest_ms for one in facts if one.oldest_ms is not None), default=None),
+        unknown,
+        min(longest, key=lambda run: run.started_at, default=None),
+        sorted(crashes, key=lambda crash: -crash.finished_at),
+        sum(rates) if rates else None,
+        {mid: kind for one in facts for mid, kind in one.last_kinds.items()},
+        frozenset().union(*(one.deleted for one in facts)),
+    )
 
 
 def _last_kinds(events: Sequence[Event]) -> dict[str, str]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import chain, islice
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from jobq.client.connection import Client
-from jobq.client.names import is_partition
+from jobq.client.names import base_of, is_partition
 from jobq.client.numbered_calls import BoundScripts, Caller, Callers, ScriptCall, moment
+from jobq.client.pipelining import run_all
 from jobq.client.scripts import Argument
 from jobq.config import duration_s
 from jobq.durations import DAY_MS, Duration
@@ -17,9 +19,11 @@ from jobq.errors import ConfigError, ScriptError
 from jobq.events import LEVELS, MAXLENS
 from jobq.queue import keys
 from jobq.queue.bin import ANY, HOUR_S, Bin
+from jobq.queue.folding import folded
 from jobq.queue.fsck import fsck
 from jobq.queue.members import OutboxBacklog
 from jobq.queue.mids import checked_mid
+from jobq.queue.moving import SEALED, Accepting, instead_of, revive_moved
 from jobq.queue.partitions import read_map
 from jobq.queue.remembered import REMEMBERS
 from jobq.queue.rules import KeyPage, KeyRow, key_rows
@@ -57,34 +61,65 @@ MAX_DEAD, MAX_MS = 10**9, 3_153_600_000_000
 MAX_LOG_LENGTH = 100_000
 #: Up to this number, Lua doesn't round whole numbers.
 MAX_NUMBER = 2**53
+Values = dict[str, Argument]
 NOTHING: Mapping[str, Argument] = MappingProxyType({})
+
+
+class Administered(Accepting, Protocol):
+    """A queue, as `Admin` needs it.
+
+    Attributes:
+        is_alone: Whether its partitions are ignored.
+    """
+
+    name: str
+    client: Client
+    scripts: BoundScripts
+    callers: Callers
+    is_alone: bool
+
+    @property
+    def admin(self) -> Admin:
+        """Return the calls for people."""
+        ...
 
 
 class Admin:
     """The calls of one queue for people and dashboards; get them from `queue.admin`."""
 
-    def __init__(self, name: str, client: Client, scripts: BoundScripts, callers: Callers) -> None:
-        self.name, self.client, self.scripts = name, client, scripts
-        self._callers = callers
-        self.prefix = keys.prefix(client.namespace, name)
+    def __init__(self, queue: Administered, queue_of: Callable[[str], Administered]) -> None:
+        self.name, self.client, self.scripts = queue.name, queue.client, queue.scripts
+        self._is_alone, self._queue_of = queue.is_alone or is_partition(queue.name), queue_of
+        self._callers = queue.callers
+        self.prefix = keys.prefix(self.client.namespace, self.name)
 
     def counts(self) -> Counts:
-        """Return the number of messages in each place, in O(1)."""
+        """Return the number of messages in each place; of a partitioned queue, the sums over its partitions."""
         return self.sample().counts
 
     def sample(self) -> Sample:
-        """Return counts, figures to compute rates from two samples, and the next message, in O(1)."""
-        return _sample(self.scripts["counts"].run())
+        """Return counts, figures to compute rates from two samples, and the next message.
+
+        The figures of a partitioned queue are the sums over its partitions.
+        """
+        own = _sample(self.scripts["counts"].run())
+        if self._is_alone or not own.sealed:
+            return own
+        calls = [place.sample_call() for place in self.partitions()]
+        return folded([own, *run_all(self.client, calls)])
 
     def sample_call(self) -> ScriptCall[Sample]:
-        """Return a call of `sample` to send together with other calls."""
+        """Return a call of `sample` to send together with other calls. It doesn't include partitions."""
         script = self.scripts["counts"]
         return ScriptCall(script.script, script.keys, (), _sample)
 
     def content(
         self, place: Place = "ready", offset: int = 0, limit: int = 100, *, now: int | None = None
     ) -> Page:
-        """Return a page of the messages in `place`: at most 1,000 messages with about 256 KiB of content."""
+        """Return a page of the messages in `place`: at most 1,000 messages with about 256 KiB of content.
+
+        It doesn't include partitions, as `iter_entries` does.
+        """
         if place not in ("ready", "due", "circle", "lines"):
             raise ConfigError(
                 f"place {place!r} is unknown; use 'ready', 'due', 'circle' or 'lines'"
@@ -105,7 +140,10 @@ class Admin:
         )
 
     def keys(self, cursor: int = 0, limit: int = 100, *, now: int | None = None) -> KeyPage:
-        """Return a page of the keys that have messages or are held, in no particular order."""
+        """Return a page of the keys that have messages or are held, in no particular order.
+
+        It doesn't include the keys of partitions, as `iter_keys` does.
+        """
         _check_page(cursor, limit)
         return _key_page(
             self.scripts["lines"].run({"now": moment(now), "cursor": cursor, "limit": limit})
@@ -119,11 +157,12 @@ class Admin:
 
     def iter_keys(self) -> Iterator[KeyRow]:
         """Yield all keys that have messages or are held, page by page. A key that changes in between may come twice."""
-        cursor: int | None = 0
-        while cursor is not None:
-            page = self.keys(cursor, SHORT_PAGE)
-            yield from page.rows
-            cursor = page.next_offset
+        for place in self.places():
+            cursor: int | None = 0
+            while cursor is not None:
+                page = place.keys(cursor, SHORT_PAGE)
+                yield from page.rows
+                cursor = page.next_offset
 
     def has_keys(self) -> bool:
         """Return whether the queue has or had keys or rules, which workers before 1.0 don't know."""
@@ -140,24 +179,23 @@ class Admin:
                 f"a pause of {for_!r} is out of range; it must last between 1 ms and a year"
             )
         values: dict[str, Argument] = {"for_ms": for_ms, "now": moment(now)}
-        return max(int(place.scripts["pause"].run(values)[1]) for place in self._places())
+        return max(int(place.scripts["pause"].run(values)[1]) for place in self.places())
 
     def resume(self) -> None:
         """End a pause."""
-        for place in self._places():
+        for place in self.places():
             place.scripts["resume"].run()
 
-    def _places(self) -> list[Admin]:
-        """The queue, and its partitions if it has any."""
-        places = [self]
-        names = [] if is_partition(self.name) else read_map(self.client, self.name).names()
-        for name in names:
-            if name != self.name:
-                prefix = keys.prefix(self.client.namespace, name)
-                named = partial(keys.key, prefix)
-                scripts = BoundScripts(self.client, "queue", prefix, named, f"queue {name!r}")
-                places.append(Admin(name, self.client, scripts, self._callers))
-        return places
+    def places(self) -> list[Admin]:
+        """Return the calls of this queue alone, and of each of its partitions if it has any."""
+        return [self, *self.partitions()]
+
+    def partitions(self) -> list[Admin]:
+        """Return the calls of each partition, including older partitions with messages; none for most queues."""
+        if self._is_alone:
+            return []
+        names = read_map(self.client, self.name).names()
+        return [self._queue_of(name).admin for name in names if name != self.name]
 
     def collect(
         self, limit: int = 100, *, crash_limit: int = CRASH_LIMIT, now: int | None = None
@@ -177,16 +215,26 @@ class Admin:
         return Upkeep(*self.scripts["collect"].run(values)[1:])
 
     def dead(self, offset: int = 0, limit: int = 100, *, mid: str = "") -> list[DeadMessage]:
-        """Return a page of dead messages, newest first.
+        """Return a page of dead messages, newest first; of a partitioned queue, from all its partitions.
 
-        A page has at most 1,000 messages and about 256 KiB, so it may have fewer than `limit`. In a damaged record,
-        `attempts` is -1.
+        A page has at most 1,000 messages and about 256 KiB, so it may have fewer than `limit`; the limit in bytes
+        applies to each partition. In a damaged record, `attempts` is -1.
 
         Args:
             mid: Return only the newest dead message with this mid, or the message with this dead id.
         """
         _check_page(offset, limit)
-        return _dead_page(self.scripts["dead"].run({"mid": mid, "offset": offset, "limit": limit}))
+        values: Values = {"mid": mid, "offset": offset, "limit": limit}
+        own = _dead_page(self.scripts["dead"].run(values))
+        if own and own[0].dead_id == mid:
+            return own
+        partitions = self.partitions()
+        if not partitions:
+            return own
+        if not mid:
+            return list(islice(self.iter_dead(offset), limit))
+        found = chain(own, *(place.dead(mid=mid) for place in partitions))
+        return sorted(found, key=_newest_first)[:1]
 
     def dead_call(self, mid: str) -> ScriptCall[list[DeadMessage]]:
         """Return a call of `dead` for one mid, to send together with other calls."""
@@ -199,32 +247,70 @@ class Admin:
 
         If the set changes in the meantime, a message may come twice or be missed.
         """
-        while page := self.dead(offset, SHORT_PAGE):
+        each = [place._iter_own_dead() for place in self.places()]
+        if len(each) == 1:
+            return self._iter_own_dead(offset)
+        return islice(merge(*each, key=_newest_first), offset, None)
+
+    def _iter_own_dead(self, offset: int = 0) -> Iterator[DeadMessage]:
+        script = self.scripts["dead"]
+        while page := _dead_page(script.run({"mid": "", "offset": offset, "limit": SHORT_PAGE})):
             yield from page
             offset += len(page)
 
     def iter_entries(self, place: Place, offset: int = 0) -> Iterator[Entry]:
-        """Yield all messages in one place, starting at `offset`, page by page."""
-        following: int | None = offset
-        while following is not None:
-            page = self.content(place, following, SHORT_PAGE)
-            yield from page.entries
-            following = page.next_offset
+        """Yield all messages in one place, page by page, starting at `offset` of the queue and of each partition."""
+        for queue in self.places():
+            following: int | None = offset
+            while following is not None:
+                page = queue.content(place, following, SHORT_PAGE)
+                yield from page.entries
+                following = page.next_offset
 
     def revive(
         self, *dead_ids: str, caller: Caller | None = None, now: int | None = None
     ) -> list[str]:
         """Enqueue dead messages again as new messages.
 
-        Return for each id 'revived', 'exists' (its mid is in use), 'nil' (there is no such dead message) or 'damaged'
-        (its record can't be read). With the `revive` of a `bin`, this can be undone and spread over time.
+        Return for each id 'revived', 'exists' (its mid is in use), 'nil' (there is no such dead message), 'damaged'
+        (its record can't be read) or 'full' (the line of its key is). With the `revive` of a `bin`, this can be undone
+        and spread over time. If the partitions of a queue changed, the messages go to the partitions of now.
         """
         words: list[str] = []
         for first in range(0, len(dead_ids), PER_CALL):
-            rest = [part for id_ in dead_ids[first : first + PER_CALL] for part in (id_, "")]
+            some = dead_ids[first : first + PER_CALL]
+            rest = [part for id_ in some for part in (id_, "")]
             values = {"op": "", "life_ms": ""}
-            words += map(text_of, self._call("revive", caller, now, rest, values))
+            told = [*map(text_of, self._call("revive", caller, now, rest, values))]
+            if SEALED in told:
+                told = self.revive_moved(some, told)
+            words += told
+        if "nil" in words:
+            for place in self.partitions():
+                words = instead_of("nil", words, dead_ids, place.revive)
         return words
+
+    def revive_moved(
+        self, dead_ids: Sequence[str], words: list[str], at: Sequence[int | None] = ()
+    ) -> list[str]:
+        """Enqueue dead messages of a sealed queue where messages go now; return the words, without 'sealed'.
+
+        Args:
+            at: For each message its earliest start in epoch ms; None or omitted: immediately.
+        """
+        base = self._queue_of(base_of(self.name))
+        starts = dict(zip(dead_ids, at, strict=True)) if at else {}
+
+        def revive(*ids: str) -> list[str]:
+            told = [
+                revive_moved(self.client, self.prefix, base, id_, starts.get(id_)) for id_ in ids
+            ]
+            revived = [id_ for id_, word in zip(ids, told, strict=True) if word == "revived"]
+            if revived:
+                self.scripts["purge"].run({}, revived)
+            return told
+
+        return instead_of(SEALED, words, dead_ids, revive)
 
     def bin(self, operation: str, keep: Duration = HOUR_S) -> Bin:
         """Return an operation's bin, which keeps messages taken out of the queue until `keep` after its last change."""
@@ -266,10 +352,15 @@ class Admin:
 
     def purge(self, *dead_ids: str) -> int:
         """Delete dead messages; return how many were deleted."""
-        words: list[bytes] = []
+        words: list[str] = []
         for first in range(0, len(dead_ids), PER_CALL):
-            words += self.scripts["purge"].run({}, dead_ids[first : first + PER_CALL])
-        return words.count(b"purged")
+            some = dead_ids[first : first + PER_CALL]
+            words += map(text_of, self.scripts["purge"].run({}, some))
+        npurged = words.count("purged")
+        if npurged < len(dead_ids):
+            left = [id_ for id_, word in zip(dead_ids, words, strict=True) if word == "nil"]
+            npurged += sum(place.purge(*left) for place in self.partitions())
+        return npurged
 
     def clear(self, *, caller: Caller | None = None, now: int | None = None) -> int:
         """Delete all messages except dead messages; return their number. Running attempts can't finish after that.
@@ -277,7 +368,7 @@ class Admin:
         Raises ConfigError while the queue has unfinished messages of flows: their flows would wait for them forever.
         """
         total = 0
-        for place in self._places():
+        for place in self.places():
             word, count = place._call("clear", caller, now)
             if word == b"members":
                 raise ConfigError(
@@ -474,6 +565,10 @@ def _page(place: Place, offset: int, reply: Sequence[Any]) -> Page:
     return Page(entries, offset + looked_at if looked_at else None)
 
 
+def _newest_first(dead: DeadMessage) -> int:
+    return -dead.died_at
+
+
 def _dead_page(reply: Sequence[Any]) -> list[DeadMessage]:
     return [_dead_message(row) for row in _rows(reply, 6)]
 
@@ -502,13 +597,14 @@ def _rows(items: Sequence[object], width: int) -> list[tuple]:  # type: ignore[t
 
 
 def _sample(reply: list[Any]) -> Sample:
-    *most, unknowns, off = reply
+    *most, unknowns, off, sealed = reply
     fence, added, mid, attempts, content, entries, since, refused, refused_at = most[-9:]
     *numbers, pause, quarantined, nkeys = most[:-9]
     head = WaitingHead(text_of(mid), attempts, content) if mid else None
     return Sample(
         Counts._make([*numbers, bool(pause), quarantined, nkeys]), int(fence), int(added), head, entries, int(since),
         int(refused), int(refused_at), int(unknowns), pause if pause > 1 else 0, bool(off),
+        bool(sealed),
     )  # fmt: skip
 
 

@@ -111,7 +111,7 @@ class Bin:
 
         A message whose turn has passed becomes the next message. Return for each message 'restored', 'nil' (it isn't in
         the bin), 'exists' (its mid is in use again), 'changed' (a revived or edited message was started, changed or
-        cancelled since), 'moved' (the queue is sealed) or 'damaged'.
+        cancelled since), 'sealed' (the queue is) or 'damaged'.
 
         Args:
             ids: Mids, or dead ids for 'dead' and 'revived', in the order in which the messages were taken out.

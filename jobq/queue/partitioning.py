@@ -13,6 +13,7 @@ from jobq.client.names import checked_queue
 from jobq.client.pipelining import commands
 from jobq.errors import ConfigError, ScriptError, UnavailableError
 from jobq.queue import keys
+from jobq.queue.directory import register_queues
 from jobq.queue.partitions import Epoch, PartitionMap, checked_number, read_map, set_map
 from jobq.queue.queue import queue_scripts
 from jobq.queue.types import text_of
@@ -49,6 +50,7 @@ def partition(client: Client, name: str, count: int) -> PartitionMap:
                 "try again if that isn't what you want"
             )
         known = found
+    register_queues(client, [name, *known.names()])
     if len(known.epochs) > 1:
         _copy_settings(client, known)
         seal_old(client, known)

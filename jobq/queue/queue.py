@@ -161,7 +161,7 @@ class Queue:
         self.scripts = queue_scripts(self.client, "queue", name)
         self.callers = Callers()
         self.enqueues, self.dequeues, self.finishes = PlainFirst(), PlainFirst(), PlainFirst()
-        #: Whether to ignore its partitions when a message isn't found.
+        #: Whether to ignore its partitions. Set it before `admin` is used.
         self.is_alone = False
         #: Routes to its partitions, once the queue is known to have some.
         self.routes: PartitionRouter | None = None
@@ -175,7 +175,7 @@ class Queue:
     @cached_property
     def admin(self) -> Admin:
         """The operations for people and dashboards: counts, pages, pause, collect, revive, clear and checks."""
-        return Admin(self.name, self.client, self.scripts, self.callers)
+        return Admin(self, partial(Queue, client=self.client))
 
     def result_key(self, mid: str) -> str:
         """Return the key of the result of `mid`. Its value is a list with one item."""

@@ -10,7 +10,7 @@ RETURNS  {messages, ready, delayed, deduped, locked, done, requeued, dead, circl
          events ever added, head of ready or '', its attempts, its content if that has at most 4 KiB, else '', entries of
          flow_outbox, time of the oldest (epoch ms, '0' for none), messages lost in producers because the queue rejected
          them after an outage, and when the last was (epoch ms, 0 for never), messages whose job the last worker that got them doesn't
-         know, 1 if the event level is off, else 0}: ready includes messages in lines, keys counts keys with messages or a hold, locked includes
+         know, 1 if the event level is off, else 0, 1 if the queue is sealed, else 0}: ready includes messages in lines, keys counts keys with messages or a hold, locked includes
          expired locks not yet recovered, done what awaits collection, circle all that rotates, pause is 0 where it isn't paused, 1 until it
          is resumed, else when it ends, epoch ms
 COST     O(1)
@@ -54,7 +54,7 @@ local function flow_entries()
   return redis.call('XLEN', flow_outbox), first and string.match(first[1], '^%d+') or '0'
 end
 
-local paused, pause_ends, level = unpack(redis.call('HMGET', meta, 'paused', 'pause_ends', 'events'))
+local paused, pause_ends, level, sealed = unpack(redis.call('HMGET', meta, 'paused', 'pause_ends', 'events', 'sealed'))
 
 -- 0: it isn't paused; 1: until it is resumed; else when the pause ends, epoch ms.
 local function pause_of()
@@ -90,4 +90,5 @@ return {
   count_of(meta, 'refused_at'),
   redis.call('HLEN', nunknowns),
   level == 'off' and 1 or 0,
+  sealed and 1 or 0,
 }

@@ -28,11 +28,14 @@ def test_commands_apply_to_all_partitions_when_they_name_the_queue(cli, client):
     queue = Queue("low", client)
     queue.enqueue(b"x", mid="m1", delay=60)
 
-    assert {one["queue"] for one in cli("queues", "low", "--json").records} == {
-        "low",
-        "low/0",
-        "low/1",
-    }
+    [counts] = cli("queues", "low", "--json").records
+    assert (counts["queue"], counts["delayed"], counts["partitions"]) == ("low", 1, 2)
+    assert cli("queues", "--json").records[0]["delayed"] == 1
+    assert "2 partitions" in cli("queues").out
+    each = cli("queues", "low", "--partitions", "--json").records
+    assert [one["queue"] for one in each] == ["low", "low/0", "low/1"]
+    assert sum(one["delayed"] for one in each[1:]) == 1
+    assert [one["queue"] for one in cli("queues", "low/1", "--json").records] == ["low/1"]
     assert cli("cancel", "m1", "--queues", "low").code == 0
     assert cli("pause", "low").code == 0
     assert all(place.admin.counts().paused for place in (queue, *queue.partitions()))

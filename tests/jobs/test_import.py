@@ -47,8 +47,9 @@ FOR_ONE_ENQUEUE = [
     "jobq.jobs.retry",
     "jobq.jobs.signing", "jobq.jobs.states", "jobq.jobs.ticks", "jobq.jobs.unique", "jobq.queue",
     "jobq.queue.admin", "jobq.queue.bin",
-    "jobq.queue.directory", "jobq.queue.durability", "jobq.queue.fsck", "jobq.queue.keys", "jobq.queue.members",
-    "jobq.queue.mids", "jobq.queue.outage", "jobq.queue.partitions", "jobq.queue.presence", "jobq.queue.queue",
+    "jobq.queue.directory", "jobq.queue.durability", "jobq.queue.folding", "jobq.queue.fsck",
+    "jobq.queue.keys", "jobq.queue.members", "jobq.queue.mids", "jobq.queue.moving", "jobq.queue.outage",
+    "jobq.queue.partitions", "jobq.queue.presence", "jobq.queue.queue",
     "jobq.queue.remembered", "jobq.queue.routing", "jobq.queue.rules",
     "jobq.queue.types", "jobq.queue.untrusted", "jobq.records",
 ]  # fmt: skip

@@ -228,3 +228,106 @@ def test_no_message_is_lost_or_doubled_when_the_number_changes_under_load(client
     assert set(load.runs.values()) == {1}
     assert all(numbers == list(range(20)) for numbers in load.started.values())
     assert tidy(client, read_map(client, "low")).epochs == (Epoch(3, 11, 16),)
+
+
+def killed(client: Client, *mids: str, key: str | None = None) -> None:
+    """Enqueue messages in the queue, and let them die where they are."""
+    Queue("low", client).enqueue_many([(mid, mid.encode(), key) for mid in mids])
+    for place in read_map(client, "low").served():
+        queue = Queue(place, client)
+        for held in queue.dequeue(100).messages:
+            ending = Ending(mid=held.mid, token=held.token, outcome="dead", reason="why")
+            queue.finish([ending])
+
+
+def test_figures_of_the_queue_are_sums_when_it_is_partitioned(client: Client) -> None:
+    killed(client, "dead in the queue")
+    queue = Queue("low", client)
+    queue.enqueue(b"x", mid="old")
+    partition(client, "low", 3)
+    queue.enqueue_many([(f"m{i}", b"x") for i in range(10)])
+    queue.enqueue_many([(f"k{i}", b"x", f"key{i}") for i in range(6)])
+    queue.enqueue(b"x", delay=60)
+
+    counts, sample = queue.admin.counts(), queue.admin.sample()
+    assert (counts.ready, counts.delayed, counts.dead, counts.keys) == (17, 1, 1, 6)
+    assert sample.head is not None
+    assert sample.sealed
+    assert Queue("low/1", client).admin.counts().ready < 17
+    assert {one.key for one in queue.admin.iter_keys()} == {f"key{i}" for i in range(6)}
+    ready = [one.mid for place in ("ready", "lines") for one in queue.admin.iter_entries(place)]
+    assert sorted(ready) == sorted(
+        ["old", *(f"m{i}" for i in range(10)), *(f"k{i}" for i in range(6))]
+    )
+
+    assert not queue.admin.counts().paused
+    queue.partitions()[0].admin.pause()
+    assert queue.admin.counts().paused
+
+
+def test_dead_messages_are_listed_newest_first_when_they_are_in_several_partitions(
+    client: Client,
+) -> None:
+    killed(client, "first")
+    partition(client, "low", 3)
+    killed(client, *(f"m{i}" for i in range(9)))
+    queue = Queue("low", client)
+
+    dead = queue.admin.dead()
+    assert [one.died_at for one in dead] == sorted((one.died_at for one in dead), reverse=True)
+    assert len(dead) == 10
+    assert queue.admin.dead(8) == dead[8:]
+    assert list(queue.admin.iter_dead(3)) == dead[3:]
+    assert [one.mid for one in queue.admin.dead(mid="m4")] == ["m4"]
+    assert queue.admin.dead(mid=dead[2].dead_id) == [dead[2]]
+    assert queue.admin.purge(*(one.dead_id for one in dead[:4]), "none#1") == 4
+    assert queue.admin.revive(*(one.dead_id for one in dead[4:]), "none#1") == ["revived"] * 6 + [
+        "nil"
+    ]
+    assert queue.admin.counts().dead == 0
+
+
+def test_a_dead_message_of_a_sealed_partition_is_revived_in_a_partition_of_now(
+    client: Client,
+) -> None:
+    queue = Queue("low", client)
+    queue.enqueue(b"v", mid="m1", key="acme", ordered=True, lease=7, until="1h")
+    [held] = queue.dequeue().messages
+    queue.finish([Ending(mid="m1", token=held.token, outcome="dead", reason="why")])
+    killed(client, "m2", "m3")
+    partition(client, "low", 4)
+    queue.enqueue(b"newer", mid="m3")
+    ids = {one.mid: one.dead_id for one in queue.admin.dead()}
+
+    assert queue.admin.revive(ids["m1"], ids["m2"], ids["m3"]) == ["revived", "revived", "exists"]
+
+    assert [one.mid for one in queue.admin.dead()] == ["m3"]
+    [place] = [one for one in queue.partitions() if one.status("m1").word != "nil"]
+    options = client.command("HGET", f"{place.prefix}options", "m1")
+    assert options.startswith(b"7000,3600000,o") and options.endswith(b",acme")
+    assert sorted(one.content for one in messages_in(client, "low")) == [b"m2", b"newer", b"v"]
+
+
+def test_a_revival_that_stopped_before_the_purge_runs_its_message_once_when_it_is_repeated(
+    client: Client, monkeypatch: Any
+) -> None:
+    from jobq.queue import moving
+
+    killed(client, "m1")
+    partition(client, "low", 2)
+    [dead] = (queue := Queue("low", client)).admin.dead()
+    moving.revive_moved(client, queue.prefix, queue, dead.dead_id)  # without the purge
+
+    assert queue.admin.revive(dead.dead_id) == ["revived"]
+    assert queue.admin.dead() == []
+    assert [one.mid for one in messages_in(client, "low")] == ["m1"]
+
+
+def test_a_damaged_dead_message_stays_when_it_cannot_be_revived_elsewhere(client: Client) -> None:
+    killed(client, "m1")
+    partition(client, "low", 2)
+    [dead] = (queue := Queue("low", client)).admin.dead()
+    client.command("HSET", f"{queue.prefix}dead-messages", dead.dead_id, b"no dead message")
+
+    assert queue.admin.revive(dead.dead_id) == ["damaged"]
+    assert [one.attempts for one in queue.admin.dead()] == [-1]

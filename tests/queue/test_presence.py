@@ -133,7 +133,7 @@ def test_child_of_another_form_makes_the_entry_damaged(client: Client, redis: An
 
 
 def test_sample_names_what_waits_at_the_head(queue: Queue, redis: Any, at: Any):
-    assert queue.admin.sample()[1:] == (0, 0, None, 0, 0, 0, 0, 0, 0, False)
+    assert queue.admin.sample()[1:] == (0, 0, None, 0, 0, 0, 0, 0, 0, False, False)
     queue.enqueue_many([(f"m{n}", b"c%d" % n) for n in range(3)], now=at(0))
     queue.cancel("m0", now=at(0))
     head = queue.admin.sample().head
@@ -156,7 +156,7 @@ def test_sample_of_a_damaged_queue_has_what_can_be_read(queue: Queue, redis: Any
     redis.hset(f"{queue.prefix}meta", "fence", "bogus")
     redis.lpush(f"{queue.prefix}ready", "x" * 600, b"\xff")
     sample = queue.admin.sample()
-    assert sample[1:] == (0, 0, ("\\xff", 0, b""), 0, 0, 0, 0, 0, 0, False)
+    assert sample[1:] == (0, 0, ("\\xff", 0, b""), 0, 0, 0, 0, 0, 0, False, False)
 
 
 def test_what_jobs_hide_stays_and_what_cannot_be_read_hides_everything(client: Client, redis: Any):

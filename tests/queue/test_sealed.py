@@ -149,7 +149,9 @@ def test_nothing_else_adds_messages_when_the_queue_is_sealed(
     seal(queue)
     before = facts()
 
-    assert queue.admin.revive(dead_id) == ["sealed"]
+    assert queue.admin.bin("other").revive((dead_id, None)) == ["sealed"]
+    with pytest.raises(ScriptError, match="has no later partitions"):
+        queue.admin.revive(dead_id)
     with pytest.raises(ScriptError, match="doesn't support schedules"):
         queue.admin.tick("name", T0, 0, "s", b"call")
     head = msgspec.msgpack.encode(["row", "", 1])

@@ -184,7 +184,11 @@ class Applier:
         # Oldest dead messages first.
         ids = chunk.ids[::-1]
         if self.verb.name == "revive":
-            words = own.revive(*((id_, self._at(first + n)) for n, id_ in enumerate(ids)))
+            starts = [self._at(first + n) for n in range(len(ids))]
+            words = own.revive(*zip(ids, starts, strict=True))
+            if "sealed" in words:
+                admin = Queue(chunk.queue, self.store.client).admin
+                words = admin.revive_moved(ids, words, starts)
         else:
             words = own.take_out_dead(*ids)
         letters = [_WORDS.get(word, DAMAGED) for word in words]

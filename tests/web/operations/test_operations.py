@@ -18,6 +18,7 @@ from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.errors import ConfigError, JobqError
 from jobq.queue.audit_log import AuditLog
+from jobq.queue.partitioning import partition
 from jobq.queue.queue import Queue
 from jobq.web.access.identity import Identity, UserRole
 from jobq.web.operations import applying
@@ -149,6 +150,19 @@ def test_revive_is_spread_over_time_by_the_oldest_first(low, kill, frozen, appli
     starts = [times[mid] - done.state.began_at for mid in others]
     assert starts == [60_000 * n for n in range(1, 11)]
     assert before <= done.state.began_at <= client.clock_ms()
+
+
+def test_revive_reaches_the_partitions_of_now_when_the_queue_was_partitioned_since(
+    low, kill, frozen, applied, client
+):
+    kill(low, 3)
+    partition(client, "low", 2)
+
+    done = applied(frozen("revive", filter="queue:low"), spread_s=600)
+
+    assert done.state.results == {"applied": 3}
+    counts = low.admin.counts()
+    assert (counts.dead, counts.ready + counts.delayed) == (0, 3)
 
 
 def test_chosen_messages_are_frozen_and_others_are_not(low, kill, frozen, applied):

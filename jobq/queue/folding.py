@@ -1,0 +1,70 @@
+"""Figures of a partitioned queue, added up as for one queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from jobq.client.names import base_of
+from jobq.errors import JobqError
+from jobq.queue.types import Counts, Sample, WaitingHead
+
+
+def by_base(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return names by the queue that they belong to; a queue without partitions is alone."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(base_of(name), []).append(name)
+    return found
+
+
+def summed(counts: Sequence[Counts]) -> Counts:
+    """Return the sums; paused if any of the queues is."""
+    return Counts._make(map(sum, zip(*counts, strict=True)))._replace(
+        paused=any(one.paused for one in counts)
+    )
+
+
+def folded(
+    samples: Sequence[Sample], enqueued_at: Callable[[WaitingHead], int | None] | None = None
+) -> Sample:
+    """Return the sums of these samples of a queue and its partitions.
+
+    Args:
+        enqueued_at: Returns when a message was enqueued, to choose the head that has waited longest.
+    """
+    if len(samples) == 1:
+        return samples[0]
+    pauses = [sample.pause_ends for sample in samples if sample.counts.paused]
+    heads = [sample.head for sample in samples if sample.head]
+    if enqueued_at is not None:
+        heads.sort(key=lambda head: enqueued_at(head) or float("inf"))
+    return Sample(
+        summed([sample.counts for sample in samples]),
+        sum(sample.fence for sample in samples),
+        sum(sample.added for sample in samples),
+        heads[0] if heads else None,
+        sum(sample.flow_entries for sample in samples),
+        min((sample.flow_since_ms for sample in samples if sample.flow_since_ms), default=0),
+        sum(sample.refused for sample in samples),
+        max(sample.refused_at for sample in samples),
+        sum(sample.unknowns for sample in samples),
+        max(pauses) if pauses and all(pauses) else 0,
+        all(sample.events_off for sample in samples),
+        samples[0].sealed,
+    )
+
+
+def folded_replies(
+    names: Sequence[str],
+    replies: Sequence[Sample | JobqError],
+    enqueued_at: Callable[[WaitingHead], int | None] | None = None,
+) -> dict[str, Sample | JobqError]:
+    """Return the figures by queue; an error if the figures of any of its partitions can't be read."""
+    given = dict(zip(names, replies, strict=True))
+    found: dict[str, Sample | JobqError] = {}
+    for base, places in by_base(names).items():
+        read = [given[name] for name in places]
+        wrong = [reply for reply in read if isinstance(reply, JobqError)]
+        samples = [reply for reply in read if not isinstance(reply, JobqError)]
+        found[base] = wrong[0] if wrong else folded(samples, enqueued_at)
+    return found
