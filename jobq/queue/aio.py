@@ -64,7 +64,8 @@ async def aenqueue_many(
             if isinstance(batch, Exception):
                 await asyncio.gather(*under_way)
                 raise batch
-            under_way.append(asyncio.create_task(send(queue, *batch)))
+            before = under_way[-1] if under_way else None
+            under_way.append(asyncio.create_task(send(queue, *batch, before=before)))
             # The task sends; the next batch is prepared while the server processes this batch.
             await asyncio.sleep(0)
             if len(under_way) > 1:
@@ -87,13 +88,16 @@ async def send(
     rows: Sequence[Argument],
     mids: Sequence[str],
     one: bool = False,
+    before: asyncio.Task[Sequence[Enqueued]] | None = None,
 ) -> Any:
     """Make one enqueue call; see Queue.send. If the coroutine is cancelled, the call's caller isn't used again.
 
     Args:
         one: The call has one message; return its result instead of a sequence.
+        before: The previous call. Calls to partitions wait for it, because only calls to one queue arrive in order.
     """
     if queue.routes is not None:
+        await _ended(before)
         routed = await in_thread(queue.send, "memory", values, rows, mids, None)
         return routed[0] if one else routed
     if monotonic() >= queue.listed_until:
@@ -108,9 +112,16 @@ async def send(
     if reply == ADDED:
         done: Sequence[Enqueued] = (Enqueued(mids[0], "added"),)
     elif reply[0] == SEALED:
+        await _ended(before)
         routes = await in_thread(queue.routed)
         done = await in_thread(routes.send, "memory", values, rows, mids)
     else:
         done = queue.accepted(own, reply, mids)
     queue.callers.give_back(own)
     return done[0] if one else done
+
+
+async def _ended(before: asyncio.Task[Sequence[Enqueued]] | None) -> None:
+    """Wait for the end of this task, if any."""
+    if before is not None:
+        await asyncio.wait([before])

@@ -6,15 +6,18 @@ Each step is harmless to repeat: a change that stopped midway continues when it 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from jobq.client.connection import Client
 from jobq.client.names import checked_queue
+from jobq.client.numbered_calls import new_id
 from jobq.client.pipelining import commands
-from jobq.errors import ConfigError, ScriptError, UnavailableError
+from jobq.errors import ConfigError, NotDurableError, ScriptError, UnavailableError
 from jobq.queue import keys
 from jobq.queue.directory import register_queues
-from jobq.queue.partitions import Epoch, PartitionMap, checked_number, read_map, set_map
+from jobq.queue.durability import SharedConfirmation
+from jobq.queue.partitions import Epoch, PartitionMap, checked_number, map_in, read_map
 from jobq.queue.queue import queue_scripts
 from jobq.queue.types import text_of
 
@@ -40,20 +43,33 @@ def partition(client: Client, name: str, count: int) -> PartitionMap:
     checked_queue(name)
     checked_number(count)
     check_supported(client, name)
-    known = read_map(client, name)
-    if known.newest.size != count:
-        wanted = known.after(count)
-        found = set_map(queue_scripts(client, "queue", name), known, wanted)
-        if found != wanted:
-            raise ConfigError(
-                f"the partitions of queue {name!r} were just changed by another client to {found.newest.size}; "
-                "try again if that isn't what you want"
-            )
-        known = found
+    confirmation = SharedConfirmation(client)
+    known = _with_epoch(client, read_map(client, name), count, confirmation)
+    # Clients use the new partitions once the first seal is there. The map must not be lost then.
+    confirmation.check(f"queue {name!r} has a new map of partitions")
     register_queues(client, [name, *known.names()])
     if len(known.epochs) > 1:
         _copy_settings(client, known)
-        seal_old(client, known)
+        seal_old(client, known, confirmation)
+        confirmation.check(f"partitions of queue {name!r} are sealed")
+    return known
+
+
+def _with_epoch(
+    client: Client, known: PartitionMap, count: int, confirmation: SharedConfirmation
+) -> PartitionMap:
+    """Add an epoch of `count` partitions to the map, unless it is the newest; return the map."""
+    number = known.newest.number
+    if known.newest.size == count:
+        return set_map(client, known, known, confirmation)  # perhaps it isn't confirmed yet
+    while known.newest.size != count:
+        if known.newest.number != number:
+            raise ConfigError(
+                f"the partitions of queue {known.queue!r} were just changed by another client to "
+                f"{known.newest.size}; try again if that isn't what you want"
+            )
+        # If a worker has just noted a drained epoch, this returns its map, and is tried again.
+        known = set_map(client, known, known.after(count), confirmation)
     return known
 
 
@@ -72,7 +88,7 @@ def created(client: Client, name: str, count: int) -> PartitionMap:
         elif known.is_partitioned and not left_in(client, name).is_sealed:
             seal_old(client, known)  # its creator stopped midway
         return known
-    except (ScriptError, UnavailableError) as error:
+    except (NotDurableError, ScriptError, UnavailableError) as error:
         _log.warning("queue %s could not be created with %d partitions: %s", name, count, error)
         return PartitionMap(name)
 
@@ -98,36 +114,75 @@ def exists(client: Client, name: str) -> bool:
     return ntraces > 0 or any(facts)
 
 
-def seal_old(client: Client, known: PartitionMap) -> None:
-    """Seal all partitions of older epochs."""
+def seal_old(
+    client: Client, known: PartitionMap, confirmation: SharedConfirmation | None = None
+) -> None:
+    """Seal all partitions of older epochs, except for drained ones."""
     for epoch, following in zip(known.epochs, known.epochs[1:], strict=False):
         for place in [] if epoch.drained else epoch.names(known.queue):
-            queue_scripts(client, "queue", place)["seal"].run({"epoch": following.number})
+            script = queue_scripts(client, "queue", place)["seal"]
+            state = script.state({"epoch": following.number})
+            by = confirmation.by(mark_of(client, place)) if confirmation else None
+            client.perform(script.keys[0], state, by)
 
 
-def without_drained(client: Client, known: PartitionMap) -> PartitionMap:
+def without_drained(
+    client: Client, known: PartitionMap, left: Mapping[str, Left] | None = None
+) -> PartitionMap:
     """Return the map as it is now: drained epochs are marked, or left out if they have no dead messages.
 
     An empty sealed partition stays empty, so a concurrent change can't falsify the result.
+
+    Args:
+        left: What is left in the queues of older epochs, if that is known.
     """
-    kept = [one for epoch in known.epochs[:-1] for one in _kept(client, known.queue, epoch)]
+    left = _left(client, known) if left is None else left
+    kept: list[Epoch] = []
+    for epoch in known.epochs[:-1]:
+        there = [left[name] for name in epoch.names(known.queue)]
+        drained = all(one.is_sealed and not one.messages for one in there)
+        if not drained or any(one.dead for one in there):
+            kept.append(epoch._replace(drained=drained))
     return known._replace(epochs=(*kept, known.newest))
 
 
 def tidy(client: Client, known: PartitionMap) -> PartitionMap:
-    """Store which older partitions are drained or forgotten; return the map."""
-    wanted = without_drained(client, known)
+    """Store which older partitions are drained or forgotten; return the map.
+
+    An older partition that isn't sealed is sealed: its seal was never written, or a failover lost it.
+    """
+    left = _left(client, known)
+    for epoch, following in zip(known.epochs, known.epochs[1:], strict=False):
+        for name in epoch.names(known.queue):
+            if not left[name].is_sealed:
+                queue_scripts(client, "queue", name)["seal"].run({"epoch": following.number})
+    wanted = without_drained(client, known, left)
     if wanted == known:
         return known
-    return set_map(queue_scripts(client, "queue", known.queue), known, wanted)
+    return set_map(client, known, wanted)
 
 
-def _kept(client: Client, queue: str, epoch: Epoch) -> list[Epoch]:
-    left = [left_in(client, name) for name in epoch.names(queue)]
-    drained = all(one.is_sealed and not one.messages for one in left)
-    if drained and not any(one.dead for one in left):
-        return []
-    return [epoch._replace(drained=drained)]
+def _left(client: Client, known: PartitionMap) -> dict[str, Left]:
+    names = [name for epoch in known.epochs[:-1] for name in epoch.names(known.queue)]
+    return {name: left_in(client, name) for name in names}
+
+
+def set_map(
+    client: Client,
+    known: PartitionMap,
+    wanted: PartitionMap,
+    confirmation: SharedConfirmation | None = None,
+) -> PartitionMap:
+    """Replace the map; return the map that is there after that, which may be another client's."""
+    script = queue_scripts(client, "queue", known.queue)["set_partitions"]
+    by = confirmation.by(mark_of(client, known.queue)) if confirmation else None
+    state = script.state({"known": str(known), "map": str(wanted)})
+    return map_in(known.queue, client.perform(script.keys[0], state, by)[1])
+
+
+def mark_of(client: Client, name: str) -> str:
+    """Return a key in the slot of the queue, which marks a write there until it is confirmed."""
+    return f"{keys.prefix(client.namespace, name)}call:{new_id()}~"
 
 
 def left_in(client: Client, name: str) -> Left:

@@ -14,7 +14,6 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from jobq.client.connection import Client
-from jobq.client.numbered_calls import BoundScripts
 from jobq.errors import ConfigError, ScriptError
 from jobq.queue import keys
 from jobq.queue.types import MAX_PARTITIONS, text_of
@@ -121,12 +120,6 @@ def map_in(queue: str, stored: bytes | None) -> PartitionMap:
             f"the map of queue {queue!r} can't be read: {text_of(stored)!r:.200}; another program wrote it"
         )
     return PartitionMap(queue, tuple(epochs))
-
-
-def set_map(scripts: BoundScripts, known: PartitionMap, wanted: PartitionMap) -> PartitionMap:
-    """Replace the map; return the map that is there after that, which may be another client's."""
-    reply = scripts["set_partitions"].run({"known": str(known), "map": str(wanted)})
-    return map_in(known.queue, reply[1])
 
 
 def checked_number(count: int) -> int:

@@ -776,7 +776,7 @@ class Queue:
             step: For calls to the partitions of a queue. Without it, the messages go where they belong.
         """
         if self.routes is not None and not step:
-            return self.routes.send(level, values, rows, mids)
+            return self.routes.send(level, values, rows, mids, caller, tries)
         if monotonic() >= self.listed_until:
             self.register()
         own = caller or self.callers.take()
@@ -796,7 +796,9 @@ class Queue:
         if reply == ADDED:
             done = [Enqueued(mids[0], "added")]
         elif reply[0] == SEALED and not step:
-            done = self.routed().send(level, values, rows, mids)
+            if caller:
+                caller.number -= 1  # the script recorded nothing
+            done = self.routed().send(level, values, rows, mids, caller, tries)
         else:
             done = self.accepted(own, reply, mids)
         if caller is None:

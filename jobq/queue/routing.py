@@ -9,12 +9,13 @@ from typing import Literal, Protocol
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import Caller, Tries
 from jobq.client.scripts import Argument
-from jobq.errors import ConfigError, JobqError, ScriptError
+from jobq.errors import ConfigError, JobqError, NotDurableError, ScriptError, UnavailableError
 from jobq.queue.partitions import Epoch, PartitionMap, grouped, place_text, read_map
 from jobq.queue.types import Enqueued
 
-#: While partitions of older epochs are being drained, the map is read again after this time.
-READ_EVERY_S = 5.0
+#: While partitions of older epochs are being drained, the map is read again after this time. If a try fails, the pause
+#: is at least this many times as long: the map's node may be away, and messages of other nodes don't need it.
+READ_EVERY_S, PAUSE_PER_TRY = 5.0, 20
 MOVED = "moved"
 Values = dict[str, Argument]
 #: An enqueue into a partition: of an older epoch, where messages may live, or of the newest epoch.
@@ -67,7 +68,10 @@ class PartitionRouter:
     def __init__(self, name: str, client: Client, queue_of: Callable[[str], Place]) -> None:
         self._name, self._client, self._queue_of = name, client, queue_of
         self._map = PartitionMap(name)
+        #: When to read the map again (time.monotonic).
         self._read_at = 0.0
+        #: All epochs that were ever read, by number.
+        self._seen = {epoch.number: epoch for epoch in self._map.epochs}
         #: Queues by name. The queue itself is among them, for epoch 0.
         self._places: dict[str, Place] = {}
         self.refresh()
@@ -75,48 +79,56 @@ class PartitionRouter:
     @property
     def map(self) -> PartitionMap:
         """The map; read again now and then while older partitions are drained."""
-        epochs = self._map.epochs
-        draining = any(not epoch.drained for epoch in epochs[:-1])
-        if draining and monotonic() >= self._read_at + READ_EVERY_S:
-            self.refresh()
+        epochs, began = self._map.epochs, monotonic()
+        if any(not epoch.drained for epoch in epochs[:-1]) and began >= self._read_at:
+            try:
+                return self.refresh()
+            except JobqError:
+                now = monotonic()
+                self._read_at = now + max(READ_EVERY_S, PAUSE_PER_TRY * (now - began))
         return self._map
 
     def refresh(self) -> PartitionMap:
         """Read the map now, and return it."""
-        self._map, self._read_at = read_map(self._client, self._name), monotonic()
-        return self._map
+        known = read_map(self._client, self._name)
+        # Another thread may have read a later map.
+        if known.newest.number >= self._map.newest.number:
+            self._map = known
+        self._seen |= {epoch.number: epoch for epoch in known.epochs}
+        self._read_at = monotonic() + READ_EVERY_S
+        return known
 
     def place(self, name: str) -> Place:
         """Return the queue of this name."""
         return self._places.get(name) or self._places.setdefault(name, self._queue_of(name))
 
     def send(
-        self, level: str, values: Values, rows: Sequence[Argument], mids: Sequence[str]
+        self,
+        level: str,
+        values: Values,
+        rows: Sequence[Argument],
+        mids: Sequence[str],
+        caller: Caller | None = None,
+        tries: Tries | None = None,
     ) -> list[Enqueued]:
-        """Enqueue messages where they belong, in one call for each partition; see `Queue.send`."""
+        """Enqueue messages where they belong, in one call for each partition; see `Queue.send`.
+
+        If a partition doesn't accept its messages, the others still get theirs.
+
+        Args:
+            caller: It makes one call to each partition, all under its next number. So the same messages can be sent
+                again under that number.
+        """
         self._check(values)
-        width = 3 if values["keyed"] else 2
-        own_keys = [str(key) for key in rows[2::3]] if width == 3 else [""] * len(mids)
-        texts = [place_text(mid, key) for mid, key in zip(mids, own_keys, strict=True)]
-        done: dict[int, Enqueued] = {}
-        asked, pending = -1, list(range(len(mids)))
-        while pending:
-            epoch, is_newest = self._after(asked)
+        call = _RoutedCall(level, values, rows, mids, caller, tries)
+        asked, number = -1, caller.number if caller else 0
+        while call.pending:
+            epoch, is_newest = self._after(asked, caller is not None)
             try:
-                for name, indexes in grouped(pending, epoch, self._name, texts):
-                    part = [
-                        arg
-                        for index in indexes
-                        for arg in rows[width * index : width * index + width]
-                    ]
-                    some = mids if len(indexes) == len(mids) else [mids[index] for index in indexes]
-                    step: Step = "newest" if is_newest else "old"
-                    replies = self.place(name).send(level, values, part, some, None, step=step)
-                    done |= {
-                        index: EnqueuedIn.of(reply, name)
-                        for index, reply in zip(indexes, replies, strict=True)
-                        if reply.action != MOVED
-                    }
+                for name, indexes in grouped(call.pending, epoch, self._name, call.texts):
+                    if caller:
+                        caller.number = number
+                    call.send(self.place(name), name, indexes, "newest" if is_newest else "old")
                 asked = epoch.number
             except SealedError as error:
                 if self.refresh().newest.number <= epoch.number:
@@ -124,16 +136,23 @@ class PartitionRouter:
                         f"queue {self._name!r} is sealed, but its map has no later partitions; "
                         "run jobq partitions again"
                     ) from error
-            pending = [index for index in pending if index not in done]
-        return [done[index] for index in range(len(mids))]
+        return call.result()
 
-    def _after(self, asked: int) -> tuple[Epoch, bool]:
-        """Return the epoch to ask next, and whether it is the newest."""
+    def _after(self, asked: int, is_repeatable: bool) -> tuple[Epoch, bool]:
+        """Return the epoch to ask next, and whether it is the newest.
+
+        A repeatable call leaves out no epoch that an earlier try may have asked. It gets the same replies there.
+        """
         for known in (self.map, self.refresh):
-            epochs = (known() if callable(known) else known).epochs
+            newest = (known() if callable(known) else known).newest
+            epochs = self._map.epochs
+            if is_repeatable:
+                epochs = tuple(self._seen[number] for number in sorted(self._seen))
             for epoch in epochs:
-                if epoch.number > asked and (epoch is epochs[-1] or not epoch.drained):
-                    return epoch, epoch is epochs[-1]
+                if epoch.number > asked and (
+                    is_repeatable or epoch.number == newest.number or not epoch.drained
+                ):
+                    return epoch, epoch.number == newest.number
         raise ScriptError(
             f"partitions of {self._name!r} are sealed, and its map has no later partitions"
         )
@@ -144,3 +163,70 @@ class PartitionRouter:
             raise ConfigError(
                 f"queue {name!r} is partitioned, so it doesn't support flows yet; use another queue for the step"
             )
+
+
+class _RoutedCall:
+    """Messages of one call, on their way to their partitions.
+
+    Attributes:
+        texts: They decide to which partitions the messages belong.
+        pending: Indexes of messages that no partition has accepted or refused.
+    """
+
+    def __init__(
+        self,
+        level: str,
+        values: Values,
+        rows: Sequence[Argument],
+        mids: Sequence[str],
+        caller: Caller | None,
+        tries: Tries | None,
+    ) -> None:
+        self._level, self._values, self._rows, self._mids = level, values, rows, mids
+        self._caller, self._tries = caller, tries
+        self._width = 3 if values["keyed"] else 2
+        own_keys = [str(key) for key in rows[2::3]] if self._width == 3 else [""] * len(mids)
+        self.texts = [place_text(mid, key) for mid, key in zip(mids, own_keys, strict=True)]
+        self._done: dict[int, Enqueued] = {}
+        self.pending = list(range(len(mids)))
+        self._error: JobqError | None = None
+
+    def send(self, place: Place, name: str, indexes: Sequence[int], step: Step) -> None:
+        """Send these messages to this partition. Raises SealedError if they need a later map."""
+        width, mids = self._width, self._mids
+        part = [arg for index in indexes for arg in self._rows[width * index : width * (index + 1)]]
+        some = mids if len(indexes) == len(mids) else [mids[index] for index in indexes]
+        over = set(indexes)
+        try:
+            replies = place.send(
+                self._level, self._values, part, some, self._caller, self._tries, step=step
+            )
+        except SealedError:
+            raise
+        except JobqError as error:
+            self._error = self._error or error
+        else:
+            for index, reply in zip(indexes, replies, strict=True):
+                if reply.action == MOVED:
+                    over.remove(index)
+                else:
+                    self._done[index] = EnqueuedIn.of(reply, name)
+        self.pending = [index for index in self.pending if index not in over]
+
+    def result(self) -> list[Enqueued]:
+        """Return the results; raise an error if a partition did not accept its messages."""
+        error, size = self._error, len(self._mids)
+        if error is None:
+            return [self._done[index] for index in range(size)]
+        left = tuple(mid for index, mid in enumerate(self._mids) if index not in self._done)
+        if isinstance(error, UnavailableError):
+            # Without mids, nothing of the call was accepted.
+            error.mids = left if self._done or error.mids else ()
+        elif isinstance(error, NotDurableError):
+            error.mids = left
+        elif self._done:
+            raise UnavailableError(
+                f"partitions accepted {len(self._done):,} of {size:,} messages, and another did not: {error}",
+                left,
+            ) from error
+        raise error

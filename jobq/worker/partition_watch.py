@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from jobq.client.connection import Client
-from jobq.client.names import base_of
 from jobq.durations import counted
+from jobq.errors import JobqError
 from jobq.queue.partitioning import created, tidy
 from jobq.queue.partitions import read_map
 from jobq.worker import logger
@@ -35,15 +36,15 @@ def with_partitions(
     return tuple(found.items())
 
 
-def wanted(client: Client, sealed: Iterable[str], weights: dict[str, int]) -> dict[str, int]:
-    """Return the queues to serve because these queues are sealed, with their weights.
+def wanted(client: Client, base: str, *, tidies: bool) -> list[str]:
+    """Return the queues to serve because this queue has partitions.
 
-    It also notes in the maps which older partitions are drained.
+    Args:
+        tidies: Also note in the map which older partitions are drained, if all of them answer.
     """
-    found: dict[str, int] = {}
-    for base in {base_of(name) for name in sealed} & weights.keys():
-        known = read_map(client, base)
-        if any(not epoch.drained for epoch in known.epochs[:-1]):
+    known = read_map(client, base)
+    if tidies and any(not epoch.drained for epoch in known.epochs[:-1]):
+        # Each partition has its own upkeep, which reports that it doesn't answer.
+        with suppress(JobqError):
             known = tidy(client, known)
-        found |= dict.fromkeys(known.served(), weights[base])
-    return found
+    return known.served()

@@ -165,16 +165,28 @@ class Supervisor:
         sealed, self.upkeep.sealed = self.upkeep.sealed, set()
         if not sealed or self.stopping:
             return
-        try:
-            more = wanted(self.client, sealed, dict(self.settings.queues))
-        except JobqError as error:
-            self.upkeep.sealed |= sealed
-            logger.debug("partitions of queues wait for the server: %s", error)
-            return
+        weights, more = dict(self.settings.queues), dict[str, int]()
+        for base in {base_of(name) for name in sealed} & weights.keys():
+            more |= dict.fromkeys(self._partitions_of(base), weights[base])
         missing = len(more.keys() - set(self._names)) - self.plan.health.room
         if missing > 0:
             logger.error("%d partitions can't be served until this worker restarts", missing)
         self._serve_more(more)
+
+    def _partitions_of(self, base: str) -> list[str]:
+        """Return the queues to serve instead of this queue; none while its node is away, which is looked at later."""
+        found: list[str] = []
+
+        def look() -> None:
+            found.extend(wanted(self.client, base, tidies=not self.plan.health.any_trouble))
+
+        try:
+            if not self.upkeep.ask(self._names.index(base), look):
+                self.upkeep.sealed.add(base)
+        except JobqError as error:
+            self.upkeep.sealed.add(base)
+            logger.debug("partitions of queues wait for the server: %s", error)
+        return found
 
     def _serve_more(self, wanted: dict[str, int]) -> None:
         """Start serving these queues. Children know them once they are replaced."""

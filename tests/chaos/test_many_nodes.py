@@ -13,7 +13,7 @@ from jobq.chaos.producers import QUEUE
 from jobq.chaos.round import RoundPlan, run_round
 from jobq.chaos.round_setup import Fault, RoundSetup
 from jobq.chaos.servers import TargetServer
-from tests.client.deployments import HOST, Node, Spread, Watched, role, wait_for
+from tests.client.deployments import Node, Spread, Watched, role, wait_for
 from tests.conftest import binary, kinds
 
 from .conftest import JOBS, SEED, broken
@@ -58,17 +58,9 @@ def test_every_promise_is_kept_while_the_slot_of_the_queue_moves(spread, folder)
 
 
 def give(spread: Spread, slot: int, giver: Node, taker: Node) -> None:
-    """Move the slot to the taker, key by key, from its owner."""
-    if not giver.redis.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot):
-        return
-    taker.redis.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", spread.identity(giver))
-    giver.redis.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", spread.identity(taker))
-    while keys := giver.redis.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 5):
-        giver.redis.execute_command(
-            "MIGRATE", HOST, taker.port, "", 0, 60_000, "REPLACE", "KEYS", *keys
-        )
-    for node in (taker, giver):
-        node.redis.execute_command("CLUSTER", "SETSLOT", slot, "NODE", spread.identity(taker))
+    """Move the slot to the taker if this node has keys of it."""
+    if giver.redis.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot):
+        spread.move(slot, giver, taker)
 
 
 def test_every_promise_is_kept_over_a_failover_that_loses_no_write(watched, folder):

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import redis as redis_py
 import trustme
@@ -210,13 +211,12 @@ class Watched:
 
 
 class Spread:
-    """A Cluster of three nodes."""
+    """A Cluster of three nodes, to which replicas can be added."""
 
     def __init__(self, program: str, folder: Path) -> None:
-        options = ("--save", "", "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
-        self.nodes = [
-            Node(program, folder, *options, "--cluster-port", str(free_port())) for _ in range(3)
-        ]
+        self._program, self._folder = program, folder
+        self.nodes = [self._node("--cluster-node-timeout", "2000") for _ in range(3)]
+        self._replicas: list[Node] = []
         for number, node in enumerate(self.nodes):
             first, last = number * 5461, 16383 if number == 2 else number * 5461 + 5460
             node.redis.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
@@ -226,6 +226,49 @@ class Spread:
         for node in self.nodes:
             # Nobody dies here: who is silent for a while is on a busy machine.
             node.redis.config_set("cluster-node-timeout", PATIENT_MS)
+
+    def _node(self, *options: str) -> Node:
+        clustered = ("--save", "", "--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+        return Node(self._program, self._folder, *clustered, *options)
+
+    def replica(self, number: int) -> Node:
+        """Add a replica of this node; all nodes know it, and it has all writes until now."""
+        master, identity = self.nodes[number], self.identity(self.nodes[number])
+        replica = self._node("--repl-diskless-sync-delay", "0")
+        self._replicas.append(replica)
+        master.redis.config_set("repl-diskless-sync-delay", 0)
+        bus = self.nodes[0].redis.config_get("cluster-port")["cluster-port"]
+        replica.redis.execute_command("CLUSTER", "MEET", HOST, self.nodes[0].port, bus)
+        wait_for(
+            lambda: identity in str(replica.redis.execute_command("CLUSTER", "NODES")), "no node"
+        )
+        wait_for(lambda: _replicates(replica, identity), "no replica")
+        wait_for(lambda: replica.redis.info()["master_link_status"] == "up", "no link")
+        itself = self.identity(replica)
+        # A node that has only heard of it would not believe it later that it is the master.
+        wait_for(lambda: all(_follows(one, itself, identity) for one in self.nodes), "unknown")
+        wait_for(lambda: master.redis.execute_command("WAIT", 1, 1000), "no copy")
+        return replica
+
+    def promote(self, replica: Node, number: int) -> None:
+        """Make the replica the master instead of this dead node."""
+        replica.redis.execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
+        wait_for(lambda: role(replica) == "master", "no failover")
+        left = [one for one in self.nodes if one is not self.nodes[number]]
+        wait_for(lambda: all(_learns(one, replica, number) for one in left), "nobody knows")
+        self.nodes[number] = replica
+        self._replicas.remove(replica)
+
+    def move(self, slot: int, giver: Node, taker: Node) -> None:
+        """Move a slot from its owner to another node, key by key, as `redis-cli --cluster reshard` does it."""
+        taker.redis.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", self.identity(giver))
+        giver.redis.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", self.identity(taker))
+        while keys := giver.redis.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 5):
+            giver.redis.execute_command(
+                "MIGRATE", HOST, taker.port, "", 0, 60_000, "REPLACE", "KEYS", *keys
+            )
+        for node in (taker, giver):
+            node.redis.execute_command("CLUSTER", "SETSLOT", slot, "NODE", self.identity(taker))
 
     def _whole(self) -> bool:
         infos = [node.redis.execute_command("CLUSTER", "INFO") for node in self.nodes]
@@ -246,5 +289,37 @@ class Spread:
 
     def close(self) -> None:
         """Kill all."""
-        for node in self.nodes:
+        for node in (*self.nodes, *self._replicas):
             node.kill()
+
+
+def _replicates(replica: Node, identity: str) -> bool:
+    try:
+        return bool(replica.redis.execute_command("CLUSTER", "REPLICATE", identity))
+    except Exception:  # it doesn't know that node yet
+        return False
+
+
+def _follows(node: Node, identity: str, master: str) -> bool:
+    """Whether a node knows this one as a replica of that master, and is connected to it."""
+    lines = str(node.redis.execute_command("CLUSTER", "NODES"))
+    return any(
+        words[0] == identity and words[3] == master and words[7] == "connected"
+        for words in map(str.split, lines.splitlines())
+    )
+
+
+def _learns(node: Node, replica: Node, number: int) -> bool:
+    """Whether a node knows the new master. If not, they meet again: a message sent once may have been lost."""
+    if _serves(node, replica.port, number):
+        return True
+    bus = replica.redis.config_get("cluster-port")["cluster-port"]
+    node.redis.execute_command("CLUSTER", "MEET", HOST, replica.port, bus)
+    return False
+
+
+def _serves(node: Node, port: int, number: int) -> bool:
+    slots: Any = node.redis.execute_command("CLUSTER", "SLOTS")
+    return any(
+        first == number * 5461 and str(master[1]) == str(port) for first, _, master, *_ in slots
+    )

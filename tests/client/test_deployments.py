@@ -209,7 +209,7 @@ def test_queue_is_found_when_its_slot_moves_under_load(spread, cluster):
     thread = threading.Thread(target=produce)
     thread.start()
     wait_for(lambda: len(accepted) > 20, "nothing enqueued")
-    move(spread, slot, owner, taker)
+    spread.move(slot, owner, taker)
     until = len(accepted) + 20
     wait_for(lambda: failed or len(accepted) > until, "nothing enqueued after the move")
     stop.set()
@@ -217,18 +217,6 @@ def test_queue_is_found_when_its_slot_moves_under_load(spread, cluster):
 
     assert not failed
     assert taker.redis.hlen("jobq:{moving}:messages") == len(accepted) == len(set(accepted))
-    move(spread, slot, taker, owner)
+    spread.move(slot, taker, owner)
     assert queue.admin.counts().messages == len(accepted)
     assert queue.admin.fsck() == []
-
-
-def move(spread, slot, giver, taker):
-    """Key by key, as redis-cli --cluster reshard does it."""
-    taker.redis.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", spread.identity(giver))
-    giver.redis.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", spread.identity(taker))
-    while keys := giver.redis.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 5):
-        giver.redis.execute_command(
-            "MIGRATE", HOST, taker.port, "", 0, 60_000, "REPLACE", "KEYS", *keys
-        )
-    for node in (taker, giver):
-        node.redis.execute_command("CLUSTER", "SETSLOT", slot, "NODE", spread.identity(taker))

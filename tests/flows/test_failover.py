@@ -22,12 +22,11 @@ from jobq.flows.store import FlowStore
 from jobq.flows.types import StoredFlow
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
-from tests.client.deployments import HOST, Node, Spread, free_port, role, wait_for
+from tests.client.deployments import Spread
 from tests.conftest import binary, kinds
 from tests.flows.flowing import call_of, step
 
 SIZE = 40
-CLUSTER = ("--save", "", "--cluster-enabled", "yes", "--repl-diskless-sync-delay", "0")
 
 
 def named_at(node: int, form: str) -> str:
@@ -43,9 +42,7 @@ class OfThree:
     """A Cluster of three nodes: the rows' queue on the first, the flow on the second, the last step's on the third."""
 
     def __init__(self, folder: Path, program: str) -> None:
-        self._folder, self._program = folder, program
         self._spread = Spread(program, folder)
-        self._others: list[Node] = []
         self.client: Client = connect(settings=ServerSettings(url=self._spread.url, patience_s=60))
         self.flow = named_at(1, "import:{}")
         self.rows = Queue(named_at(0, "rows{}"), self.client)
@@ -87,24 +84,7 @@ class OfThree:
     @contextmanager
     def losing(self, number: int, *, copied: bool = False) -> Iterator[None]:
         """A node dies afterwards. Its replica is promoted, and has what is written within only if `copied`."""
-        master = self._spread.nodes[number]
-        replica = Node(self._program, self._folder, *CLUSTER, "--cluster-port", str(free_port()))
-        self._others.append(replica)
-        first = self._spread.nodes[0]
-        bus = first.redis.config_get("cluster-port")["cluster-port"]
-        replica.redis.execute_command("CLUSTER", "MEET", HOST, first.port, bus)
-        identity = self._spread.identity(master)
-        wait_for(
-            lambda: identity in str(replica.redis.execute_command("CLUSTER", "NODES")), "no node"
-        )
-        wait_for(lambda: _replicates(replica, identity), "no replica")
-        wait_for(lambda: replica.redis.info()["master_link_status"] == "up", "no link")
-        itself = self._spread.identity(replica)
-        # A node that has only heard of it would not believe it later that it is the master.
-        wait_for(
-            lambda: all(_follows(one, itself, identity) for one in self._spread.nodes), "unknown"
-        )
-        wait_for(lambda: master.redis.execute_command("WAIT", 1, 1000), "no copy")
+        master, replica = self._spread.nodes[number], self._spread.replica(number)
         if not copied:
             replica.process.send_signal(signal.SIGSTOP)
             # Else what is sent to it waits in its socket, and is read after all.
@@ -112,12 +92,7 @@ class OfThree:
         yield
         master.kill()
         replica.process.send_signal(signal.SIGCONT)
-        replica.redis.execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
-        wait_for(lambda: role(replica) == "master", "no failover")
-        left = [one for one in self._spread.nodes if one is not master]
-        wait_for(lambda: all(_learns(one, replica, number) for one in left), "nobody knows")
-        self._spread.nodes[number] = replica
-        self._others.remove(replica)
+        self._spread.promote(replica, number)
 
     @contextmanager
     def silent(self, number: int) -> Iterator[None]:
@@ -148,41 +123,7 @@ class OfThree:
 
     def close(self) -> None:
         self.client.close()
-        for node in self._others:
-            node.kill()
         self._spread.close()
-
-
-def _replicates(replica: Node, identity: str) -> bool:
-    try:
-        return bool(replica.redis.execute_command("CLUSTER", "REPLICATE", identity))
-    except Exception:  # it doesn't know that node yet
-        return False
-
-
-def _follows(node: Node, identity: str, master: str) -> bool:
-    """Whether a node knows this one as a replica of that master, and is connected to it."""
-    lines = str(node.redis.execute_command("CLUSTER", "NODES"))
-    return any(
-        words[0] == identity and words[3] == master and words[7] == "connected"
-        for words in map(str.split, lines.splitlines())
-    )
-
-
-def _learns(node: Node, replica: Node, number: int) -> bool:
-    """Whether a node knows the new master. If not, they meet again: a message sent once may have been lost."""
-    if _serves(node, replica.port, number):
-        return True
-    bus = replica.redis.config_get("cluster-port")["cluster-port"]
-    node.redis.execute_command("CLUSTER", "MEET", HOST, replica.port, bus)
-    return False
-
-
-def _serves(node: Node, port: int, number: int) -> bool:
-    slots: Any = node.redis.execute_command("CLUSTER", "SLOTS")
-    return any(
-        first == number * 5461 and str(master[1]) == str(port) for first, _, master, *_ in slots
-    )
 
 
 @pytest.fixture

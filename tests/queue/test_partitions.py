@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +16,6 @@ from jobq.queue.partitioning import left_in, partition, tidy
 from jobq.queue.partitions import Epoch, PartitionMap, map_key, read_map
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Message
-from tests.waiting import until
 
 pytestmark = pytest.mark.one_server
 
@@ -168,66 +166,6 @@ def test_a_map_of_another_program_is_an_error_when_it_is_read(client: Client) ->
 
     with pytest.raises(Exception, match="can't be read"):
         read_map(client, "low")
-
-
-class Load:
-    """Producers with maps of any age, and workers of all partitions."""
-
-    def __init__(self, client: Client) -> None:
-        self.client, self.chance = client, random.Random(7)
-        self.producers = [Queue("low", client) for _ in range(4)]
-        self.accepted, self.runs = set[str](), Counter[str]()
-        self.started: dict[str, list[int]] = {}
-        self.held: list[tuple[Queue, Message]] = []
-
-    def produce(self, round_: int) -> None:
-        """Enqueue 20 messages, one of each of 20 ordered keys, and some mids again."""
-        for number in range(20):
-            producer = self.chance.choice(self.producers)
-            mid, key = f"m{round_ * 20 + number}", f"key{number}"
-            producer.enqueue(b"plain", mid=mid)
-            content = f"{key} {round_}".encode()
-            done = producer.enqueue(content, mid=f"{key}-{round_}", key=key, ordered=True)
-            assert done.action == "added"
-            self.accepted |= {mid, done.mid}
-            if self.chance.random() < 0.1:
-                again = self.chance.choice(self.producers).enqueue(b"plain", mid=mid)
-                assert again.action == "exists"
-
-    def work(self) -> bool:
-        """Take messages, and end two thirds of the running messages; return whether messages are left."""
-        queues = [Queue(name, self.client) for name in read_map(self.client, "low").served()]
-        for queue in queues:
-            queue.admin.collect()
-            messages = queue.dequeue(self.chance.randrange(1, 20)).messages
-            self.held += [(queue, message) for message in messages]
-        self.chance.shuffle(self.held)
-        for _ in range(len(self.held) - len(self.held) // 3):
-            self._finish(*self.held.pop())
-        return bool(self.held) or any(queue.admin.counts().messages for queue in queues)
-
-    def _finish(self, queue: Queue, message: Message) -> None:
-        self.runs[message.mid] += 1
-        key, _, number = message.content.decode().partition(" ")
-        if number:
-            self.started.setdefault(key, []).append(int(number))
-        queue.finish([Ending(mid=message.mid, token=message.token, outcome="done")])
-
-
-def test_no_message_is_lost_or_doubled_when_the_number_changes_under_load(client: Client) -> None:
-    load, counts = Load(client), {3: 8, 8: 3, 13: 16}
-    for round_ in range(20):
-        if round_ in counts:
-            partition(client, "low", counts[round_])
-        load.produce(round_)
-        load.work()
-        tidy(client, read_map(client, "low"))
-    until(lambda: not load.work())
-
-    assert set(load.runs) == load.accepted
-    assert set(load.runs.values()) == {1}
-    assert all(numbers == list(range(20)) for numbers in load.started.values())
-    assert tidy(client, read_map(client, "low")).epochs == (Epoch(3, 11, 16),)
 
 
 def killed(client: Client, *mids: str, key: str | None = None) -> None:

@@ -1,0 +1,262 @@
+"""The number of partitions changes under load: nothing is lost, doubled or reordered, whoever dies on the way.
+
+tests/chaos/test_partitions.py does the same with processes on a Cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from jobq.client.connection import Client, connect
+from jobq.client.numbered_calls import Caller, Tries
+from jobq.config import ServerSettings
+from jobq.errors import NotDurableError, UnavailableError
+from jobq.queue import keys
+from jobq.queue.aio import aenqueue_many
+from jobq.queue.partitioning import left_in, partition, tidy
+from jobq.queue.partitions import read_map
+from jobq.queue.queue import Queue, enqueue_values
+from jobq.queue.routing import PartitionRouter
+from jobq.queue.types import Ending, Message
+from tests.waiting import until
+
+pytestmark = pytest.mark.one_server
+
+KEYS, ROUNDS, TOGETHER = 1_000, 3, 100
+#: Round and share of its calls -> the new number of partitions.
+CHANGES = {(0, 2): 8, (1, 2): 3, (2, 2): 16}
+
+
+class KilledError(BaseException):
+    """The process of `jobq partitions` is killed."""
+
+
+@contextmanager
+def killed_after(client: Client, ncalls: int) -> Iterator[None]:
+    """The caller dies once this client has made so many calls within."""
+    perform, left = client.perform, [ncalls]
+
+    def counted(*args: Any) -> Any:
+        if not left[0]:
+            raise KilledError
+        left[0] -= 1
+        return perform(*args)
+
+    client.perform = counted  # type: ignore[method-assign]
+    try:
+        with suppress(KilledError):
+            yield
+    finally:
+        del client.perform  # type: ignore[method-assign]
+
+
+class Load:
+    """Producers with maps of any age, and workers of all partitions, some of which die.
+
+    Attributes:
+        added: mid -> how often it was accepted as a new message.
+        ran: mid -> how often it ran to its end.
+        handed: key -> numbers of its messages, as they were handed out.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client, self.chance = client, random.Random(7)
+        # The last is used so rarely that its map is of an earlier change.
+        self.producers = [Queue("low", client) for _ in range(3)]
+        self.added, self.ran = Counter[str](), Counter[str]()
+        self.handed: dict[str, list[int]] = {f"key{at}": [] for at in range(KEYS)}
+        self.held: list[tuple[Queue, Message]] = []
+        self.repeated = 0
+
+    def produce(self, round_: int, first: int) -> None:
+        """Enqueue a message of each of TOGETHER keys; a tenth of them again, and as many mids without a key."""
+        keyed = [
+            (f"key{at}-{round_}", f"key{at} {round_}".encode(), f"key{at}")
+            for at in range(first, first + TOGETHER)
+        ]
+        plain = [(f"plain-{mid}", b"plain") for mid, _, _ in keyed[::5]]
+        self._send(keyed, ordered=True)
+        self._send(plain)
+        again = self.chance.sample(keyed, TOGETHER // 10)
+        self._send(again, ordered=True)
+        # Collected messages are added again.
+        mids = [mid for mid in self.ran if mid.startswith("plain")]
+        earlier = [(mid, b"plain") for mid in self.chance.sample(mids, min(len(mids), 10))]
+        self._send([*plain[::2], *earlier])
+        self.repeated += len(again) + len(plain[::2]) + len(earlier)
+
+    def _send(self, messages: list[Any], *, ordered: bool = False) -> None:
+        [producer] = self.chance.choices(self.producers, (60, 38, 2))
+        for each in producer.enqueue_many(messages, ordered=ordered):
+            if each.action == "added":
+                assert self.ran[each.mid] == self.added[each.mid], f"{each.mid} lives twice"
+                self.added[each.mid] += 1
+
+    def work(self, *, dies: bool = False) -> bool:
+        """Take messages and end two thirds of all taken, or die with them; return whether messages are left."""
+        queues = [Queue(name, self.client) for name in read_map(self.client, "low").served()]
+        for queue in queues:
+            queue.admin.collect(crash_limit=0)
+            # Dead workers don't renew leases.
+            lease = 0.001 if dies else 60
+            messages = queue.dequeue(20, lease=lease, crash_limit=0).messages
+            self.held += [(queue, message) for message in messages if not dies]
+            for message in messages:
+                key, _, number = message.content.decode().partition(" ")
+                if number:
+                    self.handed[key].append(int(number))
+        self.chance.shuffle(self.held)
+        for _ in range(len(self.held) - len(self.held) // 3):
+            queue, message = self.held.pop()
+            queue.finish([Ending(mid=message.mid, token=message.token, outcome="done")])
+            self.ran[message.mid] += 1
+        return bool(self.held) or any(queue.admin.counts().messages for queue in queues)
+
+    def change(self, count: int) -> None:
+        """Change the number of partitions; whoever does it dies between its steps, under load, until it succeeds."""
+        for ncalls in self.chance.sample(range(3, 16), 3):
+            with killed_after(self.client, ncalls):
+                partition(self.client, "low", count)
+            self.work()
+        partition(self.client, "low", count)
+
+
+def test_nothing_is_lost_doubled_or_reordered_when_the_number_changes_under_load(
+    client: Client,
+) -> None:
+    load = Load(client)
+    for round_ in range(ROUNDS):
+        for call in range(KEYS // TOGETHER):
+            load.produce(round_, call * TOGETHER)
+            if count := CHANGES.get((round_, call)):
+                load.change(count)
+            load.work(dies=call % 4 == 3)
+            tidy(client, read_map(client, "low"))
+    until(lambda: not load.work())
+
+    assert load.ran == load.added
+    assert len(load.ran) == KEYS * ROUNDS * 6 // 5
+    assert all(set(numbers) == set(range(ROUNDS)) for numbers in load.handed.values())
+    assert load.repeated >= len(load.ran) / 10
+    assert all(sorted(numbers) == numbers for numbers in load.handed.values())
+    known = tidy(client, read_map(client, "low"))
+    assert [epoch.number for epoch in known.epochs] == [3]
+    for name in ("low", *(f"low/{number}" for number in range(27))):
+        assert Queue(name, client).admin.fsck() == []
+        assert left_in(client, name) == (name == "low" or int(name[4:]) < 11, 0, 0)
+
+
+def test_a_change_continues_when_a_worker_notes_meanwhile_that_partitions_are_drained(
+    client: Client, monkeypatch: Any
+) -> None:
+    from jobq.queue import partitioning
+
+    Queue("low", client).enqueue(b"x")
+    stale = partition(client, "low", 2)
+    until(lambda: not Queue("low", client).admin.clear())
+    assert tidy(client, stale).epochs != stale.epochs
+    monkeypatch.setattr(partitioning, "read_map", lambda *_: stale)
+
+    assert partition(client, "low", 4).newest.size == 4
+
+
+def test_a_seal_is_restored_when_a_failover_lost_it(client: Client) -> None:
+    queue = Queue("low", client)
+    queue.enqueue(b"x", mid="stays")
+    known = partition(client, "low", 2)
+    client.command("HDEL", keys.key(queue.prefix, "meta"), "sealed", "max_content")
+
+    assert tidy(client, known) == known
+
+    assert left_in(client, "low").is_sealed
+    assert queue.enqueue(b"x").partition
+
+
+def test_nothing_is_sealed_when_the_map_is_not_durable(client: Client, server: Any) -> None:
+    settings = ServerSettings(url=server.url, durability="replicas=1", durable_within_s=0.01)
+    hopeful = connect(settings=settings)
+
+    for _ in range(2):
+        with pytest.raises(NotDurableError, match="a new map"):
+            partition(hopeful, "low", 2)
+
+    hopeful.close()
+    assert not left_in(client, "low").is_sealed
+
+
+def test_async_batches_of_a_key_keep_their_order_when_the_queue_is_partitioned(
+    client: Client, monkeypatch: Any
+) -> None:
+    """The first call of each takes longer than the next."""
+    partition(client, "low", 2)
+    send = PartitionRouter.send
+
+    def slower(routes: Any, level: str, values: Any, rows: Any, mids: Any, *args: Any) -> Any:
+        time.sleep(0.05 * (mids[0] in ("m0", "m600")))
+        return send(routes, level, values, rows, mids, *args)
+
+    monkeypatch.setattr(PartitionRouter, "send", slower)
+    queue = Queue("low", client)
+    for first in (0, 600):
+        rows = [(f"m{number}", b"x") for number in range(first, first + 600)]
+        asyncio.run(aenqueue_many(queue, rows, key="k", ordered=True))
+
+    order = []
+    for place in queue.partitions():
+        while messages := place.dequeue(1).messages:
+            order += [int(message.mid[1:]) for message in messages]
+            place.finish([Ending(mid=each.mid, token=each.token) for each in messages])
+    assert order == list(range(1200))
+
+
+def sent(queue: Queue, mids: list[str], caller: Caller) -> list[str]:
+    """Send messages under the next number of this caller; return their actions."""
+    rows = [part for mid in mids for part in (mid, b"x")]
+    done = queue.send("memory", enqueue_values(), rows, mids, caller, Tries())
+    return [each.action for each in done]
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_repeated_call_runs_nothing_twice_when_partitions_changed_in_between(
+    client: Client, knows: bool
+) -> None:
+    """An outage buffer repeats a call under its number, because it doesn't know whether the call arrived."""
+    queue, caller, mids = Queue("low", client), Caller(), [f"m{number}" for number in range(8)]
+    queue.enqueue(b"x", mid="m0")
+    if knows:
+        partition(client, "low", 4)
+    first = sent(queue, mids, caller)
+    assert first == ["exists", *["added"] * 7]
+    partition(client, "low", 3)
+    Queue("low", client).admin.clear()
+    tidy(client, read_map(client, "low"))
+
+    caller.number -= 1
+    assert sent(queue, mids, caller) == first
+
+    assert all(left_in(client, place.name).messages == 0 for place in queue.partitions())
+
+
+def test_other_partitions_get_their_messages_when_one_does_not_accept_any(client: Client) -> None:
+    partition(client, "low", 4)
+    queue, mids = Queue("low", client), [f"m{number}" for number in range(40)]
+    broken = queue.partitions()[-1]
+    client.command("SET", keys.key(broken.prefix, "messages"), "no hash")
+
+    with pytest.raises(UnavailableError, match="of 40 messages, and another did not") as raised:
+        queue.enqueue_many([(mid, b"x") for mid in mids])
+
+    client.command("DEL", keys.key(broken.prefix, "messages"))
+    there = [mid for mid in mids if queue.status(mid).word != "nil"]
+    assert 0 < len(there) < 40
+    assert {*raised.value.mids} == {*mids} - {*there}
+    done = queue.enqueue_many([(mid, b"x") for mid in raised.value.mids])
+    assert {each.partition for each in done} == {broken.name}
