@@ -42,8 +42,8 @@ MEMBERS = {
     "jobq.limits.SlotLease": "lost leave aleave",
     "jobq.Queue": "enqueue enqueue_many dequeue finish extend release progress status content cancel why rules rule "
     "result_key on",
-    "jobq.queue.admin.Admin": "counts sample content keys iter_keys pause resume dead iter_dead iter_entries revive "
-    "bin run_now reschedule purge clear log retention fsck schedules events_level events_maxlen",
+    "jobq.queue.admin.Admin": "counts content keys iter_keys pause resume dead iter_dead iter_entries revive "
+    "bin run_now reschedule purge clear log retention fsck events_level events_maxlen",
     "jobq.queue.types.EnqueuedMany": "",
     "jobq.jobs.middleware.Middlewares": "add remove",
     "jobq.topics.Topic": "append append_many reader group read get find groups describe set_limits limits trim "
@@ -94,8 +94,8 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, ...]]]] = {
         "Connect": ("jobq.connect", "jobq.default_client", "jobq.set_default_client"),
         "Queue": ("jobq.Queue", "jobq.queue.admin.Admin"),
         "Values": tuple(f"jobq.queue.types.{name}" for name in (
-            "Message", "Ending", "Lease", "Enqueued", "EnqueuedMany", "Dequeued", "Finished", "Status", "Counts", "Sample",
-            "Entry", "Page", "DeadMessage", "Schedules")),
+            "Message", "Ending", "Lease", "Enqueued", "EnqueuedMany", "Dequeued", "Finished", "Status", "Counts", "Entry",
+            "Page", "DeadMessage")),
     }),
     "topics": ("Topics", "Logs of messages that groups of readers follow.", {
         "Topics": ("jobq.topics.Topic", "jobq.topics.Reader", "jobq.topics.TopicGroup"),

@@ -57,15 +57,13 @@ def acl(
 ) -> None:  # fmt: skip
     """Print commands that create users with minimal rights.
 
-    Without ROLE, one user for each role of jobq itself. metrics reads only what jobq metrics needs. topic, rsmq and
-    reliable are users of those protocols, and --queues names their topics or queues. limit uses and sets all
-    limits. pipeline reads and writes DataFrames and fills lakes. These five are printed only by name. Workers and
-    operators may also use all limits. The dashboard may see limits and, without --queues, the queues of RSMQ,
-    RELIABLEQ, Sidekiq and Resque. The command does not connect to a server.
+    Without ROLE, one user for each of the first six roles. metrics reads only what jobq metrics needs. topic, rsmq and
+    reliable are users of those protocols, and --queues names their topics or queues. limit uses and sets all limits,
+    as workers and operators may. pipeline reads and writes DataFrames and fills lakes. The command does not connect to
+    a server.
 
-    Rights are derived from the scripts of this version, for processes with JOBQ_FUNCTIONS=1. The users have no
-    passwords and can't log in until you set them: ACL SETUSER name '>…'. Users may select only the database that
-    --url names.
+    Rights are derived from the scripts of this version, for processes with JOBQ_FUNCTIONS=1 and the database that
+    --url names. The users have no passwords and can't log in until you set them: ACL SETUSER name '>…'.
     """
     if ns is not None and role not in _OF_OTHERS:
         raise click.UsageError("--ns needs the role rsmq or reliable")

@@ -86,9 +86,9 @@ def audit_log(
 ) -> None:  # fmt: skip
     """List who changed what by commands and in the dashboard, newest first.
 
-    phase: done, failed (note has the error), refused, undone, or intent (the operation has not ended, or its process
-    was killed). The server keeps about 100,000 entries. With --lake, older entries follow, if an ingest with
-    --audit-log copied them there. source: server or lake.
+    phase: done, failed (note has the error), refused, undone, or intent (not ended, or its process was killed). With
+    --lake, entries that the server no longer keeps follow, if an ingest with --audit-log copied them. source: server
+    or lake.
     """
     tests: list[Callable[[AuditEntry], bool]] = [
         lambda entry, name=name, value=value: getattr(entry, name) == value  # type: ignore[misc]

@@ -61,8 +61,8 @@ def chaos(
 
     Workers and producers run while the command kills processes and cuts connections. A ledger outside the server
     records what happened, and is checked at the end. It uses its own server, or its own namespace on the server that
-    --url names. On that server, faults that disturb other users run only with --fault. Exit code 1: a guarantee was
-    broken, or a bound exceeded.
+    --url names, where faults that disturb other users run only with --fault. Exit code 1: a guarantee was broken, or a
+    bound exceeded.
     """
     if session.url and server:
         raise ConfigError(

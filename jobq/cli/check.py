@@ -68,9 +68,8 @@ def doctor(session: Session, strict: bool) -> bool:
     """Check the server's settings, and what each kind of failure would lose.
 
     Current incidents come first: a full server, lost workers, unknown jobs, jobs that kill their processes or hang. It
-    checks every node of a Cluster, and replicas that a Cluster or Sentinels may promote. An eviction policy that loses
-    jobs is a failure. On a busy server it measures for a second which queue takes most of the CPU. Exit code 1: a check
-    failed.
+    checks every node of a Cluster, and replicas that may be promoted. On a busy server it measures for a second which
+    queue takes most of the CPU. Exit code 1: a check failed.
     """
     found = findings(session.client)
     if not any(finding.check == "server" and finding.level == "fail" for finding in found):

@@ -32,12 +32,11 @@ def control(
 ) -> bool:
     """Pause, resume, drain or restart workers, or dump their stacks.
 
-    WORKER is a name from `jobq workers`. If several workers share the name, the command goes to all of them. The
-    workers' answers are printed. quiet: stop fetching messages. resume: fetch messages again. drain: finish running
-    jobs and exit, as after TERM. restart: replace the children one by one; to load new code, start a new worker.
-    dump: report the stacks of the children's threads, at most 64 KiB. Workers read commands every 5 seconds. A
-    command that is not read within a minute is dropped. Exit code 1: a worker rejected the command, or did not
-    answer.
+    WORKER is a name from `jobq workers`; the command goes to all workers of that name, and prints their answers.
+    quiet: stop fetching messages. resume: fetch messages again. drain: finish running jobs and exit. restart: replace
+    the children one by one, without loading new code. dump: report the stacks of the children's threads. Workers read
+    commands every 5 seconds. A command that is not read within a minute is dropped. Exit code 1: a worker rejected the
+    command, or did not answer.
     """
     if child and verb != "dump":
         raise ConfigError(f"--child works only with dump; {verb} applies to the whole worker")

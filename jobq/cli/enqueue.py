@@ -101,10 +101,10 @@ def enqueue(
 ) -> None:  # fmt: skip
     """Enqueue a job.
 
-    The job runs at least once. An ARG that is valid JSON is read as JSON, any other as text. NAME=ARG is a
-    keyword argument. With --import, JOB must be registered in that module and accept the arguments. Without it,
-    the command imports the module that JOB begins with, if there is one. If that module has jobs, but not this one,
-    the call is rejected. A job of code that isn't here is enqueued by name, to the queue `default`.
+    An ARG that is valid JSON is read as JSON, any other as text. NAME=ARG is a keyword argument. With --import, JOB
+    must be registered in that module and accept the arguments. Without it, the command imports the module that JOB
+    begins with, if there is one, and rejects the call if that module has other jobs only. A job of code that isn't
+    here is enqueued by name, to the queue `default`.
     """
     where = given["queue"]
     target = find(job, modules).options(client=session.client, **options_of(given))

@@ -356,9 +356,8 @@ def remove(session: Session, flow: str) -> bool:
 def check(session: Session, flows: tuple[str, ...], lost: Lost | None) -> bool:
     """Repair flows: all unfinished flows, or the given ids.
 
-    It delivers pending results from queues to flows, and compares running members with their queues. After a
-    failover that lost writes, the server may know less about a flow than its queues do. Deleted flows leave the
-    list. Exit code 1: some members are in no queue.
+    It delivers pending results from queues to flows, and compares running members with their queues, for example after
+    a failover that lost writes. Exit code 1: some members are in no queue.
     """
     for one in flows:
         known_or_listed(session.client, one)

@@ -124,9 +124,8 @@ def ingest(
     """Copy new events, topic messages and dead messages into the lake, each exactly once.
 
     It reads all queues, including queues that appear later. With --queues, only those queues and no topics. TERM ends
-    it between two batches. A kill is safe. Exit code 1: entries were dropped from a stream before they were read; the
-    command prints how many, and the lake records it. Without --every, the exit code is also 1 if more than half of a
-    stream was unread, because it may drop entries before the next run.
+    it between two batches. Exit code 1: entries were dropped from a stream before they were read; without --every
+    also: more than half of a stream was unread, so it may drop entries before the next run.
     """
     if once and every is not None:
         raise ConfigError("use either --once or --every, not both")

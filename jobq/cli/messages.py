@@ -67,10 +67,8 @@ def status(session: Session, mids: tuple[str, ...], queues: str | None, logged: 
 
     The attempts are taken from the latest 5,000 events of the queue; jobq report finds older attempts in a lake.
     checkpoint: saved by the job for its next attempt. result: stored result of a finished job. Both are cut after 200
-    characters, except with --json. The traceback of the latest failed attempt follows, unless the worker runs with
-    --no-tracebacks; earlier attempts have the error's class and its place in the code. The state of a message that is
-    over comes from its stored result or its latest event. Exit code 1: no queue has the message, and neither an event,
-    a result nor, with --log, a log names it.
+    characters, except with --json. The traceback of the latest failed attempt follows; earlier attempts have the
+    error's class and its place in the code. Exit code 1: no queue, event, result or log has the message.
     """
     known = [_status(session, mid, queues, logged) for mid in mids]
     return all(known)

@@ -103,10 +103,10 @@ def schema(session: Session, dialect: str, no_notify: bool, drop: bool) -> None:
 def relay(session: Session, table: OutboxTable, once: bool, **given: Any) -> None:
     """Enqueue the rows of the outbox until TERM or INT.
 
-    Rows are deleted after the server accepted their messages. If the relay dies in between, the rows are enqueued again
-    with the same message ids, which the server rejects until each message has been done for the time of --dedupe. While
-    the server or the database can't be reached, rows wait. On PostgreSQL a trigger wakes the relay. Several relays may
-    run; on SQLite only one works while the others wait.
+    Rows are deleted after the server accepted their messages. If the relay dies in between, the rows are enqueued
+    again with the same message ids, which the server rejects for the time of --dedupe after each message is done.
+    While the server or the database can't be reached, rows wait. Several relays may run; on SQLite only one works
+    while the others wait.
     """
     Logging(given["log_level"], given["log_format"]).settle()
     options = RelayOptions(

@@ -67,14 +67,12 @@ def queues(
     """Count the messages of each queue, once or live; the partitions of a queue count together.
 
     ready: can run now. delayed: waiting for its start time. locked: running. requeued: newer arguments run after the
-    current run. done: finished, to be removed soon. deduped: finished, still rejects its id. dead: out of attempts. The
-    last column says whether the queue is paused, has ready messages and no worker, or is blocked because over 1,000,000
-    results wait for delivery to flows.
+    current run. done: finished, to be removed soon. deduped: finished, still rejects its id. dead: out of attempts.
+    oldest: age of the next message; empty for a retry and for an encrypted call. starts/s: attempts finished per
+    second in the last minute; with --watch, starts per second since the previous screen.
 
-    Problems follow below the table, each cause before its symptoms, with a remedy.
-
-    oldest: age of the next message; empty for a retry and for an encrypted call. starts/s: attempts finished per second
-    in the last minute; with --watch, starts per second since the previous screen.
+    The last column says whether the queue is paused, has no worker, or is blocked because over 1,000,000 results wait
+    for delivery to flows. Problems follow, each cause before its symptoms, with a remedy.
     """
     rates = Rates()
     if not watch:
@@ -420,9 +418,9 @@ def purge(session: Session, names: tuple[str, ...], yes: bool) -> bool:
 def delete(session: Session, names: tuple[str, ...]) -> bool:
     """Remove an unused queue from the list, and delete its events.
 
-    A queue can't be deleted while it holds a message, even a dead message, or while a worker serves it. An enqueue puts
-    the queue back on the list within a minute. The counter of its fence numbers is kept, so that they never go back.
-    Exit code 1: a queue can't be deleted, or has never been used here.
+    A queue can't be deleted while it holds a message, even a dead message, or while a worker serves it. An enqueue
+    puts the queue back on the list within a minute. Exit code 1: a queue can't be deleted, or has never been used
+    here.
     """
     used, left = used_names(session, names), 0
     workers = served(session.client)

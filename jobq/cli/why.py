@@ -63,12 +63,11 @@ def workers(session: Session, queues: str | None) -> None:
     """List the workers and their running jobs.
 
     state: working, quiet (fetches no new messages), leaving, lost (no heartbeat for a lease plus 5 seconds; its
-    messages are returned), or damaged (another program wrote the entry). busy: running jobs and all slots. Workers
-    report this every third of a lease, 5 seconds by default, so short jobs may be missing. usually: the 95th percentile
-    of the job's latest run times. An entry of a lost worker is removed after an hour. Running jobs of lost workers are
-    not listed.
+    messages are returned), or damaged (another program wrote the entry). busy: running jobs and all slots, as of the
+    worker's latest report, up to 5 seconds ago. usually: the 95th percentile of the job's latest run times. An entry
+    of a lost worker is removed after an hour.
 
-    Problems follow below the tables, each cause before its symptoms, with a remedy.
+    Problems follow, each cause before its symptoms, with a remedy.
     """
     client = session.client
     shown = workers_of(client, names_of(queues) if queues else ())
@@ -130,10 +129,9 @@ class RunningRecord(JsonRecord):
 def running_(session: Session, queues: str | None, newest: bool, limit: int) -> None:
     """List running jobs, longest first: job, time, usual time, worker.
 
-    Workers report this every third of a lease, 5 seconds by default, and up to 500 jobs each. Until a worker's next
-    report, a started job is missing and an ended job is still listed. usually: the 95th percentile of the
-    job's latest run times; empty if fewer than 3 finished recently.
-    'jobq cancel MID' stops a job.
+    Workers report up to 500 jobs each, every third of a lease, 5 seconds by default. Until a worker's next report, a
+    started job is missing and an ended job is still listed. usually: the 95th percentile of the job's latest run
+    times; empty if fewer than 3 finished recently. 'jobq cancel MID' stops a job.
     """
     client = session.client
     runs = running(client, names_of(queues) if queues else ())

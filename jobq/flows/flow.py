@@ -42,10 +42,10 @@ class Flow(Definition):
     def start(self) -> FlowRun:
         """Start the flow, and enqueue the items of maps without dependencies. Starting it twice is the same as once.
 
-        Once the flow is announced, it runs even if this process ends. If this process ends while it enqueues items,
-        start the flow again with the same id and items to continue. Raises FlowConflictError if this id was started
-        with another definition, or if a sub-flow belongs to another flow or still runs for an earlier run; then nothing
-        begins. Raises UnavailableError if the server can't be used now, and ServerFullError if it has no memory left.
+        If this process ends while it enqueues items, start the flow again with the same id and items to continue.
+        Raises FlowConflictError if this id was started with another definition, or if a sub-flow belongs to another
+        flow or still runs for an earlier run; then nothing begins. Raises UnavailableError or ServerFullError if the
+        server can't be used now.
         """
         self.check()
         run = started(self)

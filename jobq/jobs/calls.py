@@ -88,8 +88,8 @@ class BatchContext(Context):
 class Calls(Sequence[BatchedCall], Generic[P]):
     """Calls of one job that its function runs together. Each call has its own outcome.
 
-    `calls.done(i)` and `calls.fail(i, error)` end a single call. Open calls are done when the function returns, and
-    fail when it raises. Threads of the function may share this object.
+    Open calls are done when the function returns, and fail when it raises. Threads of the function may share this
+    object.
 
     Attributes:
         results: Results of done calls, by index.

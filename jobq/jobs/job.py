@@ -174,11 +174,7 @@ class Job(Generic[P, R]):
         return receipt
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
-        """Enqueue this call like `enqueue`, but without blocking the event loop.
-
-        Coroutines share one connection. A thread makes the call if middleware has an `enqueue` method, or if the call
-        waits for a disk, for replicas or in an outage buffer.
-        """
+        """Enqueue this call like `enqueue`, but without blocking the event loop."""
         if self.middleware.all_layers() and self._enqueue_layers():
             return await _in_thread(self.enqueue, *args, **kwargs)
         if kwargs or not self._least <= len(args) <= self._most:
@@ -216,10 +212,9 @@ class Job(Generic[P, R]):
     ) -> Sequence[Receipt[R]]:
         """Enqueue many calls: `resize.enqueue_many(resize.args(path, width=200) for path in paths)`.
 
-        Plain tuples of positional arguments also work, but type checkers don't check them. `arguments` is read as calls
-        are sent, and receipts are made when they are read, so ten million calls take little memory. One round trip has
-        250 calls, and is accepted or rejected in full. After an error, earlier round trips stay enqueued. The failed
-        round trip may also be enqueued.
+        Plain tuples of positional arguments also work, but type checkers don't check them. `arguments` is read as
+        calls are sent, and receipts are made when they are read. One round trip has 250 calls, and is accepted or
+        rejected in full. After an error, earlier round trips stay enqueued, and the failed round trip may also be.
         """
         calls = self._many(arguments)
         layers = self._enqueue_layers()

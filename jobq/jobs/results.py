@@ -141,11 +141,7 @@ class Receipt(Generic[R]):
         return known
 
     def state(self) -> State:
-        """Return the message's state, in words that programs can show to people; see `State`.
-
-        A message's end is remembered for its `result_ttl` or `remember`, whichever is longer. Without these options,
-        the state of a finished message is unknown, unless it failed and is in the dead-letter set.
-        """
+        """Return the message's state, in words that programs can show to people; see `State`."""
         known: State = self._run(_calls().state(self))
         return known
 
@@ -183,17 +179,11 @@ class Receipt(Generic[R]):
 
         Raises ResultNotStoredError if the job doesn't store results or the result has expired, JobFailedError if the
         message is dead, ResultTimeoutError at the timeout, and CodecError if calls are sealed but this result isn't.
-        The wait blocks on a separate connection and doesn't poll. If that connection dies, it opens another within 10
-        seconds.
         """
         return self._decoded(self._run(_calls().result(self, timeout)))
 
     async def aresult(self, timeout: Duration | None = None) -> R:
-        """Return the result like `result`, using the event loop's own connections. Cancelling ends the wait.
-
-        Up to 16 waits of an event loop learn about their result immediately. For further waits, the loop polls twice a
-        second.
-        """
+        """Return the result like `result`, using the event loop's own connections. Cancelling ends the wait."""
         return self._decoded(await self._arun(_calls().result(self, timeout)))
 
     def _run(self, steps: Any) -> Any:

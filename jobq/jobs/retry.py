@@ -107,8 +107,6 @@ def exponential(
 ) -> Exponential:
     """Return a policy whose waits multiply; by default up to 5, 15, 45 … seconds, never over an hour.
 
-    With its defaults, it is the policy of jobs that declare none.
-
     Full jitter spreads retries evenly over that span, so that simultaneous failures aren't retried simultaneously.
     `random` returns 0 ≤ x < 1.
     """

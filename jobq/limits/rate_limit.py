@@ -101,8 +101,8 @@ class Grant:
 class RateLimit(SharedLimit):
     """Limit the starts of all processes together: with "100/m", any span of a minute has at most 100 starts.
 
-    Threads may share a limit. `jobq limit set stripe 200/m` overrides its rate without a deploy. If the rate is above
-    10,000 per span, a burst has at most a twentieth of the span's starts.
+    `jobq limit set stripe 200/m` overrides the rate without a deploy. If the rate is above 10,000 per span, a burst
+    has at most a twentieth of the span's starts.
 
     Args:
         name: Programs that use the same name on the same server share the limit.

@@ -213,8 +213,8 @@ class Queue:
     ) -> Sequence[Enqueued]:
         """Accept messages, up to 250 per round trip. The server accepts or rejects a round trip in full.
 
-        `contents` is read while messages are sent: one round trip is prepared while the server processes the previous
-        round trip. After an error, earlier round trips stay enqueued, and the next round trip may be enqueued.
+        `contents` is read while messages are sent. After an error, earlier round trips stay enqueued, and the next
+        round trip may be enqueued.
 
         Args:
             delay, at, lease, ordered: See `jobq.job`.
