@@ -126,7 +126,7 @@ class EndingPace:
         self._reported_at = float("-inf")
         #: Number of messages to fetch beyond the running messages.
         self.nahead = 0
-        # Number of endings in the current period of FAST_S, and in the one before; the lesser of the last two.
+        # Number of endings in the current period of FAST_S and in the previous period; the lesser of the last two.
         self._began_at, self._nnow, self._nbefore, self._nsteady = 0.0, 0, 0, 0
 
     def reports(self, nended: int, now: float) -> None:
@@ -139,8 +139,8 @@ class EndingPace:
             self._began_at, self._nnow, self._nbefore, self._nsteady = now, 0, 0, 0
             ahead = 0
         elif now - self._began_at >= FAST_S:
-            # Many jobs may end at once, between two reports of a few endings each. What ended in both periods
-            # is likely to end, and so to make room, in the next.
+            # Many jobs may end together, between two reports of a few endings each. A number that ended in both
+            # periods is likely to end, and so to make room, in the next period.
             self._nsteady = min(self._nnow, self._nbefore)
             self._began_at, self._nnow, self._nbefore = now, 0, self._nnow
         self._nnow += nended
