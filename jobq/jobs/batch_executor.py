@@ -50,7 +50,8 @@ class BatchExecutor(Executor):
         """Run calls of one batch job in a copy of the context. It raises the same exceptions as `run`.
 
         Args:
-            take: Gets each ending once it is known. The last call ends when the function has returned.
+            take: Gets each ending once it is known. The last call ends when the function has returned. After an
+                interruption, it may get an ending again.
             told_to_stop: Returns whether the worker asked the job to stop.
             is_lost: Returns whether a call's lock is lost. The function may check this.
         """
@@ -270,8 +271,9 @@ class _BatchRun:
             ending = self._ending(index)
         finally:
             running.reset(entered)
-        self._delivered.add(index)
+        # In this order: a timeout that interrupts between these lines must not lose the ending.
         self._take(self._positions[index], ending)
+        self._delivered.add(index)
 
     def _ending(self, index: int) -> Ending:
         executor, call = self._executor, self._members[index]

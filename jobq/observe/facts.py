@@ -24,7 +24,7 @@ from jobq.jobs.envelope import envelope_of
 from jobq.jobs.signing import opened, seal_of
 from jobq.jobs.states import ENDED, StateWord, state_word
 from jobq.observe.runs import RunningMessage, longest_by_queue, runs_in, usual_times
-from jobq.observe.why import MAX_AHEAD, MessageFacts, RunningOn, ServerFacts
+from jobq.observe.why import MAX_AHEAD, GatheredOn, MessageFacts, RunningOn, ServerFacts
 from jobq.queue import keys, presence
 from jobq.queue.presence import ChildEntry
 from jobq.queue.queue import Queue
@@ -87,7 +87,10 @@ class Collector:
         ]  # fmt: skip
         now_ms = _clock_of(first["clock"])
         digests = sorted({worker.jobs for worker in workers if worker.jobs}) if job else []
-        busy = [worker.name for worker in workers if worker.running]
+        held = status.word.startswith("locked")
+        busy = [
+            worker.name for worker in workers if worker.running or (held and worker.is_live(now_ms))
+        ]
         firsts = list(dict.fromkeys(
             name for worker in workers if worker.is_live(now_ms) for name in worker.before(queue.name)
         ))[:MAX_FIRST]  # fmt: skip
@@ -103,6 +106,7 @@ class Collector:
             second, busy, {worker.name for worker in workers if worker.is_live(now_ms)}, events, mid
         )
         history = tuple(_of_mid(events, mid))
+        running = _running_of(second, busy)
         return MessageFacts(
             queue=queue.name,
             mid=mid,
@@ -116,7 +120,8 @@ class Collector:
             ahead=_ahead(first.get("ahead"), first.get("length"), second.get("page")),
             workers=tuple(workers),
             knows={name: job in jobs for name, jobs in known.items() if job and jobs is not None},
-            run=_among(_running_of(second, busy), queue.name, mid),
+            run=_among(running, queue.name, mid),
+            gathered=_gathered(running, queue.name, mid) if held else None,
             starts_per_s=_rate(events, now_ms, sample is None or sample.records_attempts)
             if "events" in first
             else None,
@@ -291,6 +296,17 @@ def _among(
             for job in child.running:
                 if (job.queue, job.mid) == (queue, mid):
                     return RunningOn(name, child.pid, job.started_at)
+    return None
+
+
+def _gathered(
+    children_of: dict[str, tuple[ChildEntry, ...] | None], queue: str, mid: str
+) -> GatheredOn | None:
+    for name, children in children_of.items():
+        for child in children or ():
+            for call in child.gathering:
+                if (call.queue, call.mid) == (queue, mid):
+                    return GatheredOn(name, child.pid, call.starts_at)
     return None
 
 

@@ -56,6 +56,18 @@ class RunningOn(NamedTuple):
     started_at: int
 
 
+class GatheredOn(NamedTuple):
+    """Where a call waits for its batch.
+
+    Attributes:
+        starts_at: When the batch starts at the latest, in epoch ms.
+    """
+
+    worker: str
+    pid: int
+    starts_at: int
+
+
 class ServerFacts(NamedTuple):
     """Facts about the server that a message depends on.
 
@@ -113,6 +125,7 @@ class MessageFacts:
     workers: tuple[WorkerEntry, ...] = ()
     knows: dict[str, bool] = field(default_factory=dict)
     run: RunningOn | None = None
+    gathered: GatheredOn | None = None
     starts_per_s: float | None = None
     history: tuple[Event, ...] = ()
     dead: DeadMessage | None = None
@@ -265,8 +278,16 @@ def _running(facts: MessageFacts) -> Iterator[Reason]:
     status, run = facts.status, facts.run
     attempt = f"attempt {status.attempts}"
     ends = f"its lease ends in {facts.until(status.lock_expires_at)} unless it is renewed"
-    if run is None:
-        text = f"handed out, {attempt}; no worker reports it as running yet; {ends}"
+    if run is None and facts.gathered is not None:
+        where = f"{facts.gathered.worker}, child {facts.gathered.pid}"
+        starts = max(facts.gathered.starts_at, facts.now_ms)
+        text = f"waits in {where} for more calls of its batch, which starts in {facts.until(starts)} or when full"
+        yield Reason("gathering", text)
+    elif run is None:
+        text = (
+            f"fetched by a worker, {attempt}; no worker reports it as running yet: it runs after other messages of its "
+            f"process, or, if its job has a linger, with its batch; {ends}"
+        )
         yield Reason("handed_out", text)
     elif gone := next((one for one in facts.lost if one.name == run.worker), None):
         text = (

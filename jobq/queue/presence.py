@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
@@ -28,6 +28,7 @@ from jobq.queue.types import text_of
 from jobq.queue.untrusted import LATEST_MS, decoded, number_in, text_in
 from jobq.records import JsonRecord, Moment
 
+T = TypeVar("T")
 #: A worker is lost if its last heartbeat is older than a lease plus this time. It sends three heartbeats per lease.
 LATE_MS = 5_000
 #: A worker keeps its name for three leases plus this time after its last heartbeat, since it may only be suspended.
@@ -64,6 +65,18 @@ class RunningJob(JsonRecord):
     started_at: Moment
 
 
+class GatheringCall(JsonRecord):
+    """One call of a batch job that waits in a child for more calls.
+
+    Attributes:
+        starts_at: When its batch starts at the latest, by the worker's estimate of the server's clock.
+    """
+
+    queue: str
+    mid: str
+    starts_at: Moment
+
+
 class ChildEntry(JsonRecord):
     """One child of a worker.
 
@@ -77,6 +90,7 @@ class ChildEntry(JsonRecord):
     rss: int
     ended: int
     running: tuple[RunningJob, ...] = ()
+    gathering: tuple[GatheringCall, ...] = ()
 
 
 class WorkerEntry(NamedTuple):
@@ -197,6 +211,7 @@ def put_running(client: Client, name: str, children: Sequence[ChildEntry]) -> No
     facts = [
         structs.asdict(child)
         | {"running": [structs.astuple(job) for job in child.running if job.started_at <= latest][:MAX_RUNNING]}
+        | {"gathering": [structs.astuple(call) for call in child.gathering][:MAX_RUNNING]}
         for child in children
     ]  # fmt: skip
     _store(client, keys.running(client.namespace), name, json.dumps(facts))
@@ -440,22 +455,28 @@ def _children(text: bytes) -> tuple[ChildEntry, ...] | None:
 def _child(facts: Any) -> ChildEntry | None:
     if not isinstance(facts, dict) or not isinstance(facts.get("running"), list):
         return None
-    pid, rss, ended = (number_in(facts.get(field)) for field in ("pid", "rss", "ended"))
-    jobs = [_running_job(one) for one in facts["running"]]
-    if pid is None or rss is None or ended is None or None in jobs:
+    gathering = facts.get("gathering", [])
+    if not isinstance(gathering, list):
         return None
-    done = tuple(job for job in jobs if job is not None)
-    return ChildEntry(pid, text_in(facts.get("state")), rss, ended, done)
+    pid, rss, ended = (number_in(facts.get(field)) for field in ("pid", "rss", "ended"))
+    jobs = [_placed(RunningJob, one) for one in facts["running"]]
+    calls = [_placed(GatheringCall, one) for one in gathering]
+    if pid is None or rss is None or ended is None or None in jobs or None in calls:
+        return None
+    return ChildEntry(
+        pid, text_in(facts.get("state")), rss, ended, tuple(filter(None, jobs)), tuple(filter(None, calls))
+    )  # fmt: skip
 
 
-def _running_job(facts: Any) -> RunningJob | None:
+def _placed(kind: Callable[[str, str, int], T], facts: Any) -> T | None:
+    """Return a message in a child, as `kind(queue, mid, time)`; None if it can't be read."""
     if not isinstance(facts, list) or len(facts) != 3:
         return None
-    queue, mid, started_at = facts
-    number = number_in(started_at)
+    queue, mid, at = facts
+    number = number_in(at)
     if not isinstance(queue, str) or not isinstance(mid, str) or number is None:
         return None
-    return RunningJob(text_in(queue), text_in(mid), number)
+    return kind(text_in(queue), text_in(mid), number)
 
 
 def _names(digest: str, text: bytes | None) -> frozenset[str] | None:

@@ -126,7 +126,7 @@ class AsyncRunner(Runner):
         # Maximum number of calls in a batch, by queue; 0 for none.
         self._batches = batch_sizes(child.executor.registry, queues)
         # A burst ends when the queues are empty, so its batches don't wait for more calls.
-        self._gathering = Gathering(child.slots, not settings.burst)
+        self._gathering = Gathering(child.slots, not settings.burst, child.queues.renew)
         self._due_alarm: asyncio.TimerHandle | None = None
         # Ended calls of running batches, from any thread.
         self._ended_calls: deque[tuple[JobRun | ThreadRun, int, Ending]] = deque()
@@ -478,7 +478,8 @@ class AsyncRunner(Runner):
                 return
             # In this order, because a marked call must be in the list.
             self._ended_calls.append((run, slot, ending))
-            child.queues.mark_ended(slot, ending)
+            if slot not in run.ended and child.slots.is_running(slot):
+                child.queues.mark_ended(slot, ending)
             if not self._notified and self._loop is not None:
                 self._notified = True
                 with suppress(RuntimeError):  # the loop is closed: this process ends
@@ -491,8 +492,9 @@ class AsyncRunner(Runner):
         self._notified = False
         while self._ended_calls:
             run, slot, ending = self._ended_calls.popleft()
-            run.ended.add(slot)
-            self._ended(run.index, slot, ending)
+            if slot not in run.ended:  # an interrupted run delivers an ending again
+                run.ended.add(slot)
+                self._ended(run.index, slot, ending)
 
     def _is_lost(self, run: JobRun | ThreadRun) -> bool:
         slots = self._child.slots

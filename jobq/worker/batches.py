@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from jobq.client.clock import boot_ns
 from jobq.client.names import base_of
@@ -30,12 +30,17 @@ class Gathering:
 
     Args:
         lingers: Whether batches wait for more calls. If not, they run as they were fetched.
+        renew: Called with a queue and a batch whose calls have waited, before it starts: calls may have been cancelled.
     """
 
-    def __init__(self, slots: SharedSlots, lingers: bool) -> None:
-        self._slots, self._lingers = slots, lingers
+    def __init__(
+        self, slots: SharedSlots, lingers: bool, renew: Callable[[int, Group], object]
+    ) -> None:
+        self._slots, self._lingers, self._renew = slots, lingers, renew
         # By queue, job and key: when its linger ends (boot_ns), and the calls.
         self._groups: dict[tuple[int, str, str | None], tuple[int, Group]] = {}
+        # Batches with calls of an earlier fetch.
+        self._waited: set[tuple[int, str, str | None]] = set()
 
     def __bool__(self) -> bool:
         return bool(self._groups)
@@ -64,11 +69,12 @@ class Gathering:
             _, group = self._groups.setdefault(key, (until, []))
             group.append((slot, call))
             if len(group) >= most:
-                yield self._groups.pop(key)[1]
+                yield self._taken(key)
         yield from (group for _, group in self.due(index))
         self._slots.reading_done()
         for key, (until, group) in self._groups.items():
             if key[0] == index:
+                self._waited.add(key)
                 self._slots.gather([slot for slot, _ in group], until)
 
     def due(self, index: int | None = None) -> Iterator[tuple[int, Group]]:
@@ -80,11 +86,19 @@ class Gathering:
         keys = [key for key, (until, _) in self._groups.items() if until <= now]
         for key in keys:
             if index in (None, key[0]):
-                yield key[0], self._groups.pop(key)[1]
+                yield key[0], self._taken(key)
+
+    def _taken(self, key: tuple[int, str, str | None]) -> Group:
+        _, group = self._groups.pop(key)
+        if key in self._waited:
+            self._waited.remove(key)
+            self._renew(key[0], group)
+        return group
 
     def drop(self) -> list[tuple[int, int]]:
         """Forget all waiting calls; return their queues and slots, so that the caller gives them back."""
         dropped, self._groups = self._groups, {}
+        self._waited.clear()
         return [(key[0], slot) for key, (_, group) in dropped.items() for slot, _ in group]
 
     def left_s(self) -> float | None:

@@ -209,6 +209,8 @@ class Child:
         self._sync_slots: Sequence[int] = ()
         # Ended calls of the batch in the main thread: queue, slot and ending.
         self._ended_calls: deque[tuple[int, int, Ending]] = deque()
+        # Slots of the batch whose endings were kept.
+        self._kept_slots: set[int] = set()
         # Why running jobs are stopped: "lost", "hurry", or "" while they aren't.
         self.abort = ""
         self._aborted_at = 0
@@ -591,10 +593,14 @@ class Child:
         timers = self.timers
         self._sync_slots, self.abort = slots, ""
 
+        self._kept_slots.clear()
+
         def take(position: int, ending: Ending) -> None:
+            slot = slots[position]
             # In this order, because a marked call must be in the list.
-            self._ended_calls.append((index, slots[position], ending))
-            self.queues.mark_ended(slots[position], ending)
+            self._ended_calls.append((index, slot, ending))
+            if self.slots.is_running(slot):
+                self.queues.mark_ended(slot, ending)
 
         timers.arm()
         try:
@@ -610,7 +616,10 @@ class Child:
 
     def _keep_ended_calls(self) -> None:
         while self._ended_calls:
-            self.queues.ended(*self._ended_calls.popleft())
+            index, slot, ending = self._ended_calls.popleft()
+            if slot not in self._kept_slots:  # an interrupted run delivers an ending again
+                self._kept_slots.add(slot)
+                self.queues.ended(index, slot, ending)
 
     def on_notice(self) -> None:
         """Handle the signal of a request of the supervisor, of a lost lock, or of a late timer."""

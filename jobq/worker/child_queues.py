@@ -16,7 +16,8 @@ from jobq.client.connection import Client
 from jobq.client.numbered_calls import Caller
 from jobq.client.waiter import BlockingConnection
 from jobq.config import BURST_WAIT_S, WorkerSettings
-from jobq.errors import ScriptError, UnavailableError
+from jobq.errors import JobqError, ScriptError, UnavailableError
+from jobq.jobs.context import Call
 from jobq.jobs.signing import seal_of
 from jobq.queue.members import MARK
 from jobq.queue.queue import Queue
@@ -137,6 +138,20 @@ class ChildQueues:
     def was_done(self, message: Message) -> bool:
         """Return whether this sealed call was already done before it was handed out."""
         return self._done_calls is not None and self._done_calls.holds(message)
+
+    def renew(self, index: int, calls: Sequence[tuple[int, Call | Ending]]) -> None:
+        """Renew the leases of unstarted calls, each given with its slot, so that cancelled calls don't start.
+
+        If the server doesn't answer, they start: the supervisor's renewals notice a cancellation later.
+        """
+        waiting = [(slot, call.message) for slot, call in calls if isinstance(call, Call)]
+        leases = [Lease(message.mid, message.token) for _, message in waiting]
+        try:
+            kept = self.hasty[index].extend(leases, self._settings.lease_s)
+        except JobqError as error:
+            logger.debug("can't check whether waiting calls were cancelled: %s", error)
+            return
+        self._slots.note_lost(slot for (slot, _), ok in zip(waiting, kept, strict=True) if not ok)
 
     # Report.
 

@@ -268,13 +268,17 @@ class Heartbeat:
 
 
 def child_entry(member: PoolMember, queues: Sequence[str], now_ms: int = 0) -> presence.ChildEntry:
-    """Return a living child's entry, with its running jobs. `now_ms` is the server's clock, or else this machine's."""
+    """Return a living child's entry. `now_ms` is the server's clock, or else this machine's."""
     slots, now_ms, now_ns = member.slots, now_ms or round(time.time() * 1000), boot_ns()
     running = tuple(
         presence.RunningJob(queues[held.queue], held.mid, now_ms - (now_ns - since) // 1_000_000)
         for held, since in slots.running_since()
     )
+    gathering = tuple(
+        presence.GatheringCall(queues[held.queue], held.mid, now_ms + (until - now_ns) // 1_000_000)
+        for held, until in slots.gathering_until()
+    )
     state = slots.phase.name.lower()
     return presence.ChildEntry(
-        member.pid, state, resident_bytes(member.pid), slots.nfinished, running
+        member.pid, state, resident_bytes(member.pid), slots.nfinished, running, gathering
     )

@@ -419,6 +419,21 @@ class SharedSlots:
             ]
         return self._ran
 
+    def gathering_until(self) -> list[tuple[HeldMessage, int]]:
+        """Return the calls that wait for their batch, with the time when it starts at the latest (boot_ns)."""
+        return [
+            (held, self._words[_HARD + held.slot])
+            for held in self.snapshot() or ()
+            if held.state == _GATHERING
+        ]
+
+    def note_lost(self, slots: Iterable[int]) -> None:
+        """Record lost locks of unstarted messages, so that they don't start."""
+        with self._lock:
+            for slot in slots:
+                if self._states[slot] in _UNSTARTED:
+                    self._lost[slot] = 1
+
     def snapshot(self) -> list[HeldMessage] | None:
         """Return all held messages, or None if the child is in the middle of a change or was stopped there."""
         if not self._lock.acquire(timeout=LOCK_WAIT_S):

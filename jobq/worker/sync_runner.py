@@ -31,7 +31,7 @@ class SyncRunner(Runner):
         self._child = child
         settings = child.settings
         # A burst ends when the queues are empty, so its batches don't wait for more calls.
-        self._gathering = Gathering(child.slots, not settings.burst)
+        self._gathering = Gathering(child.slots, not settings.burst, child.queues.renew)
         queues = [name for name, _ in settings.queues]
         self._sizes = [
             BatchSize(settings.prefetch, settings.prefetch_s, number)

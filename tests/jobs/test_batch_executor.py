@@ -331,6 +331,25 @@ def test_timeout_binds_the_function_and_fails_open_calls(registry: Registry, bat
     assert (limits, outcomes(ended)) == ([5], ["done", "retry"])
 
 
+@pytest.mark.parametrize("was_taken", [False, True])
+def test_timeout_during_a_delivery_loses_no_ending(
+    registry: Registry, batches: Batches, was_taken: bool
+):
+    def take(position: int, ending: Ending) -> None:
+        is_first = not interrupted
+        if was_taken or not is_first:
+            batches.took.append((position, ending))
+        if is_first:
+            interrupted.append(True)
+            raise JobTimeout("ran past its timeout")
+
+    interrupted: list[bool] = []
+    calls = batches.calls(batch_job(registry, lambda calls: calls.done(0)), [(1,), (2,)])
+    batches.executor.run_calls(calls, take)
+    ended = dict(batches.took)
+    assert outcomes([ended[0], ended[1]]) == ["done", "retry"]
+
+
 def test_stop_passes_on_and_keeps_the_endings_so_far(registry: Registry, batches: Batches):
     def send(calls: Calls[int]) -> None:
         calls.done(1)

@@ -195,6 +195,23 @@ def test_waiting_calls_are_returned_uncharged_by_a_stop_and_after_a_death(
 
 
 @pytest.mark.long
+@IN_EACH
+def test_call_cancelled_while_it_waits_for_its_batch_does_not_start(
+    queue, start, send, ledger, kind, options
+):
+    for name in ("a", "b"):
+        send(f"{kind}waits_for_three", name)
+    worker = start("--processes", "1", "--lease", "3s", *options, module=MODULE)
+    until(lambda: all(queue.status(name).word == "locked" for name in ("a", "b")))
+    queue.cancel("a")
+    send(f"{kind}waits_for_three", "c")
+    until(lambda: queue.admin.counts().messages == 0)
+    assert worker.stop() == 0
+    assert ledger.names("start") == {"b", "c"}
+    assert queue.admin.fsck() == []
+
+
+@pytest.mark.long
 @pytest.mark.main_thread
 def test_waiting_calls_run_in_time_when_a_child_may_fetch_no_more(queue, start, send, ledger):
     for name in ("a", "b"):

@@ -20,9 +20,9 @@ from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry, job
 from jobq.limits.rate_limit import RateLimit
 from jobq.observe.facts import MAX_EVENTS, Collector, starts_per_s
-from jobq.observe.why import MessageFacts, RunningOn, ServerFacts, why
+from jobq.observe.why import GatheredOn, MessageFacts, RunningOn, ServerFacts, why
 from jobq.queue import presence
-from jobq.queue.presence import ChildEntry, RunningJob, WorkerEntry
+from jobq.queue.presence import ChildEntry, GatheringCall, RunningJob, WorkerEntry
 from jobq.queue.queue import Queue
 from jobq.queue.types import DeadMessage, Ending, Status
 from tests.hostile import HOSTILE
@@ -81,6 +81,8 @@ def facts(word: str = "queued", **more: Any) -> MessageFacts:
         (facts("queued-with-backoff", not_before=NOW + 1_000, paused=True), ["paused", "delayed"], "paused"),
         (facts("locked", attempts=2, lock_expires_at=NOW + 9_000, run=RunningOn("w", 7, NOW - 3_000)), ["running"],
          "has run for 3 s in w, child 7, attempt 2; its lease ends in 9 s"),
+        (facts("locked", attempts=1, lock_expires_at=NOW + 9_000, gathered=GatheredOn("w", 7, NOW + 4_000)),
+         ["gathering"], "waits in w, child 7 for more calls of its batch, which starts in 4 s or when full"),
         (facts("locked-with-requeue", attempts=1, lock_expires_at=NOW), ["handed_out", "requeued"],
          "no worker reports it"),
         (facts("done-with-backoff", not_before=NOW + 60_000), ["deduped"], "rejected for another 1 m 00 s"),
@@ -149,6 +151,9 @@ def test_facts_of_a_message_from_enqueue_to_end(queue: Queue, client: Client):
     _, message = queue.dequeue(2).messages
     assert codes() == ["handed_out"]
     now_ms = client.clock_ms()
+    call = GatheringCall("low", "m", now_ms + 9_000)
+    presence.put_running(client, "w", [ChildEntry(7, "working", 0, 0, (), (call,))])
+    assert codes() == ["gathering"]
     job = RunningJob("low", "m", now_ms - 1_000)
     presence.put_running(client, "w", [ChildEntry(7, "working", 0, 0, (job,))])
     assert codes() == ["running"]

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+import jobq
 from jobq.chaos.proxy import DOWN, HOST, Proxy
 from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.config import ServerSettings, WorkerSettings
+from jobq.jobs.context import Call
+from jobq.jobs.registry import Registry
 from jobq.queue.types import Ending
 from jobq.worker.child_queues import ChildQueues
 from jobq.worker.queue_health import QueueHealth
@@ -137,3 +140,19 @@ def test_what_the_supervisor_claims_of_a_lost_call_is_its_own_and_the_endings_co
     assert queue.admin.counts().done == 1
     assert slots.nfree == COUNT
     assert accepted_all(caplog)
+
+
+def test_cancelled_call_is_lost_when_waiting_calls_are_renewed(queues, slots, queue, proxy):
+    for mid in ("a", "b"):
+        queue.enqueue(b"v", mid=mid)
+    messages = queues.dequeue(0, 2)[0].messages
+    held = slots.publish(0, messages, boot_ns() + 10**10)
+    job = jobq.job(name="j", registry=Registry(), batch=3)(lambda calls: None)
+    calls = [Call(job, message, "low", [], {}, {}, 0) for message in messages]
+    queue.cancel("a")
+    queues.renew(0, list(zip(held, calls, strict=True)))
+    assert [slots.is_lost(slot) for slot in held] == [True, False]
+    queue.cancel("b")
+    proxy.close()  # without an answer, a call counts as held
+    queues.renew(0, list(zip(held, calls, strict=True)))
+    assert [slots.is_lost(slot) for slot in held] == [True, False]
