@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import logging
@@ -80,6 +81,7 @@ class Server(NamedTuple):
     process: subprocess.Popen[bytes]
 
 
+@functools.cache
 def binary(kind: str = "") -> str | None:
     """The program of this kind of server, by default of the first that is installed; None where there is none."""
     return tools.server(kind)

@@ -28,9 +28,9 @@ I14  counts tells what a look at each mid tells    model/explorer.py: I14 counts
 I14  the one kept counter is right                 model/lua/invariants.lua: I14 deduped counts
 I15  a mid is taken until it is collected          model/producing.py: I15 enqueue of a
 I16  the last time never goes back                 model/lua/invariants.lua: I16 the last time went from
-I16  one reading of the clock per call             model/machine.py: I16 {name} read the clock
+I16  one reading of the clock per call             model/lua/runtime.lua: I16 ' .. name
 I17  a call made again changes and answers alike   model/working.py: I17 {last.script} again
-I18  work of a call is bounded                     model/machine.py: I18 {name} sent
+I18  work of a call is bounded                     model/lua/runtime.lua: I18 ' .. name
 I18  and takes its share of what waits, no more    model/working.py: I18 {gone} promoted at once
 I19  every key touched is declared                 model/machine.py: I19 {name}
 I19  under the one hash tag                        confined.py: key_slot

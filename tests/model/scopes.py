@@ -57,6 +57,7 @@ SCOPES = (  # the longest first
         limit=2,
         endings=("done", "retry", "dead", "release"),
         actions=ALL,
+        depth=8,
     ),
     Scope(
         "resting and waking",
@@ -70,7 +71,7 @@ SCOPES = (  # the longest first
         margin=0,
         pause_ms=15,
         idle=True,
-        depth=8,
+        depth=7,
     ),
     Scope(
         "upkeep one mid at a time",
@@ -89,6 +90,7 @@ SCOPES = (  # the longest first
         remembers=True,
         endings=("done", "snooze"),
         actions=ALL,
+        depth=8,
     ),
     Scope(
         "calls late, repeated, closed",
@@ -97,6 +99,7 @@ SCOPES = (  # the longest first
         endings=("done", "crashed"),
         actions=("extend", "release", "more"),
         calls=True,
+        depth=8,
     ),
     Scope(
         "refused calls, repeated",
