@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
 
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
-from jobq.queue.partitioning import partition, tidy, without_drained
+from jobq.errors import UnavailableError
+from jobq.queue.partitioning import nodes_of, partition, tidy, without_drained
 from jobq.queue.partitions import PartitionMap, read_map
 from jobq.queue.queue import Queue
 from jobq.queue.types import MAX_PARTITIONS
@@ -30,32 +34,48 @@ def partitions(session: Session, name: str, count: int | None) -> None:
     with session.operation(name, f"number:{count}", when=count is not None):
         if count is not None:
             tidy(session.client, partition(session.client, name, count))
-    known = without_drained(session.client, read_map(session.client, name))
+    known = read_map(session.client, name)
     if not known.is_partitioned:
         session.note(f"queue {queue.name} isn't partitioned")
         return
-    session.say_all((_row(session, known, epoch, place) for epoch, place in _places(known)), LISTED)
+    with suppress(UnavailableError):  # the partitions that don't answer are named below
+        known = without_drained(session.client, known)
+    session.say_all(_rows(session, known), LISTED)
+    _warn_of_skew(session, known)
 
 
-def _places(known: PartitionMap) -> list[tuple[int, str]]:
+def _rows(session: Session, known: PartitionMap) -> Iterator[dict[str, Any]]:
+    for epoch in known.epochs:
+        names = epoch.names(known.queue)
+        state = "current" if epoch is known.newest else "drained" if epoch.drained else "draining"
+        for place, node in zip(names, _nodes(session, names), strict=True):
+            with session.tolerating(place, "partition"):
+                queue = Queue(place, session.client)
+                queue.is_alone = True
+                counts = queue.admin.counts()
+                yield {
+                    "partition": place, "epoch": epoch.number, "state": state, "waiting": counts.ready + counts.delayed,
+                    "running": counts.locked, "dead": counts.dead, "node": node,
+                }  # fmt: skip
+
+
+def _nodes(session: Session, names: Sequence[str]) -> list[str]:
+    if not session.client.is_cluster:
+        return [""] * len(names)
     return [
-        (at, name) for at, epoch in enumerate(known.epochs) for name in epoch.names(known.queue)
+        ":".join(map(str, node)) if isinstance(node, tuple) else str(node)
+        for node in nodes_of(session.client, names)
     ]
 
 
-def _node(session: Session, queue: Queue) -> str:
+def _warn_of_skew(session: Session, known: PartitionMap) -> None:
+    """Warn if a node of a Cluster has more partitions than its even share and one more."""
     if not session.client.is_cluster:
-        return ""
-    host = session.client.topology.locate(queue.wake_key)
-    return ":".join(map(str, host)) if isinstance(host, tuple) else str(host)
-
-
-def _row(session: Session, known: PartitionMap, at: int, place: str) -> dict[str, Any]:
-    queue, epoch = Queue(place, session.client), known.epochs[at]
-    queue.is_alone = True
-    counts = queue.admin.counts()
-    state = "current" if epoch is known.newest else "drained" if epoch.drained else "draining"
-    return {
-        "partition": place, "epoch": epoch.number, "state": state, "waiting": counts.ready + counts.delayed,
-        "running": counts.locked, "dead": counts.dead, "node": _node(session, queue),
-    }  # fmt: skip
+        return
+    names, nnodes = known.newest.names(known.queue), len(session.client.topology.nodes())
+    for node, count in Counter(_nodes(session, names)).items():
+        if count > len(names) / nnodes + 1:
+            session.remark(
+                f"node {node} has {count} of {len(names)} partitions, so it gets more than its share of the load; "
+                f"move some of their slots to other nodes, or run jobq partitions {known.queue} with another number"
+            )

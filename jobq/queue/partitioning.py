@@ -6,7 +6,8 @@ Each step is harmless to repeat: a change that stopped midway continues when it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from jobq.client.connection import Client
@@ -17,11 +18,15 @@ from jobq.errors import ConfigError, NotDurableError, ScriptError, UnavailableEr
 from jobq.queue import keys
 from jobq.queue.directory import register_queues
 from jobq.queue.durability import SharedConfirmation
-from jobq.queue.partitions import Epoch, PartitionMap, checked_number, map_in, read_map
+from jobq.queue.partitions import Epoch, PartitionMap, checked_number, map_in, map_key, read_map
 from jobq.queue.queue import queue_scripts
 from jobq.queue.types import text_of
 
 _log = logging.getLogger("jobq")
+
+
+#: How many numbers of partitions may be skipped for an even spread over the nodes of a Cluster.
+MAX_SKIPPED = 64
 
 
 class Left(NamedTuple):
@@ -69,8 +74,24 @@ def _with_epoch(
                 f"{known.newest.size}; try again if that isn't what you want"
             )
         # If a worker has just noted a drained epoch, this returns its map, and is tried again.
-        known = set_map(client, known, known.after(count), confirmation)
+        skipped = _most_even(client, known, count)
+        known = set_map(client, known, known.after(count, skipped), confirmation)
     return known
+
+
+def nodes_of(client: Client, names: Sequence[str]) -> list[Hashable]:
+    """Return the node of each queue, without asking it; the same for all without a Cluster."""
+    home = client.topology.locate
+    return [home(map_key(client, name) if client.is_cluster else "") for name in names]
+
+
+def _most_even(client: Client, known: PartitionMap, count: int) -> int:
+    """Return how many numbers to skip so that the node with the most of the next partitions has as few as possible."""
+    if not client.is_cluster:
+        return 0
+    nodes = nodes_of(client, known.after(count + MAX_SKIPPED).newest.names(known.queue))
+    most = [max(Counter(nodes[at : at + count]).values()) for at in range(MAX_SKIPPED)]
+    return most.index(min(most))
 
 
 def created(client: Client, name: str, count: int) -> PartitionMap:

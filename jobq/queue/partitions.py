@@ -80,10 +80,10 @@ class PartitionMap(NamedTuple):
             name for epoch in self.epochs if not epoch.drained for name in epoch.names(self.queue)
         ]
 
-    def after(self, count: int) -> PartitionMap:
-        """Return the map with a further epoch of `count` partitions."""
+    def after(self, count: int, skipped: int = 0) -> PartitionMap:
+        """Return the map with a further epoch of `count` partitions, whose numbers begin after some skipped numbers."""
         newest = self.newest
-        following = Epoch(newest.number + 1, newest.first + newest.size, count)
+        following = Epoch(newest.number + 1, newest.first + newest.size + skipped, count)
         return self._replace(epochs=(*self.epochs, following))
 
     def __str__(self) -> str:

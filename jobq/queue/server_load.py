@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from jobq.client.connection import Client
+from jobq.client.names import base_of
 from jobq.client.pipelining import run_each
 from jobq.errors import JobqError
 from jobq.queue.doctor import ASK_ADMIN, Finding, Node
@@ -263,5 +264,12 @@ def steps(load: NodeLoad) -> Iterator[str]:
     if rest > OTHERS * load.busy:
         yield f"move other queues and applications, about {rest:.0%} of a core, to a server of their own"
     if largest:
-        where = "" if load.name else "use a Cluster, and "
-        yield f"{where}split the queue by name: see the manual's page When one Redis is not enough"
+        yield ("" if load.name else "use a Cluster, and ") + _distributing(largest.name)
+
+
+def _distributing(name: str) -> str:
+    """Return the step that distributes this queue, or the queue of this partition."""
+    base = base_of(name)
+    if base != name:
+        return f"give queue {base} more partitions: jobq partitions {base} shows how many it has"
+    return f"distribute the queue over the nodes: jobq partitions {base} 8"

@@ -30,6 +30,7 @@ from jobq.chaos.workers import WorkerGroup, WorkerOptions, wait_until
 from jobq.client.connection import Client, connect
 from jobq.config import ServerSettings
 from jobq.errors import JobqError
+from jobq.queue.directory import queue_names
 from jobq.queue.partitioning import left_in, tidy
 from jobq.queue.partitions import read_map
 from jobq.queue.queue import Queue
@@ -174,9 +175,10 @@ class Change:
 
 def places(client: Client) -> list[Queue]:
     """All queues that this queue ever consisted of."""
-    newest = read_map(client, QUEUE).newest
-    names = [QUEUE, *(f"{QUEUE}/{at}" for at in range(newest.first + newest.size))]
-    return [Queue(name, client) for name in names]
+    queues = [Queue(name, client) for name in queue_names(client)]
+    for queue in queues:
+        queue.is_alone = True
+    return queues
 
 
 def left(client: Client) -> dict[str, int]:
@@ -261,7 +263,8 @@ class Round:
     def move_slots(self) -> None:
         """Move the slots of an old partition on each node, and of a new one."""
         with self.setup.injected("slot-move"):
-            for name in (f"{QUEUE}/1", f"{QUEUE}/6", f"{QUEUE}/9"):
+            old, new = read_map(self.client, QUEUE).epochs[-2:]
+            for name in (*old.names(QUEUE)[1::5], new.names(QUEUE)[1]):
                 slot = key_slot(f"{NAMESPACE}:{{{name}}}:ready".encode())
                 giver = owner(self.spread, slot)
                 others = [node for node in self.spread.nodes if node is not giver]
@@ -331,5 +334,5 @@ def test_nothing_is_lost_doubled_or_reordered_when_partitions_change_among_fault
     assert sum(each.repeated for each in played.producers) >= verdict.attempts * 0.09
     known = tidy(played.client, read_map(played.client, QUEUE))
     assert [(epoch.number, epoch.size) for epoch in known.epochs] == [(3, 16)]
-    old = [QUEUE, *(f"{QUEUE}/{number}" for number in range(11))]
-    assert [left_in(played.client, name) for name in old] == [(True, 0, 0)] * 12
+    old = {queue.name for queue in places(played.client)} - {*known.names()}
+    assert [left_in(played.client, name) for name in old] == [(True, 0, 0)] * (1 + 8 + 3)

@@ -147,5 +147,9 @@ def test_node_of_a_cluster_is_named_and_not_told_to_become_one() -> None:
     load = NodeLoad("10.0.0.1:6379", 0.9, 0.1, 0.02, [QueueLoad("low", 0.7, 30_000.0, 0.0)])
     assert list(steps(load)) == [
         "move other queues and applications, about 20% of a core, to a server of their own",
-        "split the queue by name: see the manual's page When one Redis is not enough",
+        "distribute the queue over the nodes: jobq partitions low 8",
+    ]
+    load = load._replace(queues=[QueueLoad("low/3", 0.9, 30_000.0, 0.0)])
+    assert list(steps(load)) == [
+        "give queue low more partitions: jobq partitions low shows how many it has"
     ]
