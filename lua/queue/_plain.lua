@@ -89,7 +89,8 @@ end
 
 -- The part of the circle to check, as seldom as hand_out does: finished mids are removed, held mids move on.
 local since, n, back, nback = now_ms - (tonumber(facts[7]) or 0), 0, nil, 0
-local walks = looks and (nmids == 0 or fence % 10 + nmids >= 10 or not (since >= 0 and since < 100))
+local walks = looks and (nmids == 0 or fence % 50 + nmids >= 50 or not (since >= 0 and since < 100)
+  or (fence % 10 + nmids >= 10 and redis.call('LLEN', circle) > 1000))
 -- A single message moves from ready to the circle in one command. As the first write it checks the circle's type.
 local moves = nmids == 1 and not walks
 local collected, ncollected, forgotten, nforgotten, left, is_walked = nil, 0, nil, 0, count, nil

@@ -32,11 +32,13 @@ local function standing()
   return (still and 1 or 0) + ((nentries > 0 or member_records[1]) and 2 or 0)
 end
 
--- Whether the circle is walked: where nothing is ready, with every tenth hand-out, and 100 ms after the last time.
+-- Whether the circle is walked: where nothing is ready, with every fiftieth hand-out, and 100 ms after the last time. Of
+-- a long circle that is a small part, so it is walked with every tenth hand-out.
 -- A queue with keys or at a standstill walks it in each call, since a freed slot may be all that others wait for.
 local function walks(nready, nhanded)
   local since, before = now_ms - (tonumber(walked_at) or 0), fence and stored(fence, 9e15, 0) or 0
-  return nready == 0 or turn or paused == '1' or before % 10 + nhanded >= 10 or not (since >= 0 and since < 100)
+  return nready == 0 or turn or paused == '1' or before % 50 + nhanded >= 50 or not (since >= 0 and since < 100)
+    or (before % 10 + nhanded >= 10 and redis.call('LLEN', circle) > 1000)
 end
 
 -- Plain calls may now go to their own scripts, until something is due or a script calls not_plain().

@@ -29,6 +29,7 @@ class Mutation:
 
 LAP = "local lap = nready == 0 and 100 or math.min(100, 2 * limit + 8)"
 WALKS = "{} % {} + {} >= {} or not (since >= 0 and since < {})"
+LONG = "{} % {} + {} >= {} and redis.call('LLEN', circle) > {}"
 
 
 def lap_of(length: int) -> tuple[Mutation, ...]:
@@ -40,16 +41,18 @@ def lap_of(length: int) -> tuple[Mutation, ...]:
     )
 
 
-def walked_every(dequeued: int, ms: int) -> tuple[Mutation, ...]:
-    """The circle is walked so often: no fault, but states of few messages come to it."""
+def walked_every(dequeued: int, ms: int, often: int, length: int) -> tuple[Mutation, ...]:
+    """The circle is walked so often: no fault, but states of few messages come to it.
+
+    With more than `length` mids it is walked with every `often` hand-outs.
+    """
     return tuple(
-        Mutation(
-            f"walks every {dequeued}",
-            WALKS.format(before, 10, more, 10, 100),
-            WALKS.format(before, dequeued, more, dequeued, ms),
-            "",
-        )
+        Mutation(f"walks every {dequeued}", text.format(*usual), text.format(*ours), "")
         for before, more in (("before", "nhanded"), ("fence", "nmids"))
+        for text, usual, ours in (
+            (WALKS, (before, 50, more, 50, 100), (before, dequeued, more, dequeued, ms)),
+            (LONG, (before, 10, more, 10, 1_000), (before, often, more, often, length)),
+        )
     )
 
 

@@ -488,7 +488,16 @@ SCOPES = (  # the longest first
         {"enqueue": 3, "fail": 0, "forget": 1},
         mids=("m1", "m2"),
         actions=(),
-        walks=(2, 3),
+        walks=(2, 3, 10, 1_000),
+    ),
+    Scope(
+        "a long circle that is walked often",
+        {"plain": PLAIN},
+        {"enqueue": 1, "fail": 0, "forget": 0},
+        mids=("m1", "m2", "m3"),
+        batches=("m1,m2,m3",),
+        actions=(),
+        walks=(2, 3, 1, 1),
     ),
     Scope(
         "a clock that steps back",

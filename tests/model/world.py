@@ -45,8 +45,9 @@ class Scope:
     """Late and repeated deliveries of every call, in every state."""
     lap: int = 0
     """When set, a dequeue's upkeep looks at so few mids: as if there were thousands."""
-    walks: tuple[int, int] = (1, 0)
-    """The circle is walked every so many hand-outs, and after so many ms: each time, unless the scope asks for less."""
+    walks: tuple[int, int, int, int] = (1, 0, 10, 1_000)
+    """The circle is walked every so many hand-outs, and after so many ms: each time, unless the scope asks for less;
+    every so many hand-outs where it has more mids than that."""
     ticks: tuple[int, ...] = ()
     """When a schedule has its ticks, from the start; the first is enqueued as the first mid, and so on."""
     overlap: str = "skip"

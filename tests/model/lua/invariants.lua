@@ -184,15 +184,18 @@ local function check_rest(idle)
   rule(not idle or not any_ready or #items('wake') == 1, 'L5 a message is ready and nobody is woken')
 end
 
--- L3: a call that hands out walks the circle every so many hand-outs and after so many ms; a rest begins with a walk.
-function I.walks_every(dequeued, ms) S.dequeued, S.walk_ms = dequeued, ms end
+-- L3: a call that hands out walks the circle every so many hand-outs, oftener where it is long, and after so many ms; a
+-- rest begins with a walk.
+function I.walks_every(dequeued, ms, often, length) S.dequeued, S.walk_ms, S.often, S.length = dequeued, ms, often, length end
 
 local function check_walks()
   if not S.dequeued then return end
   local before, meta = S.base.meta and S.base.meta.m or {}, fields('meta')
   local first, last, walked = tonumber(before.fence) or 0, tonumber(meta.fence) or 0, tonumber(meta.walked) or 0
   rule(walked <= (tonumber(meta.floor) or 0), 'L3 walked at ' .. walked .. ', later than the last time')
-  local missed = math.floor(last / S.dequeued) > math.floor(first / S.dequeued) or R.now - walked >= math.max(1, S.walk_ms)
+  local function crossed(step) return math.floor(last / step) > math.floor(first / step) end
+  local missed = crossed(S.dequeued) or R.now - walked >= math.max(1, S.walk_ms)
+    or crossed(S.often) and S.base.circle and #S.base.circle.a > S.length
   rule(last == first or not missed or walked >= R.now, 'L3 handed out, and the circle not walked since ' .. walked)
   rule(not R.look('eoq_backoff') or S.base.eoq_backoff or walked >= R.now, 'L3 a rest begins without a walk')
 end
