@@ -49,7 +49,7 @@ def list_(session: Session, name: str, limit: int, everything: bool) -> bool:
     next start. oldest: the next message. Exit code 1: the queue has never been used.
     """
     for known in used_names(session, (name,)):
-        [queue] = session.queues([known])
+        queue = session.queue(known)
         rows = queue.admin.iter_keys()
         shown = rows if everything else iter(nlargest(limit, rows, _waiting))
         session.say_all((_record(session, queue, row) for row in shown), KEYS)

@@ -27,8 +27,8 @@ def partitions(session: Session, name: str, count: int | None) -> None:
     """Show the partitions of a queue, or change their number.
 
     New messages go to NUMBER partitions, by their key or else their id. Earlier messages stay where they are until
-    workers have run them. If the command fails, run it again: it continues the change. Signed calls, limits, flows and
-    schedules aren't supported in a partitioned queue, and a partitioned queue always stays partitioned.
+    workers have run them. If the command fails, run it again: it continues the change. A partitioned queue always stays
+    partitioned.
     """
     queue = session.queue(name)
     with session.operation(name, f"number:{count}", when=count is not None):

@@ -424,9 +424,10 @@ class Admin:
             raise ConfigError(
                 f"age={age!r} is out of range; it must be between a millisecond and 100 years"
             )
-        reply = self.scripts["retention"].run(
-            {"most": most or "", "age_ms": age_ms or "", "on_dead": ""}
-        )
+        values: Values = {"most": most or "", "age_ms": age_ms or "", "on_dead": ""}
+        for place in self.partitions() if most or age_ms else ():
+            place.scripts["retention"].run(values)
+        reply = self.scripts["retention"].run(values)
         found = [_number(word or b"") for word in reply]
         kept = DeadLimits()
         return DeadLimits(
@@ -510,7 +511,13 @@ class Admin:
         """Set how much the event stream records: 'off', 'attempts' or 'all'. Return the level; '' only reads it."""
         if level and level not in LEVELS:
             raise ConfigError(f"event level {level!r} is unknown; use one of {', '.join(LEVELS)}")
-        return text_of(self.scripts["set_event_level"].run({"wanted": level, "length": ""})[0])
+        return text_of(self._event_settings({"wanted": level, "length": ""}, bool(level))[0])
+
+    def _event_settings(self, values: Values, changes: bool) -> Sequence[bytes]:
+        for place in self.partitions() if changes else ():
+            place.scripts["set_event_level"].run(values)
+        kept: Sequence[bytes] = self.scripts["set_event_level"].run(values)
+        return kept
 
     def events_maxlen(self, length: int | None = None) -> int:
         """Set the approximate number of events that the stream keeps, and return it; None only reads it.
@@ -522,9 +529,8 @@ class Admin:
             raise ConfigError(
                 f"maxlen={length!r} is out of range; it must be between {least:,} and {most:,}"
             )
-        kept = self.scripts["set_event_level"].run(
-            {"wanted": "", "length": "" if length is None else length}
-        )[1]
+        values: Values = {"wanted": "", "length": "" if length is None else length}
+        kept = self._event_settings(values, length is not None)[1]
         number = _number(kept)
         if number is None:
             raise ScriptError(

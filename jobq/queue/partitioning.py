@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from jobq.client.connection import Client
@@ -20,7 +21,7 @@ from jobq.queue.directory import register_queues
 from jobq.queue.durability import SharedConfirmation
 from jobq.queue.partitions import Epoch, PartitionMap, checked_number, map_in, map_key, read_map
 from jobq.queue.queue import queue_scripts
-from jobq.queue.types import text_of
+from jobq.queue.shared_settings import Settings
 
 _log = logging.getLogger("jobq")
 
@@ -43,7 +44,7 @@ def partition(client: Client, name: str, count: int) -> PartitionMap:
     Messages stay where they are. Repeat the call if it fails.
 
     Raises:
-        ConfigError: The queue has schedules, limits, a pause or messages of flows.
+        ConfigError: The queue has schedules or messages of flows, or a limit on running messages below `count`.
     """
     checked_queue(name)
     checked_number(count)
@@ -54,7 +55,6 @@ def partition(client: Client, name: str, count: int) -> PartitionMap:
     confirmation.check(f"queue {name!r} has a new map of partitions")
     register_queues(client, [name, *known.names()])
     if len(known.epochs) > 1:
-        _copy_settings(client, known)
         seal_old(client, known, confirmation)
         confirmation.check(f"partitions of queue {name!r} are sealed")
     return known
@@ -67,6 +67,7 @@ def _with_epoch(
     number = known.newest.number
     if known.newest.size == count:
         return set_map(client, known, known, confirmation)  # perhaps it isn't confirmed yet
+    copied = None
     while known.newest.size != count:
         if known.newest.number != number:
             raise ConfigError(
@@ -74,8 +75,10 @@ def _with_epoch(
                 f"{known.newest.size}; try again if that isn't what you want"
             )
         # If a worker has just noted a drained epoch, this returns its map, and is tried again.
-        skipped = _most_even(client, known, count)
-        known = set_map(client, known, known.after(count, skipped), confirmation)
+        wanted = known.after(count, _most_even(client, known, count))
+        copied = _copy_settings(client, wanted)
+        known = set_map(client, known, wanted, confirmation)
+    _copy_settings(client, known, copied)
     return known
 
 
@@ -226,15 +229,11 @@ def check_supported(client: Client, name: str) -> None:
     asked = [
         ("HLEN", keys.key(prefix, "schedules")),
         ("HGET", meta, "members"),
-        ("HGET", meta, "max"),
     ]
-    asked += [("HLEN", keys.key(prefix, "rules")), ("HGET", meta, "paused")]
-    nschedules, members, most, nrules, paused = commands(client, meta, asked)
+    nschedules, members = commands(client, meta, asked)
     for what, is_used in (
         ("schedules", nschedules),
         ("messages of flows", int(members or 0)),
-        ("limits", most or nrules),
-        ("a pause", paused == b"1"),
     ):
         if is_used:
             raise ConfigError(
@@ -243,16 +242,17 @@ def check_supported(client: Client, name: str) -> None:
             )
 
 
-def _copy_settings(client: Client, known: PartitionMap) -> None:
-    """Give the newest partitions the settings of events and of dead messages that the queue before them has."""
-    before, *_ = known.epochs[-2].names(known.queue)
-    meta = keys.key(keys.prefix(client.namespace, before), "meta")
-    words = ("HMGET", meta, "events", "maxlen", "dead_max", "dead_age_ms")
-    [settings] = commands(client, meta, [words])
-    level, length, most, age_ms = [text_of(value or b"") for value in settings]
-    for name in known.newest.names(known.queue):
-        scripts = queue_scripts(client, "queue", name)
-        if level or length:
-            scripts["set_event_level"].run({"wanted": level, "length": length})
-        if most or age_ms:
-            scripts["retention"].run({"most": most, "age_ms": age_ms, "on_dead": ""})
+def _copy_settings(client: Client, known: PartitionMap, copied: Settings | None = None) -> Settings:
+    """Give the newest partitions the settings of the queue, and return these.
+
+    Args:
+        copied: The settings that they have.
+    """
+    settings = Settings(client, known.queue)
+    if settings != copied:
+        settings.check(known.newest)
+        settings.copy_to(
+            known.newest, partial(queue_scripts, client, "queue"), client.clock_ms(map_key(client, known.queue)),
+            again=copied is not None,
+        )  # fmt: skip
+    return settings

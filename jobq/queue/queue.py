@@ -51,7 +51,7 @@ from jobq.queue.mids import (
     users_mid,
 )
 from jobq.queue.outage import attach_buffer
-from jobq.queue.partitions import read_map
+from jobq.queue.partitions import Epoch, read_map
 from jobq.queue.remembered import with_result_keys
 from jobq.queue.routing import MOVED, PartitionRouter, SealedError, Step
 from jobq.queue.rules import (
@@ -69,6 +69,7 @@ from jobq.queue.rules import (
     rate_given,
     rate_kept,
 )
+from jobq.queue.shared_settings import check_shares, set_limits
 from jobq.queue.types import (
     CRASH_LIMIT,
     LEASE_S,
@@ -648,7 +649,8 @@ class Queue:
     ) -> QueueRules:
         """Set the limits of the queue and its keys, effective from the next dequeue; return all limits.
 
-        To remove a limit, pass None. Omitted limits stay unchanged.
+        To remove a limit, pass None. Omitted limits stay unchanged. Each partition of a partitioned queue has its share
+        of `max`; the other limits apply in each partition, because a key is in a single one.
 
         Args:
             max: Maximum number of running messages.
@@ -685,11 +687,17 @@ class Queue:
 
     def _rule(self, key: str, in_queue: Argument, given: dict[str, Any]) -> list[bytes]:
         starts, span_ms = given["rate"]
-        self._check_limits_supported()
-        reply: list[bytes] = self.scripts["set_limits"].run({
+        values = {
             "now": "", "key": key, "in_queue": in_queue, "most": given["max"], "starts": starts, "span_ms": span_ms,
             "weight": given["weight"], "waiting": given["waiting"],
-        })  # fmt: skip
+        }  # fmt: skip
+        changes = {in_queue, given["max"], starts, given["weight"], given["waiting"]} != {"-"}
+        epochs = self._epochs() if changes else []
+        if epochs:
+            check_shares(self.name, in_queue, epochs[-1])
+        reply: list[bytes] = self.scripts["set_limits"].run(values)
+        for epoch in epochs:
+            set_limits(self.name, epoch, values, partial(queue_scripts, self.client, "queue"))
         return reply
 
     def hold(self, key: str, wait: Duration, *, now: int | None = None) -> int:
@@ -700,8 +708,13 @@ class Queue:
         values: Values = {
             "now": moment(now), "key": checked_key(key), "wait_ms": hold_ms(wait, duration_s(wait)),
         }  # fmt: skip
-        self._check_limits_supported()
-        return int(self.scripts["hold"].run(values)[0])
+        places = [epoch.name_for(self.name, key) for epoch in self._epochs()]
+        until = int(self.scripts["hold"].run(values)[0])
+        for name in places:
+            until = max(
+                until, int(queue_scripts(self.client, "queue", name)["hold"].run(values)[0])
+            )
+        return until
 
     def why(self, mid: str, *, now: int | None = None) -> KeyFacts:
         """Return the facts that explain why `mid` runs or waits, in whichever partition it is."""
@@ -738,11 +751,11 @@ class Queue:
                 return place
         return None
 
-    def _check_limits_supported(self) -> None:
-        if self.partitions():
-            raise ConfigError(
-                f"queue {self.name!r} is partitioned, so it doesn't support limits and holds yet; use another queue"
-            )
+    def _epochs(self) -> list[Epoch]:
+        """Return the queue's partitions by epoch; none for most queues."""
+        if self.is_alone or is_partition(self.name):
+            return []
+        return [epoch for epoch in read_map(self.client, self.name).epochs if epoch.number]
 
     def on(self, client: Client) -> Queue:
         """Return this queue bound to another client."""

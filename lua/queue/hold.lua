@@ -9,9 +9,9 @@ ARGV
   now      epoch ms, or '' for the server's clock
   key      1-512 bytes
   wait_ms  duration, 0-31536000000; 0 ends the hold
-RETURNS  {epoch ms until which nothing is handed out, 0 = it isn't held}
+RETURNS  {epoch ms until which nothing is handed out, 0 = it isn't held, or the queue is sealed and doesn't have it}
 COST     O(1)
-WRITES   nothing when it isn't held and shall not be
+WRITES   nothing when it isn't held and shall not be, or for a key that a sealed queue doesn't have
 ]]
 local messages, options, locks, ready, keys, lines, turns, rests, rules, eoq_backoff, wake, meta, events = unpack(KEYS)
 local now, key, wait_ms = unpack(ARGV)
@@ -36,6 +36,8 @@ turn = turn or 0
 --@include _dequeue_rate
 --@include _lines
 
+-- The hold would let a key live in a sealed queue again.
+if sealed and redis.call('HEXISTS', keys, key) == 0 then return {0} end
 local s = in_lines().state_of(key)
 if wait_ms == 0 and s.hold <= now_ms then return {0} end
 tick()

@@ -46,7 +46,7 @@ def test_commands_apply_to_all_partitions_when_they_name_the_queue(cli, client):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("key", "set", "low", "--max", "2"), "doesn't support limits"),
+        (("key", "set", "low", "--max", "1"), "less than 2 partitions"),
         (("partitions", "low/1", "2"), "end the names of a queue's partitions"),
         (("partitions", "low", "0"), "0 is not in the range"),
     ],

@@ -50,7 +50,7 @@ FOR_ONE_ENQUEUE = [
     "jobq.queue.directory", "jobq.queue.durability", "jobq.queue.folding", "jobq.queue.fsck",
     "jobq.queue.keys", "jobq.queue.members", "jobq.queue.mids", "jobq.queue.moving", "jobq.queue.outage",
     "jobq.queue.partitions", "jobq.queue.presence", "jobq.queue.queue",
-    "jobq.queue.remembered", "jobq.queue.routing", "jobq.queue.rules",
+    "jobq.queue.remembered", "jobq.queue.routing", "jobq.queue.rules", "jobq.queue.shared_settings",
     "jobq.queue.types", "jobq.queue.untrusted", "jobq.records",
 ]  # fmt: skip
 

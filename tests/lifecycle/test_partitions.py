@@ -50,6 +50,6 @@ def test_a_receipt_reads_the_result_when_its_queue_is_partitioned(start, client,
     receipt = job.enqueue(str(ledger.path), "a")
     many = job.enqueue_many([(str(ledger.path), f"b{number}") for number in range(3)])
 
-    assert receipt.queue.startswith("low/")
+    assert receipt.partition.startswith("low/")
     assert receipt.result(timeout=30) is None
     assert [one.result(timeout=30) for one in many] == [None] * 3

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from jobq.client.connection import Client
+from jobq.durations import Rate
 from jobq.errors import ConfigError
 from jobq.queue.aio import aenqueue, aenqueue_many
 from jobq.queue.partitioning import left_in, partition, tidy
 from jobq.queue.partitions import Epoch, PartitionMap, map_key, read_map
 from jobq.queue.queue import Queue
+from jobq.queue.rules import Rule
 from jobq.queue.types import Ending, Message
 
 pytestmark = pytest.mark.one_server
@@ -269,3 +271,114 @@ def test_a_damaged_dead_message_stays_when_it_cannot_be_revived_elsewhere(client
 
     assert queue.admin.revive(dead.dead_id) == ["damaged"]
     assert [one.attempts for one in queue.admin.dead()] == [-1]
+
+
+def test_settings_are_copied_when_a_queue_gets_partitions(client: Client) -> None:
+    queue = Queue("low", client)
+    queue.admin.retention(5, "1h")
+    queue.admin.events_level("all")
+    queue.admin.events_maxlen(1_000)
+    queue.admin.pause("1h")
+    queue.rules(max=10, key_max=3, key_rate="100/m", key_weight=2, key_waiting=7)
+    queue.rule("acme", max=1)
+
+    partition(client, "low", 4)
+
+    limits = queue.admin.retention()
+    for place in queue.partitions():
+        admin = place.admin
+        assert admin.retention() == limits
+        assert (admin.events_level(), admin.events_maxlen()) == ("all", 1_000)
+        assert admin.counts().paused
+        assert 0 < admin.sample().pause_ends <= queue.admin.sample().pause_ends
+        assert place.rules()[1:] == queue.rules()[1:]
+        assert place.rule("acme") == queue.rule("acme") == Rule(max=1)
+    assert [place.rules().max for place in queue.partitions()] == [3, 3, 2, 2]
+    assert queue.rules().max == 10
+
+
+def test_settings_reach_all_partitions_when_they_change(client: Client) -> None:
+    partition(client, "low", 2)
+    partition(client, "low", 3)
+    queue = Queue("low", client)
+
+    queue.admin.retention(5)
+    queue.admin.events_level("off")
+    assert queue.admin.events_maxlen(500) == 500
+    assert queue.rules(max=7, key_max=2).max == 7
+    queue.rule("acme", rate="5/s")
+
+    places = queue.partitions()
+    assert [place.rules().max for place in places] == [4, 3, 3, 2, 2]
+    assert {place.rules().key_max for place in places} == {2}
+    assert {place.rule("acme").rate for place in places} == {Rate(5, 1_000)}
+    assert {place.admin.events_level() for place in places} == {"off"}
+    assert {place.admin.retention().most for place in places} == {5}
+    with pytest.raises(ConfigError, match="less than 3 partitions"):
+        queue.rules(max=2)
+    assert queue.rules().max == 7
+    assert queue.rules(max=None).max is None
+    assert {place.rules().max for place in places} == {None}
+
+
+def test_partition_is_refused_when_the_limit_of_the_queue_is_too_small(client: Client) -> None:
+    Queue("low", client).rules(max=3)
+
+    with pytest.raises(ConfigError, match="max=3 of queue 'low' is less than 4 partitions"):
+        partition(client, "low", 4)
+    assert not read_map(client, "low").is_partitioned
+
+
+def test_a_pause_reaches_new_partitions_when_it_comes_during_the_change(
+    client: Client, monkeypatch: Any
+) -> None:
+    from jobq.queue import partitioning
+
+    queue, set_map = Queue("low", client), partitioning.set_map
+
+    def paused_meanwhile(*args: Any) -> PartitionMap:
+        queue.admin.pause()
+        return set_map(*args)
+
+    monkeypatch.setattr(partitioning, "set_map", paused_meanwhile)
+    partition(client, "low", 2)
+
+    assert all(place.admin.counts().paused for place in queue.partitions())
+
+
+def test_a_held_key_starts_nothing_when_its_queue_has_partitions(client: Client) -> None:
+    partition(client, "low", 3)
+    queue = Queue("low", client)
+    queue.enqueue(b"x", key="acme")
+    assert queue.hold("acme", 60) > 0
+    assert messages_in(client, "low") == []
+    assert [row.held_until > 0 for row in queue.admin.iter_keys()] == [True]
+
+    assert queue.hold("acme", 0) == 0
+    assert len(messages_in(client, "low")) == 1
+
+
+def test_a_hold_leaves_nothing_in_a_sealed_partition_when_the_key_moved(client: Client) -> None:
+    queue = Queue("low", client)
+    queue.enqueue(b"x")
+    partition(client, "low", 2)
+    queue.hold("acme", 60)
+
+    assert queue.enqueue(b"y", key="acme").partition != "low"
+    assert client.command("HEXISTS", f"{queue.prefix}keys", "acme") == 0
+
+
+def test_no_more_messages_run_than_the_limit_allows_when_partitions_share_it(
+    client: Client,
+) -> None:
+    queue = Queue("low", client)
+    queue.rules(max=5, key_max=1)
+    partition(client, "low", 3)
+    queue.enqueue_many([(None, b"x", f"key{i % 30}") for i in range(90)])
+
+    running = [
+        message
+        for place in read_map(client, "low").served()
+        for message in Queue(place, client).dequeue(100).messages
+    ]
+    assert len(running) == 5

@@ -79,8 +79,8 @@ LINES = {
         "schedule pause hourly", "schedule resume hourly", "schedule run-now hourly", "schedule delete hourly",
         "limit set smtp 5/s", "limit hold smtp 1s", "limit unset smtp", "topic pause orders --group billing",
         "topic resume orders --group billing", "topic seek orders --group billing --to latest",
-        "check fsck --repair --yes", "control quiet web-7:4711 --wait 0", "partitions images 2",
-        "partitions images 3", "queue purge images --yes",
+        "check fsck --repair --yes", "control quiet web-7:4711 --wait 0", "key set images acme --max 4",
+        "partitions images 2", "partitions images 3", "queue purge images --yes",
         "queue delete images",
     ),
     "topic": (

@@ -21,7 +21,7 @@ from tests.model.machine import Machine, Mutation
 from tests.model.partition.world import NEW, OLD, Producer, Run, Scope, World
 
 Action = tuple[Any, ...]
-LEASE, BACKOFF_MS, LIFE_MS, STEPS = 1_000, 2, 1_000_000, 60
+LEASE, BACKOFF_MS, HOLD_MS, LIFE_MS, STEPS = 1_000, 2, 3, 1_000_000, 60
 #: A rest of idle workers is explored in the scopes of one queue. Here they ask whenever they like.
 RESTS = tuple(f"{place}{key}" for place in (OLD, NEW) for key in ("eoq_backoff", "ndry_runs"))
 
@@ -50,7 +50,6 @@ class Explorer(BreadthFirst[World]):
     # Possible steps.
 
     def moves(self, world: World) -> Iterator[Action]:
-        left = world.left
         for index in range(len(world.producers)):
             yield from self._of_producer(world, index)
         if not world.has_map:
@@ -61,14 +60,20 @@ class Explorer(BreadthFirst[World]):
             yield "dequeue", place
         for index in range(len(world.running)):
             yield from self._of_run(world, index)
+        yield from self._of_operator(world)
+        if self._next_time(world):
+            yield ("tick",)
+
+    def _of_operator(self, world: World) -> Iterator[Action]:
+        left = world.left
         if left.get("revive"):
             yield from (("revive", index) for index in range(len(world.dead)))
         if left.get("take"):
             yield from (("take", place_and_mid) for place_and_mid in sorted(world.contents))
+        if left.get("hold"):
+            yield ("hold",)
         if left.get("put"):
             yield from (("put", index) for index in range(len(world.binned)))
-        if self._next_time(world):
-            yield ("tick",)
 
     def _of_producer(self, world: World, index: int) -> Iterator[Action]:
         producer = world.producers[index]
@@ -179,6 +184,18 @@ class Explorer(BreadthFirst[World]):
     def _seal(self, w: World) -> None:
         w.is_sealed = True
         need(self.machine.run(f"{OLD}seal", "", w.now, 1) == ("sealed", "1"), "it isn't sealed")
+
+    def _hold(self, w: World) -> None:
+        """Hold the first key in both queues."""
+        w.left["hold"] -= 1
+        name, flavour = next(iter(w.scope.flavours.items()))
+        lived = self._key_lives(w, name)
+        for place in (OLD, NEW):
+            self.machine.run(f"{place}hold", "", w.now, "", flavour.key, HOLD_MS)
+        need(
+            lived or not w.is_sealed or not self._key_lives(w, name),
+            "P2 a hold brought a key back to the sealed queue",
+        )
 
     def _revive(self, w: World, index: int) -> None:
         w.left["revive"] -= 1

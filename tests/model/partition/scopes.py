@@ -51,6 +51,14 @@ _SMALL = (
         producers=1,
     ),
     Scope(
+        "a held key",
+        {"ordered": ORDERED},
+        {"enqueue": 2, "hold": 1},
+        mids=("m1",),
+        producers=1,
+        knows=True,
+    ),
+    Scope(
         "a lost worker",
         {"ordered": ORDERED},
         {"enqueue": 2, "lose": 1},

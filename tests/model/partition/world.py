@@ -18,7 +18,7 @@ class Scope:
     name: str
     flavours: dict[str, Flavour]
     budget: dict[str, int]
-    """enqueue, fail, lose, revive, take, put"""
+    """enqueue, fail, lose, revive, take, put, hold"""
     endings: tuple[str, ...] = ("done",)
     mids: tuple[str, ...] = ("m1", "m2")
     producers: int = 2
