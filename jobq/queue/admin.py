@@ -26,6 +26,7 @@ from jobq.queue.mids import checked_mid
 from jobq.queue.moving import SEALED, Accepting, instead_of, revive_moved
 from jobq.queue.partitions import read_map
 from jobq.queue.remembered import REMEMBERS
+from jobq.queue.routing import SealedError
 from jobq.queue.rules import KeyPage, KeyRow, key_rows
 from jobq.queue.types import (
     CRASH_LIMIT,
@@ -488,13 +489,12 @@ class Admin:
             after_ms: The last tick known to the caller.
             key, ordered: See `Queue.enqueue_many`.
             options: due_ms, overlap, missed, lock_ms, dedupe_ms and now; see `lua/queue/tick.lua`.
+
+        Raises SealedError if the queue is partitioned; see `jobq.queue.partition_ticks`.
         """
-        keyed = "" if key is None else "ordered" if ordered else "key"
-        values: dict[str, Argument] = {
-            "now": "", "name": name, "tick_ms": tick_ms, "after_ms": after_ms, "due_ms": tick_ms, "overlap": "skip",
-            "missed": 0, "mid": mid, "content": content, "lock_ms": "", "dedupe_ms": "", "keyed": keyed,
-            "key": "" if key is None else checked_key(key), **options,
-        }  # fmt: skip
+        values = tick_values(
+            name, tick_ms, after_ms, mid, content, key=key, ordered=ordered, **options
+        )
         script = self.scripts["tick"]
         done = script.run(values)
         while done[0] == REMEMBERS:
@@ -502,8 +502,8 @@ class Admin:
             key = keys.result(self.prefix, text_of(done[1]))
             done = script.run(values, extra_keys=(key,))
         if done[0] == b"sealed":
-            raise ScriptError(
-                f"queue {self.name!r} is partitioned, so it doesn't support schedules yet; use another queue"
+            raise SealedError(
+                f"queue {self.name!r} is sealed; clients send its ticks to partitions"
             )
         return Ticked._make(map(text_of, done))
 
@@ -625,3 +625,23 @@ def _schedules(reply: list[Any]) -> Schedules:
         int(reply[0]), definitions, {name: _tick_state(text) for name, text in states.items()},
         [tick for tick in map(_logged_tick, reply[3]) if tick],
     )  # fmt: skip
+
+
+def tick_values(
+    name: str,
+    tick_ms: int,
+    after_ms: int,
+    mid: str,
+    content: bytes,
+    *,
+    key: str | None = None,
+    ordered: bool = False,
+    **options: Argument,
+) -> dict[str, Argument]:
+    """Return the arguments of the script `tick`; see `Admin.tick`."""
+    keyed = "" if key is None else "ordered" if ordered else "key"
+    return {
+        "now": "", "name": name, "tick_ms": tick_ms, "after_ms": after_ms, "due_ms": tick_ms, "overlap": "skip",
+        "missed": 0, "mid": mid, "content": content, "lock_ms": "", "dedupe_ms": "", "keyed": keyed,
+        "key": "" if key is None else checked_key(key), **options,
+    }  # fmt: skip

@@ -39,7 +39,8 @@ ndry-runs          string, PX: number of empty polls in a row
 wake               list of at most one marker, which ends one child's idle wait
 meta               hash: paused, events, maxlen, floor, fence, max_lease, max_content, deduped, all_since,
                    walked, plain_until, pause_ends,
-                   dead_max, dead_age_ms, dead_evicted, on_dead, turn, max, members, refused, refused_at, sealed
+                   dead_max, dead_age_ms, dead_evicted, on_dead, turn, max, members, refused, refused_at, sealed,
+                   tick_number
 partitions         hash, of a partitioned queue: map -> its epochs, see jobq.queue.partitions
 moved-keys         set, of a sealed queue: keys whose new messages go to a partition of a newer epoch, though
                    delayed messages of these keys may still start here
@@ -51,6 +52,8 @@ log:<mid>#<attempt>  string, PX: the last 64 KiB of an attempt's log, if its job
 django:<mid>       hash, PX: of a Django task, `call` -> its call, fence -> an attempt's record; JSON
 schedules          hash, name -> `c` (declared in code) or `a` (added), and the definition as JSON
 ticks              hash, name -> `last tick,p if it is paused,mid of its last run`
+tick-sends         hash, of a partitioned queue: schedule -> a tick's message that no client has sent to its
+                   partition yet: number, action, mid, lock_ms, dedupe_ms, keyed, key and content
 tick-log           list, outcomes of the last 1,000 ticks, newest first
 events             stream, one entry per state change worth history
 flow-outbox        stream, one entry per call that ended messages of flows or signals a flow
@@ -74,6 +77,7 @@ _SUFFIX = {
     "eoq_backoff": "eoq-backoff?",
     "ndry_runs": "ndry-runs",
     "tick_log": "tick-log",
+    "tick_sends": "tick-sends",
     "flow_outbox": "flow-outbox",
     "flow_claim": "flow-claim",
     "moved_keys": "moved-keys",

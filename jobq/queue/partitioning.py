@@ -44,7 +44,7 @@ def partition(client: Client, name: str, count: int) -> PartitionMap:
     Messages stay where they are. Repeat the call if it fails.
 
     Raises:
-        ConfigError: The queue has schedules or messages of flows, or a limit on running messages below `count`.
+        ConfigError: The queue has messages of flows, or a limit on running messages below `count`.
     """
     checked_queue(name)
     checked_number(count)
@@ -226,13 +226,8 @@ def check_supported(client: Client, name: str) -> None:
     """Raise ConfigError if the queue uses anything that partitions don't support."""
     prefix = keys.prefix(client.namespace, name)
     meta = keys.key(prefix, "meta")
-    asked = [
-        ("HLEN", keys.key(prefix, "schedules")),
-        ("HGET", meta, "members"),
-    ]
-    nschedules, members = commands(client, meta, asked)
+    [members] = commands(client, meta, [("HGET", meta, "members")])
     for what, is_used in (
-        ("schedules", nschedules),
         ("messages of flows", int(members or 0)),
     ):
         if is_used:

@@ -738,6 +738,10 @@ class Queue:
         known = read_map(self.client, self.name)
         return [Queue(name, self.client) for name in known.names() if name != self.name]
 
+    def alone(self) -> list[Queue]:
+        """Return the queue and its partitions, none of which looks into others."""
+        return alone(self.client, [self.name])
+
     def place_of(self, mid: str) -> Queue | None:
         """Return the partition that has this message, its dead message or its result; None if no partition does."""
         places = self.partitions()

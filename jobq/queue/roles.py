@@ -76,7 +76,8 @@ ROLES = {
     "worker": Role(
         (*_PRODUCER, "checkpoint", "close", "collect", "counts", "dead", "dequeue", "dequeue_plain", "extend", "finish",
          "finish_plain", "flow_drop", "flow_read",
-         "progress", "purge", "release", "retention", "revive", "schedule", "schedules", "tick"),
+         "progress", "purge", "release", "retention", "revive", "schedule", "schedules", "tick", "tick_partitioned",
+         "ticks_sent"),
         (*_RESULTS, "blpop", "hget", "lmpop", "lpop", "xrevrange"), ("sadd", "smembers"),
         ("hset", "hsetnx", "hdel", "hget", "hkeys", "hgetall", "hlen"), ("lrange", "lrem"), ("set",),
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("hset", "pexpire", "hgetall", "hkeys", "hdel"),
@@ -93,7 +94,7 @@ ROLES = {
     "operator": Role(
         (*_LOOKING, "announce", "cancel", "clear", "edit", "enqueue", "enqueue_plain", "flow_drop", "flow_read", "hold",
          "pause", "purge", "put_back", "reschedule", "resume", "retention", "revive", "schedule", "seal",
-         "set_event_level", "set_limits", "set_partitions", "take_out", "tick"),
+         "set_event_level", "set_limits", "set_partitions", "take_out", "tick", "tick_partitioned", "ticks_sent"),
         (*_LOOKING_AT_KEYS, "unlink"),
         ("sadd", "smembers", "srem"), ("hgetall", "hmget"),
         ("llen", "rpush", "pexpire"), ("get",),

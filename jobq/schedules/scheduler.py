@@ -11,15 +11,20 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import inf
 
+from jobq.client.names import base_of, is_partition
 from jobq.client.numbered_calls import moment
 from jobq.errors import ConfigError, JobqError, ServerFullError, UnavailableError
 from jobq.jobs.job import Job, Outgoing
 from jobq.jobs.registry import Registry
 from jobq.jobs.ticks import HEADER
 from jobq.queue import presence
+from jobq.queue.admin import tick_values
 from jobq.queue.keys import key
+from jobq.queue.partition_ticks import PartitionTicks
 from jobq.queue.queue import Queue
+from jobq.queue.routing import SealedError
 from jobq.queue.types import Schedules, Ticked
 from jobq.schedules.declared import declared_in
 from jobq.schedules.definition import Owed, Schedule, decoded, encoded, following, owed
@@ -63,7 +68,10 @@ class Scheduler:
         self._declared = [declared.get(queue.name, {}) for queue in queues]
         self._monotonic, self._share, self._now = monotonic, share, now
         # Workers that start together make their first looks at different times.
-        self._look_at = [monotonic() + share() * WAIT_S] * len(queues)
+        first = monotonic() + share() * WAIT_S
+        # The schedules of a queue with partitions are in the queue itself.
+        self._look_at = [inf if is_partition(queue.name) else first for queue in queues]
+        self._partitioned = {base_of(queue.name) for queue in queues if is_partition(queue.name)}
         self._warned: set[str] = set()
         # Queues that were checked.
         self._looked: set[int] = set()
@@ -117,6 +125,8 @@ class Scheduler:
             self._looked.add(index)
             self._tell_undeclared(index, schedules)
         self._declare(index, schedules)
+        if queue.name in self._partitioned:
+            PartitionTicks(queue).send()  # messages that another client could not send
         next_ms, calls = now_ms + LOOK_S * 1000, 0
         for schedule in self._all(index, schedules.definitions):
             state = schedules.ticks.get(schedule.name)
@@ -276,10 +286,14 @@ def enqueue_tick(
     except Exception as error:  # also of the function that makes its key
         raise ConfigError(f"{job.name} can't be called: {error!r}") from error
     lease = job.settings.lease
-    return queue.admin.tick(
-        schedule.name, one.tick_ms, last_ms, mid or outgoing.mid, content,
+    tick = partial(
+        tick_values, schedule.name, one.tick_ms, last_ms, mid or outgoing.mid, content,
         due_ms=one.tick_ms + schedule.shift_ms(queue.name), missed=one.missed,
         overlap="run" if at_once else schedule.overlap if one.runs else "miss",
         key=key, ordered=bool(job.settings.ordered),
         now=moment(now), lock_ms="" if lease is None else round(lease * 1000),
     )  # fmt: skip
+    try:
+        return queue.admin.tick(*tick.args, **tick.keywords)
+    except SealedError:
+        return PartitionTicks(queue).take(tick())

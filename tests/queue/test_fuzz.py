@@ -88,6 +88,11 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
         "status": Call(("held", NOW)),
         "take_out": Call(_numbered("op-1", 60_000, "waiting", "ready1", "", "key1", "*", "due1", "")),
         "why": Call(("key1", NOW)),
+        "tick_partitioned": Call((
+            NOW + 5_000, "nightly", NOW + 4_000, NOW + 1_000, NOW + 4_500, "cancel", 2, "nightly@2", "nightly@1", "1",
+            "message",
+        )),
+        "ticks_sent": Call((10, "nightly", 17, "full")),
         "tick": Call((
             NOW + 5_000, "nightly", NOW + 4_000, NOW + 1_000, NOW + 4_500, "cancel", 2, "nightly@2", "tick", 70, 5,
             "ordered", "acme",

@@ -147,9 +147,9 @@ def test_old_partitions_are_forgotten_when_they_are_empty(client: Client) -> Non
 
 def test_partition_refuses_a_queue_when_it_uses_what_is_not_supported(client: Client) -> None:
     queue = Queue("low", client)
-    queue.admin.schedule("add", "hourly", "{}")
+    queue.rules(max=2)
 
-    with pytest.raises(ConfigError, match="it has schedules"):
+    with pytest.raises(ConfigError, match="it has limits"):
         partition(client, "low", 2)
     assert not read_map(client, "low").is_partitioned
 

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from jobq.client.numbered_calls import Caller
-from jobq.errors import ScriptError
 from jobq.queue import keys
 from jobq.queue.queue import Queue, batch_of, enqueue_values, queue_scripts
+from jobq.queue.routing import SealedError
 from jobq.queue.types import Ending
 
 pytestmark = pytest.mark.one_server
@@ -152,7 +152,7 @@ def test_nothing_else_adds_messages_when_the_queue_is_sealed(
     assert queue.admin.bin("other").revive((dead_id, None)) == ["sealed"]
     with pytest.raises(ScriptError, match="has no later partitions"):
         queue.admin.revive(dead_id)
-    with pytest.raises(ScriptError, match="doesn't support schedules"):
+    with pytest.raises(SealedError, match="clients send its ticks to partitions"):
         queue.admin.tick("name", T0, 0, "s", b"call")
     head = msgspec.msgpack.encode(["row", "", 1])
     deliver = queue_scripts(queue.client, "pipeline", queue.name)["deliver"]

@@ -1,20 +1,25 @@
-"""No interleaving of a change of partitions breaks P1 to P3; each fault that is sown is noticed."""
+"""No interleaving of a change of partitions breaks P1 to P5; each fault that is sown is noticed."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.model.explored import Explored
+from tests.model.machine import Mutation
 from tests.model.mutants import parsed
+from tests.model.partition import ticking
 from tests.model.partition.explorer import Explorer
-from tests.model.partition.scopes import SCOPES
+from tests.model.partition.scopes import SCOPES as OF_MESSAGES
+from tests.model.partition.ticking import TickExplorer, TickScope
 from tests.model.partition.world import Scope
 
 #: The larger scopes take up to an hour each.
 pytestmark = pytest.mark.timeout(14_400 if os.environ.get("JOBQ_MODEL") == "large" else 600)
+SCOPES: tuple[Scope | TickScope, ...] = (*OF_MESSAGES, *ticking.SCOPES)
 BY_NAME = {scope.name: scope for scope in SCOPES}
 _COMMENT, *_BLOCKS = (
     Path(__file__).with_name("mutants.txt").read_text().removesuffix("\n").split("\n\n")
@@ -24,12 +29,19 @@ NAMES = {mutant.name: mutant for mutant in map(parsed, _BLOCKS)}
 
 def explored(name: str) -> Explored:
     """Explore the scope of a fault with it."""
-    return Explorer(BY_NAME[NAMES[name].scope], NAMES[name]).run()
+    return explorer(BY_NAME[NAMES[name].scope], NAMES[name]).run()
+
+
+def explorer(scope: Scope | TickScope, mutation: Mutation | None = None) -> Any:
+    """Return the explorer of a scope."""
+    if isinstance(scope, TickScope):
+        return TickExplorer(scope, mutation)
+    return Explorer(scope, mutation)
 
 
 @pytest.mark.parametrize("scope", SCOPES, ids=[scope.name for scope in SCOPES])
-def test_no_interleaving_breaks_a_promise(scope: Scope) -> None:
-    result = Explorer(scope).run()
+def test_no_interleaving_breaks_a_promise(scope: Scope | TickScope) -> None:
+    result = explorer(scope).run()
 
     assert not result.violation, str(result)
 

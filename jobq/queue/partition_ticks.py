@@ -1,0 +1,194 @@
+"""Ticks of schedules whose queue has partitions.
+
+The queue itself is the home of its schedules, whatever the number of partitions. A script takes a tick there and keeps
+its message; a client then sends the message to its partition and reports that. If the client dies between the steps,
+another client sends the message again, in a call with the same number, which the partition repeats without an effect.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
+
+from jobq.client.numbered_calls import Caller
+from jobq.client.scripts import Argument
+from jobq.errors import (
+    JobqError,
+    KeyFullError,
+    LeaseLostError,
+    ScriptError,
+    ServerFullError,
+    UnavailableError,
+)
+from jobq.queue.types import Ticked, text_of
+
+if TYPE_CHECKING:
+    from jobq.queue.queue import Queue
+
+logger = logging.getLogger("jobq.schedules")
+#: Messages that one call returns.
+PER_CALL = 20
+#: How often a tick is asked for again, because another client sends a message or another run is the latest.
+TRIES = 5
+#: A message that was read longer ago isn't sent: a partition remembers the numbers of calls for ten minutes.
+SEND_WITHIN_S = 60.0
+_SEPARATOR = b"\x1f"
+
+
+class KeptMessage(NamedTuple):
+    """The message of a tick that awaits sending.
+
+    Attributes:
+        number: Rises with each message of the schedule.
+        action: 'enqueued', 'waits' for the run before, or 'replaced' that run.
+    """
+
+    schedule: str
+    number: int
+    action: str
+    mid: str
+    lock_ms: Argument
+    dedupe_ms: Argument
+    keyed: str
+    key: str
+    content: bytes
+
+
+def _message_of(values: dict[str, Argument]) -> bytes:
+    """Return the message of a tick as its script keeps it."""
+    head = [str(values[name]).encode() for name in ("lock_ms", "dedupe_ms", "keyed", "key")]
+    content = values["content"]
+    return _SEPARATOR.join(
+        [*head, content if isinstance(content, bytes) else str(content).encode()]
+    )
+
+
+class PartitionTicks:
+    """Takes the ticks of one partitioned queue, and sends their messages to the partitions."""
+
+    def __init__(self, queue: Queue, clock: Callable[[], float] = monotonic) -> None:
+        self._queue, self._clock = queue, clock
+
+    def take(self, values: dict[str, Argument]) -> Ticked:
+        """Take one tick.
+
+        Args:
+            values: The arguments of the script `tick`.
+        """
+        names = (
+            "now",
+            "name",
+            "tick_ms",
+            "after_ms",
+            "due_ms",
+            "overlap",
+            "missed",
+            "mid",
+        )
+        asked = {name: values[name] for name in names}
+        asked |= {"before": "", "is_live": "", "message": _message_of(values)}
+        for _ in range(TRIES):
+            word, detail = map(text_of, self._queue.scripts["tick_partitioned"].run(asked))
+            if word == "look":
+                asked |= {"before": detail, "is_live": "1" if self._is_live(detail) else ""}
+            elif word == "unsent":
+                self.send()
+            elif word == "open":
+                break
+            else:
+                if word in ("enqueued", "waits", "replaced"):
+                    self.send()
+                return Ticked(word, detail)
+        # The message of the tick before can't be sent yet, or the queue has lost its seal. The next look asks again.
+        return Ticked("early", "")
+
+    def _is_live(self, mid: str) -> bool:
+        """Return whether a run of the message is under way or still to come, in any partition."""
+        word = self._queue.status(mid).word
+        return word == "done-with-requeue" or not word.startswith(("nil", "done", "dead"))
+
+    def send(self) -> int:
+        """Send all kept messages to their partitions; return how many were sent.
+
+        It stops at the first partition that doesn't answer. The next call sends the messages in another order.
+        """
+        kept, nsent = self._kept(()), 0
+        while kept:
+            read_at, done = self._clock(), list[Argument]()
+            random.shuffle(kept)
+            for one in kept:
+                outcome = self._sent(one) if self._clock() < read_at + SEND_WITHIN_S else "away"
+                if outcome == "away":
+                    break
+                done += [] if outcome == "kept" else [one.schedule, one.number, outcome]
+            nsent += len(done) // 3
+            kept = self._kept(done) if done else []
+        return nsent
+
+    def _kept(self, sent: Sequence[Argument]) -> list[KeptMessage]:
+        """Return kept messages, after those that were sent are deleted."""
+        rows = iter(self._queue.scripts["ticks_sent"].run({"limit": PER_CALL}, sent))
+        return list(_messages(zip(rows, rows, rows, rows, rows, strict=True)))
+
+    def _sent(self, kept: KeptMessage) -> str:
+        """Send a message; return '' or 'full', like `ticks_sent`, or why it must wait: 'away' or 'kept'."""
+        named = kept.schedule
+        try:
+            self._enqueue(kept)
+        except KeyFullError:
+            logger.warning(
+                "schedule %s: a tick was not enqueued: the line of its key is full", named
+            )
+            return "full"
+        except (UnavailableError, ServerFullError, ScriptError) as error:
+            logger.warning("schedule %s: the message of a tick waits: %s", named, error)
+            return "kept" if isinstance(error, ScriptError) else "away"
+        except JobqError as error:
+            logger.error("schedule %s: the message of a tick can't be sent: %s", named, error)
+        return ""
+
+    def _enqueue(self, kept: KeptMessage) -> None:
+        values: dict[str, Argument] = {
+            "now": "", "delay_ms": "", "at": "", "can_update": 1, "can_requeue": 1, "again": "",
+            "lock_ms": kept.lock_ms, "dedupe_ms": kept.dedupe_ms, "at_most_ms": "", "drop_results": "",
+            "keyed": kept.keyed,
+        }  # fmt: skip
+        row = (kept.mid, kept.content, kept.key) if kept.keyed else (kept.mid, kept.content)
+        try:
+            if kept.action == "replaced":
+                self._cancel(kept)
+            self._queue.routed().send(
+                "memory", values, row, (kept.mid,), _caller(kept, "enqueue")
+            )
+        except LeaseLostError:
+            # A later message of the schedule was sent, so this message was sent before.
+            logger.debug("schedule %s: message %s was sent before", kept.schedule, kept.mid)
+
+    def _cancel(self, kept: KeptMessage) -> None:
+        """Cancel the run before, wherever it is. Another client's repetition can't cancel the run that replaces it."""
+        for place in self._queue.alone():
+            if place.cancel(kept.mid, caller=_caller(kept, "cancel")) != ["nil"]:
+                return
+
+
+def _caller(kept: KeptMessage, verb: str) -> Caller:
+    """Return a caller whose next call has the message's number, whichever client makes it."""
+    digest = blake2b(f"{verb} {kept.schedule}".encode(), digest_size=16).hexdigest()
+    caller = Caller(caller_id=f"tick-{digest}")
+    caller.number = kept.number - 1
+    return caller
+
+
+def _messages(rows: Iterable[tuple[bytes, ...]]) -> Iterator[KeptMessage]:
+    for name, number, action, mid, message in rows:
+        head, texts = message.split(_SEPARATOR, 4), [text_of(one) for one in (name, action, mid)]
+        if len(head) == 5:
+            lock_ms, dedupe_ms, keyed, key = map(text_of, head[:4])
+            named, action_text, mid_text = texts
+            yield KeptMessage(
+                named, int(number), action_text, mid_text, lock_ms, dedupe_ms, keyed, key, head[4]
+            )

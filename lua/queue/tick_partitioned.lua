@@ -1,0 +1,90 @@
+#!lua
+--[[
+tick_partitioned: take one tick of a schedule whose queue has partitions. Its message is kept here until a client has sent
+it to its partition; `ticks_sent` returns such messages. Any number of processes may ask for the same tick: ticks only go
+forward, so it is taken once.
+
+KEYS
+  meta:hash events:stream ticks:hash tick_log:list tick_sends:hash
+ARGV
+  now       epoch ms, or '' for the server's clock
+  name      the schedule's, 1-256 bytes
+  tick_ms   the time that the tick stands for, epoch ms
+  after_ms  the caller's last tick, as returned by 'schedules'
+  due_ms    not to be enqueued before, epoch ms
+  overlap   as in 'tick'
+  missed    how many ticks before it were missed
+  mid       of the message, unless the run before passes its mid on
+  before    mid of the run before, whose status the caller has read, '' = none
+  is_live   1: that run isn't over, '' = it is
+  message   what the client needs to send it, up to 1 MiB and 4 KiB
+RETURNS  {'enqueued' | 'waits' | 'replaced', mid}: the message is kept | {'skipped', mid of the run before}
+         | {'missed', ''} | {'exists', last tick} | {'early', now} | {'paused', ''} | {'new', now} | {'clock', now}: as in 'tick'
+         | {'look', mid}: this is the run before; read its status and call again | {'unsent', ''}: the message of an
+         earlier tick is still kept | {'open', ''}: the queue isn't sealed, so 'tick' enqueues
+COST     O(1)
+WRITES   nothing for 'exists', 'early', 'paused', 'look', 'unsent' and 'open'
+]]
+local meta, events, ticks, tick_log, tick_sends = unpack(KEYS)
+local now, name, tick_ms, after_ms, due_ms, overlap, missed, mid, before, is_live, message = unpack(ARGV)
+
+--@include shared/_arguments
+keys_are(5)
+arguments_are(11)
+--@include _stored
+one_of('overlap', overlap, 'skip', 'queue', 'allow', 'cancel', 'miss', 'run')
+one_of('is_live', is_live, '', '1')
+tick_ms, due_ms = whole('tick_ms', tick_ms, 0, LATEST_MS), whole('due_ms', due_ms, 0, LATEST_MS)
+after_ms = whole('after_ms', after_ms, 0, LATEST_MS)
+missed = whole('missed', missed, 0, MAX_MS)
+--@include _text
+if name == '' or #name > 256 or not is_text(name) then refuse('name', '1 to 256 bytes of UTF-8 without control characters') end
+if mid == '' or #mid > MAX_MID_LENGTH or not is_text(mid) or string.byte(mid) == 126 then
+  refuse('mid', '1 to 512 bytes of UTF-8 without control characters, and without ~ in front')
+end
+if #message > 1052672 then refuse('message', '1 MiB and 4 KiB at most') end
+--@include shared/_clock
+--@include _clock
+read_clock(now)
+if not sealed then return {'open', ''} end
+
+--@include _schedules
+local known = schedule_state(name)
+if string.byte(known.mid) == 126 then known.mid = '' end
+local last, clock = last_tick(known, now_ms)
+probe('LLEN', tick_log)
+probe('HLEN', tick_sends)
+if overlap ~= 'run' then
+  if not known.last or clock then
+    tick()
+    keep_tick(name, known, now_ms, known.mid)
+    if clock then log_tick(name, now_ms, 0, 'clock', 0, '') end
+    return {clock and 'clock' or 'new', string.format('%.0f', now_ms)}
+  end
+  if known.paused then return {'paused', ''} end
+  if after_ms ~= last or tick_ms <= last then return {'exists', string.format('%.0f', last)} end
+  if math.max(tick_ms, due_ms) > now_ms then return {'early', string.format('%.0f', now_ms)} end
+end
+if redis.call('HEXISTS', tick_sends, name) == 1 then return {'unsent', ''} end
+local asks = known.mid ~= '' and overlap ~= 'miss' and overlap ~= 'allow' and overlap ~= 'run'
+if asks and before ~= known.mid then return {'look', known.mid} end
+
+local outcome, target = 'enqueued', mid
+if overlap == 'miss' then
+  outcome, target = 'missed', ''
+elseif asks and is_live == '1' then
+  outcome, target = overlap == 'skip' and 'skipped' or overlap == 'queue' and 'waits' or 'replaced', known.mid
+end
+tick()
+if outcome ~= 'missed' and outcome ~= 'skipped' then
+  -- A partition accepts each number of a schedule once. Numbers also rise after a failover that lost the last one. A
+  -- message takes a few, because a client makes several calls for it.
+  local number = math.max(now_ms, stored(redis.call('HGET', meta, 'tick_number'), LATEST_MS, 0) + 10)
+  redis.call('HSET', meta, 'tick_number', string.format('%.0f', number))
+  redis.call('HSET', tick_sends, name, table.concat({string.format('%.0f', number), outcome, target, message}, '\31'))
+end
+keep_tick(name, known, overlap == 'run' and last or tick_ms, target == '' and known.mid or target)
+log_tick(name, tick_ms, now_ms - due_ms, outcome, missed, target)
+emit('tick', '', now_ms, table.concat(
+  {name, string.format('%.0f', missed), string.format('%.0f', due_ms), '', '', '', '', outcome, target}, '\31'))
+return {outcome, target}

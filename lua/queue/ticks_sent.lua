@@ -1,0 +1,57 @@
+#!lua flags=allow-oom
+--[[
+ticks_sent: delete the kept messages of ticks that were sent to their partitions, and return messages that are still kept.
+
+KEYS
+  ticks:hash tick_log:list tick_sends:hash
+ARGV
+  limit  messages to return, 0-100
+  then three per sent message, 100 of them at most: name of the schedule, number of the message, '' or 'full': it was not
+  sent, because the line of its key is full
+RETURNS  {per kept message, by name, up to 1 MiB and the one that exceeds it: name, number, 'enqueued' | 'waits' |
+         'replaced', mid, message}
+COST     O(kept messages)
+WRITES   nothing for a number that isn't kept, or no longer
+]]
+local ticks, tick_log, tick_sends = unpack(KEYS)
+local limit = unpack(ARGV, 1, 1)
+
+--@include shared/_arguments
+keys_are(3)
+arguments_are(1, 0, 100, 3)
+limit = whole('limit', limit, 0, 100)
+for i = 2, #ARGV, 3 do
+  whole('a number', ARGV[i + 1], 0, 9e15)
+  one_of('an outcome', ARGV[i + 2], '', 'full')
+end
+--@include _stored
+--@include _schedules
+probe('LLEN', tick_log)
+probe('HLEN', ticks, tick_sends)
+
+local function kept(name)
+  return string.match(redis.call('HGET', tick_sends, name) or '', '^(%d+)\31(%l+)\31([^\31]*)\31(.*)$')
+end
+
+for i = 2, #ARGV, 3 do
+  local name, number, outcome = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local found, _, mid = kept(name)
+  if found == number then
+    redis.call('HDEL', tick_sends, name)
+    local known = schedule_state(name)
+    if outcome == 'full' and known.last then log_tick(name, known.last, 0, 'full', 0, mid) end
+  end
+end
+local names, found, nbytes = redis.call('HKEYS', tick_sends), {}, 0
+table.sort(names)
+for i = 1, math.min(limit, #names) do
+  local number, action, mid, message = kept(names[i])
+  if nbytes > 1048576 then break end
+  if number then
+    for _, value in ipairs({names[i], number, action, mid, message}) do found[#found + 1] = value end
+    nbytes = nbytes + #message
+  else
+    redis.call('HDEL', tick_sends, names[i])
+  end
+end
+return found
