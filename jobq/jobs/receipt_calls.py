@@ -26,6 +26,7 @@ from jobq.errors import (
 from jobq.jobs.codec import decode_any
 from jobq.jobs.options import JobSettings
 from jobq.jobs.progress import read_progress
+from jobq.jobs.queues import queue_of
 from jobq.jobs.results import CANCELLED, Receipt, opened_end
 from jobq.jobs.signing import seal_of
 from jobq.jobs.states import State, ended_state, is_over, live_state, moment
@@ -193,6 +194,10 @@ def revive(receipt: Receipt[Any]) -> Steps[bool]:
         return (yield from revive(receipt)) if (yield from _is_elsewhere(receipt)) else False
     values: dict[str, Argument] = {"now": "", "op": "", "life_ms": ""}
     [word] = yield from _numbered(receipt, "revive", values, (dead[0].dead_id, ""))
+    if word == b"sealed":  # its partition is an old one: the message goes to its partition of now
+        receipt.bound_queue = queue_of(receipt.queue, receipt.client)
+        words = yield Ask(partial(receipt.bound_queue.admin.revive, dead[0].dead_id))
+        return bool(words == ["revived"])
     return bool(word == b"revived")
 
 

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from jobq.client.numbered_calls import Caller
 from jobq.client.scripts import Argument
@@ -24,17 +24,15 @@ from jobq.errors import (
     ServerFullError,
     UnavailableError,
 )
+from jobq.queue.queue import Queue
 from jobq.queue.types import Ticked, text_of
 
-if TYPE_CHECKING:
-    from jobq.queue.queue import Queue
-
 logger = logging.getLogger("jobq.schedules")
-#: Messages that one call returns.
+#: Maximum number of messages in a reply.
 PER_CALL = 20
-#: How often a tick is asked for again, because another client sends a message or another run is the latest.
+#: Maximum number of calls for one tick. Another client may send a message between two calls.
 TRIES = 5
-#: A message that was read longer ago isn't sent: a partition remembers the numbers of calls for ten minutes.
+#: How long after the read a message may be sent. A partition remembers the numbers of calls for ten minutes.
 SEND_WITHIN_S = 60.0
 _SEPARATOR = b"\x1f"
 
@@ -130,12 +128,12 @@ class PartitionTicks:
         return nsent
 
     def _kept(self, sent: Sequence[Argument]) -> list[KeptMessage]:
-        """Return kept messages, after those that were sent are deleted."""
+        """Delete sent messages; return kept messages."""
         rows = iter(self._queue.scripts["ticks_sent"].run({"limit": PER_CALL}, sent))
         return list(_messages(zip(rows, rows, rows, rows, rows, strict=True)))
 
     def _sent(self, kept: KeptMessage) -> str:
-        """Send a message; return '' or 'full', like `ticks_sent`, or why it must wait: 'away' or 'kept'."""
+        """Send a message. Return '' or 'full' for `ticks_sent`, or why it must wait, 'away' or 'kept'."""
         named = kept.schedule
         try:
             self._enqueue(kept)

@@ -20,7 +20,7 @@ ARGV
   message   what the client needs to send it, up to 1 MiB and 4 KiB
 RETURNS  {'enqueued' | 'waits' | 'replaced', mid}: the message is kept | {'skipped', mid of the run before}
          | {'missed', ''} | {'exists', last tick} | {'early', now} | {'paused', ''} | {'new', now} | {'clock', now}: as in 'tick'
-         | {'look', mid}: this is the run before; read its status and call again | {'unsent', ''}: the message of an
+         | {'look', mid of the run before}: the caller must read its status and call again | {'unsent', ''}: the message of an
          earlier tick is still kept | {'open', ''}: the queue isn't sealed, so 'tick' enqueues
 COST     O(1)
 WRITES   nothing for 'exists', 'early', 'paused', 'look', 'unsent' and 'open'
@@ -77,8 +77,8 @@ elseif asks and is_live == '1' then
 end
 tick()
 if outcome ~= 'missed' and outcome ~= 'skipped' then
-  -- A partition accepts each number of a schedule once. Numbers also rise after a failover that lost the last one. A
-  -- message takes a few, because a client makes several calls for it.
+  -- A partition accepts each number of a schedule once. Numbers also rise after a failover that lost the latest number.
+  -- A message takes a few numbers, because a client makes several calls for it.
   local number = math.max(now_ms, stored(redis.call('HGET', meta, 'tick_number'), LATEST_MS, 0) + 10)
   redis.call('HSET', meta, 'tick_number', string.format('%.0f', number))
   redis.call('HSET', tick_sends, name, table.concat({string.format('%.0f', number), outcome, target, message}, '\31'))

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-ticks_sent: delete the kept messages of ticks that were sent to their partitions, and return messages that are still kept.
+ticks_sent: delete the messages of ticks that clients have sent to their partitions, and return the other kept messages.
 
 KEYS
   ticks:hash tick_log:list tick_sends:hash
@@ -8,8 +8,8 @@ ARGV
   limit  messages to return, 0-100
   then three per sent message, 100 of them at most: name of the schedule, number of the message, '' or 'full': it was not
   sent, because the line of its key is full
-RETURNS  {per kept message, by name, up to 1 MiB and the one that exceeds it: name, number, 'enqueued' | 'waits' |
-         'replaced', mid, message}
+RETURNS  {per kept message, up to 1 MiB and one message more: name, number, 'enqueued' | 'waits' | 'replaced',
+         mid, message}
 COST     O(kept messages)
 WRITES   nothing for a number that isn't kept, or no longer
 ]]
@@ -29,29 +29,31 @@ end
 probe('LLEN', tick_log)
 probe('HLEN', ticks, tick_sends)
 
-local function kept(name)
-  return string.match(redis.call('HGET', tick_sends, name) or '', '^(%d+)\31(%l+)\31([^\31]*)\31(.*)$')
+local function parts_of(text)
+  return string.match(text or '', '^(%d+)\31(%l+)\31([^\31]*)\31(.*)$')
 end
 
 for i = 2, #ARGV, 3 do
   local name, number, outcome = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  local found, _, mid = kept(name)
+  local found, _, mid = parts_of(redis.call('HGET', tick_sends, name))
   if found == number then
     redis.call('HDEL', tick_sends, name)
     local known = schedule_state(name)
     if outcome == 'full' and known.last then log_tick(name, known.last, 0, 'full', 0, mid) end
   end
 end
-local names, found, nbytes = redis.call('HKEYS', tick_sends), {}, 0
-table.sort(names)
-for i = 1, math.min(limit, #names) do
-  local number, action, mid, message = kept(names[i])
-  if nbytes > 1048576 then break end
-  if number then
-    for _, value in ipairs({names[i], number, action, mid, message}) do found[#found + 1] = value end
-    nbytes = nbytes + #message
-  else
-    redis.call('HDEL', tick_sends, names[i])
+local found, nbytes, cursor = {}, 0, '0'
+repeat
+  local reply = redis.call('HSCAN', tick_sends, cursor, 'COUNT', 20)
+  cursor = reply[1]
+  for i = 1, #reply[2], 2 do
+    local name, number, action, mid, message = reply[2][i], parts_of(reply[2][i + 1])
+    if not number then
+      redis.call('HDEL', tick_sends, name)
+    elseif #found < 5 * limit and nbytes <= 1048576 then
+      for _, value in ipairs({name, number, action, mid, message}) do found[#found + 1] = value end
+      nbytes = nbytes + #message
+    end
   end
-end
+until cursor == '0' or #found >= 5 * limit or nbytes > 1048576
 return found

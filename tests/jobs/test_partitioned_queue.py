@@ -127,6 +127,12 @@ def test_a_receipt_finds_its_message_when_it_is_made_from_the_mid(
         fail.options(result_ttl="1h").receipt(dead.mid).result(timeout=1)
     assert fail.receipt(dead.mid).revive()
     assert fail.receipt(dead.mid).status().word == "queued"
+    kit.drain(raises=False)
+    partition(kit.client, "low", 2)  # the dead message is in an old partition now
+    revived = fail.receipt(dead.mid)
+    assert revived.revive()
+    assert revived.status().word == "queued"
+    assert fail.receipt(dead.mid).status().word == "queued"
     assert note.receipt("no such mid").status().word == "nil"
     assert not note.receipt("no such mid").cancel()
 

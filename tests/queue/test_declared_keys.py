@@ -11,10 +11,8 @@ import pytest
 
 from jobq.client.scripts import folder, load
 from jobq.errors import KeyFullError, ScriptError
-from jobq.queue.admin import tick_values
 from jobq.queue.bin import Bin
 from jobq.queue.fsck import repair
-from jobq.queue.partition_ticks import PartitionTicks
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Violation
 from tests.confined import Confined
@@ -93,8 +91,12 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
     queue.scripts["seal"].run({"epoch": 2})
     queue.scripts["set_partitions"].run({"known": "", "map": "0,0,0;1,0,2"})
     last = queue.admin.schedules().ticks["s"].last_ms
-    given = tick_values("s", last + 1, last, "s@1", b"v", overlap="allow", now=last + 1)
-    PartitionTicks(queue).take(given)
+    queue.scripts["tick_partitioned"].run({
+        "now": last + 1, "name": "s", "tick_ms": last + 1, "after_ms": last, "due_ms": last + 1, "overlap": "allow",
+        "missed": 0, "mid": "s@1", "before": "", "is_live": "", "message": b"v",
+    })  # fmt: skip
+    [name, number, *_] = queue.scripts["ticks_sent"].run({"limit": 1})
+    queue.scripts["ticks_sent"].run({"limit": 1}, [name, number, "full"])
 
 
 def plain(queue: Queue, now: int) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from jobq.client.numbered_calls import Caller
+from jobq.errors import ScriptError
 from jobq.queue import keys
 from jobq.queue.queue import Queue, batch_of, enqueue_values, queue_scripts
 from jobq.queue.routing import SealedError

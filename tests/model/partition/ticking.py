@@ -104,23 +104,25 @@ class TickExplorer(BreadthFirst[TickWorld]):
         if not world.is_sealed:
             yield ("seal",)
         for index, sender in enumerate(world.senders):
-            if sender in world.senders[:index]:
-                continue
-            if sender.calls:
-                yield "call", index
-                if world.left["stop"]:
-                    yield "stop", index
-            else:
-                if world.left["take"]:
-                    yield "take", index
-                if world.is_sealed:
-                    yield "fetch", index
+            if sender not in world.senders[:index]:
+                yield from self._of_sender(world, index)
         for place in (OLD, NEW):
             yield "dequeue", place
         for index in range(len(world.running)):
             yield "finish", index
         if self._ends_at(world):
             yield ("wait",)
+
+    def _of_sender(self, world: TickWorld, index: int) -> Iterator[Any]:
+        if world.senders[index].calls:
+            yield "call", index
+            if world.left["stop"]:
+                yield "stop", index
+            return
+        if world.left["take"]:
+            yield "take", index
+        if world.is_sealed:
+            yield "fetch", index
 
     def act(self, world: TickWorld, step: Any) -> TickWorld:
         name, *rest = step
@@ -246,7 +248,7 @@ class TickExplorer(BreadthFirst[TickWorld]):
         return min((at for at in found if at > w.now), default=0)
 
     def _drain(self, w: TickWorld) -> None:
-        """One client that stays, and a fair worker."""
+        """Run one client, which nobody kills, and a fair worker."""
         w.left, w.senders = {"take": 0, "stop": 0}, (Sender(),)
         for _ in range(STEPS):
             name = self.state(w)
