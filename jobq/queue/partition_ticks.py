@@ -159,9 +159,7 @@ class PartitionTicks:
         try:
             if kept.action == "replaced":
                 self._cancel(kept)
-            self._queue.routed().send(
-                "memory", values, row, (kept.mid,), _caller(kept, "enqueue")
-            )
+            self._queue.routed().send("memory", values, row, (kept.mid,), _caller(kept, "enqueue"))
         except LeaseLostError:
             # A later message of the schedule was sent, so this message was sent before.
             logger.debug("schedule %s: message %s was sent before", kept.schedule, kept.mid)
