@@ -227,9 +227,7 @@ def check_supported(client: Client, name: str) -> None:
     prefix = keys.prefix(client.namespace, name)
     meta = keys.key(prefix, "meta")
     [members] = commands(client, meta, [("HGET", meta, "members")])
-    for what, is_used in (
-        ("messages of flows", int(members or 0)),
-    ):
+    for what, is_used in (("messages of flows", int(members or 0)),):
         if is_used:
             raise ConfigError(
                 f"queue {name!r} can't be partitioned: it has {what}, which the change doesn't support yet; "

@@ -149,8 +149,8 @@ def test_partition_refuses_a_queue_when_it_uses_what_is_not_supported(client: Cl
     queue = Queue("low", client)
     queue.rules(max=2)
 
-    with pytest.raises(ConfigError, match="it has limits"):
-        partition(client, "low", 2)
+    with pytest.raises(ConfigError, match="is less than 4 partitions"):
+        partition(client, "low", 4)
     assert not read_map(client, "low").is_partitioned
 
 
