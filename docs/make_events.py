@@ -16,7 +16,7 @@ BEGIN, END = "<!-- made by docs/make_events.py: {} -->", "<!-- end of {} -->"
 
 
 def _tables() -> dict[str, str]:
-    """What stands between the marks, by the name in them."""
+    """Return the text between each pair of marks, by the name in the marks."""
     docs = {column.name: column for column in EVENT_COLUMNS}
     rows = [f"| {n} | `{name}` | {docs[name].doc} |" for n, name in enumerate(COLUMNS, 1)]
     views = [f"### {name}\n\n{_columns(name, columns)}" for name, columns in VIEWS.items()]

@@ -214,25 +214,37 @@ def page() -> str:
     """The table of docs/reference/states.md."""
     idle: dict[str, list[str]] = {}
     parts = []
+    ticks = ["\n## Ticks\n", TICKS]
     for status in STATUSES:
         cells: dict[tuple[str, str], list[str]] = {}
+        by_overlap = []
         word = "queued" if status == "expired" else status
         for _, verb, reply, after in (row for row in rows() if row[0] == status):
-            if reply in IDLE and after == word:
+            if verb.startswith("tick"):
+                by_overlap.append(reply if after == word else f"{reply} → {after}")
+            elif reply in IDLE and after == word:
                 verbs = idle.setdefault(reply, [])
                 verbs += [verb] if verb not in verbs else []
             else:
                 cells.setdefault((reply, after), []).append(verb)
         parts.append(f"\n## {status}\n\n| call | reply | status after |\n|---|---|---|\n")
         parts += [f"| {_code(verbs)} | {r} | {a} |\n" for (r, a), verbs in cells.items()]
+        ticks.append(f"| {status} | {' | '.join(by_overlap)} |\n")
     replies = "".join(f"| {_code(verbs)} | {reply} |\n" for reply, verbs in idle.items())
-    return f"{OPENING}\n| call | reply without an effect |\n|---|---|\n{replies}{''.join(parts)}"
+    return f"{OPENING}\n| call | reply without an effect |\n|---|---|\n{replies}{''.join(parts + ticks)}"
 
 
 def _code(verbs: list[str]) -> str:
     return ", ".join(f"`{verb}`" for verb in verbs)
 
 
+TICKS = """
+A tick of a schedule whose latest run is the message. `s@2` is the mid of the next run; an arrow leads to a changed
+status.
+
+| status | `overlap="skip"` | `"queue"` | `"allow"` | `"cancel"` |
+|---|---|---|---|---|
+"""
 OPENING = """# States
 
 Which calls change a message in each status, their replies, and the status after that. `python docs/make_states.py`
@@ -241,7 +253,6 @@ generates the page from `tests/queue/states.txt`, the table that the tests run o
 There are eight statuses, named as in Carmine, and *dead*. "expired" is a message whose lease has ended and which no
 worker has recovered yet: its status reads queued, and its last holder may still finish it. The holder, or the last
 holder, calls finish, extend and release. "and dead": there is a dead message of that mid in addition to the live one.
-A tick belongs to a schedule whose latest run is the message; `s@2` is the mid of the next run.
 
 Calls that a status doesn't list leave it unchanged, and reply:
 """
