@@ -66,7 +66,7 @@ class RunningJob(JsonRecord):
 
 
 class GatheringCall(JsonRecord):
-    """One call of a batch job that waits in a child for more calls.
+    """One waiting call of a batch job, in a child that gathers more calls.
 
     Attributes:
         starts_at: When its batch starts at the latest, by the worker's estimate of the server's clock.

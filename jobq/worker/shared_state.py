@@ -420,7 +420,7 @@ class SharedSlots:
         return self._ran
 
     def gathering_until(self) -> list[tuple[HeldMessage, int]]:
-        """Return the calls that wait for their batch, with the time when it starts at the latest (boot_ns)."""
+        """Return the waiting calls of a batch, with the latest start of their batch (boot_ns)."""
         return [
             (held, self._words[_HARD + held.slot])
             for held in self.snapshot() or ()

@@ -42,7 +42,7 @@ def lap_of(length: int) -> tuple[Mutation, ...]:
 
 
 def walked_every(dequeued: int, ms: int, often: int, length: int) -> tuple[Mutation, ...]:
-    """The circle is walked so often: no fault, but states of few messages come to it.
+    """Walk the circle more often, which is no fault, so that states of few messages reach the walk.
 
     With more than `length` mids it is walked with every `often` hand-outs.
     """
