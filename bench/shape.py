@@ -8,20 +8,19 @@ name. Both are read from syntax trees, so they are estimates that serve to compa
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+from bench import sources
 
 ROOT = Path(__file__).parents[1]
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _LUA_BLOCK_COMMENT = re.compile(r"--\[(=*)\[.*?\]\1\]", re.DOTALL)
-_NO_CODE = {
-    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
-}  # fmt: skip
-_FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -45,10 +44,10 @@ def package_of(path: Path, top: Path) -> str:
     return f"{top.name}/{parts[0]}" if len(parts) > 1 else top.name
 
 
-def docstring_lines(tree: ast.Module) -> set[int]:
+def docstring_lines(nodes: Iterable[ast.AST]) -> set[int]:
     """Return the numbers of all lines that docstrings take."""
     lines: set[int] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, _DOCUMENTED) and node.body:
             first = node.body[0]
             if (
@@ -60,13 +59,16 @@ def docstring_lines(tree: ast.Module) -> set[int]:
     return lines
 
 
-def python_lines(text: str) -> tuple[set[int], set[int]]:
+def python_lines(path: Path) -> tuple[set[int], set[int]]:
     """Return the line numbers of code, and of docstrings."""
-    docstrings = docstring_lines(ast.parse(text))
-    code: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in _NO_CODE:
-            code.update(range(token.start[0], token.end[0] + 1))
+    text = path.read_text(encoding="utf-8")
+    docstrings = docstring_lines(sources.nodes(path, *_DOCUMENTED))
+    lines = enumerate(map(str.strip, text.split("\n")), 1)
+    code = {number for number, line in lines if line and line[0] != "#"}
+    for first, literal in sources.literals(text):
+        # In a string, lines that are blank or begin with # are code.
+        if literal[0] != "#" and "\n" in literal:
+            code.update(range(first, first + literal.count("\n") + 1))
     return code - docstrings, docstrings
 
 
@@ -76,18 +78,21 @@ def lua_code_lines(text: str) -> int:
     return sum(1 for line in lines if line.strip() and not line.strip().startswith("--"))
 
 
+@cache
 def code_lines(top: str) -> Counter[str]:
     """Return code lines by package below `top`, a folder of the repository."""
     folder = ROOT / top
     lines: Counter[str] = Counter()
     for path in sorted([*folder.rglob("*.py"), *folder.rglob("*.lua")]):
-        text = path.read_text(encoding="utf-8")
-        count = lua_code_lines(text) if path.suffix == ".lua" else len(python_lines(text)[0])
+        if path.suffix == ".lua":
+            count = lua_code_lines(path.read_text(encoding="utf-8"))
+        else:
+            count = len(python_lines(path)[0])
         lines[package_of(path, folder)] += count
     return lines
 
 
-def passed_on(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[int, int]:
+def passed_on(function: _Function) -> tuple[int, int]:
     """Return the number of parameters, and how many are only handed on under their own name."""
     names = {a.arg for a in (*function.args.args, *function.args.kwonlyargs)} - {"self", "cls"}
     used: Counter[str] = Counter()
@@ -113,20 +118,21 @@ def jobq_shape() -> dict[str, PackageShape]:
     for text in texts.values():
         words.update(_WORD.findall(text))
     shapes: dict[str, PackageShape] = {}
-    for path, text in texts.items():
+    for path in texts:
         shape = shapes.setdefault(package_of(path, folder), PackageShape())
-        code, docstrings = python_lines(text)
+        code, docstrings = python_lines(path)
         shape.files += 1
         shape.code += len(code)
         shape.docstrings += len(docstrings)
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, _FUNCTION):
-                count, handed = passed_on(node)
-                shape.functions += 1
-                shape.function_lines += (node.end_lineno or node.lineno) - node.lineno + 1
-                shape.one_caller += words[node.name] == 2
-                shape.parameters += count
-                shape.passed_on += handed
+        functions: list[_Function] = [*sources.nodes(path, ast.FunctionDef)]
+        functions += sources.nodes(path, ast.AsyncFunctionDef)
+        for node in functions:
+            count, handed = passed_on(node)
+            shape.functions += 1
+            shape.function_lines += (node.end_lineno or node.lineno) - node.lineno + 1
+            shape.one_caller += words[node.name] == 2
+            shape.parameters += count
+            shape.passed_on += handed
     return shapes
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import jobq
+from bench import sources
 from jobq import errors
 from jobq.errors import MAX_SHOWN, masked_text, shortened
 
@@ -29,8 +30,8 @@ def bases() -> dict[str, set[str]]:
     """Names of classes in the product with those of their bases; from the text, so pyspark isn't imported."""
     found: dict[str, set[str]] = {}
     for file in ROOT.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+        for node in sources.nodes(file, ast.ClassDef):
+            if not node.name.startswith("_"):
                 names = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
                 found[node.name] = found.get(node.name, set()) | names
     return found

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bench import sources
+
 ROOT = Path(__file__).parents[1]
 BANNED = ("util", "utils", "common", "helper", "helpers", "manager", "task", "actor", "payload")
 
@@ -40,11 +42,8 @@ def names() -> list[tuple[Path, str]]:
     for path in tracked("jobq/*.py", "lua/*.lua", "examples/*.py"):
         found.append((path, path.stem))
         if path.suffix == ".py":
-            found += [
-                (path, node.name)
-                for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-            ]
+            kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+            found += [(path, node.name) for node in sources.nodes(path, *kinds)]
     return found
 
 
@@ -96,7 +95,7 @@ def test_no_file_holds_both_sides_of_a_conflict():
 def test_public_functions_have_docstrings():
     bare = []
     for path in tracked("jobq/*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = sources.tree(path)
         if not ast.get_docstring(tree):
             bare.append(f"{path.relative_to(ROOT)}")
         for node in tree.body:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import jobq
+from bench import sources
 
 PACKAGE = Path(__file__).parents[1] / "jobq"
 #: Layer by first part of the name; modules of the top package are layers of their own.
@@ -51,7 +52,7 @@ WORDS = [
 
 def imports(path: Path) -> Iterator[str]:
     """Every module of jobq that a file names, wherever in the file."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in sources.nodes(path, ast.Import, ast.ImportFrom):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

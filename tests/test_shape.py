@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import sources
 from bench.shape import code_lines, lua_code_lines, python_lines
 
 ROOT = Path(__file__).parents[1]
@@ -99,13 +100,13 @@ def modules() -> dict[str, Path]:
     return found
 
 
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
 def short(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
+
+
+#: The statements that import.
+IMPORTS = (ast.Import, ast.ImportFrom)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def named(node: ast.AST) -> Iterator[str]:
@@ -122,7 +123,7 @@ def imports() -> dict[str, set[str]]:
     """Module -> the modules of the package that it imports, early, late or for its types."""
     return {
         name: {
-            one for node in ast.walk(tree(path)) for one in named(node) if one in modules()
+            one for node in sources.nodes(path, *IMPORTS) for one in named(node) if one in modules()
         } - {name}
         for name, path in modules().items()
     }  # fmt: skip
@@ -163,9 +164,9 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
-def for_types_alone(module: ast.Module) -> Iterator[ast.If]:
-    for node in ast.walk(module):
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+def for_types_alone(path: Path) -> Iterator[ast.If]:
+    for node in sources.nodes(path, ast.If):
+        if ast.unparse(node.test).endswith("TYPE_CHECKING"):
             yield node
 
 
@@ -177,7 +178,7 @@ def wrong_type_imports() -> Iterator[str]:
             "web/__init__.py",
         ):  # the names that load at first use
             continue
-        for block in for_types_alone(tree(path)):
+        for block in for_types_alone(path):
             for node in ast.walk(block):
                 for name in named(node):
                     if not optional(path, name):
@@ -187,19 +188,19 @@ def wrong_type_imports() -> Iterator[str]:
 def late_imports() -> Iterator[tuple[str, str]]:
     """(file, module) of each import inside a function, except those of optional packages."""
     for path in modules().values():
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                for inner in ast.walk(node):
-                    for name in named(inner):
-                        if not optional(path, name):
-                            yield short(path), name
+        functions = sources.nodes(path, *FUNCTIONS)
+        for node in sources.nodes(path, *IMPORTS):
+            if any(each.lineno <= node.lineno <= each.end_lineno for each in functions):
+                for name in named(node):
+                    if not optional(path, name):
+                        yield short(path), name
 
 
 def doubled_classes() -> dict[str, list[str]]:
     """Class name -> its files, where it means more than one thing."""
     places = defaultdict(list)
     for path in modules().values():
-        for node in tree(path).body:
+        for node in sources.tree(path).body:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(short(path))
     return {name: files for name, files in places.items() if len(files) > 1}
@@ -216,15 +217,15 @@ def alike_files() -> Iterator[str]:
 def reaches() -> Iterator[tuple[str, str]]:
     """(file, attribute) where a file uses an attribute with a leading underscore that it doesn't define."""
     for path in modules().values():
-        nodes = list(ast.walk(tree(path)))
+        attributes = sources.nodes(path, ast.Attribute)
         own = {
-            *(n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)),
-            *(n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)),
-            *(n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)),
-            *(n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)),
-        }  # fmt: skip
-        for node in nodes:
-            if isinstance(node, ast.Attribute) and re.match(r"_[a-z]", node.attr):
+            *(n.name for n in sources.nodes(path, *FUNCTIONS, ast.ClassDef)),
+            *(n.attr for n in attributes if isinstance(n.ctx, ast.Store)),
+            *(n.id for n in sources.nodes(path, ast.Name) if isinstance(n.ctx, ast.Store)),
+            *(n.value for n in sources.nodes(path, ast.Constant) if isinstance(n.value, str)),
+        }
+        for node in attributes:
+            if re.match(r"_[a-z]", node.attr):
                 mine = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
                 if node.attr not in own | _PUBLIC and not mine:
                     yield short(path), node.attr
@@ -233,9 +234,8 @@ def reaches() -> Iterator[tuple[str, str]]:
 def rebound() -> Iterator[tuple[str, str]]:
     """(file, name) of each module variable that a function rebinds."""
     for path in modules().values():
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.Global):
-                yield from ((short(path), name) for name in node.names)
+        for node in sources.nodes(path, ast.Global):
+            yield from ((short(path), name) for name in node.names)
 
 
 @pytest.mark.parametrize("top", ["jobq", "lua"])
@@ -248,9 +248,17 @@ def test_package_has_no_more_code_than_its_budget(top):
     )
 
 
-def test_code_lines_leave_out_blank_lines_comments_and_docstrings():
-    text = '"""About\nthe module."""\n\n# Why.\nx = (  # A reason.\n    1\n)\n\n\ndef f():\n    "What."\n    return x\n'
-    assert len(python_lines(text)[0]) == 5
+def test_code_lines_leave_out_blank_lines_comments_and_docstrings(tmp_path):
+    source = tmp_path / "source.py"
+    source.write_text(
+        '"""About\nthe module."""\n\n# Why.\nx = (  # A reason.\n    1\n)\n\n\ndef f():\n    "What."\n    return x\n'
+    )
+    assert len(python_lines(source)[0]) == 5
+    with_strings = tmp_path / "with_strings.py"
+    with_strings.write_text(
+        'x = """\n\n# "not" a comment\n"""\ny = [\n    "a#",\n    # Why.\n    f"{x}",\n]\n'
+    )
+    assert len(python_lines(with_strings)[0]) == 8
     assert lua_code_lines("--[[\nlong\n]]\n-- a comment\n\nlocal x = 1 -- why\nreturn x\n") == 2
 
 

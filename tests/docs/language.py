@@ -8,14 +8,14 @@ counts that each folder may have.
 from __future__ import annotations
 
 import ast
-import io
 import re
 import sys
-import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from bench import sources
 
 NOUNS = "messages?|workers?|jobs?|queues?|rows?|entr(?:y|ies)|flows?|steps?|calls?|names?|keys?|events?|attempts?|files?|process(?:es)?|children|child|schedules?|producers?|consumers?|clients?|values?|results?|members?|errors?|groups?|users?|arguments?"
 HUMAN = "says?|said|tells?|told|obeys?|wants?|learns?|asks?|forgets?|remembers?|notes"
@@ -145,27 +145,27 @@ def markdown(path: Path) -> Iterator[Piece]:
 
 
 def python(path: Path) -> Iterator[Piece]:
-    source = path.read_text(encoding="utf-8")
-    tree = ast.parse(source)
-    documented = {node.body[0].lineno: node for node in ast.walk(tree) if _docstring(node)}
+    documented = {
+        node.body[0].lineno: node for node in sources.nodes(path, *_DOCUMENTED) if _docstring(node)
+    }
     for at, node in documented.items():
         yield from _docstring_pieces(path, at, node)
-    for node in ast.walk(tree):
+    for node in sources.nodes(path, ast.Constant, ast.JoinedStr):
         text = _message(node)
         if text and node.lineno not in documented:
             yield Piece(path, node.lineno, "text", text)
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        text = token.string.lstrip("#: ")
-        if token.type == tokenize.COMMENT and text.count(" ") >= 2 and not _DIRECTIVE.match(text):
-            yield Piece(path, token.start[0], "comment", text)
+    for line, literal in sources.literals(path.read_text(encoding="utf-8")):
+        text = literal.lstrip("#: ")
+        if literal[0] == "#" and text.count(" ") >= 2 and not _DIRECTIVE.match(text):
+            yield Piece(path, line, "comment", text)
 
 
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _DIRECTIVE = re.compile(r"type|noqa|fmt|pragma|nosec")
 
 
 def _docstring(node: ast.AST) -> str | None:
-    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    return ast.get_docstring(node) if isinstance(node, documented) else None
+    return ast.get_docstring(node) if isinstance(node, _DOCUMENTED) else None
 
 
 def _docstring_pieces(path: Path, at: int, node: ast.AST) -> Iterator[Piece]:

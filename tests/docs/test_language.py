@@ -5,15 +5,14 @@ Code is left out: fenced blocks and code spans of pages, and names in Python and
 
 from __future__ import annotations
 
-import io
 import re
-import tokenize
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from bench.sources import literals
 from tests.docs import language
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,16 +74,10 @@ def page_text(path: Path) -> str:
 
 def python_texts(path: Path) -> Iterator[tuple[int, str]]:
     """Comments and strings, docstrings among them; in these, code spans are left out."""
-    source = path.read_text(encoding="utf-8")
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.STRING and " " not in token.string:
-            continue  # a name
-        if token.type in (
-            tokenize.COMMENT,
-            tokenize.STRING,
-            getattr(tokenize, "FSTRING_MIDDLE", -1),
-        ):
-            yield token.start[0], re.sub(r"`[^`]*`", "`", token.string)
+    for line, literal in literals(path.read_text(encoding="utf-8")):
+        # Without a space, a string is a name.
+        if literal[0] == "#" or " " in literal:
+            yield line, re.sub(r"`[^`]*`", "`", literal)
 
 
 def lua_texts(path: Path) -> Iterator[tuple[int, str]]:

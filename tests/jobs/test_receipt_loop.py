@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import jobq
+from bench import sources
 from jobq.client import item_waits
 from jobq.client.connection import Client
 from jobq.client.item_waits import MAX_BLOCKING
@@ -216,7 +217,7 @@ def test_no_module_names_the_default_pool_of_asyncio():
     users = {
         f"{path.name}:{node.lineno}"
         for path in (Path(jobq.__file__).parent).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Attribute) and node.attr in ("to_thread", "run_in_executor")
+        for node in sources.nodes(path, ast.Attribute)
+        if node.attr in ("to_thread", "run_in_executor")
     }
     assert users == set()

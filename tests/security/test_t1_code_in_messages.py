@@ -8,13 +8,13 @@ import importlib
 import pickle
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench import sources
 from jobq.errors import JobFailedError, JobqError
 from jobq.jobs.codec import decode, encode
 from jobq.jobs.executor import Executor
@@ -63,20 +63,19 @@ class Trap:
         return setattr, (Trap, "sprung", True)
 
 
-@cache
-def trees() -> list[tuple[str, ast.AST]]:
+def nodes(*kinds: type[ast.AST]) -> list[tuple[str, ast.AST]]:
+    """Return the nodes of these kinds in the package, each with its file."""
     return [
-        (str(path.relative_to(PACKAGE)), ast.parse(path.read_text(encoding="utf-8")))
+        (str(path.relative_to(PACKAGE)), node)
         for path in PACKAGE.rglob("*.py")
+        for node in sources.nodes(path, *kinds)
     ]
 
 
 def test_package_imports_nothing_that_makes_objects_out_of_bytes():
     found = [
         (path, name)
-        for path, tree in trees()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
+        for path, node in nodes(ast.Import, ast.ImportFrom)
         for name in [getattr(node, "module", None), *(alias.name for alias in node.names)]
         if name and name.split(".")[0] in MODULES
     ]
@@ -86,9 +85,8 @@ def test_package_imports_nothing_that_makes_objects_out_of_bytes():
 def test_package_makes_no_code_out_of_text():
     found = [
         (path, node.func.id)
-        for path, tree in trees()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS
+        for path, node in nodes(ast.Call)
+        if isinstance(node.func, ast.Name) and node.func.id in CALLS
     ]
     # It compares a job's function with its source file, and doesn't run code.
     assert found == [("jobs/functions.py", "compile")]
@@ -97,10 +95,8 @@ def test_package_makes_no_code_out_of_text():
 def test_only_the_command_line_and_the_package_itself_import_by_name():
     found = {
         path
-        for path, tree in trees()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom | ast.Import)
-        and any("import_module" in alias.name or alias.name == "importlib" for alias in node.names)
+        for path, node in nodes(ast.ImportFrom, ast.Import)
+        if any("import_module" in alias.name or alias.name == "importlib" for alias in node.names)
     }
     assert found <= IMPORTERS, found - IMPORTERS
 
