@@ -125,7 +125,7 @@ def _at_least(name: str, value: float | None, least: float) -> None:
 
 def _whole(name: str, text: str) -> int:
     if not text.isdecimal():
-        raise ConfigError(f"{name}={text!r} is not a number; use 0 or more")
+        raise ConfigError(f"{name}={text!r} is invalid; use a whole number, 0 or more")
     return int(text)
 
 

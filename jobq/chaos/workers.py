@@ -134,7 +134,7 @@ class WorkerGroup:
                 ) from None
 
     def tracebacks(self) -> tuple[str, ...]:
-        """Return the logs of workers that have a traceback."""
+        """Return the names of the workers' log files that contain a traceback."""
         logs = self._folder.glob("worker*.log")
         return tuple(log.name for log in logs if "Traceback" in log.read_text(errors="replace"))
 

@@ -52,7 +52,7 @@ OPTIONAL = {
 
 
 def with_optional(core: Mapping[str, Mapping[str, Verb]]) -> dict[str, dict[str, Verb]]:
-    """Return the sections of the help with all commands, each at its place."""
+    """Return the sections of the help, with the optional commands in their positions."""
     sections: dict[str, dict[str, Verb]] = {}
     for heading, verbs in core.items():
         joined = sections.setdefault(heading, {})

@@ -155,7 +155,8 @@ def pop_words(words: Sequence[str]) -> tuple[int, int, Sequence[str]]:
         number = words[1] if len(words) > 1 else "nothing"
         if not number.removeprefix("-" * (word == "BLOCK")).isdecimal():
             raise ConfigError(
-                f"{word} takes a whole number, not {number}; to pop a key with that name, write COUNT 1 {words[0]}"
+                f"{word} must be followed by a whole number, but {number} follows; to pop a key with that name, "
+                f"write {word} {found[word]} {words[0]}"
             )
         found[word] = int(number)
         given.add(word)

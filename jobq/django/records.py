@@ -131,7 +131,7 @@ class Records:
 
 
 def read_sent(header: str) -> Sent:
-    """Return the content of a message's header `django`; empty if a backend didn't write it."""
+    """Return the content of a message's header `django`; empty if no backend wrote it."""
     try:
         return msgspec.json.decode(header, type=Sent)
     except (ValueError, RecursionError, OverflowError):

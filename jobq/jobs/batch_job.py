@@ -81,7 +81,7 @@ class BatchJob(Job[P, R]):
             Parameter.POSITIONAL_OR_KEYWORD,
         ):
             raise ConfigError(
-                f"batch={self.settings.batch} of {self.name}: its function takes all calls as one argument; "
+                f"batch={self.settings.batch} of {self.name}: its function must take all calls as its only argument; "
                 "write def function(calls: Calls[str, int]) with the types of one call's arguments"
             )
         annotations = annotations_of(function)

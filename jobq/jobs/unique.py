@@ -176,7 +176,8 @@ def _options_of_unique(job: str, settings: JobSettings) -> dict[str, Any]:
         _only(job, settings, "throttle", ("until",))
         if conflict in ("replace", "requeue"):
             raise ConfigError(
-                f"on_conflict={conflict!r} of {job}: a throttle runs the first call; use 'skip' or 'raise'"
+                f"on_conflict={conflict!r} of {job} doesn't work with throttle=, which runs the first call and "
+                "rejects equal calls for a time; use 'skip' or 'raise'"
             )
         return {"throttle": settings.throttle}
     _check_requeue(job, settings)

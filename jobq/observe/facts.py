@@ -395,8 +395,9 @@ def _of_mid(events: Iterable[WrittenEvent], mid: str) -> list[Event]:
 
 
 def starts_per_s(queue: Queue) -> float | None:
-    """Return how many attempts finished per second in the last minute, or on a busy queue in the last seconds; None
-    without events.
+    """Return how many attempts finished per second in the last minute, or on a busy queue in the last seconds.
+
+    None if that is unknown, because the queue doesn't record attempts.
     """
     now_ms = queue.client.clock_ms(queue.wake_key)
     found = _rate(newest(queue, now_ms - RATE_MS), now_ms, True)
@@ -404,7 +405,7 @@ def starts_per_s(queue: Queue) -> float | None:
 
 
 def _rate(events: Iterable[WrittenEvent], now_ms: int, records: bool) -> float | None:
-    """Return how many attempts finished per second, by the latest events.
+    """Return how many attempts finished per second, according to the latest events; None if that is unknown.
 
     Args:
         records: Whether the queue records attempts; otherwise a rate of 0 is unknown.

@@ -290,7 +290,10 @@ def _is_flag(item: Any) -> bool:
 
 
 def _named_value(value: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the name and the key of the value of `{"name": "token", "value": "x"}`."""
+    """For a mapping like `{"name": "token", "value": "x"}`, return the name, `token`, and the value's key, `value`.
+
+    Both are '' for other mappings.
+    """
     keys = {key.casefold(): key for key in value if isinstance(key, str) and len(key) < 10}
     for name in ("name", "key", "field", "header"):
         if "value" in keys and isinstance(value.get(keys.get(name, "")), str):

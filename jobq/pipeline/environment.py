@@ -116,7 +116,7 @@ def check_python(python: str) -> str:
     if here != there:
         raise ConfigError(
             f"PYSPARK_PYTHON={python!r} is Python {there}, but this process runs {here}; "
-            f"unset it, or name {sys.executable}"
+            f"unset it, or set it to {sys.executable}"
         )
     return f"{there}, {python}"
 

@@ -157,7 +157,10 @@ class Admin:
         return ScriptCall(script.script, script.keys, args, _key_page)
 
     def iter_keys(self) -> Iterator[KeyRow]:
-        """Yield all keys that have messages or are held, page by page. A key that changes in between may come twice."""
+        """Yield all keys that have messages or are held, page by page.
+
+        A key that changes between two pages may be yielded twice.
+        """
         for place in self.places():
             cursor: int | None = 0
             while cursor is not None:
@@ -246,7 +249,7 @@ class Admin:
     def iter_dead(self, offset: int = 0) -> Iterator[DeadMessage]:
         """Yield all dead messages after `offset`, newest first, page by page.
 
-        If the set changes in the meantime, a message may come twice or be missed.
+        If the set changes between two pages, a message may be yielded twice or missed.
         """
         each = [place._iter_own_dead() for place in self.places()]
         if len(each) == 1:

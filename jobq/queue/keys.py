@@ -10,7 +10,8 @@ backoffs           hash, mid -> earliest start, ms; the same as its score in due
 nattempts          hash, mid -> starts minus releases and snoozes
 ncrashes           hash, mid -> crashes
 nunknowns          hash, mid -> times in a row that it was handed to a worker that doesn't know its job
-generations        hash, mid -> token of the first hand-out of this generation, once that attempt is over
+generations        hash, mid -> token of the message's first hand-out since it was enqueued (its generation), once
+                   that attempt, but not the message, has ended
 requeue            hash, mid -> `not_before,lock_ms,dedupe_ms:content` to run after this run;
                    with a key `not_before,lock_ms,dedupe_ms,o,length of the key,key:content`, o if ordered
 options            hash, mid -> `lock_ms,dedupe_ms`, only for messages that have their own; instead of dedupe_ms

@@ -195,7 +195,7 @@ def _loaded(load: Callable[[], Sequence[str]], registry: Registry, allow_threads
             )
             return False
         logger.warning(
-            "%sIf it holds a lock during a fork, the lock stays locked in that child", what
+            "%sIf it holds a lock during a fork, the lock stays locked in the new child", what
         )
     if not len(registry):
         # The worker would not know any job, and would retry each message until it is dead.

@@ -49,7 +49,7 @@ class SyncRunner(Runner):
         return 0
 
     def drive(self) -> None:
-        """Make turns in this thread, until the end."""
+        """Run the child's turns in this thread until one returns END."""
         child = self._child
         while (following := child.turn()) is not Next.END:
             if following is Next.SLEEP:

@@ -119,7 +119,7 @@ def test_function_is_refused_unless_it_takes_calls(registry: Registry):
     def undefined(calls: Calls[Nowhere]) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
     for function, error in (
-        (two, "takes all calls as one argument"),
+        (two, "must take all calls as its only argument"),
         (wrong, "write Calls"),
         (hidden, "not under TYPE_CHECKING"),
         (undefined, "isn't defined when the job is declared"),

@@ -402,5 +402,5 @@ def test_workers_switch_it_off(stoppable, make, monkeypatch):
 def test_bound_comes_from_the_environment():
     assert settings_from_env({"JOBQ_OUTAGE_BUFFER": "7"}).outage_buffer == 7
     assert settings_from_env({}).outage_buffer == 0
-    with pytest.raises(ConfigError, match="not a number"):
+    with pytest.raises(ConfigError, match="use a whole number"):
         settings_from_env({"JOBQ_OUTAGE_BUFFER": "many"})

@@ -96,7 +96,7 @@ def limit(request: Request) -> Response:
 
 @action("/limits/{limit}/change", role=UserRole.OPERATE)
 def change_limit(request: Request) -> Response:
-    """Set a limit at the server, unset it, or hold it."""
+    """Set a limit on the server, unset it, or hold it."""
     form, name = form_of(request), request.path_params["limit"]
     verb, value = str(form.get("verb", "")), str(form.get("value", "")).strip()[:100]
     what = {"set": f" rule:{value}", "hold": f" for:{value}", "unset": ""}

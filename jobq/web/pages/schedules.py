@@ -272,7 +272,7 @@ def steer_schedule(request: Request) -> Response:
 
 @page("/schedules/{schedule}/edit", role=UserRole.OPERATE)
 def edit_schedule(request: Request) -> Response:
-    """Show a form for a schedule added at the server."""
+    """Show a form for a schedule added on the server."""
     queue, one = _added(request)
     shown = shown_arguments(site_of(request), one.job, one.args, one.kwargs)
     text = typable(json.dumps(shown, ensure_ascii=False, indent=2))
@@ -285,7 +285,7 @@ def edit_schedule(request: Request) -> Response:
 
 @action("/schedules/{schedule}/edit", role=UserRole.OPERATE)
 def change_schedule(request: Request) -> Response:
-    """Replace the definition of a schedule added at the server."""
+    """Replace the definition of a schedule added on the server."""
     queue, one = _added(request)
     form = {key: str(value).strip() for key, value in form_of(request).items()}
     given = {key: form.get(key) or None for key in ("every", "tz", "missed", "overlap", "spread")}
@@ -315,7 +315,7 @@ def _check_call(job: Job[..., Any], call: dict[str, Any]) -> None:
 
 
 def _added(request: Request) -> tuple[Queue, Schedule]:
-    """Return a schedule added at the server, if this user may see and change its definition."""
+    """Return a schedule added on the server, if this user may see and change its definition."""
     if not identity_of(request).arguments:
         raise HTTPException(403, "this needs the 'arguments' right")
     name = request.path_params["schedule"]

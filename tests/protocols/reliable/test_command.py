@@ -163,7 +163,7 @@ def test_words_of_pop_are_read_as_typed(words, read):
     "words", ["COUNT abc q", "COUNT", "BLOCK 0.5 q", "COUNT -1 q", "BLOCK q", "count"]
 )
 def test_word_in_the_place_of_an_option_is_one(words):
-    with pytest.raises(ConfigError, match="takes a whole number"):
+    with pytest.raises(ConfigError, match="must be followed by a whole number"):
         pop_words(words.split())
 
 

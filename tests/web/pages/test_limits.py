@@ -67,7 +67,7 @@ def test_limit_is_set_held_and_unset(visit: Any, client: Any) -> None:
     assert ("limit-set", "limit:stripe rule:200/m", "done") in phases
     assert ("limit-set", "limit:stripe rule:50", "refused") in phases
     reader = visit(UserRole.READ)
-    assert "Set at the server" not in reader.get("/limits/stripe").text
+    assert "Set on the server" not in reader.get("/limits/stripe").text
 
 
 def test_keys_with_most_waiting_come_first_and_are_held_and_limited(
