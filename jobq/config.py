@@ -88,7 +88,7 @@ def parse_queues(text: str) -> tuple[tuple[str, int], ...]:
             )
         if name in (known for known, _ in queues):
             raise ConfigError(
-                f"queue {name!r} is named twice in {text!r}; name it once, with a weight"
+                f"queue {name!r} is named twice in {text!r}; name it once, as {name}:2 if it should have more turns"
             )
         queues.append((name, int(weight)))
     if not queues:
@@ -104,8 +104,7 @@ def parse_durability(text: str) -> tuple[str, int]:
     if word == "replicas" and number.isdecimal() and 1 <= int(number) <= 100:
         return word, int(number)
     raise ConfigError(
-        f"durability={text!r} is unknown; use memory, disk or replicas=N (N from 1 to 100, "
-        "with N+1 replicas running)"
+        f"durability={text!r} is invalid; use memory, disk or replicas=N, with N from 1 to 100"
     )
 
 
@@ -176,12 +175,14 @@ class CodecSettings:
             )
         if not self.keys:
             raise ConfigError(f"codec {self.mode} has no key; set JOBQ_CODEC_KEYS=id:secret")
-        for key_id, secret in self.keys:
+        for number, (key_id, secret) in enumerate(self.keys, 1):
             if not _KEY_ID.fullmatch(key_id):
-                raise ConfigError("a codec key's id is 1 to 40 letters, digits, '.', '_' or '-'")
+                raise ConfigError(
+                    f"the id of codec key {number} can't be used; use 1 to 40 letters, digits, '.', '_' or '-'"
+                )
             if len(secret) < 32:
                 raise ConfigError(
-                    f"codec key {key_id} has {len(secret)} bytes; it must be at least 32"
+                    f"the secret of codec key {key_id} has {len(secret)} bytes; it must have at least 32"
                 )
         if len(dict(self.keys)) < len(self.keys):
             raise ConfigError("two codec keys have the same id; use different ids")

@@ -102,10 +102,14 @@ def parse(url: str) -> Address:
         path = f"/{db}" if db else ""
         if not service:
             raise ConfigError(
-                f"url {masked(url)!r} has no service; write redis+sentinel://host:26379/mymaster"
+                f"url {masked(url)!r} doesn't name the service that the Sentinels watch; append it: "
+                "redis+sentinel://host:26379/mymaster"
             )
     elif len(found) > 1 and kind == "single":
-        raise ConfigError(f"url {masked(url)!r} names several hosts; write redis+cluster://…")
+        raise ConfigError(
+            f"url {masked(url)!r} names several hosts; begin it with {scheme}+cluster:// for a Cluster, or "
+            f"{scheme}+sentinel:// for Sentinels"
+        )
     host, port = found[0]
     shown = f"[{host}]" if ":" in host else host
     return Address(kind, f"{scheme}://{credentials}{at}{shown}:{port}{path}{query}", found, service)
@@ -121,8 +125,8 @@ def _split(url: str) -> SplitResult:
     if parts is None or ("@" in parts.path + parts.query + parts.fragment and not a_path):
         # Not `from error`: Python's error quotes the password.
         raise ConfigError(
-            f"url {masked(url)!r} can't be read; in user and password, write / as %2F, ? as %3F, # as %23, "
-            "[ as %5B, ] as %5D and @ as %40"
+            f"url {masked(url)!r} can't be read; write an IPv6 address in brackets, such as [::1], and in user and "
+            "password write / as %2F, ? as %3F, # as %23, [ as %5B, ] as %5D and @ as %40"
         )
     return parts
 
@@ -194,7 +198,7 @@ def connection_options(plain: str) -> tuple[Any, dict[str, Any]]:
     for name in options.keys() - _known(make):
         remedy = _OTHERWISE.get(name, "see Connections in the guide for the supported options")
         raise ConfigError(
-            f"url {masked(plain)!r} has the option {name}, which does nothing here; remove it: {remedy}"
+            f"url {masked(plain)!r} has the option {name}, which has no effect in jobq; remove it: {remedy}"
         )
     if "socket_keepalive_options" in _known(make):
         options = {

@@ -384,19 +384,32 @@ def gave_up(error: Exception, client: Patience, deadline: float, unknown: bool) 
     """
     if isinstance(error, _LASTING):
         return ConfigError(
-            f"{masked(client.url)} refused the login ({error}); check user and password in the URL"
+            f"{masked(client.url)} rejected the login ({error}); check user and password in the URL"
         )
     over = time.monotonic() >= deadline or client.should_give_up()
     if over and not unknown and is_full_for_now(error):
         return ServerFullError(f"the server rejects writes now; nothing was changed: {error}")
     if over or is_untrusted(error):
-        what = "no answer from" if unknown else "no connection to"
-        known = "whether the last call took effect is unknown" if unknown else "nothing was sent"
-        return UnavailableError(
-            f"{what} {masked(client.url)} within {client.patience_s:g} s ({error}); {known}. JOBQ_URL sets the "
-            f"server's address, JOBQ_PATIENCE how long a call waits for it"
-        )
+        return UnavailableError(_away(error, client, unknown))
     return None
+
+
+def _away(error: Exception, client: Patience, unknown: bool) -> str:
+    url, within = masked(client.url), f"within {client.patience_s:g} s"
+    if is_untrusted(error):
+        return (
+            f"the certificate of {url} can't be verified ({error}); nothing was sent. The URL's option ssl_ca_certs "
+            "names a file with the CA's certificate"
+        )
+    if unknown:
+        said = (
+            f"no answer from {url} {within} ({error}); whether the last call took effect is unknown"
+        )
+    elif _is_answer(error):
+        said = f"{url} didn't accept the call {within} ({error}); nothing was changed"
+    else:
+        said = f"no connection to {url} {within} ({error}); nothing was sent"
+    return f"{said}. JOBQ_URL sets the server's address, JOBQ_PATIENCE how long a call waits for it"
 
 
 def is_login_refused(error: BaseException) -> bool:
@@ -430,7 +443,8 @@ def refusal(error: Exception, command: Command, script: Script | None) -> Except
     """Return jobq's error for a server's error that a repetition would not change; None for temporary errors."""
     if isinstance(error, redis_errors.OutOfMemoryError):
         return ServerFullError(
-            f"the server has reached its memory limit; nothing was changed: {error}"
+            f"the server has reached its memory limit, so nothing was changed; raise maxmemory, or delete dead "
+            f"messages and results: {error}"
         )
     if isinstance(error, PASSING) or error_code(error) == "BUSY":
         return None
@@ -749,7 +763,7 @@ class BoundScript:
     def closed_error(self, caller: Caller) -> LeaseLostError:
         """Return the error for a call whose caller the script rejected."""
         return LeaseLostError(
-            f"{self._what} rejected caller {caller.id}: the caller was closed, or this call is older than its latest"
+            f"{self._what} rejected caller {caller.id}: the caller was closed, or has made a later call"
         )
 
 

@@ -86,7 +86,10 @@ def folder_of(socket: Path) -> str | None:
                 return str(client.config_get("dir")["dir"])
         except (BusyLoadingError, TimeoutError) as error:
             if time.monotonic() > deadline:
-                raise EmbeddedError(f"the embedded server at {socket} is stuck: {error}") from error
+                raise EmbeddedError(
+                    f"the embedded server at {socket} didn't answer within {START_S:g} s: {error}; try again, or end "
+                    "its process"
+                ) from error
             time.sleep(0.05)
         except (ConnectionError, OSError):
             return None
@@ -117,8 +120,13 @@ def launch(files: ServerFiles) -> None:
         if not held(files.server_lock) or time.monotonic() > deadline:
             said = _said(files.log, began)[-500:]
             remedy = f"; {OTHER_SERVER.format(program)}" if FOREIGN in said else ""
+            fault = (
+                f"didn't answer within {START_S:g} s of its start"
+                if held(files.server_lock)
+                else "exited at its start"
+            )
             raise EmbeddedError(
-                f"the embedded server exited at its start; {files.log} ends with: {said}{remedy}"
+                f"the embedded server {fault}; {files.log} ends with: {said}{remedy}"
             )
         time.sleep(0.01)
     if TORN in _said(files.log, began):
@@ -185,5 +193,7 @@ def shut_down(socket: Path, lock: Path) -> None:
     deadline = time.monotonic() + START_S
     while held(lock):
         if time.monotonic() > deadline:
-            raise EmbeddedError(f"the embedded server at {socket} doesn't stop; kill it")
+            raise EmbeddedError(
+                f"the embedded server at {socket} didn't stop within {START_S:g} s; kill its process"
+            )
         time.sleep(0.01)

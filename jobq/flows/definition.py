@@ -376,7 +376,7 @@ class StepList:
         for value in (*args, *kwargs.values()):
             if isinstance(value, FlowStep):
                 raise ConfigError(
-                    f"{value!r} is an argument of {checked.name}; pass its result, or after={value.name}"
+                    f"{value!r} is an argument of {checked.name}; pass its result, or after={value.name!r}"
                 )
         checked.check_arguments(args, kwargs)
         after = self._after(words.get("after"), words.get("when", "done"))
@@ -484,7 +484,8 @@ class StepList:
         when = after.setdefault(source.name, "ended" if one.what == "failures" else "done")
         if one.what in ("result", "value") and when != "done":
             raise ConfigError(
-                f"{one!r} exists only if that step is done; with when={when!r} pass something else"
+                f"{one!r} exists only if that step is done, but when={when!r} runs this step without it; use "
+                "when='done', or pass something else"
             )
         if one.what == "result":
             source.keeps_results = True
@@ -688,7 +689,9 @@ def checked_graph(steps: Mapping[str, FlowStep], known: Iterable[str] = ()) -> N
                     f"it has {listed(sorted(there))}"
                 )
     if circle := _circle(steps):
-        raise ConfigError(f"steps wait for each other: {' -> '.join(circle)}")
+        raise ConfigError(
+            f"steps wait for each other: {' -> '.join(circle)}; remove one of these dependencies"
+        )
 
 
 def _circle(steps: Mapping[str, FlowStep]) -> list[str]:

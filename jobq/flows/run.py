@@ -143,9 +143,8 @@ class FlowRun:
     def _result_if_over(self, step: FlowStep | str) -> tuple[Any] | None:
         if isinstance(step, FlowStep) and step.kind in ("step", "map") and not step.keeps_results:
             raise ResultNotStoredError(
-                f"step {step.name} of flow {self.flow_id} doesn't keep its result; declare its job with result_ttl=…, "
-                f"or pass "
-                "the map results=True"
+                f"step {step.name} of flow {self.flow_id} doesn't keep its result; "
+                f"{'pass results=True to the map' if step.kind == 'map' else 'declare its job with result_ttl=…'}"
             )
         view, name = self.status(), _name(step)
         found = view.by_name.get(name)

@@ -318,7 +318,7 @@ class ExpandMap(ItemSender):
         seal = seal_of(self.client)
         value = decode_result(opened(seal and seal.of("result"), queue, mid, raw), step, mid)
         if not isinstance(value, list):
-            raise CodecError(f"step {step} returned {type(value).__name__}, but a map takes a list")
+            raise CodecError(f"step {step} returned {type(value).__name__}, but a map needs a list")
         return value
 
 

@@ -194,9 +194,8 @@ class Planned:
 
     def _taken(self, there: FlowFacts | None) -> FlowConflictError:
         flow = self._flow.flow_id
-        kept = (
-            f", for {there.parent or 'a start of its own'}, and is {there.state}" if there else ""
-        )
+        as_what = f"as a step of {there.parent}" if there and there.parent else "on its own"
+        kept = f", {as_what}, and is {there.state}" if there else ""
         return FlowConflictError(
             f"flow {self._place.partition('.')[0]} can't have {flow} as a step, because that flow is already "
             f"stored{kept}; use other ids, or delete that flow once it is over: jobq flow delete {flow}"

@@ -498,7 +498,7 @@ class Job(Generic[P, R]):
         if settings.contradicts_timeout:
             raise ConfigError(
                 f"hard_timeout={settings.hard_timeout:g} ends {self.name} before timeout={settings.timeout:g} can; "
-                "make hard_timeout longer"
+                "make hard_timeout longer than timeout"
             )
 
     def _queue(self) -> QueueLike:

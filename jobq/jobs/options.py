@@ -249,7 +249,7 @@ def _mid(name: str, value: Any) -> str | None:
         )
     if value.startswith("~"):
         raise ConfigError(
-            f"mid={value!r} can't be used: mids that begin with '~' are reserved for steps of flows"
+            f"mid={value!r} can't be used: mids that begin with '~' are reserved for steps of flows; use another"
         )
     return value
 
@@ -287,7 +287,7 @@ def _until(name: str, value: Any) -> Any:
     try:
         return checked_duration(name, value, 0.001)
     except ConfigError as error:
-        raise ConfigError(f"{error}; or 'done' or 'start'") from None
+        raise ConfigError(f"{error}, or use 'done' or 'start'") from None
 
 
 def _on_conflict(name: str, value: Any) -> Any:
@@ -305,7 +305,7 @@ def _at(name: str, value: Any) -> float | None:
 def _flag(name: str, value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    raise ConfigError(f"{name}={value!r} is neither True nor False")
+    raise ConfigError(f"{name}={value!r} is neither True nor False; pass one of them")
 
 
 def _whole(least: int, most: int) -> Callable[[str, Any], int]:

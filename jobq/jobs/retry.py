@@ -111,7 +111,9 @@ def exponential(
     `random` returns 0 ≤ x < 1.
     """
     if not factor >= 1 or math.isinf(factor):
-        raise ConfigError(f"exponential factor={factor!r} is out of range; it must be at least 1")
+        raise ConfigError(
+            f"exponential factor={factor!r} is out of range; use a finite number of at least 1"
+        )
     if jitter not in ("full", "none"):
         raise ConfigError(f"exponential jitter={jitter!r} is unknown; use 'full' or 'none'")
     return Exponential(

@@ -14,7 +14,7 @@ from jobq.client.numbered_calls import BoundScripts, Caller, Callers, ScriptCall
 from jobq.client.pipelining import run_all
 from jobq.client.scripts import Argument
 from jobq.config import duration_s
-from jobq.durations import DAY_MS, Duration
+from jobq.durations import DAY_MS, Duration, counted
 from jobq.errors import ConfigError, ScriptError
 from jobq.events import LEVELS, MAXLENS
 from jobq.queue import keys
@@ -376,7 +376,8 @@ class Admin:
             word, count = place._call("clear", caller, now)
             if word == b"members":
                 raise ConfigError(
-                    f"{self.name} holds {int(count):,} messages of flows; cancel the flows first"
+                    f"flows would wait forever for {counted(int(count), 'unfinished message')} of queue {self.name}; "
+                    "cancel these flows first"
                 )
             total += int(count)
         return total

@@ -81,10 +81,14 @@ class Confirmation:
         """Raise NotDurableError if the last exchange wasn't confirmed."""
         if self._missing:
             self._client.look_again()
-            named = mids[0] if len(mids) == 1 else f"{mids[0]} and {len(mids) - 1} more"
+            named, again = (
+                (mids[0], "it again with the same mid")
+                if len(mids) == 1
+                else (f"{mids[0]} and {len(mids) - 1} more", "them again with the same mids")
+            )
             raise NotDurableError(
                 f"{named}: accepted, but not durable with durability={self._level!r}: "
-                f"{self._missing}; enqueue it again with the same mid",
+                f"{self._missing}; enqueue {again}",
                 mids,
             )
 

@@ -59,7 +59,8 @@ def users_mid(mid: str) -> str:
     """Return a mid chosen by a user; raise ConfigError if it is invalid, or begins with the reserved '=' or '~'."""
     if mid.startswith("="):
         raise ConfigError(
-            f"mid {mid!r} can't be used; mids that begin with '=' belong to unique jobs: @job(unique=…)"
+            f"mid={mid!r} can't be used: mids that begin with '=' belong to unique jobs; use another, or "
+            "@job(unique=…)"
         )
     return no_members_mid(mid)
 
@@ -68,7 +69,7 @@ def no_members_mid(mid: str) -> str:
     """Return `mid`; raise ConfigError if it is invalid or belongs to a flow."""
     if mid.startswith("~"):
         raise ConfigError(
-            f"mid={mid!r} can't be given; mids that begin with '~' are reserved for steps of flows"
+            f"mid={mid!r} can't be used: mids that begin with '~' are reserved for steps of flows; use another mid"
         )
     return checked_mid(mid)
 

@@ -164,8 +164,8 @@ class OutageBuffer:
         with self._changed:
             if not self._changed.wait_for(lambda: not self._waiting, within_s):
                 raise UnavailableError(
-                    f"after {within_s:g} s, only this process's memory has "
-                    f"{counted(self.nmessages, 'enqueued message')}: {self._trouble}"
+                    f"after {within_s:g} s, {counted(self.nmessages, 'enqueued message')} "
+                    f"{'is' if self.nmessages == 1 else 'are'} still only in this process's memory: {self._trouble}"
                 )
             unknown, self._unknown = self._unknown, deque(maxlen=MAX_UNKNOWN)
         if unknown:
@@ -207,8 +207,9 @@ class OutageBuffer:
     def _keep(self, call: _Call) -> None:
         if not self._fits(call):
             raise BufferFullError(
-                f"{call.mids[0]} was not accepted: {self.nmessages} messages are already waiting for the server (at "
-                f"most {self._limit} messages and {MAX_BYTES >> 20} MiB can wait); {self._trouble}"
+                f"{call.mids[0]} was not accepted, because the outage buffer is full: it has "
+                f"{counted(self.nmessages, 'message')}, and at most {self._limit:,} messages and {MAX_BYTES >> 20} MiB "
+                f"can wait for the server; {self._trouble}"
             )
         if not self._waiting:
             logger.warning(

@@ -264,7 +264,7 @@ class Queue:
         """
         if len(contents) > PER_CALL:
             raise ConfigError(
-                f"{len(contents):,} messages are too many for a call; pass at most {PER_CALL}"
+                f"{len(contents):,} messages are too many for one call; pass at most {PER_CALL}"
             )
         batch = batch_of(contents, enqueue_values(**options), options.get("key"))
         return self._enqueue(batch, caller, None)
@@ -1028,7 +1028,7 @@ def _debounce_max_ms(options: EnqueueOptions) -> Argument:
         refuses_later = until not in (None, "done", "start") or options.get("throttle") is not None
         if options.get("delay") is None or refuses_later:
             raise ConfigError(
-                f"debounce_max={debounce_max!r} bounds a delay; pass delay=…, without throttle= or until=duration"
+                f"debounce_max={debounce_max!r} needs delay=…, and doesn't work with throttle= or a duration as until="
             )
     return _milliseconds("debounce_max", debounce_max)
 
@@ -1046,7 +1046,8 @@ def members_batches(
     alone = until not in ("done", "start") and options.get("throttle") is None
     if values["can_update"] or values["can_requeue"] or values["drop_results"] or not alone:
         raise ConfigError(
-            "messages of flows can't have on_conflict, throttle, drop_results, until='done' and until='start'"
+            "messages of flows can't have on_conflict=, throttle=, drop_results=, until='done' or until='start'; leave "
+            "them out"
         )
     again = NEXT if in_order else MEMBER
     return _batches(contents, {**values, "again": again}, options.get("key"))

@@ -129,7 +129,7 @@ def number_given(name: str, value: Number, most: int = MAX_COUNT) -> Argument:
         return ""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise ConfigError(
-            f"{name}={value!r:.200} is out of range; it must be between 1 and {most:,}"
+            f"{name}={value!r:.200} is invalid; use a whole number from 1 to {most:,}"
         )
     return value
 

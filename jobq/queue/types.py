@@ -50,7 +50,7 @@ def checked_duration(
             f"{name}={value!r} is not a duration; pass seconds, a timedelta or '5m'"
         ) from None
     if not least <= seconds <= most:
-        longest = "100 years" if most == MAX_DURATION_S else f"{most:g}"
+        longest = "100 years" if most == MAX_DURATION_S else f"{most:g} seconds"
         raise ConfigError(
             f"{name}={value!r} is out of range; it must be between {least:g} seconds and {longest}"
         )
@@ -92,8 +92,8 @@ def checked_content(mid: str, content: bytes) -> None:
     """Raise CodecError if the content is too long."""
     if len(content) > HARD_MAX_CONTENT:
         raise CodecError(
-            f"content of {len(content)} bytes for {mid!r} is over {HARD_MAX_CONTENT}; "
-            "store it elsewhere and enqueue a reference"
+            f"the content of {mid!r} has {len(content):,} bytes; at most {HARD_MAX_CONTENT:,} are allowed. Store it "
+            "elsewhere and enqueue a reference"
         )
 
 

@@ -171,8 +171,11 @@ def checked_schedule(
         )
     if every is not None and "tz" in options:
         raise ConfigError(f"tz={options['tz']!r} has no effect on every={every!r}; leave one out")
-    if unknown := options.keys() - {"tz", "missed", "overlap", "spread", *_BOUNDS}:
-        raise ConfigError(f"there is no option {min(unknown)!r} of a schedule")
+    known = ("tz", "missed", "overlap", "spread", *_BOUNDS)
+    if unknown := options.keys() - set(known):
+        raise ConfigError(
+            f"a schedule has no option {min(unknown)!r}; options are every, {', '.join(known)}"
+        )
     spread = options.pop("spread", 0)
     bounds = {key: options.pop(key) for key in _BOUNDS if key in options}
     made = Schedule(

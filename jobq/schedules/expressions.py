@@ -218,7 +218,7 @@ def parsed(expression: str) -> CronSim:
         )
     count = len(text.split())
     if count != 5:
-        seconds = "; for seconds take every='10s'" * (count == 6)
+        seconds = "; for seconds use every='10s'" * (count == 6)
         raise ConfigError(
             f"{expression!r:.100} has {counted(count, 'field')}; write minute, hour, day of the month, month and "
             f"day of the week{seconds}"

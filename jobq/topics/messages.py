@@ -186,6 +186,11 @@ def position_of(position: Position) -> dict[str, str | int]:
     )
 
 
+def extent(first: int, last: int) -> str:
+    """Return which messages a topic has, for errors: `has 3 to 9`, or `is empty`."""
+    return f"has {first} to {last}" if first <= last else "is empty"
+
+
 def moment_of(at: datetime | float) -> int:
     """Convert a datetime with a zone, or epoch seconds, to epoch ms."""
     if isinstance(at, datetime):

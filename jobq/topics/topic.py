@@ -200,8 +200,8 @@ class Topic(BlockingFacade):
         }
         if (yield from self._binding.run_steps("limits", values))[0] == b"both":
             raise ConfigError(
-                f"topic {self.name!r}: compaction keeps the latest message of each key, so only max_age can be used "
-                f"with it; remove max_count and max_bytes (0), or compact"
+                f"topic {self.name!r}: compaction keeps the latest message of each key, so only max_age works with it; "
+                f"set max_count and max_bytes to 0, or pass compact=False"
             )
         return (yield from Topic.limits.steps(self))  # type: ignore[no-any-return]
 

@@ -49,7 +49,7 @@ def loop_library(name: str = "auto") -> ModuleType:
         except ImportError as error:
             if name == "uvloop":
                 raise ConfigError(
-                    f"event_loop uvloop: it is not installed; {extras.install('uvloop')}"
+                    f"event_loop='uvloop' needs uvloop, which isn't installed; {extras.install('uvloop')}"
                 ) from error
     return asyncio
 
