@@ -103,7 +103,7 @@ def pairs_of(flag: str, words: Iterable[str]) -> dict[str, str]:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
-            raise ConfigError(f"{flag} {name!r} has no value; write {flag} NAME=TEXT")
+            raise ConfigError(f"{flag} {word!r} is not a pair; write {flag} NAME=TEXT")
         pairs[name] = value
     return pairs
 

@@ -69,7 +69,9 @@ def chaos(
             "--url names a running server, and --server a program to start; use only one"
         )
     if parse_durability(durability)[0] == "replicas" and not session.url:
-        raise ConfigError("a server started by jobq has no replicas; choose another with --url")
+        raise ConfigError(
+            "a server that this command starts has no replicas; choose a server with --url"
+        )
     signal.signal(signal.SIGTERM, _terminated)
     seed = random.randrange(10**6) if seed is None else seed
     session.note(f"seed {seed}, {jobs} jobs a round")

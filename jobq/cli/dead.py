@@ -189,9 +189,10 @@ class Chosen:
     ) -> None:  # fmt: skip
         self._session, self._ids, self._everything, self._queues = session, ids, everything, queues
         self._where, self._older_s = Where(conditions), older_than or 0
-        if bool(ids) == (everything or bool(conditions)):
-            given = "IDs and --all or --where" if ids else "neither IDs nor --all nor --where"
-            raise ConfigError(f"{given} were used together; use only one of them")
+        if ids and (everything or conditions):
+            raise ConfigError("IDs can't be combined with --all or --where; leave one of them out")
+        if not (ids or everything or conditions):
+            raise ConfigError("no dead messages were chosen; use IDs, --all or --where")
         if everything and not queues:
             raise ConfigError("--all needs a queue; use --queues NAME")
         if older_than is not None and ids:

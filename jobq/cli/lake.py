@@ -666,7 +666,8 @@ def replay(session: Session, lake: Lake, topic: str | None, dead: bool, **given:
 def _check_options(topic: str | None, dead: bool, given: dict[str, Any]) -> None:
     targets = [name for name in ("to_topic", "to_queue") if given[name]]
     if bool(topic) == dead:
-        raise ConfigError("nothing to replay; use --topic NAME, or --dead --queue NAME")
+        fault = "--topic and --dead can't be combined" if dead else "nothing to replay"
+        raise ConfigError(f"{fault}; use either --topic NAME, or --dead --queue NAME")
     if dead and (not given["queue"] or targets or given["job"]):
         raise ConfigError(
             "--dead sends messages to their own queue; use --queue NAME, and no target or job"
@@ -676,7 +677,9 @@ def _check_options(topic: str | None, dead: bool, given: dict[str, Any]) -> None
             f"--queue {given['queue']!r} works only with --dead; for a topic use --to-queue"
         )
     if topic and len(targets) != 1:
-        raise ConfigError("no target; use --to-topic NAME or --to-queue NAME")
+        raise ConfigError(
+            f"a replay needs one target, not {len(targets) or 'none'}; use either --to-topic NAME or --to-queue NAME"
+        )
     if given["job"] and not given["to_queue"]:
         raise ConfigError(f"--job {given['job']!r} works only with --to-queue")
 

@@ -305,7 +305,7 @@ def send(
 ) -> None:
     """Send a message, and print its id."""
     if (text is None) is not stdin:
-        raise ConfigError("use either -m or --stdin for the message")
+        raise ConfigError("use either -m TEXT or --stdin for the message, and not both")
     if text is None:
         lines = [line.rstrip(b"\r\n") for line in sys.stdin.buffer]
         ids = rsmq.send_messages(name, lines, delay)

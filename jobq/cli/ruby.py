@@ -36,7 +36,8 @@ def _named(
     resque_namespace: str | None,
 ) -> RubyQueueName:
     if (sidekiq is None) == (resque is None):
-        raise ConfigError("no queue given; use --sidekiq QUEUE or --resque QUEUE, not both")
+        fault = "no queue was given" if sidekiq is None else "two queues were given"
+        raise ConfigError(f"{fault}; use either --sidekiq QUEUE or --resque QUEUE")
     if sidekiq is not None:
         return queue_named("sidekiq", sidekiq, sidekiq_namespace)
     return queue_named("resque", resque or "", resque_namespace)

@@ -48,7 +48,8 @@ def checked(section: dict[str, Any], commands: Collection[str], path: Path) -> d
     for key in set(section) - set(SHARED):
         if not isinstance(section[key], dict):
             raise ConfigError(
-                f"{path}: [tool.jobq] {key} = {section[key]!r} should be a table of options"
+                f"{path}: [tool.jobq] {key} = {section[key]!r} is not a table; write options of {key} below "
+                f"[tool.jobq.{key}]"
             )
     return section
 

@@ -107,7 +107,9 @@ def intake_of(session: Session, given: dict[str, Any]) -> FromRuby | None:
     url, backlog, dead = (given.pop(f"ruby_{name}") for name in ("url", "backlog", "dead"))
     if not sidekiq and not resque:
         if jobs or url or dead or namespaces != [None, None]:
-            raise ConfigError("--ruby-… needs source queues; add --sidekiq or --resque")
+            raise ConfigError(
+                "--ruby-… and --…-namespace need queues to fetch from; add --sidekiq or --resque"
+            )
         return None
 
     named = {

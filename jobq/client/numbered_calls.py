@@ -763,7 +763,7 @@ class BoundScript:
     def closed_error(self, caller: Caller) -> LeaseLostError:
         """Return the error for a call whose caller the script rejected."""
         return LeaseLostError(
-            f"{self._what} rejected caller {caller.id}: the caller was closed, or has made a later call"
+            f"{self._what} rejected caller {caller.id}: it was closed, or this call is older than its latest call"
         )
 
 

@@ -128,9 +128,7 @@ class Registry:
         """Return the job of this name; raise JobNotFoundError if there is none."""
         job = self._by_name.get(name)
         if job is None:
-            raise JobNotFoundError(
-                f"no job {name!r:.200} is registered here; import its module, for example with --import"
-            )
+            raise JobNotFoundError(f"no job {name!r:.200} here; is its module in --import?")
         return job
 
     def names(self) -> list[str]:

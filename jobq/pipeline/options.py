@@ -53,7 +53,7 @@ class SparkOptions:
         text = self.text(name, str(default)).strip()
         if not text.lstrip("-").isdecimal() or int(text) < least:
             raise ConfigError(
-                f"option {name}={text!r} is out of range; use a number of at least {least}"
+                f"option {name}={text!r} is invalid; use a whole number of at least {least}"
             )
         return int(text)
 

@@ -207,9 +207,9 @@ class OutageBuffer:
     def _keep(self, call: _Call) -> None:
         if not self._fits(call):
             raise BufferFullError(
-                f"{call.mids[0]} was not accepted, because the outage buffer is full: it has "
-                f"{counted(self.nmessages, 'message')}, and at most {self._limit:,} messages and {MAX_BYTES >> 20} MiB "
-                f"can wait for the server; {self._trouble}"
+                f"{call.mids[0]} was not accepted, because it doesn't fit into the outage buffer, which has "
+                f"{counted(self.nmessages, 'message')}; at most {self._limit:,} messages and {MAX_BYTES >> 20} MiB can "
+                f"wait for the server: {self._trouble}"
             )
         if not self._waiting:
             logger.warning(

@@ -16,7 +16,7 @@ from jobq.client.connection import Client, set_default_client
 from jobq.client.names import base_of
 from jobq.client.runtime import runtime
 from jobq.config import duration_s, settings_from_env
-from jobq.durations import Duration
+from jobq.durations import Duration, counted
 from jobq.errors import ConfigError
 from jobq.flows.announcing import listeners
 from jobq.flows.definition import FlowStep
@@ -144,7 +144,9 @@ class Kit:
             self.client.close()
         if left:
             shown = "\n".join(f"  {call!r}" for call in left[:5])
-            raise AssertionError(f"{len(left)} calls are left at the end of the test:\n{shown}")
+            raise AssertionError(
+                f"{counted(len(left), 'call')} left at the end of the test:\n{shown}"
+            )
 
     # Modes.
 
@@ -372,7 +374,8 @@ class Kit:
             found = [call for call in self.all_enqueued() if not wanted.distance(call)]
             if found:
                 shown = "\n".join(f"  {call!r}" for call in found[:5])
-                raise AssertionError(f"{len(found)} calls match {wanted}:\n{shown}")
+                matches = "1 call matches" if len(found) == 1 else f"{len(found)} calls match"
+                raise AssertionError(f"{matches} {wanted}:\n{shown}")
             if time.monotonic() >= deadline:
                 return
             time.sleep(POLL_S)
@@ -468,11 +471,13 @@ def _assert(
         if found if count is None else len(found) == count:
             return found
         if time.monotonic() >= deadline:
-            number = "no" if not found else f"{len(found)}"
-            exact = "" if count is None else f", {count} expected"
-            raise AssertionError(
-                f"{number} {what} call matches {wanted}{exact}\n{listing(wanted, present, what)}"
+            number = (
+                f"{len(found)} {what} calls match"
+                if len(found) > 1
+                else f"{len(found) or 'no'} {what} call matches"
             )
+            exact = "" if count is None else f", {count} expected"
+            raise AssertionError(f"{number} {wanted}{exact}\n{listing(wanted, present, what)}")
         time.sleep(POLL_S)
 
 

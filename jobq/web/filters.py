@@ -316,7 +316,9 @@ def _test(reader: _Reader, key: str, kind: str) -> TextPattern | Compared:
 
 def _duration(key: str, by: str, value: str, column: int) -> tuple[str, float]:
     if not by:
-        raise FilterError(f"write {key}:>{value} or {key}:<{value}", column)
+        raise FilterError(
+            f"{key} is compared with a duration; write {key}:>5m or {key}:<5m", column
+        )
     try:
         return by, seconds_of(value) * 1000
     except ValueError as error:
@@ -329,7 +331,7 @@ def _number(key: str, value: str, column: int) -> float:
     except ValueError:
         number = float("nan")
     if not abs(number) < 2**63:
-        raise FilterError(f"{key}: {value!r} is not a number", column)
+        raise FilterError(f"{key}: {value!r} is not a number, or is too large", column)
     return number
 
 

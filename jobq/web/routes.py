@@ -193,7 +193,9 @@ def _refusal(request: Request, declared: DeclaredRoute) -> Response | None:
     identity = identify(request) if declared.role else NOBODY
     request.state.identity = identity
     if not guard.rate.take(identity.name or address_of(request)):
-        raise HTTPException(429, "more than 30 requests a second", {"retry-after": "1"})
+        raise HTTPException(
+            429, "more than 30 requests in a second; try again in a second", {"retry-after": "1"}
+        )
     if not identity.may(declared.role):
         if declared.program and not identity.role:
             raise HTTPException(401, "send Authorization: Bearer TOKEN with a valid token")
@@ -206,7 +208,7 @@ def _refusal(request: Request, declared: DeclaredRoute) -> Response | None:
         _note_refusal(request, declared, identity, why)
         raise HTTPException(403, why)
     if site.settings.read_only and declared.role > UserRole.READ:
-        raise HTTPException(403, "this dashboard is read-only")
+        raise HTTPException(403, "this dashboard is read-only, so nothing was changed")
     return None
 
 

@@ -65,14 +65,14 @@ class WebSettings:
         if self.source:
             checked_name("source", self.source)
         if self.accent and not _COLOUR.fullmatch(self.accent):
-            raise ConfigError(f"{self.accent!r:.50} is not a colour; write it like #1f5fa5")
+            raise ConfigError(f"accent={self.accent!r:.50} is not a colour; write it like #1f5fa5")
         if self.prefix and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", self.prefix):
-            raise ConfigError(f"{self.prefix!r:.200} is not a prefix; write it like /ops/jobq")
+            raise ConfigError(f"prefix={self.prefix!r:.200} is not a path; write it like /ops/jobq")
         if self.home_url and not _HOME.fullmatch(self.home_url):
             raise ConfigError(
                 f"home_url={masked(self.home_url)!r:.200} is not a link; write a path such as /admin/, or a URL"
             )
         if self.trace_url and not _TRACE.fullmatch(self.trace_url):
             raise ConfigError(
-                f"{masked(self.trace_url)!r:.200} is not a link; write https://traces.example.com/trace/{{trace_id}}"
+                f"trace_url={masked(self.trace_url)!r:.200} is not a link; write https://traces.example.com/trace/{{trace_id}}"
             )

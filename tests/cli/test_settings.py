@@ -98,7 +98,7 @@ def test_import_variable_holds_several_modules(parsed: Any, monkeypatch: Any) ->
     [
         ('[tool.jobq]\nquues = "low"', "no key 'quues'"),
         ("[tool.jobq.worker]\nlese = 3", "no option 'lese'"),
-        ("[tool.jobq]\nworker = 3", "should be a table"),
+        ("[tool.jobq]\nworker = 3", "worker = 3 is not a table; write options of worker below"),
         ("[tool.jobq", "can't be read"),
     ],
 )

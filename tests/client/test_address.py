@@ -42,8 +42,8 @@ def test_url_is_read(url, kind, plain, hosts, service):
         ),
         ("redis+cluster://h?max_connections=5", "max_connections.*concurrent call"),
         ("redis+sentinel://h/main?retry_on_timeout=yes", "retry_on_timeout.*JOBQ_PATIENCE"),
-        ("redis://h?sokcet_timeout=3", "sokcet_timeout, which does nothing"),
-        ("unix:///tmp/s?socket_keepalive=yes", "socket_keepalive, which does nothing"),
+        ("redis://h?sokcet_timeout=3", "sokcet_timeout, which has no effect"),
+        ("unix:///tmp/s?socket_keepalive=yes", "socket_keepalive, which has no effect"),
     ],
 )
 def test_option_without_an_effect_is_refused_with_its_reason(url, says):
@@ -83,8 +83,10 @@ def test_login_of_sentinels_is_apart_from_that_of_the_master():
         (":secret@cache.example:6379", "write redis://[*]{3}@cache.example:6379"),
         ("/run/redis.sock", "write unix:///run/redis.sock"),
         ("//h:1", "must begin with one of"),
-        ("redis+sentinel://:secret@h", "has no service"),
-        ("redis://a,b", "redis[+]cluster"),
+        ("redis+sentinel://:secret@h", "doesn't name the service"),
+        ("redis://a,b", "redis[+]cluster:// for a Cluster"),
+        ("rediss://a,b", "rediss[+]sentinel:// for Sentinels"),
+        ("redis://[::1:6379", "IPv6 address in brackets"),
         ("redis://h:port", "port between 1 and 65535"),
         ("redis://h:99999", "port between 1 and 65535"),
     ],

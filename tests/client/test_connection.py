@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
+import ssl
 import threading
 
 import pytest
+from redis.exceptions import BusyLoadingError, ResponseError
 
 from jobq.cli.session import Session
 from jobq.client.connection import connect, default_client, set_default_client
-from jobq.client.numbered_calls import Caller
+from jobq.client.numbered_calls import Caller, gave_up
 from jobq.client.runtime import runtime
 from jobq.client.scripts import load
 from jobq.client.waiter import first_item
@@ -92,6 +95,20 @@ def test_unavailable_is_raised_once_patience_ends(tmp_path):
         client.command("PING")
     with pytest.raises(UnavailableError):
         client.open_connection("k")
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize(
+    ("error", "unknown", "says"),
+    [
+        (BusyLoadingError("loading"), False, "didn't accept the call .*nothing was changed"),
+        (ResponseError("READONLY"), False, "didn't accept the call .*nothing was changed"),
+        (OSError("reset"), True, "no answer from .* took effect is unknown"),
+        (ssl.SSLCertVerificationError("self-signed"), False, "certificate .* ssl_ca_certs"),
+    ],
+)
+def test_error_says_how_far_the_call_came(client, error, unknown, says):
+    assert re.search(says, str(gave_up(error, client, deadline=0, unknown=unknown)))
 
 
 def test_call_outlives_every_connection_being_cut(client, redis):

@@ -108,7 +108,7 @@ def test_names_and_edges_that_cannot_be_are_refused():
         flow.step(report, [], after=first, when="never")  # type: ignore[call-overload]
     with refused("only if that step is done"):
         flow.step(report, [first.result], after=first, when="ended")
-    with refused("is an argument of shop.report; pass its result, or after=load"):
+    with refused("is an argument of shop.report; pass its result, or after='load'"):
         flow.step(report, first)  # type: ignore[call-overload]
     with refused("is known only when the flow runs"):
         list(first.result)
@@ -191,7 +191,7 @@ def test_steps_that_wait_for_each_other_are_named():
     flow.step(load, 1, name="a", after="c")
     flow.step(load, 1, name="b", after="a")
     flow.step(load, 1, name="c", after="b")
-    with refused("steps wait for each other: a -> b -> c -> a"):
+    with refused("steps wait for each other: a -> b -> c -> a; remove one"):
         checked_graph(flow.steps)
     lonely = StepList("import:1")
     lonely.step(load, 1, after="x", name="y")

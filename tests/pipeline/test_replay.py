@@ -358,9 +358,10 @@ def test_dry_run_tells_what_there_is_and_what_is_missing(valkey_client, ingest, 
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ((), "--topic NAME, or --dead"),
-        (("--topic", "t"), "no target; use"),
-        (("--topic", "t", "--to-topic", "x", "--to-queue", "y"), "no target; use"),
+        ((), "nothing to replay; use either --topic NAME, or --dead"),
+        (("--topic", "t", "--dead"), "--topic and --dead can't be combined"),
+        (("--topic", "t"), "needs one target, not none; use"),
+        (("--topic", "t", "--to-topic", "x", "--to-queue", "y"), "needs one target, not 2; use"),
         (("--dead",), "use --queue NAME"),
         (("--topic", "t", "--to-topic", "x", "--job", "j"), "--job 'j' works only with --to-queue"),
         (("--topic", "t", "--to-topic", "x", "--until", "2h"), "is not after --since"),

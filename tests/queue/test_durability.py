@@ -68,9 +68,9 @@ def test_unknown_level_is_refused_where_it_is_given(text, queue):
     with pytest.raises(ConfigError, match="memory, disk or replicas=N"):
         parse_durability(text)
     if text:
-        with pytest.raises(ConfigError, match="is unknown; use memory"):
+        with pytest.raises(ConfigError, match="is invalid; use memory"):
             queue.enqueue(b"v", durability=text)
-        with pytest.raises(ConfigError, match="is unknown; use memory"):
+        with pytest.raises(ConfigError, match="is invalid; use memory"):
             job(durability=text, registry=Registry())(lambda: None)
         assert queue.admin.counts().messages == 0
 

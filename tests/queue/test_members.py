@@ -170,7 +170,9 @@ def test_members_are_refused_from_anybody_but_flows(queue: Queue, at: Any):
 def test_a_queue_with_members_is_not_cleared(queue: Queue, redis: Any, at: Any):
     queue.enqueue_members(ROOT, until=60, now=at(0))
     [held] = queue.dequeue(now=at(1)).messages
-    with pytest.raises(ConfigError, match=r"holds 8 messages of flows; cancel the flows first"):
+    with pytest.raises(
+        ConfigError, match=r"8 unfinished messages of queue low; cancel these flows first"
+    ):
         queue.admin.clear(now=at(2))
     queue.finish([Ending(mid=held.mid, token=held.token)], now=at(2))
     queue.cancel(*MIDS[1:], now=at(3))

@@ -77,9 +77,9 @@ def test_error_lists_what_is_enqueued_nearest_first(jobq, send, registry):
         "    - job is 'other', not 'mail.send'",
         "    - queue is 'default', not 'mails'",
     ]
-    with pytest.raises(AssertionError, match=r"2 enqueued call matches mail.send.*, 3 expected"):
+    with pytest.raises(AssertionError, match=r"2 enqueued calls match mail.send.*, 3 expected"):
         jobq.assert_enqueued(send, count=3)
-    with pytest.raises(AssertionError, match=r"1 calls match mail.send\(…\), mid='m-1'"):
+    with pytest.raises(AssertionError, match=r"1 call matches mail.send\(…\), mid='m-1'"):
         jobq.refute_enqueued(send, mid="m-1")
 
 

@@ -179,7 +179,7 @@ def test_ini_file_sets_mode_and_strictness(suite):
     code, output = suite(text, ini="jobq_mode = inline\njobq_strict = true")
     assert code == 1, output
     assert "2 passed, 1 error" in output
-    assert "1 calls are left at the end of the test" in output
+    assert "1 call left at the end of the test" in output
 
 
 def test_live_server_stays_byte_for_byte_as_it_was(suite, server, redis):

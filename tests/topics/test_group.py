@@ -53,6 +53,13 @@ def test_place_outside_the_topic_is_refused(ten, facts, start):
     assert facts() == before
 
 
+def test_place_in_an_empty_topic_is_refused_without_a_range(topic):
+    with pytest.raises(
+        OutOfRangeError, match=r"which is empty; use 1 for new messages, 'earliest'"
+    ):
+        topic.group("g").subscribe(5)
+
+
 @pytest.mark.parametrize("start", ["begin", "", None, True, 1.5, datetime(2026, 1, 1)])
 def test_place_that_is_none_is_refused(ten, start):
     with pytest.raises(ConfigError):

@@ -194,7 +194,9 @@ def test_hardly_any_are_fetched_ahead_after_a_crowd_of_slow_jobs_ended_in_one_pe
 def test_event_loops_are_made_by_uvloop_where_it_is_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvloop", None)
     assert loop_library() is asyncio
-    with pytest.raises(ConfigError, match="event_loop uvloop: it is not installed"):
+    with pytest.raises(
+        ConfigError, match="event_loop='uvloop' needs uvloop, which isn't installed"
+    ):
         loop_library("uvloop")
     installed = ModuleType("uvloop")
     monkeypatch.setitem(sys.modules, "uvloop", installed)

@@ -101,7 +101,9 @@ def statements(lake: Lake, engine: EngineSql, schema: str = "jobq") -> Iterator[
     if engine == "snowflake" and not store.uri.startswith("s3://"):
         raise ConfigError(f"the lake is at {store.uri}, but Snowflake needs a lake in S3")
     if not schema.isidentifier() or not schema.isascii():
-        raise ConfigError(f"schema {schema!r} can't be used; use letters, digits and _")
+        raise ConfigError(
+            f"schema {schema!r} can't be used; use letters, digits and _, and no digit at the beginning"
+        )
     dialect = _DIALECTS[engine]
     for text in dialect.first:
         yield text.format(schema=schema, uri=_quoted(store.uri))

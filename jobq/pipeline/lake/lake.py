@@ -135,7 +135,7 @@ class Lake:
             version = json.loads(text)["version"]
         except (ValueError, KeyError, TypeError) as error:
             raise LakeError(
-                f"{self.store.uri}/{MARKER} can't be read; it holds {text[:80]!r}"
+                f"{self.store.uri}/{MARKER} holds {text[:80]!r}, which can't be read; restore the file from a backup"
             ) from error
         if version != LAKE:
             raise LakeError(

@@ -38,7 +38,9 @@ def reader(options: Mapping[str, str]) -> DataSourceReader:
     try:
         storage = json.loads(text) if text else {}
     except json.JSONDecodeError as error:
-        raise ConfigError(f"storageOptions is not JSON: {error}") from error
+        raise ConfigError(
+            f'storageOptions is not JSON: {error}; write {{"NAME": "VALUE"}}'
+        ) from error
     lake = Lake.open(given.text("path") or None, storage)
     return LakeReader(lake, _table(given), time_span(given.text("since"), given.text("until")))
 

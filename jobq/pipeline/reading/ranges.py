@@ -88,7 +88,11 @@ def chosen(client: Client, request: ReadRequest, strict: bool = True) -> list[st
     what = "topic" if request.view == "topic" else "queue"
     for name in request.names:
         if strict and name not in known and not _has_stream(client, request, name):
-            raise ConfigError(unknown(what, name, known) if known else f"no {what} here")
+            raise ConfigError(
+                unknown(what, name, known)
+                if known
+                else f"there is no {what} {name!r}, because this server has no {what}s yet"
+            )
     return sorted(request.names)
 
 

@@ -65,7 +65,7 @@ class ReportQuery:
         zone_of(self.zone)
         for name, value in (("--objective", self.objective), ("--confidence", self.confidence)):
             if not 0 < value < 1:
-                raise ConfigError(f"{name} {value:g} is not a share; write it like 0.99")
+                raise ConfigError(f"{name} {value:g} is not between 0 and 1; write it like 0.99")
         if self.target_s < 0:
             raise ConfigError(f"--target-wait {self.target_s:g} s is negative; write it like 30s")
         if self.at and not self.since < self.at < self.until:

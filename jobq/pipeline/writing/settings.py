@@ -159,7 +159,8 @@ def _batch(options: SparkOptions) -> int:
 
 
 def _ms(options: SparkOptions, name: str, default: str = "") -> int:
-    seconds = duration_s(options.text(name, default))
+    text = options.text(name, default)
+    seconds = duration_s(text)
     if not seconds < MAX_S:
-        raise ConfigError(f"option {name} is out of range; it must be less than 100 years")
+        raise ConfigError(f"option {name}={text!r} is out of range; it must be less than 100 years")
     return round(seconds * 1000)

@@ -240,7 +240,9 @@ def _sidekiq_fields(options: SidekiqOptions) -> tuple[float | None, dict[str, An
 def _retry(wanted: object) -> bool | int:
     if isinstance(wanted, bool) or (isinstance(wanted, int) and wanted >= 0):
         return wanted
-    raise ConfigError(f"retry={wanted!r} is not a number of retries; pass True, False or a number")
+    raise ConfigError(
+        f"retry={wanted!r} is invalid; pass True, False, or a number of retries, 0 or more"
+    )
 
 
 def _batches(arguments: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:

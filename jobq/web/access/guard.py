@@ -93,9 +93,11 @@ class Guard:
     def log_in_by_link(self, request: Request, response: Response, token: str) -> Identity:
         """Start a session with the link that `jobq web` printed. Raises LoginRefusedError or UnavailableError."""
         self._check_scheme(request)
-        if not self.settings.by_link or not self.links.take(token):
+        if not self.settings.by_link:
+            raise LoginRefusedError("this dashboard doesn't accept links that log in")
+        if not self.links.take(token):
             raise LoginRefusedError(
-                "this link was already used, or is older than ten minutes; start jobq web again for a new link"
+                "this link is no longer valid: it works once, and for ten minutes; start jobq web again for a new link"
             )
         self._start(request, response, LOCAL, "link", "")
         return self._local()
@@ -106,7 +108,7 @@ class Guard:
         """Start a session with a password. Raises LoginRefusedError, UnavailableError or ConfigError."""
         self._check_scheme(request)
         if self.users is None:
-            raise LoginRefusedError("this dashboard has no passwords")
+            raise LoginRefusedError("this dashboard doesn't accept passwords")
         address = address_of(request)
         shared = bool(request.scope.get("jobq.shared_address"))
         wait_s = self._limits.refused_for_s(address, name, PER_PROXY if shared else PER_ADDRESS)
@@ -146,7 +148,7 @@ class Guard:
     def _check_scheme(self, request: Request) -> None:
         if request.url.scheme != "https" and not _is_local(request):
             raise LoginRefusedError(
-                "this connection is not encrypted; open the dashboard by https://. If a proxy serves HTTPS: "
+                "this connection is not encrypted; open the dashboard with https://. If a proxy serves HTTPS: "
                 + proxy_advice(self.settings, request.scope, request.headers)
             )
 

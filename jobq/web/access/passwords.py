@@ -76,7 +76,8 @@ def _read(stored: str) -> tuple[bytes, bytes]:
         same, read = False, (b"", b"")
     if not same or len(read[1]) != 32:
         raise ConfigError(
-            f"a password hash in the users file can't be read; it must begin with scrypt:{LOG2_N}:{BLOCK}:{PARALLEL}:"
+            f"a password hash in the users file is not scrypt:{LOG2_N}:{BLOCK}:{PARALLEL}:SALT:HASH; set the password "
+            "again with 'jobq web user add NAME --replace'"
         )
     return read
 

@@ -109,7 +109,9 @@ class AccessSettings:
             )
         ways = self._ways()
         if self.no_auth and len(ways) > 1:
-            raise ConfigError(f"--no-auth contradicts {', '.join(set(ways) - {'--no-auth'})}")
+            raise ConfigError(
+                f"--no-auth can't be combined with {', '.join(sorted(set(ways) - {'--no-auth'}))}; leave one out"
+            )
         if not self.auth_header:
             return
         if not _HEADER.fullmatch(self.auth_header):

@@ -181,15 +181,21 @@ def _opened(path: Path) -> Iterator[tuple[int, os.stat_result]]:
     except OSError as error:
         raise ConfigError(
             f"the users file {path} can't be read: {error.strerror}; "
-            "add the first user with 'jobq web user add NAME --role admin --users FILE'"
+            + (
+                f"add the first user with 'jobq web user add NAME --role admin --users {path}'"
+                if isinstance(error, FileNotFoundError)
+                else "check the path and the permissions of its folders"
+            )
         ) from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise ConfigError(f"the users file {path} is not a regular file")
+            raise ConfigError(
+                f"the users file {path} is not a regular file; name a file with --users"
+            )
         if status.st_uid not in (os.geteuid(), 0):
             raise ConfigError(
-                f"the users file {path} belongs to {user_name(status.st_uid)}, not to you or root"
+                f"the users file {path} belongs to {user_name(status.st_uid)}, not to you or root; change its owner"
             )
         if status.st_mode & 0o077:
             raise ConfigError(
@@ -202,7 +208,9 @@ def _opened(path: Path) -> Iterator[tuple[int, os.stat_result]]:
 
 def _parsed(path: Path, raw: bytes) -> Entries:
     if len(raw) > MAX_BYTES:
-        raise ConfigError(f"the users file {path} is larger than {MAX_BYTES} bytes")
+        raise ConfigError(
+            f"the users file {path} is larger than {MAX_BYTES:,} bytes, the maximum; remove unused users and tokens"
+        )
     try:
         entries = msgspec.json.decode(raw, type=Entries)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

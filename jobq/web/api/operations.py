@@ -211,7 +211,7 @@ def _known(service: Operations, op: str) -> OperationView:
     except ConfigError as error:
         raise NotThereError(str(error)) from error
     if view is None:
-        raise NotThereError("no operation with this id; operations are kept for an hour")
+        raise NotThereError(f"there is no operation {op!r:.80}; operations are kept for an hour")
     return view
 
 

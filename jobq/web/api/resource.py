@@ -86,7 +86,7 @@ class Parameter(NamedTuple):
             seconds = duration_s(text) if text else 0.0
             if text and not 0 < seconds <= MAX_DAYS * 86_400:
                 raise ConfigError(
-                    f"{self.name}={text!r:.100} is out of range; it must be between 30s and {MAX_DAYS}d"
+                    f"{self.name}={text!r:.100} is out of range; it must be longer than 0s and at most {MAX_DAYS}d"
                 )
             return seconds
         if self.kind == "names":

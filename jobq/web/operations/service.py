@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from jobq.client.connection import Client
 from jobq.client.names import checked_name
+from jobq.durations import counted
 from jobq.errors import ConfigError, JobqError
 from jobq.queue.audit_log import Act, AuditLog, Performed, Phase, new_op
 from jobq.web.access.identity import Identity
@@ -182,7 +183,10 @@ class Operations:
         view = self._known(op)
         self.allowed(who, view.state.verb, f"op:{op}")
         if not view.may_apply:
-            raise ConfigError("this operation can't be applied: it has finished, or is running")
+            left = counted(view.state.number - view.worked_on, "message")
+            raise ConfigError(
+                f"this operation can't be applied now: it is {view.state.phase}, with {left} left"
+            )
         if view.confirmation and confirmed.strip() != view.confirmation:
             raise ConfigError(f"this can't be undone; type {view.confirmation} to confirm it")
         if not 0 <= spread_s <= MAX_SPREAD_S:
@@ -261,9 +265,7 @@ class Operations:
     def _known(self, op: str) -> OperationView:
         view = self.view(op)
         if view is None:
-            raise ConfigError(
-                "this operation has been deleted, because it is more than an hour old"
-            )
+            raise ConfigError(f"there is no operation {op!r:.80}; operations are kept for an hour")
         return view
 
     def _add(self, state: OperationState) -> None:

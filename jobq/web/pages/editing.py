@@ -138,7 +138,7 @@ def _see(request: Request, queue: Queue, mid: str, **said: str) -> Response:
 def _waiting(request: Request) -> tuple[Queue, str, bytes]:
     """Return the queue, the mid and the content of a message that this user may change now."""
     if not identity_of(request).arguments:
-        raise HTTPException(403, "this needs the 'arguments' right")
+        raise HTTPException(403, "this needs the 'arguments' right, which this login does not have")
     queue = Queue(request.path_params["queue"], site_of(request).client)
     mid = checked_mid(request.path_params["mid"])
     word, content = queue.status(mid).word, queue.content(mid)
@@ -153,7 +153,7 @@ def _call_of(queue: Queue, mid: str, content: bytes) -> Envelope:
     """Return the call in a content. Raises CodecError if its seal is invalid or can't be checked."""
     if is_sealed(content) and seal_of(queue.client) is None:
         raise CodecError(
-            "the call is sealed, and this process has no keys; use a process with keys"
+            "the call is sealed, and the dashboard has no keys; start the dashboard with JOBQ_CODEC_KEYS"
         )
     return decode(opened(seal_of(queue.client), queue.name, mid, content))
 
@@ -207,9 +207,11 @@ def arguments_in(text: str) -> dict[str, Any]:
     except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"the arguments can't be read as JSON: {error}") from error
     if given.keys() != {"args", "kwargs"}:
-        raise ConfigError('the value must be an object with only "args" and "kwargs"')
+        raise ConfigError(
+            'the arguments must be an object with "args" and "kwargs", and without other keys'
+        )
     if not isinstance(given["args"], list) or not isinstance(given["kwargs"], dict):
-        raise ConfigError('"args" must be a list, and "kwargs" an object')
+        raise ConfigError('"args" must be a list: [...], and "kwargs" an object: {...}')
     return given
 
 

@@ -128,7 +128,9 @@ def confirm_cancel(request: Request) -> Response:
 def cancel_flow(request: Request) -> Response:
     """Cancel a flow, if its id was typed."""
     if str(form_of(request).get("typed", "")).strip() != request.path_params["flow"]:
-        raise HTTPException(409, "the typed id isn't the flow's; nothing was changed")
+        raise HTTPException(
+            409, "the typed text isn't the flow's id, so nothing was changed; try again"
+        )
     return _say(request, "cancel", FlowRun.cancel)
 
 

@@ -55,7 +55,9 @@ def offset_of(request: Request) -> int:
     """Return the number of the first row, from `?offset=`."""
     text = request.query_params.get("offset", "0")
     if not (text.isascii() and text.isdigit()) or len(text) > 9:
-        raise HTTPException(400, f"offset={text!r:.40} is not a number; leave it out")
+        raise HTTPException(
+            400, f"offset={text!r:.40} is invalid; use a number of up to 9 digits, or leave it out"
+        )
     return int(text)
 
 
@@ -176,7 +178,7 @@ def move_rsmq(request: Request) -> Response:
     target, limit = str(form.get("to", "")), str(form.get("limit", ""))
     if not (limit.isascii() and limit.isdigit() and 0 < int(limit[:9]) <= 10_000):
         raise HTTPException(
-            400, f"{limit!r:.40} is not a number of messages; it must be between 1 and 10,000"
+            400, f"can't move {limit!r:.40} messages; use a whole number from 1 to 10,000"
         )
     opened = Rsmq(site_of(request).operate)
     with audited(request, "rsmq-redrive", queue=name, filter=f"to:{target}") as under_way:

@@ -185,5 +185,7 @@ def _limit(field: str, text: str) -> int | str | None:
     if field not in _NUMBERS:
         return text
     if not text.isdecimal():
-        raise ConfigError(f"{field} {text!r} is not a number; enter one, or leave it empty")
+        raise ConfigError(
+            f"{field} {text!r} is not a whole number; enter one, none for no limit, or leave the field empty"
+        )
     return int(text)

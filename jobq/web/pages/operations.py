@@ -154,7 +154,9 @@ def _known(request: Request) -> OperationView:
     except ConfigError as error:
         raise HTTPException(404, str(error)) from error
     if view is None:
-        raise HTTPException(404, "no such operation; operations are kept for an hour")
+        raise HTTPException(
+            404, "there is no operation with this id; operations are kept for an hour"
+        )
     return view
 
 
@@ -185,7 +187,9 @@ def clear_queue(request: Request) -> Response:
     """Delete every live message of a queue, if the user typed its name."""
     name = _used_queue(request)
     if str(form_of(request).get("typed", "")).strip() != name:
-        raise HTTPException(409, "the typed name isn't the queue's; nothing was changed")
+        raise HTTPException(
+            409, "the typed text isn't the queue's name, so nothing was changed; try again"
+        )
     with refusing(), audited(request, "queue-purge", queue=name) as performed:
         performed.set(number=Queue(name, site_of(request).operate).admin.clear())
     return RedirectResponse(path_to(request, "queue", queue=name), 303)

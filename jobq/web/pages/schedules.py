@@ -303,7 +303,11 @@ def change_schedule(request: Request) -> Response:
         made = structs.replace(made, start_ms=one.start_ms, end_ms=one.end_ms, times=one.times)
         word, _ = Queue(queue.name, client).admin.schedule("add", one.name, encoded(made))
         if word not in ("added", "same"):
-            raise ConfigError(f"the schedule was not changed: the server answered {word}")
+            why = {
+                "taken": "a worker declares it in code",
+                "full": "it is gone, and the queue is full",
+            }
+            raise ConfigError(f"the schedule was not changed: {why.get(word, word)}")
     return RedirectResponse(path_to(request, "schedule", schedule=one.name, queue=queue.name), 303)
 
 
@@ -317,7 +321,7 @@ def _check_call(job: Job[..., Any], call: dict[str, Any]) -> None:
 def _added(request: Request) -> tuple[Queue, Schedule]:
     """Return a schedule added on the server, if this user may see and change its definition."""
     if not identity_of(request).arguments:
-        raise HTTPException(403, "this needs the 'arguments' right")
+        raise HTTPException(403, "this needs the 'arguments' right, which this login does not have")
     name = request.path_params["schedule"]
     queue, found, _ = _home(request, name)
     row = schedule_row(queue.name, name, found)

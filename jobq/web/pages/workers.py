@@ -188,7 +188,9 @@ def confirm_end(request: Request) -> Response:
 def end_worker(request: Request) -> Response:
     """Tell one worker to drain or restart, if the user typed its name."""
     if str(form_of(request).get("typed", "")).strip() != request.path_params["worker"]:
-        raise HTTPException(409, "the typed name isn't the worker's; nothing was changed")
+        raise HTTPException(
+            409, "the typed text isn't the worker's name, so nothing was changed; try again"
+        )
     return _send(request, tuple(FINAL))
 
 

@@ -62,7 +62,7 @@ def test_read_refuses_what_it_can_not_use(source, options, message):
         ),
         ({"endingOffsets": "latest"}, "isn't for streams"),
         ({"view": "topic", "trimOnCommit": "true"}, "isn't for view 'topic' but for events"),
-        ({"maxRowsPerTrigger": "0"}, "use a number of at least 1"),
+        ({"maxRowsPerTrigger": "0"}, "use a whole number of at least 1"),
     ],
 )
 def test_stream_refuses_what_it_can_not_use(source, options, message):
@@ -75,7 +75,7 @@ def test_stream_refuses_what_it_can_not_use(source, options, message):
     ("options", "message"),
     [
         ({"maxRowsPerTrigger": "many"}, "maxRowsPerTrigger='many' is out of range"),
-        ({"maxRowsPerTrigger": "0"}, "use a number of at least 1"),
+        ({"maxRowsPerTrigger": "0"}, "use a whole number of at least 1"),
         ({"trimOnCommit": "perhaps"}, "use true or false"),
         ({"since": "soon"}, "option since='soon' is not a time"),
         ({"failOnDataLoss": "maybe"}, "use true or false"),

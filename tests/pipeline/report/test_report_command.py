@@ -213,7 +213,7 @@ def test_capacity_simulates_what_was_asked_for(report):
          "there are events from 2026-11-20T12:00:10Z"),
         (("queue-time", "--lake", "nowhere"), 1, "is not a lake"),
         (("all", "--format", "csv"), 2, "name one report"),
-        (("slo", "--objective", "1"), 2, "--objective 1 is not a share"),
+        (("slo", "--objective", "1"), 2, "--objective 1 is not between 0 and 1"),
         (("capacity", "--weights", "low:2,hihg:1"), 2, "queue 'hihg' is unknown"),
         (("capacity", "--workers", "0-4"), 2, "is invalid; list 1 to 200"),
         (("queue-time", "--zone", "Mars"), 2, "is not a time zone"),

@@ -72,8 +72,8 @@ def test_an_address_of_all_interfaces_needs_a_name():
         ({"hosts": ("dash.example.com:80",)}, "not a host name"),
         ({"hosts": ("",)}, "not a host name"),
         ({"hosts": ("*.example.com",)}, "not a host name"),
-        ({"no_auth": True, "users": FILE}, "--no-auth contradicts --users"),
-        ({"no_auth": True, "identify": lambda _: None}, "--no-auth contradicts identify"),
+        ({"no_auth": True, "users": FILE}, "--no-auth can't be combined with --users; leave one out"),
+        ({"no_auth": True, "identify": lambda _: None}, "--no-auth can't be combined with identify"),
     ],
 )  # fmt: skip
 def test_contradictions_are_refused_in_words(given, says):

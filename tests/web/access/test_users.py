@@ -72,6 +72,9 @@ def test_the_file_of_another_user_is_refused(path):
 def test_a_file_that_is_none_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="jobq web user add"):
         UsersFile(tmp_path / "missing")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="Not a directory; check the path"):
+        UsersFile(tmp_path / "file" / "below")
     with pytest.raises(ConfigError, match="not a regular file"):
         UsersFile(tmp_path)
     os.mkfifo(tmp_path / "pipe", 0o600)
