@@ -34,7 +34,7 @@ CORE = {
         "running": Verb(
             "why",
             "running_",
-            "List running jobs, longest first: job, time, usual time, worker.",
+            "List running jobs, longest-running first: job, run time, usual run time, worker.",
         ),
         "why": Verb("why", "why_", "Explain why messages wait, where they run, or how they ended."),
         "cancel": Verb("messages", "cancel", "Cancel the given messages."),

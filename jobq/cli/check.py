@@ -120,7 +120,7 @@ def _of_queues(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Ite
         for queue, sample in sampled:
             if now_ms - sample.refused_at < DAY_MS:
                 ago = lasting((now_ms - sample.refused_at) / 1000)
-                value = f"queue {queue.name}: {sample.refused:,} messages of outage buffers lost, the last {ago} ago"
+                value = f"queue {queue.name}: outage buffers lost {sample.refused:,} messages, the last {ago} ago"
                 yield Finding("refused", "warn", value, "see the log of the enqueuing program")
 
 

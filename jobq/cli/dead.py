@@ -103,7 +103,7 @@ def dead() -> None:
 @queues_arguments
 @offset_option
 @limit_option(100, 1000)
-@option("--all", "everything", "Show all from --offset on.")
+@option("--all", "everything", "Show all, starting at --offset.")
 @where_option
 def list_(
     session: Session, queues: str | None, offset: int, limit: int, everything: bool,
@@ -192,7 +192,7 @@ class Chosen:
         if ids and (everything or conditions):
             raise ConfigError("IDs can't be combined with --all or --where; leave one of them out")
         if not (ids or everything or conditions):
-            raise ConfigError("no dead messages were chosen; use IDs, --all or --where")
+            raise ConfigError("choose dead messages with IDs, --all or --where")
         if everything and not queues:
             raise ConfigError("--all needs a queue; use --queues NAME")
         if older_than is not None and ids:

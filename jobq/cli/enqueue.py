@@ -40,7 +40,7 @@ _OPTIONS = (
     ),
     option(
         "--on-conflict WORD",
-        "With --unique or --mid: skip, raise, replace or requeue the other call.  [default: skip]",
+        "With --unique or --mid: how to handle an existing call, by skip, raise, replace or requeue.  [default: skip]",
     ),
     option("--debounce DURATION", "Run once no equal call arrives for this long."),
     option("--debounce-max DURATION", "With --debounce: run after this long at the latest."),

@@ -180,10 +180,10 @@ def _note_batch(session: Session, batch: IngestBatch) -> None:
         session.note(f"{batch.table} of {queue}: deleted or recreated since; read from its start")
     if batch.bad:
         session.note(
-            f"{batch.bad:,} entries are not event records; they are in the table quarantine"
+            f"{counted(batch.bad, 'entry')} added to the table quarantine, because they are not event records"
         )
     if batch.more:
-        session.note(f"{batch.table}: {batch.rows:,} rows committed; more follow")
+        session.note(f"{batch.table}: {counted(batch.rows, 'row')} committed; more follow")
 
 
 def _say_round(session: Session, lake: Lake, round_: IngestRound, engine: Engine) -> None:
@@ -193,11 +193,11 @@ def _say_round(session: Session, lake: Lake, round_: IngestRound, engine: Engine
     if len(set(round_.engines.values())) > 1:
         where = ", ".join(f"{part} {WHERE[used]}" for part, used in round_.engines.items())
     text = (
-        f"{round_.events:,} events, {round_.topics:,} topic messages, {round_.dead:,} dead in "
-        f"{round_.batches:,} batches, {where}{engine.rule}"
+        f"{counted(round_.events, 'event')}, {counted(round_.topics, 'topic message')}, {round_.dead:,} dead in "
+        f"{counted(round_.batches, 'batch')}, {where}{engine.rule}"
     )
     if round_.audit:
-        text += f"; {round_.audit:,} entries of the audit log"
+        text += f"; {counted(round_.audit, 'entry')} of the audit log"
     overruns = {queue: round(overrun.seconds, 1) for queue, overrun in round_.overruns.items()}
     record = {
         "lake": lake.store.uri,
@@ -320,7 +320,7 @@ def _roll_up(session: Session, lake: Lake, engine: Engine) -> None:
     for name, rows in made.items():
         session.say(
             {"table": name, "rows": rows, "engine": "spark"},
-            f"{name}: {rows:,} rows written, {WHERE['spark']}",
+            f"{name}: {counted(rows, 'row')} written, {WHERE['spark']}",
         )
 
 
@@ -329,8 +329,9 @@ def _say_compacted(session: Session, compacted: Compacted, engine: Engine) -> No
 
     session.say(
         compacted._asdict(),
-        f"{compacted.table} {compacted.dt}: {compacted.rows:,} rows, {compacted.files_before:,} files to "
-        f"{compacted.files:,}, {compacted.bytes_before:,} bytes to {compacted.bytes:,}, "
+        f"{compacted.table} {compacted.dt}: {counted(compacted.rows, 'row')}, "
+        f"{counted(compacted.files_before, 'file')} to "
+        f"{compacted.files:,}, {counted(compacted.bytes_before, 'byte')} to {compacted.bytes:,}, "
         f"{WHERE[compacted.engine]}{engine.rule}",
     )
 
@@ -349,7 +350,7 @@ def vacuum(session: Session, lake: Lake, older_than: float, wait: float) -> None
         for table, files in upkeep.vacuum(lake, older_than).items():
             session.say(
                 {"table": table, "files": files, "engine": "local"},
-                f"{table}: {files:,} files deleted, {WHERE['local']}",
+                f"{table}: {counted(files, 'file')} deleted, {WHERE['local']}",
             )
 
 
@@ -510,7 +511,7 @@ def _begin_erasure(
     if dry_run or not chosen.found:
         return bool(chosen.found)
     place = "the lake and the server" if work.server else "the lake"
-    session.confirmed(f"Permanently erase {chosen.rows.total():,} rows from {place}?", yes)
+    session.confirmed(f"Permanently erase {counted(chosen.rows.total(), 'row')} from {place}?", yes)
     work.begin(request, chosen)
     if work.server:
         queue = request.sought.queue and parted(request.sought.queue)[1]
@@ -544,11 +545,11 @@ _LEFT = {
 
 
 def _say_live(session: Session, done: LiveErased) -> None:
-    text = ", ".join(f"{number:,} {name}" for name, number in done.erased.items() if number)
+    text = ", ".join(f"{name}: {number:,}" for name, number in done.erased.items() if number)
     record = {"live": dict(done.erased), "left": dict(+done.left)}
     session.say(record, f"erased on the server: {text or 'nothing'}")
     for name, number in (+done.left).items():
-        session.note(f"{number:,} {_LEFT[name]}")
+        session.note(f"{_LEFT[name]} ({number:,} left)")
 
 
 @command("mark", "v2.4.0", "v2.4.0 --at 2026-11-20T14:05Z", group=lake)
@@ -604,7 +605,9 @@ def ddl(session: Session, lake: Lake, engine: Any, schema: str) -> None:
 @option("--topic NAME", "Replay messages of this topic.")
 @option("--dead", "Replay dead messages of --queue.")
 @option("--queue NAME", "With --dead: the queue.")
-@option("--since WHEN", "Messages appended or dead since: 7d (ago) or a time.", required=True)
+@option(
+    "--since WHEN", "Messages appended or dead-lettered since: 7d (ago) or a time.", required=True
+)
 @option("--until WHEN", "Messages before this time.  [default: now]")
 @option("--to-topic NAME", "Append to this topic, in order.")
 @option("--to-queue NAME", "Enqueue to this queue.")
@@ -776,7 +779,9 @@ def _replay_dead(
     if not found:
         _check_known(lake, "queue", name, ("dead", "events"))
     if given["dry_run"] or not found:
-        session.say(record, f"{name}: {len(found):,} dead messages, {nbytes:,} bytes")
+        session.say(
+            record, f"{name}: {counted(len(found), 'dead message')}, {counted(nbytes, 'byte')}"
+        )
         return bool(found)
     dedupe_s = _dedupe_s(given, DEDUPE_DEAD_S)
     # In the lake, a queue may have the name of its server before it.
@@ -834,10 +839,13 @@ def _say_summary(session: Session, topic: str, summary: ArchiveSummary, alone: b
             "last": summary.last, "first_at": first, "last_at": last, "missing": gaps,
         }  # fmt: skip
         span = f", {summary.first} of {first} to {summary.last} of {last}" if summary.rows else ""
-        session.say(record, f"{topic}: {summary.rows:,} messages, {summary.nbytes:,} bytes{span}")
+        session.say(
+            record,
+            f"{topic}: {counted(summary.rows, 'message')}, {counted(summary.nbytes, 'byte')}{span}",
+        )
     if gaps:
         session.note(
-            f"{gaps:,} indexes between them are not in the lake: dropped before they were ingested"
+            f"the lake lacks {counted(gaps, 'index')} between them, dropped before they were ingested"
         )
 
 
@@ -874,7 +882,7 @@ def _progress(session: Session, total: int) -> Callable[[int], None]:
 @queues_option
 @option("--since WHEN", "Enqueued since: 30d (ago) or a time.  [default: all recorded]")
 @option("--until WHEN", "Enqueued until.  [default: all]")
-@option("--ask", "Query the server about open messages: they are live or lost.")
+@option("--ask", "Ask the server whether open messages are live or lost.")
 @source_option
 @option("--format table|json", "form", "Output format.", default="table")
 @master_option

@@ -13,6 +13,7 @@ import click
 
 from jobq.cli.options import group, option
 from jobq.cli.session import Session, command, opens
+from jobq.durations import counted
 from jobq.metrics.exposition import metrics_page
 from jobq.metrics.health import probe
 from jobq.metrics.of_outbox import relay_families
@@ -153,7 +154,7 @@ def retry(session: Session, table: OutboxTable) -> None:
     """
     count = table.retry_failed()
     table.close()
-    session.say({"rows": count}, f"{count:,} rows put back")
+    session.say({"rows": count}, f"{counted(count, 'row')} put back")
 
 
 @command("purge", "--dsn postgresql://shop@db.example/shop --older-than 30d", group=outbox)
@@ -171,7 +172,7 @@ def prune(session: Session, table: OutboxTable, older_than: float) -> None:
     """
     count = table.prune_inbox(_now() - round(older_than * 1000))
     table.close()
-    session.say({"rows": count}, f"{count:,} rows deleted")
+    session.say({"rows": count}, f"{counted(count, 'row')} deleted")
 
 
 def serve(work: Relay, address: str) -> None:

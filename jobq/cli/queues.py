@@ -340,7 +340,7 @@ class _Wanted(NamedTuple):
 )
 @offset_option
 @limit_option(100, 1000)
-@option("--all", "everything", "Show all from --offset on.")
+@option("--all", "everything", "Show all, starting at --offset.")
 @option("--content", "Also show the contents, which may contain secrets.")
 def peek(
     session: Session, queues: str | None, place: Place, offset: int, limit: int, everything: bool,
@@ -401,7 +401,9 @@ def purge(session: Session, names: tuple[str, ...], yes: bool) -> bool:
             performed.set(number=sum(number for _, number in dropped))
             bar.update(1)
     for name, number in dropped:
-        session.say({"queue": name, "cleared": number}, f"{name}: {number:,} messages cleared")
+        session.say(
+            {"queue": name, "cleared": number}, f"{name}: {counted(number, 'message')} cleared"
+        )
     return len(used) == len(names)
 
 
@@ -428,7 +430,8 @@ def delete(session: Session, names: tuple[str, ...]) -> bool:
         sample = queue.admin.sample()
         counts, why = sample.counts, ""
         if counts.messages or counts.dead or counts.quarantined:
-            why = f"it holds {counts.messages:,} messages, {counts.dead:,} dead, {counts.quarantined:,} in quarantine"
+            held = counted(counts.messages, "message")
+            why = f"it holds {held}, {counts.dead:,} dead, {counts.quarantined:,} in quarantine"
         elif sample.flow_entries:
             why = (
                 f"it has {sample.flow_entries:,} undelivered results for flows; run jobq flow check"

@@ -16,6 +16,7 @@ from jobq.cli import output
 from jobq.cli.options import Command, Function, group, option, yes_option
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command, opens
+from jobq.durations import counted
 from jobq.errors import ConfigError, EmptyKeyError
 from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.reliable.listing import find_queues
@@ -198,7 +199,7 @@ _on_ids(
 _on_ids(
     "nack", "Return delivered messages to the queue. A message with too many deliveries is dead.",
     "mails 1601155608777-1 --front", token_option,
-    option("--front", "Put them before the waiting messages instead of after."),
+    option("--front", "Put them before the waiting messages instead of after them."),
 )  # fmt: skip
 _on_ids(
     "release", "Return unhandled messages to the front; the delivery isn't counted.",
@@ -272,7 +273,7 @@ def list_(session: Session, queue: ReliableQueue) -> None:
         with session.tolerating(key, "key"), suppress(EmptyKeyError):
             rows.append(queue.info(key))
     if not queues.whole:
-        session.note(f"looked at {queues.looked_at:,} keys; there may be more queues")
+        session.note(f"looked at {counted(queues.looked_at, 'key')}; there may be more queues")
     columns = ("key", "undelivered", "delivered", "dead", "promised", "max_deliveries", "last_id")
     empty = f"no queues with --ns {queue.ns!r}; create one with 'jobq reliable push'"
     session.say_all(rows, Listing(columns, ("promised", "last_id", "max_deliveries"), empty))

@@ -24,6 +24,7 @@ from jobq.cli.options import (
     yes_option,
 )
 from jobq.cli.session import Session, command, opens
+from jobq.durations import counted
 from jobq.errors import ConfigError
 from jobq.protocols.rsmq import Rsmq, RsmqMessage
 from jobq.protocols.rsmq.bridge import Bridge
@@ -247,7 +248,7 @@ def purge(session: Session, rsmq: Rsmq, name: str, yes: bool) -> None:
     with _operation(session, rsmq, name) as performed:
         gone = rsmq.purge(name)
         performed.set(number=gone)
-    session.say({"queue": name, "purged": gone}, f"{name}: {gone:,} messages deleted")
+    session.say({"queue": name, "purged": gone}, f"{name}: {counted(gone, 'message')} deleted")
 
 
 @verb(
@@ -261,7 +262,8 @@ def repair(session: Session, rsmq: Rsmq, name: str) -> None:
     """Remove leftovers of crashed clients: ids without a body, and fields of deleted messages."""
     with _operation(session, rsmq, name):
         removed = rsmq.repair(name)
-    text = f"{name}: {removed.phantoms:,} ids without a body, {removed.fields:,} fields without a message"
+    fields = counted(removed.fields, "field")
+    text = f"{name}: {counted(removed.phantoms, 'id')} without a body, {fields} without a message"
     session.say({"queue": name, **removed._asdict()}, text)
 
 
@@ -281,7 +283,7 @@ def redrive(session: Session, rsmq: Rsmq, name: str, target: str, limit: int | N
         moved = rsmq.redrive(name, target, limit)
         performed.set(number=moved)
     record = {"queue": name, "to": target, "moved": moved}
-    session.say(record, f"{name}: {moved:,} messages moved to {target}")
+    session.say(record, f"{name}: {counted(moved, 'message')} moved to {target}")
 
 
 @group("message", 'send -n mails -m "Hello, World"', "receive -n mails -t 60", parent=rsmq)

@@ -36,7 +36,7 @@ def _named(
     resque_namespace: str | None,
 ) -> RubyQueueName:
     if (sidekiq is None) == (resque is None):
-        fault = "no queue was given" if sidekiq is None else "two queues were given"
+        fault = "the queue is missing" if sidekiq is None else "two queues were given"
         raise ConfigError(f"{fault}; use either --sidekiq QUEUE or --resque QUEUE")
     if sidekiq is not None:
         return queue_named("sidekiq", sidekiq, sidekiq_namespace)

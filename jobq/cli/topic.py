@@ -19,6 +19,7 @@ from jobq.cli.output import Listing
 from jobq.cli.session import Session, command, opens
 from jobq.client.names import is_name
 from jobq.config import parse_time
+from jobq.durations import counted
 from jobq.errors import ConfigError, GroupNotFoundError, JobqError
 from jobq.queue.audit_log import Performed
 from jobq.topics import Lag, Record, RedismqTopic, Retention, Topic, TopicBatch, TopicMessage
@@ -166,7 +167,7 @@ def _records(
 def _described(indexes: list[int]) -> str:
     if len(indexes) < 2:
         return f"index {indexes[0]}" if indexes else "nothing to append"
-    return f"{len(indexes):,} messages, index {indexes[0]} to {indexes[-1]}"
+    return f"{counted(len(indexes), 'message')}, index {indexes[0]} to {indexes[-1]}"
 
 
 @command(
@@ -215,7 +216,9 @@ def _print_batches(
         while True:
             batch = poll()
             if batch.skipped:
-                session.note(f"{batch.skipped:,} messages were dropped before they could be read")
+                session.note(
+                    f"{counted(batch.skipped, 'message')} dropped before they could be read"
+                )
             seen += print_messages(session, batch.messages)
             if batch.messages:
                 settle()
@@ -430,7 +433,8 @@ def describe(session: Session, topic: Topic) -> None:
     group_names(session, topic)
     facts = topic.describe()
     lines = [
-        f"{topic.name}: {facts.messages:,} messages, index {facts.first} to {facts.last}, about {facts.nbytes:,} bytes",
+        f"{topic.name}: {counted(facts.messages, 'message')}, index {facts.first} to {facts.last}, "
+        f"about {counted(facts.nbytes, 'byte')}",
         f"  appended  {output.moment(facts.oldest_at) or '-'} to {output.moment(facts.newest_at) or '-'}",
         f"  keeps     {_kept(facts.limits)}",
         f"  groups    {', '.join(facts.groups) or '-'}",
@@ -535,7 +539,7 @@ def compaction(
         "compacted_to": facts.compacted_to, "messages": facts.messages,
     }  # fmt: skip
     word = "on" if facts.limits.compact else "off"
-    upto = f"compacted up to {facts.compacted_to}, {facts.messages:,} messages"
+    upto = f"compacted up to {facts.compacted_to}, {counted(facts.messages, 'message')}"
     session.say(record, f"{topic.name}: compaction {word}, {upto}")
 
 
@@ -573,8 +577,8 @@ def _operation(
 def _kept(limits: Retention) -> str:
     told = [
         f"messages for {limits.max_age_ms / 1000:,g} s" * (limits.max_age_ms > 0),
-        f"{limits.max_count:,} messages" * (limits.max_count > 0),
-        f"about {limits.max_bytes:,} bytes" * (limits.max_bytes > 0),
+        f"{counted(limits.max_count, 'message')}" * (limits.max_count > 0),
+        f"about {counted(limits.max_bytes, 'byte')}" * (limits.max_bytes > 0),
         "the latest message per key" * limits.compact,
     ]
     return ", ".join(filter(None, told)) or "everything"

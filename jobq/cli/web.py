@@ -121,7 +121,7 @@ users_option = option(
     "allowing", _allowing,
     users_option,
     option("--auth-header NAME", "Take the user's name from this header of a trusted proxy."),
-    option(f"--auth-role {ROLES}", "Role of users in the header but not in the users file.  [default: none]"),
+    option(f"--auth-role {ROLES}", "Role of users named in the header but not in the users file.  [default: none]"),
     option("--trusted-proxy CIDR", "proxies", "Network of proxies, or unix for the socket; repeatable.", multiple=True),
     option("--no-auth", "Allow every process of this machine all actions, without a login."),
 )  # fmt: skip

@@ -124,10 +124,10 @@ class RunningRecord(JsonRecord):
     "running", "", "mails", "mails --newest --limit 20", "--json | jq 'select(.took_ms > 60000)'"
 )
 @queues_arguments
-@option("--newest", "Latest first.  [default: longest first]")
+@option("--newest", "Show the latest first.  [default: the longest-running]")
 @limit_option(100, 500)
 def running_(session: Session, queues: str | None, newest: bool, limit: int) -> None:
-    """List running jobs, longest first: job, time, usual time, worker.
+    """List running jobs, longest-running first: job, run time, usual run time, worker.
 
     Workers report up to 500 jobs each, every third of a lease, 5 seconds by default. Until a worker's next report, a
     started job is missing and an ended job is still listed. usually: the 95th percentile of the job's latest run

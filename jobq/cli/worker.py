@@ -188,7 +188,7 @@ def setting(
 )
 @option(
     "--burst WHEN",
-    "Exit when the queues are empty: retries, the value without one, waits for retries that are due within a minute.",
+    "Exit when no message is ready (ready), or when no retry is due within a minute either (retries, the default).",
     type=Burst(),
     is_flag=False,
     flag_value="retries",

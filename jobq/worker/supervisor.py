@@ -282,7 +282,7 @@ class Supervisor:
         self.quiet = True
         self.feeder.quiet(True)
         self._ask(Control.QUIET)
-        logger.info("quiet: fetching no new messages")
+        logger.info("quiet: stopped fetching messages")
         return "it stopped fetching messages"
 
     def resume(self) -> str:

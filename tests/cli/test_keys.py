@@ -53,12 +53,15 @@ def test_set_changes_what_is_given_and_none_removes_it(cli: Any, queue: Queue) -
     [
         (("low", "--weight", "3"), "--weight is for one key; pass a KEY, or --key-weight"),
         (("low", "acme", "--key-max", "3"), "--key-max is for all keys; with KEY use --max"),
-        (("low", "--max", "many"), "--max 'many' is not a whole number; use one, or none for no limit"),
-        (("low", "--max", "0"), "max=0 is out of range"),
+        (
+            ("low", "--max", "many"),
+            "--max 'many' is not a whole number; use one, or none for no limit",
+        ),
+        (("low", "--max", "0"), "max=0 is invalid"),
         (("low", "--key-rate", "100"), "'100' is not a rate; write '100/m', '5/s' or '1000/h'"),
         (
             ("low", "acme", "--weight", "1001"),
-            "weight=1001 is out of range; it must be between 1 and 1,000",
+            "weight=1001 is invalid; use a whole number from 1 to 1,000",
         ),
         (("low", "a" * 129, "--max", "1"), "can't be used; use 1-128 printable characters"),
     ],

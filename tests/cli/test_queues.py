@@ -141,7 +141,7 @@ def test_forget_takes_an_empty_queue_off_the_list(cli: Any, client: Any, redis: 
     queue.admin.events_level("all")
     queue.enqueue(b"1", mid="m")
     refused = cli("queue", "delete", "old")
-    assert refused.code == 1 and "it holds 1 messages" in refused.out
+    assert refused.code == 1 and "it holds 1 message" in refused.out
     assert [one["queue"] for one in cli("queues", "--json").records] == ["old"]
     queue.cancel("m")
     fence = int(redis.hget("jobq:{old}:meta", "fence") or 0)

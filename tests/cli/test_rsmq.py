@@ -164,7 +164,7 @@ def test_purge_asks_first_and_redrive_and_heal_tell_what_they_did(ctl, rsmq):
     rsmq.send_messages("dead", ["a", "b", "c"])
     assert (
         ctl("queue", "redrive", "-n", "dead", "--to", "q", "--limit", "1").out
-        == "dead: 1 messages moved to q\n"
+        == "dead: 1 message moved to q\n"
     )
     assert ctl("queue", "redrive", "-n", "dead", "--to", "q", "--json").records[0]["moved"] == 2
     assert ctl("queue", "purge", "-n", "q", given="n\n").code == 1

@@ -65,7 +65,7 @@ def test_push_adds_a_resque_job(cli, redis):
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
-    [(["HardWorker"], "no queue was given; use either --sidekiq QUEUE or --resque QUEUE"),
+    [(["HardWorker"], "the queue is missing; use either --sidekiq QUEUE or --resque QUEUE"),
      (["HardWorker", "--sidekiq", "a", "--resque", "b"], "two queues were given"),
      (["HardWorker", "--resque", "low", "--delay", "5s"], "Resque has no --delay"),
      (["HardWorker", "--sidekiq", "low", "a=1"], "don't support keyword arguments: a"),

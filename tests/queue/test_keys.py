@@ -204,8 +204,8 @@ def test_rules_tell_what_holds_and_refuse_what_they_can_not_be(queue):
     assert queue.rule("acme", max=20, weight=3) == Rule(20, None, 3, None)
     for wrong, text in (
         ({"rate": "100"}, "rate='100' is not a rate; write '100/m', '5/s' or '1000/h'"),
-        ({"weight": 0}, "weight=0 is out of range; it must be between 1 and 1,000"),
-        ({"max": True}, "max=True is out of range"),
+        ({"weight": 0}, "weight=0 is invalid; use a whole number from 1 to 1,000"),
+        ({"max": True}, "max=True is invalid"),
     ):
         with pytest.raises(ConfigError, match=text):
             queue.rule("acme", **wrong)

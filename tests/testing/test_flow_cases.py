@@ -158,7 +158,7 @@ def test_step_that_cannot_be_sent_says_why(jobq: Kit, registry: Registry, note: 
     [failed] = failed_members(jobq.client, jobq.assert_flow(run, "failed"), 5)
     assert (failed.mid, failed.reason) == (
         "~counts:1.r1.note.0",
-        "step count returned int, but a map takes a list",
+        "step count returned int, but a map needs a list",
     )
 
 

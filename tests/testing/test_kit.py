@@ -348,7 +348,7 @@ def test_kit_restores_everything_and_reports_what_is_left(registry, ran, monkeyp
     assert os.environ["JOBQ_URL"] == made.url
     made.clock.move("1h")
     note.options(delay=5).enqueue("left")
-    with pytest.raises(AssertionError, match=r"1 calls are left .*\n  note\('left'\) in default"):
+    with pytest.raises(AssertionError, match=r"1 call left .*\n  note\('left'\) in default"):
         made.close()
     assert (runtime.default, everywhere.layers, wall.ahead_ms) == (client, layers, 0)
     assert os.environ["JOBQ_URL"] == "redis://elsewhere:1"

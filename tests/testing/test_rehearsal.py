@@ -251,5 +251,8 @@ def test_trials_that_make_no_sense_are_errors(rehearse, registry):
             rehearse(plain, **options)
     with pytest.raises(TypeError, match="too many positional"):
         rehearse(plain, 1)
-    with pytest.raises(AssertionError, match="fails isn't done without any fault, but ends as .*: ZeroDivisionError"):
+    with pytest.raises(
+        AssertionError,
+        match=r"fails isn't done without any fault, but ends as .*: ZeroDivisionError",
+    ):
         rehearse(fails)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jobq.durations import counted
 from jobq.errors import ConfigError
 from jobq.events import in_utc
 from jobq.pipeline.lake.commit import Loss
@@ -187,13 +188,14 @@ def _notes(result: LakeAudited, recorded: RecordedSpan, losses: Iterable[Loss]) 
         )
     elif result.unrecorded:
         yield (
-            f"{result.unrecorded:,} messages ended without a recorded enqueue in the range: the event level "
+            f"{counted(result.unrecorded, 'message')} ended without a recorded enqueue in the range: the event level "
             "wasn't always 'all', or events were lost; accepted and lost don't count them"
         )
     for one in losses:
         if one.queue == result.queue and one.upto_ms >= result.since_ms:
             yield (
-                f"the ingest missed {one.nevents:,} events between {in_utc(one.after_ms)} and {in_utc(one.upto_ms)}, "
+                f"the ingest missed {counted(one.nevents, 'event')} between {in_utc(one.after_ms)} and "
+                f"{in_utc(one.upto_ms)}, "
                 "which were trimmed before they were read; they may include messages shown as lost or open; "
                 "ingest more often, or raise MAXLEN"
             )

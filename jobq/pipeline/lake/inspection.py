@@ -175,7 +175,9 @@ def check(lake: Lake, engine: Engine | None = None) -> Iterator[LakeFinding]:
         if not wrong:
             where = WHERE[engine.chosen(rows)]
             yield LakeFinding(
-                "ok", name, f"{len(files):,} files with {rows:,} rows, read {where}{engine.rule}"
+                "ok",
+                name,
+                f"{counted(len(files), 'file')} with {counted(rows, 'row')}, read {where}{engine.rule}",
             )
         yield from _unknown_files(store, delta, name)
         if name in KEYS:
@@ -215,7 +217,9 @@ def _erasures(lake: Lake, engine: Engine) -> Iterator[LakeFinding]:
         yield LakeFinding("fail", ERASED.name, text)
     for name, rows in erase.counted(lake, engine).items():
         if rows:
-            yield LakeFinding("fail", name, f"{rows:,} rows should have been erased; {remedy}")
+            yield LakeFinding(
+                "fail", name, f"{counted(rows, 'row')} should have been erased; {remedy}"
+            )
 
 
 class FilesToCheck(NamedTuple):
@@ -251,7 +255,7 @@ def checked(unit: FilesToCheck) -> list[tuple[str, str]]:
             wrong.append((file.path, f"{file.path} can't be read: {error}"))
             continue
         if rows != file.rows:
-            text = f"{file.path} has {rows:,} rows, but its commit records {file.rows:,}"
+            text = f"{file.path} has {counted(rows, 'row')}, but its commit records {file.rows:,}"
             wrong.append((file.path, text))
     return wrong
 
@@ -311,7 +315,7 @@ def _unique(
         by_day[day] = by_day.get(day, 0) + (count or 0)
     for day, count in by_day.items():
         if count:
-            yield LakeFinding("fail", table.name, f"{day}: {count:,} rows are duplicated")
+            yield LakeFinding("fail", table.name, f"{day}: {counted(count, 'duplicate row')}")
     if not any(by_day.values()):
         yield LakeFinding("ok", table.name, f"all rows differ in {', '.join(KEYS[table.name])}")
 
@@ -361,12 +365,14 @@ def _commits(lake: Lake, delta: DeltaTable, table: LakeTable, rows: int) -> Iter
         erased = f", and {state.erased:,} were erased" if state.erased else ""
         yield LakeFinding(
             "fail", table.name,
-            f"{rows:,} rows, but {state.rows:,} were committed and {state.expired:,} expired{erased}",
+            f"{counted(rows, 'row')}, but {state.rows:,} were committed and {state.expired:,} expired{erased}",
         )  # fmt: skip
     wrong = list(_backwards(lake.below(table.name), delta))
     yield from (LakeFinding("fail", table.name, text) for text in wrong)
     if not wrong and state.batch:
-        yield LakeFinding("ok", table.name, f"{state.batch:,} batches, offsets never go backwards")
+        yield LakeFinding(
+            "ok", table.name, f"{counted(state.batch, 'batch')}, offsets never go backwards"
+        )
     for name, number in state.lost.items():
         yield LakeFinding(
             "note", table.name, f"{name}: {number:,} entries were dropped before they were read"

@@ -15,6 +15,7 @@ import msgspec
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import BYTES_PER_CALL, Caller
 from jobq.client.scripts import Argument
+from jobq.durations import counted
 from jobq.errors import ConfigError, KeyFullError
 from jobq.pipeline.writing.rows import RowMessage
 from jobq.queue import keys
@@ -170,9 +171,9 @@ class Delivery:
                 continue
             if monotonic() >= deadline:
                 raise KeyFullError(
-                    f"{left:,} rows of this partition found no room for {FULL_S:g} s: the line of {full.key} holds at "
-                    f"most {full.most:,} messages. All other rows are enqueued: raise the limit of the line, or write "
-                    f"again with the same ids or loadId when the line is shorter", full.key, full.most,
+                    f"{counted(left, 'row')} of this partition found no room for {FULL_S:g} s: the line of {full.key} "
+                    f"holds at most {counted(full.most, 'message')}. All other rows are enqueued: raise the limit of "
+                    "the line, or write again with the same ids or loadId when it is shorter", full.key, full.most,
                 ) from full  # fmt: skip
             sleep(PAUSE_S)
 

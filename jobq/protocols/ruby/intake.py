@@ -20,6 +20,7 @@ from typing import TypeVar
 from jobq.client.clock import Reminder
 from jobq.client.connection import Client, connect
 from jobq.config import HARD_MAX_CONTENT
+from jobq.durations import counted
 from jobq.errors import CodecError, ConfigError, JobqError
 from jobq.jobs.codec import decode
 from jobq.jobs.registry import Registry, default_registry
@@ -123,9 +124,9 @@ class QueueIntake:
             self._owed = self.claims.rescue()
             if self._owed:
                 logger.warning(
-                    "%s: took over %d jobs from another intake",
+                    "%s: took over %s from another intake",
                     self.ruby_queue,
-                    len(self._owed.jobs),
+                    counted(len(self._owed.jobs), "job"),
                 )
         if self._owed is None:
             return 0

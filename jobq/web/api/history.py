@@ -88,7 +88,7 @@ class ErrorReply(JsonRecord):
 
 
 SOURCE = Parameter(
-    "source", "events: the latest on the server; lake: all; auto: the lake beyond an hour.", default="auto",
+    "source", "events: the latest events on the server; lake: all; auto: lake for ranges over an hour.", default="auto",
     values=SOURCES,
 )  # fmt: skip
 QUEUES = Parameter("queues", "Only these queues, separated by commas.", "names")

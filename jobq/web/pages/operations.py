@@ -51,7 +51,7 @@ PHASES = {
 #: Phase of an audit log entry -> name of its glyph and colour, and a text.
 ENDINGS = {
     "done": ("done", "done"), "failed": ("dead", "failed"), "refused": ("paused", "refused"),
-    "undone": ("retry", "undone"), "intent": ("running", "not ended"),
+    "undone": ("retry", "undone"), "intent": ("running", "unfinished"),
 }  # fmt: skip
 #: Maximum number of entries that a page of the audit log reads, and shows.
 MAX_LOOKED_AT, ROWS = 5_000, 100

@@ -254,7 +254,7 @@ def test_compaction_ends_with_1_and_a_line_when_spark_fails_in_the_rollups(
     write("low", 5)
     line("ingest", "--once", "--rollup", "0")
     code, out, err = line("compact")
-    assert (code, "5 rows, 1 files to 1" in out) == (1, True)
+    assert (code, "5 rows, 1 file to 1" in out) == (1, True)
     assert err == (
         "jobq: the days were compacted, but job_runs and rollup_hourly were not updated: PySparkException: "
         "[NO_ROOM] on the device\n"
@@ -284,7 +284,7 @@ def test_lake_is_compacted_between_the_rounds_of_a_staying_ingest(line, write, l
         code, out, _ = line("compact", "--no-rollups", "--wait", "0s")
         staying.send_signal(signal.SIGTERM)
     assert (code, staying.returncode) == (0, 0)
-    assert "5 rows, 1 files to 1" in out
+    assert "5 rows, 1 file to 1" in out
 
 
 def test_others_get_at_the_lake_between_two_days_of_a_compaction(line, write, lake, monkeypatch):
@@ -457,7 +457,7 @@ def test_erase_live_does_not_stop_at_mids_that_no_message_can_have(
     code, out, error = line("erase", *words)
 
     assert (code, error) == (0, "")
-    assert "erased on the server: 1 dead, 1 events" in out
+    assert "erased on the server: dead: 1, events: 1" in out
     assert [one.dead_id for one in valkey_queue.admin.dead()] == [first.dead_id]
 
 
@@ -480,9 +480,9 @@ def test_erase_live_leaves_nothing_of_a_message_on_the_server(
     assert (code, out, error) == (
         0,
         "3 selected: rows: 3 of events, 1 of dead, 1 of topics\n"
-        "erased on the server: 1 messages, 1 dead, 1 results, 4 events\n"
+        "erased on the server: messages: 1, dead: 1, results: 1, events: 4\n"
         f"erased in this process{RULE}: 3 of events, 1 of dead, 1 of topics\n",
-        "1 messages of topics are in their logs until retention or 'jobq topic retention --before' drops them\n",
+        "messages of topics are in their logs until retention or 'jobq topic retention --before' drops them (1 left)\n",
     )
     # The mid of a cancelled message is in the list of ready ones until a worker passes it.
     assert [one.mid for one in valkey_queue.dequeue(2).messages] == [stays]
@@ -509,7 +509,7 @@ def test_commands_reach_the_queue_of_a_source(line, valkey_client, valkey_queue)
     assert code == 0 and '"queue": "low"' in out and '"backlog": 0' in out
     chosen = ("--where", "mid = 'erased'", "--live", "--yes")
     code, out, _ = line("erase", *chosen, "--queue", "{eu}low", "--source", "eu")
-    assert code == 0 and "erased on the server: 1 dead, " in out
+    assert code == 0 and "erased on the server: dead: 1, " in out
     assert [one.mid for one in valkey_queue.admin.dead()] == ["again"]
     code, out, _ = line("replay", "--dead", "--queue", "{eu}low", "--since", "1d")
     assert (code, out.split(" sent")[0]) == (0, "dead messages of {eu}low: 1")

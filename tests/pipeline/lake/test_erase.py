@@ -126,7 +126,7 @@ def test_nothing_of_a_customer_is_left_in_any_file(asked, customers, valkey_clie
     erase.begin(customers, found.found, asked)
     assert faults(customers) == [
         "an erasure is unfinished; run 'jobq lake erase --resume'",
-        *(f"{counted[name]:,} rows should have been erased; run 'jobq lake erase --resume'"
+        *(f"{counted[name]:,} row{'s' * (counted[name] != 1)} should have been erased; run 'jobq lake erase --resume'"
           for name in NAMED if counted[name]),
     ]  # fmt: skip
     done = finished(customers)

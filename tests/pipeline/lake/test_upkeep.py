@@ -306,7 +306,7 @@ def test_check_tells_rows_that_are_there_twice(three_days, monkeypatch, most, at
     files = live_files(delta, "2026-11-19", "2026-11-19")
     assert (len(list(inspection._searches(store, EVENTS, files))) > 3) is (most == 3)
     assert bad == [
-        "2026-11-19: 10 rows are duplicated",
+        "2026-11-19: 10 duplicate rows",
         "70 rows, but 60 were committed and 0 expired",
     ]
 

@@ -34,8 +34,8 @@ def test_load_refuses_what_it_does_not_know(source, options, message):
     [
         ({"since": "yesterday"}, "since='yesterday' is not a time"),
         ({"until": "2026-13-01"}, "is not a time"),
-        ({"partitions": "many"}, "partitions='many' is out of range"),
-        ({"partitions": "-1"}, "out of range"),
+        ({"partitions": "many"}, "partitions='many' is invalid"),
+        ({"partitions": "-1"}, "use a whole number of at least"),
         ({"failOnDataLoss": "maybe"}, "use true or false"),
         ({"since": "2026-01-01", "startingOffsets": "latest"}, "use either since or startingOffsets"),
         ({"until": "2026-01-01", "endingOffsets": "latest"}, "use either until or endingOffsets"),
@@ -74,7 +74,7 @@ def test_stream_refuses_what_it_can_not_use(source, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"maxRowsPerTrigger": "many"}, "maxRowsPerTrigger='many' is out of range"),
+        ({"maxRowsPerTrigger": "many"}, "maxRowsPerTrigger='many' is invalid"),
         ({"maxRowsPerTrigger": "0"}, "use a whole number of at least 1"),
         ({"trimOnCommit": "perhaps"}, "use true or false"),
         ({"since": "soon"}, "option since='soon' is not a time"),

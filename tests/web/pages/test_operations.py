@@ -35,7 +35,7 @@ def test_incident_is_previewed_applied_spread_over_time_and_undone(visit, low):
     anna = visit(UserRole.OPERATE)
     preview = posted(anna, "/operations", verb="revive", scope="all", f="queue:low error:timeout*")
     assert preview.status_code == 200
-    assert "Nothing is changed yet" in preview.text and "Over 10 minutes" in preview.text
+    assert "Nothing has been changed yet" in preview.text and "Over 10 minutes" in preview.text
     assert low.admin.counts().dead == 5
     done = posted(anna, f"{preview.url.path}/apply", spread="10m")
     assert "Revived: 5 of 5 messages." in done.text
