@@ -22,8 +22,8 @@ _WITHOUT_EFFECT = frozenset(
 _REFUSED = {
     "priority": "use a queue for each priority, and `jobq worker --queues high,low --strict`",
     "exchange": "name the queue: queue=…", "routing_key": "name the queue: queue=…",
-    "group_id": "jobq generates the ids of group members", "parent_id": "jobq doesn't record parents of tasks",
-    "root_id": "jobq doesn't record parents of tasks",
+    "group_id": "leave it out: jobq generates the ids", "parent_id": "leave it out: jobq doesn't record parents",
+    "root_id": "leave it out: jobq doesn't record parents",
 }  # fmt: skip
 
 

@@ -21,15 +21,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ATTRIBUTE = "jobq_task_options"
 #: Options set in Django's Task or the settings instead.
 _ELSEWHERE = {
-    "name": "the function has a name",
+    "name": "leave it out: a task has the name of its function",
     "queue": "use @task(queue_name=…)",
     "delay": "use task.using(run_after=…)",
     "at": "use task.using(run_after=…)",
     "result_ttl": 'set TASKS["default"]["OPTIONS"]["result_ttl"]',
     "mid": "jobq chooses the id; unique=… rejects equal calls",
     "client": "set JOBQ_URL",
-    "headers": "the backend uses the header itself",
-    "registry": "tasks are in the default registry",
+    "headers": "leave it out: the backend writes the headers",
+    "registry": "leave it out: tasks are in the default registry",
 }
 
 

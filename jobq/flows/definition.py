@@ -48,7 +48,7 @@ _NOT_IN_NAMES = re.compile("[^A-Za-z0-9_-]")
 _WHENS: tuple[When, ...] = get_args(When)
 #: Options that a step can't have, and what to do instead.
 _REFUSED_OPTIONS = {
-    "mid": "its steps make their own",
+    "mid": "leave it out, because a flow makes the mids of its steps",
     "unique": "its steps are unique by their names; pass unique=None",
     "debounce": "its steps run once each; pass debounce=None",
     "throttle": "its steps run once each; pass throttle=None",

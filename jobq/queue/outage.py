@@ -232,7 +232,7 @@ class OutageBuffer:
                 calls = list(self._waiting)
                 if not calls:
                     self._sender, self._stopped = None, set()
-                    logger.info("the outage buffer is empty: it held %s messages", over)
+                    logger.info("the outage buffer is empty: it held %s", counted(over, "message"))
                     return
             if now_over := self._send_each(calls):
                 over, pause = over + now_over, MIN_PAUSE_S

@@ -170,7 +170,9 @@ def checked_schedule(
             f"{cron!r:.100} is not a cron expression; write it as '30 7 * * 1-5', at 7:30 from Monday to Friday"
         )
     if every is not None and "tz" in options:
-        raise ConfigError(f"tz={options['tz']!r} has no effect on every={every!r}; leave one out")
+        raise ConfigError(
+            f"tz={options['tz']!r} has no effect on every={every!r}; leave out tz, or use a cron expression"
+        )
     known = ("tz", "missed", "overlap", "spread", *_BOUNDS)
     if unknown := options.keys() - set(known):
         raise ConfigError(

@@ -16,6 +16,7 @@ from jobq.client.connection import Client
 from jobq.client.numbered_calls import Caller
 from jobq.client.waiter import BlockingConnection
 from jobq.config import BURST_WAIT_S, WorkerSettings
+from jobq.durations import counted
 from jobq.errors import JobqError, ScriptError, UnavailableError
 from jobq.jobs.context import Call
 from jobq.jobs.signing import seal_of
@@ -409,7 +410,9 @@ class ChildQueues:
         """Log unreported endings; return whether there are any."""
         if self._late:
             names = {self.queues[line.index].name for line in self._late}
-            logger.warning("child left with undelivered outcomes for %d queues", len(names))
+            logger.warning(
+                "child left with undelivered outcomes for %s", counted(len(names), "queue")
+            )
         return bool(self._late)
 
 

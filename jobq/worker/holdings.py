@@ -15,6 +15,7 @@ from struct import Struct
 from typing import NamedTuple, Protocol
 
 from jobq.client.connection import Client
+from jobq.durations import counted
 from jobq.errors import JobqError
 from jobq.jobs.admission import MAX_HOLDINGS
 from jobq.worker import logger
@@ -169,7 +170,7 @@ class Keeping:
                 self._keeper.leave(self._client, gone)
                 self._gone = []
         except JobqError as error:
-            logger.warning("can't return %d slots of limits yet: %s", len(gone), error)
+            logger.warning("can't return %s of limits yet: %s", counted(len(gone), "slot"), error)
 
     def renew(self, children: Iterable[Memory]) -> None:
         """Renew the resources of running jobs, and give back resources that finished jobs left behind."""

@@ -170,7 +170,9 @@ class Supervisor:
             more |= dict.fromkeys(self._partitions_of(base), weights[base])
         missing = len(more.keys() - set(self._names)) - self.plan.health.room
         if missing > 0:
-            logger.error("%d partitions can't be served until this worker restarts", missing)
+            logger.error(
+                "%s can't be served until this worker restarts", counted(missing, "partition")
+            )
         self._serve_more(more)
 
     def _partitions_of(self, base: str) -> list[str]:

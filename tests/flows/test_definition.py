@@ -129,7 +129,7 @@ def test_names_and_edges_that_cannot_be_are_refused():
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"mid": "x"}, "mid='x' can't be used in a flow; its steps make their own"),
+    [({"mid": "x"}, "mid='x' can't be used in a flow; leave it out, because"),
      ({"unique": True}, "unique=True can't be used in a flow"), ({"expires_in": 5}, "expires_in=5.0 can't be used"),
      ({"throttle": 5}, "throttle"), ({"headers": {"flow": "x"}}, "have 'flow'")],
 )  # fmt: skip

@@ -193,7 +193,7 @@ def _known_hosts(settings: AccessSettings) -> frozenset[str] | None:
     return frozenset(name.lower() for name in (*bound, *settings.hosts))
 
 
-_TOO_LARGE = RefusedRequest(413, f"The body is larger than {MAX_BODY} bytes.")
+_TOO_LARGE = RefusedRequest(413, f"The body is larger than {MAX_BODY:,} bytes.")
 
 
 def _size_refusal(scope: Scope, headers: Headers) -> RefusedRequest | None:
@@ -202,7 +202,7 @@ def _size_refusal(scope: Scope, headers: Headers) -> RefusedRequest | None:
         len(scope.get("raw_path") or scope["path"].encode("utf-8", "replace")) + len(query)
         > MAX_URL
     ):
-        return RefusedRequest(414, f"The address is longer than {MAX_URL} bytes.")
+        return RefusedRequest(414, f"The address is longer than {MAX_URL:,} bytes.")
     if query.count(b"&") >= MAX_QUERY_KEYS:
         return RefusedRequest(400, f"The address has more than {MAX_QUERY_KEYS} parameters.")
     # WSGI allows an empty CONTENT_LENGTH for a request without a body; wsgiref and Django's runserver pass it.
