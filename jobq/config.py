@@ -177,9 +177,7 @@ class CodecSettings:
             raise ConfigError(f"codec {self.mode} has no key; set JOBQ_CODEC_KEYS=id:secret")
         for number, (key_id, secret) in enumerate(self.keys, 1):
             if not _KEY_ID.fullmatch(key_id):
-                raise ConfigError(
-                    f"the id of codec key {number} can't be used; use 1 to 40 letters, digits, '.', '_' or '-'"
-                )
+                raise ConfigError(f"codec key {number} needs an id of 1-40 letters, digits or ._-")
             if len(secret) < 32:
                 raise ConfigError(
                     f"the secret of codec key {key_id} has {len(secret)} bytes; it must have at least 32"

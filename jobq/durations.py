@@ -105,9 +105,8 @@ def plural(noun: str) -> str:
     """Return the plural of a noun or phrase, whose last word must be the noun; `worker lost` would be wrong."""
     if noun.endswith("child"):
         return f"{noun}ren"
-    if noun.endswith(("x", "s", "ch")):
-        return f"{noun}es"
-    return f"{noun[:-1]}ies" if noun.endswith(("entry", "retry")) else f"{noun}s"
+    ending = "es" if noun.endswith(("x", "s", "ch")) else "s"
+    return f"{noun[:-1]}ies" if noun.endswith(("entry", "retry")) else noun + ending
 
 
 def listed(names: Sequence[str], most: int = MAX_NAMES) -> str:

@@ -208,7 +208,7 @@ def _waited(
     if word == "replicas" and reply < replicas:
         return replies, (
             f"{reply} of {replicas} replicas confirmed it within {within_s:g} s "
-            f"(run {replicas + 1}, so that one may fail)"
+            f"(run {replicas + 1}, in case of a failure)"
         )
     if word == "disk" and reply[0] < 1:
         return replies, f"no fsync within {within_s:g} s"

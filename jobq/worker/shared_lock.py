@@ -102,7 +102,7 @@ def new_lock() -> SharedLock:
             return SemaphoreInMemory()
         except (AttributeError, OSError):
             raise ConfigError(
-                f"no lock can be made in shared memory ({error}): /dev/shm must be writable; in a container with a "
+                f"shared memory can't hold a lock ({error}): /dev/shm must be writable; in a container with a "
                 "read-only root mount a tmpfs there (docker run --tmpfs /dev/shm; Kubernetes: an emptyDir with medium: "
                 "Memory)"
             ) from error
