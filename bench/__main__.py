@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from bench.cases import CASES, close
 from bench.machine import adopt_orphans
 from bench.peers import PEERS
 from bench.report import report
+from bench.stage import OVER_TCP
 from bench.sweep import sweep
 
 
@@ -29,6 +31,8 @@ def main() -> None:
     if chosen.report is not None:
         report(Path(chosen.report) if chosen.report else None)
         return
+    if chosen.tcp:
+        os.environ[OVER_TCP] = "1"
     # Ended from outside, it still ends the servers and workers that it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     adopt_orphans()
@@ -50,6 +54,11 @@ def _parser() -> argparse.ArgumentParser:
     add("cases", nargs="*", metavar="CASE", help="see below; all without one")
     add("--runs", type=int, default=5)
     add("--only", default="", metavar="PEER,…", help=f"of {', '.join(PEERS)}")
+    add(
+        "--tcp",
+        action="store_true",
+        help="over TCP instead of a unix socket: more rows of the report",
+    )
     add("--json", action="store_true", help="JSON lines")
     add("--more", action="store_true", help="add to the last run: a case that failed")
     add("--sweep", action="store_true", help="try each peer's settings instead")

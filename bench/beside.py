@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -15,6 +16,8 @@ from bench.cases import CASES, Case
 from bench.machine import BUSY_SHARE, PATIENCE_S, Watch, bury_orphans, described, wait_until_idle
 from bench.peers import PEERS
 from bench.peers.venvs import FOLDER, Missing, inside_of, named
+from bench.stage import OVER_TCP
+from bench.targets import TCP
 
 RESULTS = FOLDER / "results.jsonl"
 #: A peer that failed so often in a case isn't asked again.
@@ -36,6 +39,7 @@ class Bench:
         self.failed: dict[tuple[str, str], list[str]] = defaultdict(list)
         self.peers = [name for name in only or PEERS if self._available(name)]
         self._repair_s = REPAIR_S
+        self._how = TCP if OVER_TCP in os.environ else ""
 
     def case(self, name: str) -> None:
         """Run all peers in all rounds; print a line per figure and peer."""
@@ -47,7 +51,7 @@ class Bench:
         for peer, rows, share in self._runs(name, case):
             others[peer].append(share)
             for figure, value, unit in rows:
-                measured[figure, unit, peer].append(value)
+                measured[figure + self._how, unit, peer].append(value)
         lines = [
             self._line(name, figure, unit, peer, values, others[peer])
             for (figure, unit, peer), values in measured.items()

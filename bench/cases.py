@@ -59,8 +59,13 @@ CASES = {
     ),
     "coroutines": Case(
         drains.napping,
-        ("own", "arq", "saq", "taskiq", "bullmq"),
+        ("own", "bare", "arq", "saq", "taskiq", "bullmq"),
         "jobs that wait 20 ms, as coroutines",
+    ),
+    "costs": Case(
+        drains.costs,
+        ("own", "celery", "dramatiq", "bullmq", "sidekiq"),
+        "what jobs that wait 1 ms, 20 ms and 1 s cost the server",
     ),
     "latency": Case(latency, ("own", "lists", *_QUEUES), "idle pick-up, and at half load"),
     "delayed": Case(crowds.beside(100_000), SWIFT, "a drain beside 100,000 delayed jobs"),

@@ -11,7 +11,17 @@ from importlib.util import find_spec
 from bench.peers import PEERS
 from bench.server import calls
 from bench.stage import FILLINGS, Row, Stage, stage
-from bench.targets import CPU_ALONE, MIXED, NAPPING, WAITING, installed
+from bench.targets import (
+    CPU_ALONE,
+    LENGTHS,
+    MIXED,
+    NAPPING,
+    OF_SERVER,
+    PER_CORE,
+    SERVER_COST,
+    WAITING,
+    installed,
+)
 from bench.weight import pss
 
 #: A drain counts from here to the end: by then all processes have started.
@@ -69,20 +79,39 @@ def waiting(name: str) -> Iterator[Row]:
 def napping(name: str) -> Iterator[Row]:
     """Drain jobs that wait 20 ms, 2 x 100 coroutines; jobq on asyncio's loop, and on uvloop if it is installed."""
     loops = ("asyncio", "uvloop") if name == "own" and find_spec("uvloop") else ("asyncio",)
-    count = min(WAITS, PEERS[name].jobs)
+    count = min(WAITS, PEERS[name].jobs or WAITS)
     at_once = dict.fromkeys(
         ("COROUTINES", "CONCURRENCY", "MAX_JOBS", "TASKS", "PREFETCH"), str(THREADS)
     )
     for loop in loops:
         figure = NAPPING + ", uvloop" * (loop == "uvloop")
         knobs = {f"BENCH_{knob}": value for knob, value in at_once.items()}
+        contents = FILLINGS.of(name, "nap", count) if PEERS[name].jobs else None
         with (
-            stage(
-                name, contents=FILLINGS.of(name, "nap", count), BENCH_EVENT_LOOP=loop, **knobs
-            ) as place,
+            stage(name, contents=contents, BENCH_EVENT_LOOP=loop, **knobs) as place,
             place.working(2),
         ):
             yield from _timed(place, count, figure)
+
+
+def costs(name: str) -> Iterator[Row]:
+    """Measure what jobs that wait 1 ms, 20 ms and 1 s cost the server: 2 x 100 threads, or coroutines in Node."""
+    handler = "nap" if name == "bullmq" else "wait"
+    for length, wait_s in LENGTHS.items():
+        # Long jobs run for about five seconds; of short ones as many as are measured elsewhere.
+        count = min(WAITS, PEERS[name].jobs, round(5 * 2 * THREADS / wait_s))
+        knobs = {"THREADS": THREADS, "CONCURRENCY": THREADS, "WAIT_S": wait_s}
+        with (
+            stage(
+                name, contents=FILLINGS.of(name, handler, count),
+                **{f"BENCH_{knob}": str(value) for knob, value in knobs.items()},
+            ) as place,
+            place.working(2),
+        ):  # fmt: skip
+            figures = {figure: value for figure, value, _ in _timed(place, count, length)}
+        cost_us = figures[OF_SERVER.format(length)]
+        yield SERVER_COST.format(length), cost_us, "µs"
+        yield PER_CORE.format(length), 1e6 / cost_us, "jobs/s"
 
 
 def both(

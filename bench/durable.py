@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator
 
-from bench.server import info, private_server
+from bench.server import free_port, info, private_server
 from bench.stage import wait_for
 from bench.work import noop
 from jobq import Client
@@ -23,7 +22,7 @@ def durability(_: str) -> Iterator[tuple[str, float, str]]:
         yield _rate(client, "memory", "appendfsync everysec")
     with private_server("--appendonly", "yes", "--appendfsync", "always") as client:
         yield _rate(client, "disk", "appendfsync always")
-    port = str(_free_port())
+    port = str(free_port())
     with (
         private_server("--port", port, "--repl-diskless-sync-delay", "0") as client,
         private_server("--replicaof", "127.0.0.1", port) as replica,
@@ -42,9 +41,3 @@ def _rate(client: Client, level: str, server: str) -> tuple[str, float, str]:
         bound.enqueue()
     rate = ENQUEUED / (time.perf_counter() - started)
     return f"enqueue, durability {level} ({server})", rate, "jobs/s"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import socket
 import statistics
 import time
@@ -20,8 +21,8 @@ import hiredis
 
 import jobq
 from bench.peers.venvs import Missing
-from bench.server import private_server, server_s
-from bench.stage import stage
+from bench.server import free_port, private_server, server_s
+from bench.stage import OVER_TCP, stage
 from jobq.client.aio import Reply
 from jobq.client.numbered_calls import Caller
 from jobq.client.scripts import packed
@@ -77,6 +78,11 @@ def commands(client: jobq.Client) -> Callable[[], bytes]:
 
 def connected(client: jobq.Client) -> socket.socket:
     """Open a separate socket to the server."""
+    if client.url.startswith("redis://"):
+        host, port = client.url.removeprefix("redis://").split(":")
+        connection = socket.create_connection((host, int(port)))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(client.url.removeprefix("unix://"))
     return connection
@@ -172,10 +178,15 @@ def main() -> None:
     parser.add_argument(
         "--delayed", action="store_true", help="with a million delayed messages in the queue"
     )
+    parser.add_argument("--tcp", action="store_true", help="over TCP instead of a unix socket")
     chosen = parser.parse_args()
+    if chosen.tcp:
+        os.environ[OVER_TCP] = "1"
     found: dict[str, list[Round]] = {}
     for _ in range(chosen.rounds):
-        with private_server() as client:
+        port = free_port() if chosen.tcp else 0
+        with private_server(port=port) as local:
+            client = jobq.connect(f"redis://127.0.0.1:{port}") if port else local
             if chosen.delayed:
                 delayed(client)
             for name, act, count in ways(client):

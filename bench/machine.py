@@ -88,12 +88,17 @@ def described(module: str = "bench") -> dict[str, str]:
         f"redis-py {version('redis')}, hiredis {version('hiredis')}",
         "node": node,
         "ruby": (_asked("ruby", "--version").split() or ["", "none"])[1],
-        "server": f"{versioned(VALKEY)} on a unix socket",
+        "server": f"{versioned(VALKEY)}, {way_to_server()}",
         "memory measured on": versioned(redis_binary()),
         "load at start": load,
         "date": time.strftime("%Y-%m-%d %H:%M %Z"),
         "command": " ".join(["python", "-m", module, *sys.argv[1:]]),
     }
+
+
+def way_to_server() -> str:
+    """Return how the measured systems reach their server."""
+    return "over TCP" if os.environ.get("BENCH_TCP") else "on a unix socket"
 
 
 def _processor() -> str:

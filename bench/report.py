@@ -16,12 +16,16 @@ from bench.peers import LIMITS, NAMES, PEERS
 from bench.peers.venvs import FOLDER
 from bench.targets import (
     BESIDE,
+    LENGTHS,
     MIXED,
     NAPPING,
     NOOP,
     OF_SERVER,
     OF_WORKER,
+    PER_CORE,
+    SERVER_COST,
     TARGETS,
+    TCP,
     WAIT_TARGETS,
     WAITING,
     Target,
@@ -34,7 +38,7 @@ from bench.waiting import LIMIT_S
 RESULTS = FOLDER / "results.jsonl"
 COMMAND = "python -m bench --report"
 WAIT_COMMAND = f"{COMMAND}, of jobs that wait"
-WAIT_CASES = ("threads", "coroutines", "mixed")
+WAIT_CASES = ("threads", "coroutines", "mixed", "costs")
 UVLOOP = ", uvloop"
 RECOVERY = "killed worker's job runs again"
 
@@ -204,6 +208,11 @@ WAIT_TABLES: tuple[tuple[str, str, tuple[Column, ...]], ...] = (
      (("jobs/s", MIXED, True), ("worker, µs", OF_WORKER.format(MIXED), False),
       ("server, µs", OF_SERVER.format(MIXED), False),
       ("Redis commands", f"{MIXED}, Redis commands per job", False))),
+    ("What a job costs the server",
+     "Two processes with 100 threads each; BullMQ: 100 coroutines. CPU of the server in µs for a job that waits so "
+     "long, and how many such jobs per second keep one core of it busy.",
+     (*((f"{length}, µs", SERVER_COST.format(length), False) for length in LENGTHS),
+      *((f"{length}, jobs/s", PER_CORE.format(length), False) for length in LENGTHS))),
 )  # fmt: skip
 
 
@@ -221,7 +230,15 @@ def _table(run: Run, columns: Sequence[Column]) -> Iterator[str]:
 
 
 def _rows(run: Run, peer: str, key: str) -> Iterator[tuple[Callable[[str], str], str]]:
-    """Return the prefixes of this peer's rows, and suffixes of its name: a drain has two rows."""
+    """Return the prefixes of this peer's rows, and suffixes of its name: over TCP, too, where that was measured."""
+    for figures, how in _ways(run, peer, key):
+        yield figures, how
+        if (peer, figures(key) + TCP) in run.figures:
+            yield lambda figure, figures=figures: figures(figure) + TCP, how + TCP  # type: ignore[misc]
+
+
+def _ways(run: Run, peer: str, key: str) -> Iterator[tuple[Callable[[str], str], str]]:
+    """Yield the ways in which this peer was measured: a drain has two rows."""
     if (peer, key) not in run.figures:
         return
     if (peer, _loud(key)) in run.figures and peer not in LIMITS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -27,33 +28,40 @@ def redis_binary() -> str:
 
 @contextmanager
 def private_server(
-    *options: str, binary: str = VALKEY, contents: Path | None = None
+    *options: str, binary: str = VALKEY, contents: Path | None = None, port: int = 0
 ) -> Iterator[jobq.Client]:
     """Yield a client of a private server, which saves to disk only if `options` enable it.
 
-    contents: a dump that it starts with, made by `saved`.
+    contents: a dump that it starts with, made by `saved`. port: it also listens there, on this machine.
     """
     with tempfile.TemporaryDirectory(prefix="jobq-bench-") as folder:
-        socket = f"{folder}/s"
+        path = f"{folder}/s"
         if contents is not None:
             Path(folder, "dump.rdb").symlink_to(contents)
         command = [
-            binary, "--port", "0", "--unixsocket", socket, "--save", "", "--dir", folder, *options,
+            binary, "--port", str(port), "--unixsocket", path, "--save", "", "--dir", folder, *options,
         ]  # fmt: skip
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
-            yield connected(f"unix://{socket}")
+            yield connected(f"unix://{path}")
         finally:
             process.kill()
             process.wait(10)
 
 
+def free_port() -> int:
+    """Return a port of this machine that nothing listens on."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
 def saved(client: jobq.Client, to: Path) -> None:
     """Write the server's content to a file."""
-    socket = client.url.removeprefix("unix://")
-    with redis.Redis(unix_socket_path=socket, socket_timeout=None) as plain:
+    path = client.url.removeprefix("unix://")
+    with redis.Redis(unix_socket_path=path, socket_timeout=None) as plain:
         plain.save()
-    shutil.copyfile(Path(socket).with_name("dump.rdb"), to)
+    shutil.copyfile(Path(path).with_name("dump.rdb"), to)
 
 
 def connected(url: str, patience_s: float = 2) -> jobq.Client:

@@ -20,9 +20,11 @@ import jobq
 from bench.peers import PEERS
 from bench.peers.handlers import SLOTS, done_by_all
 from bench.peers.venvs import inside_of
-from bench.server import ROOT, VALKEY, private_server, saved, server_s
+from bench.server import ROOT, VALKEY, free_port, private_server, saved, server_s
 
 Row = tuple[str, float, str]
+#: Set where the systems reach the server over TCP; otherwise they use its unix socket.
+OVER_TCP = "BENCH_TCP"
 ACT_S = 120
 POLL_S = 0.002
 
@@ -141,8 +143,11 @@ def stage(
     name: str, *, contents: Path | None = None, binary: str = VALKEY, **extra: str
 ) -> Iterator[Stage]:
     """A peer, a fresh server with `contents`, and variables that its processes see."""
+    port = free_port() if OVER_TCP in os.environ else 0
+    if port:
+        extra["BENCH_PORT"] = str(port)
     with (
-        private_server(binary=binary, contents=contents) as client,
+        private_server(binary=binary, contents=contents, port=port) as client,
         tempfile.TemporaryDirectory(prefix="jobq-peer-") as folder,
     ):
         yield Stage(name, client, Path(folder), **extra)

@@ -22,7 +22,7 @@ from arq.connections import RedisSettings
 
 from bench.peers import handlers, place
 
-SETTINGS = RedisSettings(unix_socket_path=place.SOCKET)
+SETTINGS = RedisSettings(**place.SERVER)
 AT_ONCE = 100
 MAX_JOBS = int(place.knob("MAX_JOBS", "100"))
 _loop = uvloop.new_event_loop()

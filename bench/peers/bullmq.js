@@ -9,13 +9,15 @@ const fs = require("fs");
 const { createRequire } = require("module");
 const { Queue, Worker } = createRequire(process.cwd() + "/.bench/bullmq/")("bullmq");
 
-const connection = { path: process.env.BENCH_SOCKET, maxRetriesPerRequest: null };
+const PORT = process.env.BENCH_PORT;
+const SERVER = PORT ? { host: "127.0.0.1", port: Number(PORT) } : { path: process.env.BENCH_SOCKET };
+const connection = { ...SERVER, maxRetriesPerRequest: null };
 // Told to the worker alone: in each job's own options they would make its hash a third larger and slower.
 const DROPPED = { removeOnComplete: { count: 0 }, removeOnFail: { count: 0 } };
 const EXAMPLE = [12345, "short text"];
 const AT_ONCE = Number(process.env.BENCH_CONCURRENCY || "50");
 const PER_CALL = 1000, PAUSE_MS = 10, POLL_MS = 2, ALL_S = 2, WARM_SHARE = 0.25, FIRST_S = 60, NEXT_S = 10;
-const LEDGER = process.env.BENCH_LEDGER, STUCK_MS = 600000, NAP_MS = 20;
+const LEDGER = process.env.BENCH_LEDGER, STUCK_MS = 600000, NAP_MS = 1000 * Number(process.env.BENCH_WAIT_S || "0.02");
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 const now = () => process.hrtime.bigint(); // CLOCK_MONOTONIC, as Python's

@@ -15,7 +15,7 @@ from celery import Celery
 
 from bench.peers import handlers, place
 
-app = Celery("bench", broker=f"redis+socket://{place.SOCKET}")
+app = Celery("bench", broker=place.URL if place.PORT else f"redis+socket://{place.SOCKET}")
 app.conf.update(
     task_ignore_result=True,
     task_store_errors_even_if_ignored=False,

@@ -11,16 +11,14 @@ from __future__ import annotations
 from typing import Any
 
 from huey import RedisHuey
-from redis import ConnectionPool, UnixDomainSocketConnection
+from redis import ConnectionPool
 
 from bench.peers import handlers, place
 
 huey = RedisHuey(
     "bench",
     results=False,
-    connection_pool=ConnectionPool(
-        connection_class=UnixDomainSocketConnection, path=place.SOCKET, socket_timeout=None
-    ),
+    connection_pool=ConnectionPool.from_url(place.URL, socket_timeout=None),
 )
 _jobs = {name: huey.task(name=name)(function) for name, function in handlers.HANDLERS.items()}
 

@@ -17,7 +17,7 @@ from redis import Redis
 from bench.peers import place
 from bench.peers.handlers import HANDLERS
 
-_redis = Redis(unix_socket_path=place.SOCKET, socket_timeout=None)
+_redis = Redis(**place.SERVER, socket_timeout=None)
 PER_CALL = 1_000
 
 

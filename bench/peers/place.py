@@ -5,9 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 SOCKET = os.environ.get("BENCH_SOCKET", "")
-URL = f"unix://{SOCKET}"
+#: Set where systems reach the server over TCP.
+PORT = os.environ.get("BENCH_PORT", "")
+URL = f"redis://127.0.0.1:{PORT}" if PORT else f"unix://{SOCKET}"
+#: For clients of redis-py.
+SERVER: dict[str, Any] = (
+    {"host": "127.0.0.1", "port": int(PORT)} if PORT else {"unix_socket_path": SOCKET}
+)
 ROOT = Path(__file__).resolve().parents[2]
 #: Set for the case of a killed process: use the peer's protection against losing jobs.
 SAFE = bool(os.environ.get("BENCH_SAFE"))

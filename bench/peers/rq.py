@@ -14,7 +14,7 @@ from rq import Queue, Retry
 
 from bench.peers import place
 
-_queue = Queue("bench", connection=Redis(unix_socket_path=place.SOCKET), serializer="json")
+_queue = Queue("bench", connection=Redis(**place.SERVER), serializer="json")
 PATH = "bench.peers.handlers."
 PER_CALL = 1_000
 #: Where a process is killed: a process of its own for each job, whose death the worker sees, and another try.

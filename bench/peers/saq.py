@@ -23,7 +23,7 @@ from bench.peers import handlers, place
 AT_ONCE = 20
 uvloop.install()
 _loop = uvloop.new_event_loop()
-queue = RedisQueue(Redis(unix_socket_path=place.SOCKET), name="bench")
+queue = RedisQueue(Redis(**place.SERVER), name="bench")
 
 
 def _job(name: str, function: Callable[..., Any]) -> tuple[str, Any]:

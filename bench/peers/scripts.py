@@ -12,7 +12,7 @@ import sys
 from itertools import repeat
 from typing import Any
 
-from redis.connection import UnixDomainSocketConnection
+from redis import ConnectionPool
 
 import jobq
 from bench.peers import place
@@ -30,9 +30,7 @@ def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
     """EVALSHA with a fresh mid, by hand."""
     _queue.enqueue(_content(handler, ()))
     script, caller, values = _queue.scripts["enqueue"], Caller(), enqueue_values()
-    # redis-py's types leave this class abstract.
-    kind: Any = UnixDomainSocketConnection
-    connection = kind(path=place.SOCKET)
+    connection = ConnectionPool.from_url(place.URL).make_connection()
     for each_arguments in arguments:
         call = script.numbered(
             caller, values, (secrets.token_urlsafe(12), _content(handler, each_arguments))

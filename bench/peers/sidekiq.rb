@@ -12,11 +12,13 @@ require "sidekiq"
 
 ROOT = File.expand_path("../..", __dir__)
 EXAMPLE = [12_345, "short text"].freeze
-PER_CALL, STUCK_S, WAIT_S = 1_000, 600, 0.02
+PER_CALL, STUCK_S, WAIT_S = 1_000, 600, ENV.fetch("BENCH_WAIT_S", "0.02").to_f
 PAUSE_S, POLL_S, TICK_S, ALL_S, WARM_SHARE = 0.01, 0.002, 0.002, 2.0, 0.25
 FIRST_S, NEXT_S = 60, 10
 CONCURRENCY = ENV.fetch("BENCH_CONCURRENCY", "10")
-REDIS = {path: ENV.fetch("BENCH_SOCKET"), driver: ENV.fetch("BENCH_DRIVER", "hiredis").to_sym}.freeze
+PORT = ENV.fetch("BENCH_PORT", "")
+SERVER = PORT.empty? ? {path: ENV.fetch("BENCH_SOCKET")} : {host: "127.0.0.1", port: PORT.to_i}
+REDIS = {**SERVER, driver: ENV.fetch("BENCH_DRIVER", "hiredis").to_sym}.freeze
 
 def monotonic_ns = Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)
 def monotonic = Process.clock_gettime(Process::CLOCK_MONOTONIC)
