@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from jobq.client.names import base_of
 from jobq.client.numbered_calls import error_code
 from jobq.client.pipelining import commands, run_all
 from jobq.errors import UnavailableError
@@ -79,7 +80,8 @@ def _still_live(
     members = {mid: member for mid in words if (member := member_of(mid)) is not None}
     if not members:
         return {}
-    apply_all(store, queue.name, unapplied(queue.name, store.run))
+    base = base_of(queue.name)
+    apply_all(store, base, unapplied(base, store.run))
     first = min(members.values(), key=lambda member: member.number)
     live = {*store.page(first.step, "live", first.number).numbers}
     return {mid: words[mid] for mid, member in members.items() if member.number in live}
@@ -91,7 +93,7 @@ def _end(store: FlowStore, queue: Queue, ends: Mapping[str, str]) -> None:
     for mid, end in ends.items():
         _log.warning("%s had already ended (%s), but its flow had lost the result", mid, end)
         if member := member_of(mid):
-            store.apply(f"q{queue.name}", [ending(member, end, results.get(mid))])
+            store.apply(f"q{base_of(queue.name)}", [ending(member, end, results.get(mid))])
 
 
 def ending(member: Member, kind: str, result: bytes | None = None, entry: str = "") -> FlowChange:
@@ -108,9 +110,14 @@ def apply_all(store: FlowStore, queue: str, changes: Sequence[FlowChange]) -> No
 
 
 def statuses(queue: Queue, mids: Sequence[str]) -> dict[str, str]:
-    """Return the status of each of these messages."""
+    """Return the status of each of these messages, in whichever partition it is."""
     replies = run_all(queue.client, [queue.status_call(mid) for mid in mids])
-    return {mid: status.word for mid, status in zip(mids, replies, strict=True)}
+    words = {mid: status.word for mid, status in zip(mids, replies, strict=True)}
+    missing = [mid for mid, word in words.items() if word == "nil"]
+    for place in queue.partitions() if missing else ():
+        found = statuses(place, [mid for mid in missing if words[mid] == "nil"])
+        words |= {mid: word for mid, word in found.items() if word != "nil"}
+    return words
 
 
 def results_at(queue: Queue, mids: Sequence[str]) -> dict[str, bytes]:
@@ -125,4 +132,7 @@ def results_at(queue: Queue, mids: Sequence[str]) -> dict[str, bytes]:
     for raw in found:
         if isinstance(raw, Exception) and error_code(raw) != "WRONGTYPE":
             raise UnavailableError(f"results of queue {queue.name} can't be read: {raw}") from raw
-    return {mid: raw for mid, raw in zip(mids, found, strict=True) if isinstance(raw, bytes)}
+    results = {mid: raw for mid, raw in zip(mids, found, strict=True) if isinstance(raw, bytes)}
+    for place in queue.partitions() if len(results) < len(mids) else ():
+        results |= results_at(place, [mid for mid in mids if mid not in results])
+    return results

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from jobq.client.clock import Reminder, boot_ns
 from jobq.client.connection import Client
+from jobq.client.names import base_of
 from jobq.client.pipelining import commands
 from jobq.errors import (
     CodecError,
@@ -229,18 +230,20 @@ class Drainer:
 
     def unapplied(self, queue: str, run: str) -> list[FlowChange]:
         """Return undelivered ends of members of a flow's run, from a queue's outbox. Doesn't claim the outbox."""
-        source, after, changes = queue_at(self.client, queue), "", list[FlowChange]()
-        while entries := source.flow_outbox(PER_CALL, after=after):
-            after = entries[-1].entry_id
-            some = self._changes(source, heard(entries).get(run, ()))
-            changes += [change for change in some if change.kind in ENDINGS.values()]
+        changes = list[FlowChange]()
+        for source in queue_at(self.client, queue).alone():
+            after = ""
+            while entries := source.flow_outbox(PER_CALL, after=after):
+                after = entries[-1].entry_id
+                some = self._changes(source, heard(entries).get(run, ()))
+                changes += [change for change in some if change.kind in ENDINGS.values()]
         return changes
 
     def _apply(self, queue: Queue, store: FlowStore, said: Sequence[Said | Done]) -> Applied:
         """Apply one flow's records in order."""
         applied = None
         for some in in_calls(self._changes(queue, said)):
-            applied = store.apply(f"q{queue.name}", some)
+            applied = store.apply(f"q{base_of(queue.name)}", some)
             # A rejected entry may have a result that the flow needs later, after a check has repaired the flow.
             if not applied.refused:
                 self._kept += [
@@ -248,7 +251,7 @@ class Drainer:
                     for one in some
                     if one.kind == "done" and one.detail is not None
                 ]
-        return applied or store.apply(f"q{queue.name}", [])
+        return applied or store.apply(f"q{base_of(queue.name)}", [])
 
     def _changes(self, queue: Queue, said: Sequence[Said | Done]) -> list[FlowChange]:
         mids = [
@@ -265,7 +268,7 @@ class Drainer:
                 kind, result = ENDINGS[one.record.kind], results.get(one.record.subject)
                 changes.append(ending(one.member, kind, result, one.entry_id))
             else:
-                changes += self._said(queue.name, one.record, one.entry_id)
+                changes += self._said(base_of(queue.name), one.record, one.entry_id)
         return changes
 
     def _said(self, queue: str, record: OutboxRecord, entry_id: str) -> Iterator[FlowChange]:

@@ -362,7 +362,12 @@ class ReviveMembers(EnqueueStep):
         """Revive the dead members, page by page."""
         # Earlier ends must not end the new run: not even if a stalled drainer delivers them later.
         queue = queue_at(self.client, self.item.queue)
-        mark = queue.announce("look", self.store.run, durability="memory")
+        # Partitions on nodes with different clocks have different ids. An end of the new run must never come before the
+        # mark.
+        marks = [
+            place.announce("look", self.store.run, durability="memory") for place in queue.alone()
+        ]
+        mark = min(marks, key=_order_of)
         apply_all(
             self.store, self.item.queue, self.sending.unapplied(self.item.queue, self.store.run)
         )
@@ -390,9 +395,11 @@ class ReviveMembers(EnqueueStep):
     def _revive_some(self, numbers: Sequence[int]) -> None:
         queue = queue_at(self.client, self.item.queue)
         mids = {self.store.member(self.item.step, number).mid: number for number in numbers}
-        where = keys.key(queue.prefix, "last_dead")
-        dead_ids = self.client.command("HMGET", where, *mids)
-        found = {mid: raw.decode() for mid, raw in zip(mids, dead_ids, strict=True) if raw}
+        found: dict[str, str] = {}
+        for place in queue.alone():
+            where = keys.key(place.prefix, "last_dead")
+            dead_ids = self.client.command("HMGET", where, *mids)
+            found |= {mid: raw.decode() for mid, raw in zip(mids, dead_ids, strict=True) if raw}
         revived = dict(zip(found, queue.admin.revive(*found.values()), strict=True))
         if found and (
             missing := self.sending.confirmation.missing_at(f"{queue.prefix}call:{new_id()}~")
@@ -564,3 +571,9 @@ def _options(raw: bytes) -> dict[str, Any]:
     if not all(isinstance(number, int | float) and 0 <= number < MAX_SECONDS for number in known):
         raise CodecError(f"options of a step can't be used: {raw!r:.80}")
     return found
+
+
+def _order_of(entry_id: str) -> tuple[int, int]:
+    """Return the time and the number in the id of an entry, which order entries of one stream."""
+    ms, _, number = entry_id.partition("-")
+    return int(ms), int(number)

@@ -44,11 +44,10 @@ def partition(client: Client, name: str, count: int) -> PartitionMap:
     Messages stay where they are. Repeat the call if it fails.
 
     Raises:
-        ConfigError: The queue has messages of flows, or a limit on running messages below `count`.
+        ConfigError: The queue has a limit on running messages below `count`.
     """
     checked_queue(name)
     checked_number(count)
-    check_supported(client, name)
     confirmation = SharedConfirmation(client)
     known = _with_epoch(client, read_map(client, name), count, confirmation)
     # Clients use the new partitions once the first seal is there. The map must not be lost then.
@@ -220,19 +219,6 @@ def left_in(client: Client, name: str) -> Left:
     ]
     (sealed, longest), messages, dead = commands(client, meta, asked)
     return Left(sealed is not None and longest == b"sealed", messages, dead)
-
-
-def check_supported(client: Client, name: str) -> None:
-    """Raise ConfigError if the queue uses anything that partitions don't support."""
-    prefix = keys.prefix(client.namespace, name)
-    meta = keys.key(prefix, "meta")
-    [members] = commands(client, meta, [("HGET", meta, "members")])
-    for what, is_used in (("messages of flows", int(members or 0)),):
-        if is_used:
-            raise ConfigError(
-                f"queue {name!r} can't be partitioned: it has {what}, which the change doesn't support yet; "
-                "remove that first, or partition another queue"
-            )
 
 
 def _copy_settings(client: Client, known: PartitionMap, copied: Settings | None = None) -> Settings:

@@ -16,11 +16,12 @@ from typing import NamedTuple
 from jobq.client.connection import Client
 from jobq.errors import ConfigError, ScriptError
 from jobq.queue import keys
-from jobq.queue.types import MAX_PARTITIONS, text_of
+from jobq.queue.types import MAX_PARTITIONS, PER_CALL, text_of
 
 #: Mids that `MadeMids` makes for one call have this length, and begin with the same characters. So such a call stays
 #: in one partition.
 _MADE_LENGTH, _STEM_LENGTH = 14, 12
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _EPOCH = re.compile(r"(\d+),(\d+),(\d+)(,d)?")
 
 
@@ -91,8 +92,16 @@ class PartitionMap(NamedTuple):
 
 
 def place_text(mid: str, key: str | None) -> str:
-    """Return the text that decides the partition of a message."""
-    return key or (mid[:_STEM_LENGTH] if len(mid) == _MADE_LENGTH else mid)
+    """Return the text that decides the partition of a message.
+
+    Members of a flow's map whose numbers are in the same chunk of 250 share a partition, so a chunk stays one call.
+    """
+    if key:
+        return key
+    if mid.startswith("~"):
+        step, _, number = mid.rpartition(".")
+        return f"{step}.{int(number) // PER_CALL}" if step and _NUMBER.fullmatch(number) else mid
+    return mid[:_STEM_LENGTH] if len(mid) == _MADE_LENGTH else mid
 
 
 def map_key(client: Client, queue: str) -> str:

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import Caller, Tries
 from jobq.client.scripts import Argument
-from jobq.errors import ConfigError, JobqError, NotDurableError, ScriptError, UnavailableError
+from jobq.errors import JobqError, NotDurableError, ScriptError, UnavailableError
 from jobq.queue.partitions import Epoch, PartitionMap, grouped, place_text, read_map
 from jobq.queue.types import Enqueued
 
@@ -119,7 +119,6 @@ class PartitionRouter:
             caller: It makes one call to each partition, all under its next number. So the same messages can be sent
                 again under that number.
         """
-        self._check(values)
         call = _RoutedCall(level, values, rows, mids, caller, tries)
         asked, number = -1, caller.number if caller else 0
         while call.pending:
@@ -156,13 +155,6 @@ class PartitionRouter:
         raise ScriptError(
             f"partitions of {self._name!r} are sealed, and its map has no later partitions"
         )
-
-    def _check(self, values: Values) -> None:
-        name = self._name
-        if values["again"] in ("member", "next"):
-            raise ConfigError(
-                f"queue {name!r} is partitioned, so it doesn't support flows yet; use another queue for the step"
-            )
 
 
 class _RoutedCall:

@@ -24,6 +24,7 @@ from jobq.errors import (
 from jobq.flows.identity import member_mid
 from jobq.flows.state import FlowView
 from jobq.queue.bin import ANY
+from jobq.queue.partitioning import partition
 from tests.client.deployments import Spread
 from tests.conftest import binary
 
@@ -88,10 +89,12 @@ def whole(client: Any, id: str) -> tuple[Flow, Any]:
     return flow, summed
 
 
-@pytest.mark.parametrize("codec", ["", "sign", "encrypt"])
+@pytest.mark.parametrize(("codec", "partitions"), [("", 0), ("sign", 3), ("encrypt", 0)])
 def test_whole_flow_runs_once_and_hands_results_on(
-    client: Any, work: Callable[..., Worker], notes: Notes, codec: str
+    client: Any, work: Callable[..., Worker], notes: Notes, codec: str, partitions: int
 ):
+    if partitions:
+        partition(client, "low", partitions)
     keys = {"JOBQ_CODEC": codec, "JOBQ_CODEC_KEYS": f"k1:{'abcd' * 11}"} if codec else {}
     if codec:
         sealing = CodecSettings(keys=parse_codec_keys(keys["JOBQ_CODEC_KEYS"]), mode=codec)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from jobq import Queue
+from jobq.queue.partitioning import partition
 
 from .conftest import until
 
@@ -17,9 +18,12 @@ MODULE = "tests.lifecycle.jobs_on_schedule"
 
 
 @pytest.mark.one_server
+@pytest.mark.parametrize("partitions", [0, 2])
 def test_workers_share_the_ticks_and_go_on_when_one_is_killed(
-    start: Any, queue: Queue, tmp_path: Any
+    start: Any, queue: Queue, tmp_path: Any, partitions: int
 ):
+    if partitions:
+        partition(queue.client, "low", partitions)
     ledger = tmp_path / "ticks"
     ledger.touch()
     env = {"LEDGER": str(ledger)}
