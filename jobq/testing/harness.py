@@ -351,9 +351,7 @@ class Kit:
         """Assert that a matching call waits; return all matching calls.
 
         Args:
-            args, kwargs: Compared by parameter name; omitted parameters match anything. Instead of a value, pass a
-                function that accepts or rejects it, or unittest.mock.ANY. A dict also matches a dict with more items.
-            delay, at: Matched within a second; a delay over 100 s within 1 %.
+            args, kwargs: Compared by parameter name. Functions, ANY and dicts match as in docs/jobs/testing.md.
             count: Exact number of matches.
             within: Wait this long, for calls that another process enqueues.
         """
