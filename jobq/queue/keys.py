@@ -53,8 +53,8 @@ log:<mid>#<attempt>  string, PX: the last 64 KiB of an attempt's log, if its job
 django:<mid>       hash, PX: of a Django task, `call` -> its call, fence -> an attempt's record; JSON
 schedules          hash, name -> `c` (declared in code) or `a` (added), and the definition as JSON
 ticks              hash, name -> `last tick,p if it is paused,mid of its last run`
-tick-sends         hash, of a partitioned queue: schedule -> a tick's message that no client has sent to its
-                   partition yet: number, action, mid, lock_ms, dedupe_ms, keyed, key and content
+tick-sends         hash, schedule -> unsent message of a tick in a partitioned queue, as number, action, mid,
+                   lock_ms, dedupe_ms, keyed, key and content
 tick-log           list, outcomes of the last 1,000 ticks, newest first
 events             stream, one entry per state change worth history
 flow-outbox        stream, one entry per call that ended messages of flows or signals a flow
