@@ -8,6 +8,7 @@ from jobq.client.acl import allowed_for, literal
 from jobq.client.names import checked_name
 from jobq.client.scripts import folder, load
 from jobq.queue import keys
+from jobq.queue.roles import patterns_of
 from jobq.topics.keys import topic_names
 
 #: Scripts of other areas that the pipeline calls.
@@ -27,7 +28,7 @@ def rights(namespace: str = "jobq", names: Sequence[str] = ()) -> list[str]:
     """
     paths = (folder() / "pipeline").glob("[!_]*.lua")
     called = [*_CALLED, *(("pipeline", path.stem) for path in paths)]
-    patterns = [f"{literal(keys.prefix(namespace, name))}*" for name in names]
+    patterns = [pattern for name in names for pattern in patterns_of(namespace, name)]
     every = f"{literal(checked_name('namespace', namespace))}:{{*"
     return [
         *(f"~{pattern}" for pattern in patterns or [every]), "resetchannels",

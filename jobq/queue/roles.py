@@ -165,11 +165,15 @@ def _commands_of_flows(asked: Role) -> tuple[str, ...]:
     return (*calls, *sorted(set[str]().union(*map(commands, scripts)))) if scripts else ()
 
 
+def patterns_of(namespace: str, queue: str) -> tuple[str, str]:
+    """Return the patterns of the keys of a queue, and of its partitions, such as `low/0` of queue `low`."""
+    own = literal(keys.prefix(namespace, queue))
+    return f"{own}*", f"{own[:-2]}/[0-9]*}}:*"
+
+
 def _patterns(namespace: str, queues: Sequence[str]) -> list[str]:
     if queues:
-        own = [literal(keys.prefix(namespace, queue)) for queue in queues]
-        # The partitions of a queue `low` are `low/0`, `low/1` and so on.
-        return [pattern for one in own for pattern in (f"{one}*", f"{one[:-2]}/[0-9]*}}:*")]
+        return [pattern for queue in queues for pattern in patterns_of(namespace, queue)]
     return [f"{literal(checked_name('namespace', namespace))}:{{*"]
 
 

@@ -216,7 +216,7 @@ class _RoutedCall:
             error.mids = left if self._done or error.mids else ()
         elif isinstance(error, NotDurableError):
             error.mids = left
-        elif self._done:
+        elif self._done and self._values["again"] not in ("member", "next"):
             raise UnavailableError(
                 f"partitions accepted {len(self._done):,} of {size:,} messages, and another did not: {error}",
                 left,

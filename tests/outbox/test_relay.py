@@ -14,6 +14,7 @@ from jobq.jobs.codec import decode
 from jobq.jobs.registry import job
 from jobq.outbox.relay import Relay, RelayOptions
 from jobq.outbox.tables import DatabaseAwayError, table_of
+from jobq.queue.partitioning import partition
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from tests import tools
@@ -62,6 +63,22 @@ def test_rows_are_enqueued_with_their_options_and_in_their_order(
     worked()
     assert sorted(seen[1:]) == [3, 4, 5, 6, 7, 8, 9]
     assert [one for one in seen if one in (4, 5, 6, 7, 8)] == [4, 5, 6, 7, 8]
+
+
+def test_rows_are_sent_once_when_their_queue_is_partitioned(
+    database, client, registry, write, relayed, worked
+):
+    seen: list[int] = []
+    note = job(name="note", queue="low", registry=registry)(seen.append)
+    partition(client, "low", 3)
+    for number in range(20):
+        write(note.options(key=f"k{number % 4}", ordered=True), number)
+    relayed()
+    partition(client, "low", 2)
+    for place in Queue("low", client).alone():
+        worked(place.name)
+    assert sorted(seen) == list(range(20))
+    assert all(sorted(some) == some for some in ([n for n in seen if n % 4 == k] for k in range(4)))
 
 
 def test_row_that_is_sent_twice_runs_once_and_unique_calls_run_again(

@@ -16,13 +16,15 @@ from jobq.client.connection import Client
 from jobq.client.numbered_calls import BYTES_PER_CALL, Caller
 from jobq.client.scripts import Argument
 from jobq.durations import counted
-from jobq.errors import ConfigError, KeyFullError
+from jobq.errors import KeyFullError
 from jobq.pipeline.writing.rows import RowMessage
 from jobq.queue import keys
 from jobq.queue.directory import register_queue
 from jobq.queue.durability import Confirmation
 from jobq.queue.fitting import send_fitting
-from jobq.queue.queue import line_full, queue_scripts
+from jobq.queue.partitions import place_text
+from jobq.queue.queue import Queue, line_full, queue_scripts
+from jobq.queue.routing import PartitionRouter
 
 #: Limits on messages and content bytes waiting in memory for a full batch, over all queues.
 MAX_WAITING = 20_000
@@ -41,10 +43,14 @@ class QueueSender:
         self._dedupe_ms = dedupe_ms
         self._caller = Caller()
         self._script = queue_scripts(client, "pipeline", queue)["deliver"]
+        self._queue: Queue | None = None
         self.nadded = self.npresent = 0
 
     def send(self, messages: Sequence[RowMessage]) -> None:
         """Enqueue the messages. A message already in the queue stays unchanged."""
+        if self._queue is not None:
+            self._send_to_partitions(self._queue.routed(), messages)
+            return
         register_queue(self._client, self._name)
         confirmation = Confirmation(
             self._client.durability,
@@ -59,9 +65,9 @@ class QueueSender:
         }
         word, nadded, *more = self._script.call(self._caller, values, by=confirmation.exchange)
         if word == b"sealed":
-            raise ConfigError(
-                f"queue {self._name!r} is partitioned, so rows can't be written into it yet; use another queue"
-            )
+            self._queue = Queue(self._name, self._client)
+            self._send_to_partitions(self._queue.routed(), messages)
+            return
         npresent = more[0]
         if word == b"full":
             # The other two values are the key, and how many of its messages may wait.
@@ -69,6 +75,34 @@ class QueueSender:
         confirmation.check([message.mid for message in messages])
         self.nadded += int(nadded)
         self.npresent += int(npresent)
+
+    def _send_to_partitions(self, routes: PartitionRouter, messages: Sequence[RowMessage]) -> None:
+        """Enqueue the messages in their partitions, with one call for each partition and time.
+
+        If the line of a key is full, messages of other partitions may be accepted.
+        """
+        newest, groups = routes.map.newest, dict[tuple[str, str], list[RowMessage]]()
+        for message in messages:
+            name = newest.name_for(self._name, place_text(message.mid, message.key))
+            groups.setdefault((name, message.when), []).append(message)
+        for (_, when), group in groups.items():
+            rows: list[Argument] = []
+            for message in group:
+                rows += (message.mid, message.content, *([message.key] if self._keyed else ()))
+            mids = [message.mid for message in group]
+            done = routes.send(self._client.durability, self._values(when), rows, mids)
+            nadded = sum(reply.action == "added" for reply in done)
+            self.nadded += nadded
+            self.npresent += len(done) - nadded
+
+    def _values(self, when: str) -> dict[str, Argument]:
+        """Return the options of an enqueue with this time."""
+        kind, digits = when[:1], when[1:]
+        return {
+            "now": "", "delay_ms": digits if kind == "d" else "", "at": digits if kind == "a" else "", "can_update": 0,
+            "can_requeue": 0, "again": "", "lock_ms": "", "dedupe_ms": self._dedupe_ms or "", "at_most_ms": "",
+            "drop_results": "", "keyed": self._keyed,
+        }  # fmt: skip
 
 
 class Delivery:
