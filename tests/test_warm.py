@@ -45,6 +45,7 @@ def test_process_has_its_own_words_folder_files_and_session_when_it_is_forked(ho
         ("raise KeyboardInterrupt", -signal.SIGINT),
         ("1 / 0", 1),
         ("import atexit; atexit.register(print, 'last')", 0),
+        ("import threading; threading.Timer(0.01, print, ['last']).start()", 0),
     ],
 )
 def test_process_ends_as_any_other_when_it_is_forked(how, program, code):
@@ -52,6 +53,26 @@ def test_process_ends_as_any_other_when_it_is_forked(how, program, code):
     assert ran.returncode == code
     assert ("ZeroDivisionError" in ran.stderr) is (code == 1)
     assert ran.stdout == ("last\n" if code == 0 else "")
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "text"), [("None", 0, ""), ("259", 3, ""), ("'why'", 1, "why\n")]
+)
+def test_process_ends_with_the_code_that_it_gives_when_it_is_forked(how, given, code, text):
+    command = [sys.executable, "-c", f"import sys; sys.exit({given})"]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (code, text)
+
+
+def test_process_reports_that_its_output_is_closed_when_it_is_forked(how):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", "print('nobody reads this')"]
+    env = {**os.environ, "PYTHONUNBUFFERED": ""}
+    ran = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, env=env)
+    os.close(writing)
+    assert ran.returncode == 120
+    assert "BrokenPipeError" in ran.stderr
 
 
 def test_process_is_waited_for_and_killed_when_it_is_forked(how):

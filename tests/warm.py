@@ -4,7 +4,7 @@
 Commands of the forms `python -m jobq …`, `jobq …`, `python -c …` and `python script.py` then fork a process that has
 already imported redis-py, click and the engine, for a tenth to a third of the CPU. The forked process has its own
 environment, working folder, standard files, session and `__main__`. Its signals, exit code and output are those of
-any other process.
+any other process. Only objects that are alive at its end aren't freed: a file that was never closed isn't flushed.
 
 `WarmPopen` starts Python as usual whenever the difference could matter: for another interpreter or other options, if
 variables of the linker, the locale or PYTHON* differ from those of the test run (except PYTHONPATH and
@@ -14,6 +14,7 @@ imports, start-up or memory.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import gc
 import importlib
@@ -27,6 +28,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -38,10 +40,14 @@ from jobq.worker.signals import die_with
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK_START = str(ROOT / "tests" / "quick_start")
-#: The engine up to the worker: these modules register nothing when they are imported.
+#: What a worker and the common commands import: these modules register nothing when they are imported.
 IMPORTED = (
-    "jobq", "jobq.cli.app", "jobq.client.connection", "jobq.jobs.executor", "jobq.queue.admin",
-    "jobq.queue.queue", "jobq.worker.child", "jobq.worker.run",
+    "jobq", "jobq.cli.app", "jobq.cli.messages", "jobq.cli.queues", "jobq.cli.worker", "jobq.client.aio",
+    "jobq.client.connection", "jobq.embedded.server", "jobq.flows.store", "jobq.jobs.executor",
+    "jobq.limits.in_worker", "jobq.metrics.serving", "jobq.observe.log", "jobq.observe.otel", "jobq.observe.sentry",
+    "jobq.observe.unblocked", "jobq.protocols.ruby.intake", "jobq.queue.admin", "jobq.queue.partition_ticks",
+    "jobq.queue.queue", "jobq.schedules.scheduler", "jobq.worker.child", "jobq.worker.run",
+    "multiprocessing.synchronize", "pythonjsonlogger.json",
 )  # fmt: skip
 #: Prefixes of variables that the linker or Python reads at startup.
 EARLY = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_")
@@ -300,7 +306,7 @@ def run(words: list[str]) -> None:
 
 
 def main() -> None:
-    """Import and serve. A forked process returns here and ends as any program does."""
+    """Import and serve. A forked process returns here, and runs its program."""
     for name in IMPORTED:
         importlib.import_module(name)
     gc.collect()
@@ -309,7 +315,32 @@ def main() -> None:
     request = serve(requests)
     requests.detach()
     if request is not None:
-        run(request["words"])
+        leave(finished(request["words"]))
+
+
+def finished(words: list[str]) -> int:
+    """Run the program to its end; return its exit code."""
+    try:
+        run(words)
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        raise
+    return 0
+
+
+def leave(code: int) -> None:
+    """End the process as Python does, but don't free its objects: that would copy all memory shared with the parent."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            try:
+                stream.flush()
+            except OSError:
+                # Python reports it.
+                sys.exit(code)
+    os._exit(code & 0xFF)
 
 
 if __name__ == "__main__":

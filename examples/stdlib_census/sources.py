@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sysconfig
 from pathlib import Path
 
@@ -19,13 +20,22 @@ BROKEN = {
 def installed() -> list[str]:
     """Every source file of the standard library and of the installed packages, each once."""
     paths = sysconfig.get_paths()
-    library = {Path(paths[name]).resolve() for name in ("stdlib", "platstdlib")}
-    packages = {Path(paths[name]).resolve() for name in ("purelib", "platlib")}
-    sources = [file for folder in packages for file in folder.rglob("*.py")]
-    for folder in library:
-        own = folder.rglob("*.py")
-        sources += [file for file in own if file.relative_to(folder).parts[0] not in BESIDE]
-    return sorted({str(file.resolve()) for file in sources if file.is_file()})
+    library = {os.path.realpath(paths[name]) for name in ("stdlib", "platstdlib")}
+    packages = {os.path.realpath(paths[name]) for name in ("purelib", "platlib")}
+    sources = []
+    for top in (*packages, *library):
+        for folder, below, names in os.walk(top):
+            if folder in library:
+                below[:] = [name for name in below if name not in BESIDE]
+            sources += [f"{folder}/{name}" for name in names if name.endswith(".py")]
+    # Folders are real here; files may be links.
+    return sorted(
+        {
+            os.path.realpath(file) if os.path.islink(file) else file
+            for file in sources
+            if os.path.isfile(file)
+        }
+    )
 
 
 def chosen(most: int | None) -> list[str]:

@@ -28,19 +28,23 @@ def zones() -> dict[str, list[datetime]]:
 
 
 def transitions(zone: ZoneInfo) -> Iterator[datetime]:
-    """The minutes at which the offset from UTC is another one."""
+    """The minutes at which the offset from UTC is another one. In these years, no week has two of them."""
+
+    def offset(minutes: int) -> timedelta | None:
+        return (at + minutes * MINUTE).astimezone(zone).utcoffset()
+
     at, end = datetime(YEARS[0], 1, 1, tzinfo=UTC), datetime(YEARS[-1] + 1, 1, 1, tzinfo=UTC)
+    week = 7 * 24 * 60
+    now, then = offset(0), offset(week)
     while at < end:
-        if at.astimezone(zone).utcoffset() != (at + DAY).astimezone(zone).utcoffset():
-            before, after = 0, 24 * 60
+        if now != then:
+            before, after = 0, week
             while after - before > 1:
                 middle = (before + after) // 2
-                same = (at + middle * MINUTE).astimezone(zone).utcoffset() == at.astimezone(
-                    zone
-                ).utcoffset()
-                before, after = (middle, after) if same else (before, middle)
+                before, after = (middle, after) if offset(middle) == now else (before, middle)
             yield at + after * MINUTE
-        at += DAY
+        at += 7 * DAY
+        now, then = then, offset(week)
 
 
 class Minute(NamedTuple):
