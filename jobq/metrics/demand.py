@@ -61,6 +61,17 @@ class _Before(NamedTuple):
     ready: int
 
 
+def _runs_in_all(queue: Queue) -> EndedRuns | None:
+    """Return how often and how long attempts ran in a partitioned queue."""
+    found = [runs for one in (queue, *queue.partitions()) if (runs := ended_runs(one))]
+    if not found:
+        return None
+    rate = sum(runs.per_s for runs in found)
+    if not rate:
+        return found[-1]
+    return EndedRuns(rate, sum(runs.mean_run_s * runs.per_s for runs in found) / rate)
+
+
 class DemandMeter:
     """Measures the demand of queues at each call. Threads may share it."""
 
@@ -76,7 +87,8 @@ class DemandMeter:
         for name in dict.fromkeys(names):
             queue = Queue(name, self._client)
             try:
-                sample, runs = queue.admin.sample(), ended_runs(queue)
+                sample = queue.admin.sample()
+                runs = ended_runs(queue) if not sample.sealed else _runs_in_all(queue)
             except JobqError as error:
                 if self._client.is_lost(error):
                     raise

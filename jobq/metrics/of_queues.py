@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jobq.client.connection import Client
+from jobq.client.names import base_of
 from jobq.client.pipelining import run_each
 from jobq.errors import ConfigError, GroupNotFoundError, JobqError, UnavailableError
 from jobq.jobs.envelope import head_enqueued_at
@@ -20,6 +21,8 @@ from jobq.metrics.serving import logger
 from jobq.observe.situation import unknown_jobs
 from jobq.queue import presence
 from jobq.queue.directory import ListedQueues, listed_queues
+from jobq.queue.folding import by_base, folded_replies
+from jobq.queue.partitions import with_partitions
 from jobq.queue.queue import Queue
 from jobq.queue.types import Sample, Schedules
 from jobq.schedules.definition import decoded
@@ -127,7 +130,8 @@ class QueueExporter:
         asked_at = time.time()
         now_ms = client.clock_ms()
         sheet.put("jobq_clock_skew_seconds", now_ms / 1000 - (asked_at + time.time()) / 2)
-        listed = listed_queues(client) if self._names is None else ListedQueues(list(self._names))
+        chosen = self._names and with_partitions(client, self._names)
+        listed = listed_queues(client) if chosen is None else ListedQueues(list(chosen))
         names = listed.names
         sheet.put("jobq_queues_left_out", listed.left_out + len(listed.strange))
         queues = [Queue(name, client) for name in names]
@@ -141,19 +145,23 @@ class QueueExporter:
     def _samples(self, sheet: Sheet, queues: Sequence[Queue], now_ms: int) -> None:
         heads, now = self._heads, time.monotonic()
         self._heads = {}
-        unknown: dict[str, Sample] = {}
-        for queue, sample in self._each(queues, lambda queue: queue.admin.sample_call()):
+        replies = run_each(self._client, [queue.admin.sample_call() for queue in queues])
+        names = [queue.name for queue in queues]
+        for name, sample in folded_replies(names, replies, head_enqueued_at).items():
+            if isinstance(sample, JobqError):
+                logger.warning("can't read queue %s: %s", name, sample)
+                continue
             head = sample.head.mid if sample.head else ""
             if head:
-                since = heads.get(queue.name, (head, now))
-                self._heads[queue.name] = since if since[0] == head else (head, now)
-            unchanged_s = now - self._heads[queue.name][1] if head else 0.0
-            _put_sample(sheet, queue.name, sample, unchanged_s, now_ms)
-            if sample.unknowns:
-                unknown[queue.name] = sample
+                since = heads.get(name, (head, now))
+                self._heads[name] = since if since[0] == head else (head, now)
+            unchanged_s = now - self._heads[name][1] if head else 0.0
+            _put_sample(sheet, name, sample, unchanged_s, now_ms)
+        read = zip(names, replies, strict=True)
+        unknown = {name: one for name, one in read if isinstance(one, Sample) and one.unknowns}
         for name, jobs in unknown_jobs(self._client, unknown).items():
             for job, number in jobs.items():
-                sheet.put("jobq_queue_unknown_messages", number, name, job)
+                sheet.put("jobq_queue_unknown_messages", number, base_of(name), job)
 
     def _each(
         self, queues: Sequence[Queue], call: Callable[[Queue], Any]
@@ -170,9 +178,10 @@ class QueueExporter:
         count, slots = Counter[str](), Counter[str]()
         for worker in presence.workers(self._client):
             if worker.is_live(now_ms):
-                count.update(worker.queues)
-                slots.update(dict.fromkeys(worker.queues, worker.slots))
-        for name in names:
+                served = {*map(base_of, worker.queues)}
+                count.update(served)
+                slots.update(dict.fromkeys(served, worker.slots))
+        for name in by_base(names):
             sheet.put("jobq_queue_workers", count[name], name)
             sheet.put("jobq_queue_slots", slots[name], name)
 
@@ -221,7 +230,8 @@ class QueueExporter:
 
     def _lake_behind(self, sheet: Sheet, behind: Callable[[], dict[str, LakeBehind]]) -> None:
         try:
-            for name, one in behind().items():
+            for place, one in behind().items():
+                name = base_of(place)
                 sheet.put("jobq_lake_lag_events", one.events, name)
                 if one.overruns_in_s is not None and one.behind_s is not None:
                     sheet.put_lake_lag(name, one.overruns_in_s, one.behind_s)

@@ -9,11 +9,12 @@ reply isn't 'moved'. That keeps each mid and each key in a single queue.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
 from jobq.client.connection import Client
+from jobq.client.names import is_partition
 from jobq.errors import ConfigError, ScriptError
 from jobq.queue import keys
 from jobq.queue.types import MAX_PARTITIONS, PER_CALL, text_of
@@ -112,6 +113,16 @@ def map_key(client: Client, queue: str) -> str:
 def read_map(client: Client, queue: str) -> PartitionMap:
     """Return the map of the queue; a map of one epoch if it isn't partitioned."""
     return map_in(queue, client.command("HGET", map_key(client, queue), "map"))
+
+
+def with_partitions(client: Client, names: Iterable[str]) -> list[str]:
+    """Return the names of queues and of their partitions."""
+    found: dict[str, None] = {}
+    for name in names:
+        found[name] = None
+        if not is_partition(name):
+            found |= dict.fromkeys(read_map(client, name).names())
+    return list(found)
 
 
 def map_in(queue: str, stored: bytes | None) -> PartitionMap:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jobq.client.connection import Client
+from jobq.client.names import base_of
 from jobq.errors import ScriptError, UnavailableError
 from jobq.queue.queue import Queue
 from jobq.web.contents import Contents
@@ -21,6 +22,7 @@ from jobq.web.search import (
     ListedRow,
     counts_of,
     dead_row,
+    names_in,
 )
 
 #: Maximum groups on a page, and maximum characters of an error's shape.
@@ -87,7 +89,7 @@ def groups(
 ) -> DeadGroups:  # fmt: skip
     """Group the latest matching dead messages of each queue. All queues share one request's limits."""
     until, now_ms = time.monotonic() + seconds, client.clock_ms()
-    counts, problems = counts_of(client, [name for name in names if asked.may("queue", name)])
+    counts, problems = counts_of(client, names_in(asked, names))
     left = sorted((count.dead, name) for name, count in counts.items() if count.dead)
     tallies: dict[tuple[str, str, str], _Tally] = {}
     looked_at, total = 0, sum(number for number, _ in left)
@@ -97,11 +99,12 @@ def groups(
         _, name = left.pop(0)
         try:
             queue = Queue(name, client)
+            queue.is_alone = True
             rows = _newest(queue, contents, share, now_ms, until)
             for listed in fingerprints.added(queue, rows):
                 looked_at += 1
                 if asked(listed.row):
-                    key = (name, listed.row.job, shape(listed.row.error))
+                    key = (base_of(name), listed.row.job, shape(listed.row.error))
                     tally = tallies.setdefault(key, _Tally())
                     tally.add(listed.at_ms, listed.row.error.partition("\n")[0])
         except (ScriptError, UnavailableError) as error:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from jobq.client.names import base_of
 from jobq.durations import seconds_of
 from jobq.errors import ConfigError
 from jobq.events import KINDS
@@ -166,7 +167,8 @@ class Filter:
 
     def may(self, key: str, text: str) -> bool:
         """Return whether a row can match if its `key` is `text`. This saves reading queues and places."""
-        return all(term.holds(text) for term in self.terms if term.key == key)
+        texts = {text, base_of(text)} if key == "queue" else {text}
+        return all(term.holds(*texts) for term in self.terms if term.key == key)
 
 
 def parse(
@@ -344,6 +346,8 @@ def _values(row: Row, key: str, path: tuple[str, ...]) -> Iterator[Any]:
         yield row.age_ms if key == "age" else row.due_ms
     elif key == "error":
         yield row.error.partition("\n")[0].casefold()
+    elif key == "queue":
+        yield from {row.queue, base_of(row.queue)}
     else:
         yield getattr(row, key)
 

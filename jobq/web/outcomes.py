@@ -9,6 +9,7 @@ from heapq import nlargest
 from threading import RLock
 from typing import NamedTuple
 
+from jobq.client.names import base_of
 from jobq.events import Event
 from jobq.web.rings import Ring
 
@@ -149,8 +150,15 @@ class Outcomes:
             weight: Number of events that each entry stands for.
         """
         with self._lock:
-            mine = self._queues.get(queue) or self._queues.setdefault(queue, _OfQueue())
-            counted = mine.take([entry for entry in entries if entry.event.kind in _COLUMN], weight)
+            ended = [entry for entry in entries if entry.event.kind in _COLUMN]
+            newest = max((entry.at_ms for entry in entries), default=0)
+            # Events of a partition also count for its queue.
+            for name in {queue, base_of(queue)}:
+                mine = self._queues.get(name) or self._queues.setdefault(name, _OfQueue())
+                counted = mine.take(ended, weight)
+                if weight > 1:
+                    mine.sampled_ms = max(mine.sampled_ms, newest)
+                mine.close_minutes(newest // 60_000)
             for (minute, column), number in counted.items():
                 self._totals.add(minute * 60, column, number * weight)
             self._dead.extend(
@@ -158,10 +166,6 @@ class Outcomes:
                 for at_ms, event in entries
                 if event.kind == "dead"
             )
-            newest = max((entry.at_ms for entry in entries), default=0)
-            if weight > 1:
-                mine.sampled_ms = max(mine.sampled_ms, newest)
-            mine.close_minutes(newest // 60_000)
 
     def forget(self, names: Iterable[str]) -> None:
         """Drop the figures of deleted queues."""

@@ -14,6 +14,7 @@ from threading import Condition, Event, Thread
 from typing import NamedTuple, TypeVar, cast
 
 from jobq.client.connection import Client
+from jobq.client.names import is_partition
 from jobq.client.pipelining import run_each
 from jobq.errors import JobqError, UnavailableError
 from jobq.jobs.envelope import head_enqueued_at
@@ -22,6 +23,7 @@ from jobq.observe.runs import RunningMessage
 from jobq.observe.situation import situation_of
 from jobq.queue import presence
 from jobq.queue.directory import listed_queues
+from jobq.queue.folding import by_base, folded_replies
 from jobq.queue.presence import WorkerEntry
 from jobq.queue.queue import Queue
 from jobq.queue.types import Sample
@@ -82,6 +84,7 @@ class Snapshot(NamedTuple):
         left_out: Listed queue names that weren't read, because they are unused or too many.
         incidents: Problems, each cause before its symptoms.
         longest: Queue -> its longest-running job.
+        partitions: Figures of single partitions; `queues` has the sums.
         taken: Result of time.monotonic().
         number: Number of the reading, which only grows.
     """
@@ -101,6 +104,11 @@ class Snapshot(NamedTuple):
     left_out: int = 0
     incidents: Sequence[Incident] = ()
     longest: Mapping[str, RunningMessage] = {}
+    partitions: Mapping[str, QueueFigures] = {}
+
+    def of(self, queue: str) -> QueueFigures | None:
+        """Return the figures of a queue or partition; None if it isn't known."""
+        return self.queues.get(queue) or self.partitions.get(queue)
 
     @property
     def age_s(self) -> float:
@@ -191,9 +199,12 @@ class Sampling:
         workers, unread = self._workers()
         served = _Served(workers, now_ms, bool(unread))
         samples = self._samples(names)
-        queues = {
+        given = dict(zip(names, samples, strict=True))
+        folded = folded_replies(names, samples, head_enqueued_at)
+        every = {**folded, **{name: given[name] for name in names if is_partition(name)}}
+        figures = {
             name: self._figures(name, sample, now_ms, served, before)
-            for name, sample in zip(names, samples, strict=True)
+            for name, sample in every.items()
         }
         added = {
             name: sample.added
@@ -202,18 +213,20 @@ class Sampling:
         }
         slept = before is not None and began - before.taken > 3 * before.interval_s
         self.tail.read_added(added, slept=slept)
-        queues = {
-            name: queue._replace(
+        places = by_base(names)
+        figures = {
+            name: one._replace(
                 recent=self.outcomes.recent(name, now_ms)._replace(
-                    known=self.tail.is_read(name) and not queue.events_off
+                    known=all(map(self.tail.is_read, places.get(name, (name,))))
+                    and not one.events_off
                 )
             )
-            for name, queue in queues.items()
+            for name, one in figures.items()
         }
-        figures = list(queues.values())
+        queues = {name: figures.pop(name) for name in folded}
         recent = self.outcomes.total(now_ms)._replace(known=self.tail.is_read())
-        totals = _totals(figures, served.slots_of_all, recent)
-        self._keep(figures, totals, now_ms)
+        totals = _totals(list(queues.values()), served.slots_of_all, recent)
+        self._keep([*queues.values(), *figures.values()], totals, now_ms)
         self._number += 1
         situation = self._situation(now_ms, None if unread else workers, names, samples)
         return Snapshot(
@@ -222,6 +235,7 @@ class Sampling:
             left_out=listed.left_out + len(listed.strange),
             incidents=incidents(situation),
             longest={name: queue.longest for name, queue in situation.queues.items() if queue.longest},
+            partitions=figures,
         )  # fmt: skip
 
     def _situation(
@@ -263,7 +277,7 @@ class Sampling:
             return QueueFigures(name, now_ms, workers=workers, slots=slots, broken=str(sample))
         counts = sample.counts
         oldest_ms, at_least = self._oldest(name, sample, now_ms)
-        last = before.queues.get(name) if before else None
+        last = before.of(name) if before else None
         watch = self._growth.get(name) or self._growth.setdefault(name, GrowthWatch())
         return QueueFigures(
             name, now_ms, counts.ready, counts.delayed, counts.locked, counts.dead, counts.messages,

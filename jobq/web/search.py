@@ -17,12 +17,14 @@ from typing import NamedTuple
 import msgspec
 
 from jobq.client.connection import Client
+from jobq.client.names import base_of, is_partition
 from jobq.client.pipelining import run_each
 from jobq.errors import ConfigError, JobqError, ScriptError, UnavailableError
 from jobq.events import Event
 from jobq.observe.facts import event_of, newest
 from jobq.observe.why import RunningOn
 from jobq.queue import presence
+from jobq.queue.partitions import with_partitions
 from jobq.queue.queue import Queue
 from jobq.queue.types import Counts, DeadMessage, Entry, Place
 from jobq.web.contents import Contents, ShownCall
@@ -139,15 +141,30 @@ def messages(
     return _Search(client, contents, asked, limits or SearchLimits()).search(queues, places, cursor)
 
 
+def names_in(asked: Filter, queues: Sequence[str]) -> list[str]:
+    """Return these queues, and partitions of these that the filter names, without queues that can't match."""
+    partitions = {name for name in asked.only("queue") or () if base_of(name) in queues}
+    return [name for name in sorted({*queues, *partitions}) if asked.may("queue", name)]
+
+
 def counts_of(client: Client, names: Sequence[str]) -> tuple[dict[str, Counts], dict[str, str]]:
-    """Return counts per queue, and errors of unreadable queues, in one round trip; on a Cluster, in one per queue."""
-    calls = [Queue(name, client).admin.sample_call() for name in names]
+    """Return counts per queue and partition, and errors of unreadable queues.
+
+    That takes one round trip, and more for partitioned queues; on a Cluster, one per queue.
+    """
     found, problems = dict[str, Counts](), dict[str, str]()
-    for name, reply in zip(names, run_each(client, calls), strict=True):
-        if isinstance(reply, JobqError):
-            problems[name] = str(reply)
-        else:
+    asked, sealed = names, list[str]()
+    while asked:
+        calls = [Queue(name, client).admin.sample_call() for name in asked]
+        for name, reply in zip(asked, run_each(client, calls), strict=True):
+            if isinstance(reply, JobqError):
+                problems[name] = str(reply)
+                continue
             found[name] = reply.counts
+            if reply.sealed and not is_partition(name):
+                sealed.append(name)
+        known = found.keys() | problems.keys()
+        asked = [name for name in with_partitions(client, sealed) if name not in known]
     return found, problems
 
 
@@ -166,11 +183,11 @@ class _Search:
     def search(self, queues: Sequence[str], places: Sequence[str], cursor: str) -> FoundRows:
         wanted = [place for place in places if self.asked.may("place", place)]
         stored = list(dict.fromkeys(part for place in wanted for part in _STORED[place]))
-        names = [name for name in sorted(set(queues)) if self.asked.may("queue", name)]
+        names = names_in(self.asked, queues)
         counts, self.problems = counts_of(self.client, names)
         steps = [
             SearchStep(name, part)
-            for name in names
+            for name in sorted(counts)
             for part in stored
             if _some(counts.get(name), part)
         ]
@@ -206,6 +223,7 @@ class _Search:
     def _page(self, step: SearchStep, wanted: Sequence[str]) -> SearchStep | None:
         """Read a page; return the next step, or the step after the last row that fits."""
         queue, room = Queue(step.queue, self.client), self.limits.rows - len(self.rows)
+        queue.is_alone = True
         number = min(PER_CALL, max(1, self.limits.messages - self.looked_at))
         read = self._dead if step.stored == "dead" else self._live
         found, following = read(queue, step, number if self.asked else min(number, room))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jobq.client.connection import Client
+from jobq.client.names import base_of
 from jobq.client.pipelining import commands, run_each
 from jobq.client.scripts import Argument
 from jobq.errors import JobqError
@@ -36,6 +37,7 @@ class ChartKeeper:
         self._now_ms = 0
         self._left: Sequence[str] = ()
         self._found: dict[str, ChartMinute] = {}
+        self._unread: set[str] = set()
 
     def begin(self) -> None:
         """Begin to record this minute if this worker gets the turn. An error leaves a gap in the charts."""
@@ -43,7 +45,7 @@ class ChartKeeper:
         try:
             turn = keys.charts(client.namespace, "turn")
             if client.command("SET", turn, self._worker, "NX", "PX", TURN_MS):
-                self._now_ms, self._found = client.clock_ms(), {}
+                self._now_ms, self._found, self._unread = client.clock_ms(), {}, set()
                 self._left = listed_queues(client).names
         except JobqError as error:
             logger.debug("charts will have a gap: %s", error)
@@ -56,6 +58,8 @@ class ChartKeeper:
         try:
             self._sample(names)
             if not self._left:
+                for name in self._unread & self._found.keys():
+                    del self._found[name]  # the sum without a partition would be wrong
                 self._write(self._found, self._now_ms // MINUTE_MS)
         except JobqError as error:
             self._left = ()
@@ -64,11 +68,17 @@ class ChartKeeper:
     def _sample(self, names: Sequence[str]) -> None:
         client, now_ms = self._client, self._now_ms
         replies = run_each(client, [Queue(name, client).admin.sample_call() for name in names])
-        self._found |= {
-            name: _minute_of(sample, now_ms // MINUTE_MS, now_ms)
-            for name, sample in zip(names, replies, strict=True)
-            if isinstance(sample, Sample)
-        }
+        for name, sample in zip(names, replies, strict=True):
+            if isinstance(sample, Sample):
+                self._put(name, _minute_of(sample, now_ms // MINUTE_MS, now_ms))
+            else:
+                self._unread.add(base_of(name))
+
+    def _put(self, name: str, minute: ChartMinute) -> None:
+        """Add the figures of a queue; partitions count for their queue."""
+        base = base_of(name)
+        before = self._found.get(base)
+        self._found[base] = minute if before is None else _sum([before, minute], minute.minute)
 
     def _write(self, found: Mapping[str, ChartMinute], minute: int) -> None:
         client = self._client

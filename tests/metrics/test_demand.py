@@ -10,6 +10,7 @@ from jobq.jobs.codec import encode
 from jobq.metrics import demand
 from jobq.metrics.demand import DemandMeter, demand_of
 from jobq.observe.facts import EndedRuns, ended_runs
+from jobq.queue.partitioning import partition
 from jobq.queue.queue import Queue
 from jobq.queue.types import Counts, Ending, Sample
 
@@ -71,3 +72,18 @@ def test_a_queue_that_cannot_be_read_is_named(client, redis):
     assert list(found.unread) == ["bad"] and found.wanted_slots == 1
     with pytest.raises(ConfigError):
         DemandMeter(client).measure(["a b"], 30)
+
+
+def test_demand_is_of_all_partitions_when_a_queue_is_partitioned(client):
+    partition(client, "low", 2)
+    low = Queue("low", client)
+    low.enqueue_many([(f"m{number}", encode("resize")) for number in range(20)])
+    record = attempt_record("resize", 1, 100, 2_000_000, 1, 1, "w:1")
+    for place in low.partitions():
+        [one] = place.dequeue(1).messages
+        place.finish([Ending(mid=one.mid, token=one.token, record=record)])
+
+    [row] = DemandMeter(client).measure(["low"], 30).queues
+    alone = [DemandMeter(client).measure([place.name], 30).queues[0] for place in low.partitions()]
+    assert row.ready == 18 == sum(one.ready for one in alone)
+    assert row.wanted_slots > max(one.wanted_slots for one in alone)

@@ -15,6 +15,7 @@ from jobq.metrics.names import EXPORTER
 from jobq.metrics.of_queues import MAX_LABELS, QueueExporter, Sheet, put_schedules
 from jobq.metrics.serving import fetch, parse_endpoint
 from jobq.queue import directory, presence
+from jobq.queue.partitioning import partition
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Schedules, TickState
 from jobq.schedules.definition import Schedule, encoded
@@ -236,3 +237,30 @@ def test_command_serves_until_term(client, server, short_folder):
         process.terminate()
         assert process.wait(120) == 0
     assert not path.exists()
+
+
+def test_partitions_are_counted_for_their_queue_when_a_queue_is_partitioned(client, scrape):
+    partition(client, "low", 3)
+    low = Queue("low", client)
+    low.enqueue_many([(f"m{number}", encode("resize")) for number in range(12)])
+    for place in low.partitions():
+        place.dequeue(1)
+    facts = {"queues": ["low", "low/0", "low/1", "low/2"], "slots": 4, "lease_ms": 15_000}
+    presence.put_worker(client, "w", {**facts, "seen_at": client.clock_ms()})
+
+    found = scrape()
+    assert found["jobq_queue_messages"]["low", "ready"] == 9
+    assert found["jobq_queue_dequeued_total"] == {("low",): 3}
+    assert found["jobq_queue_workers"] == {("low",): 1}
+    assert found["jobq_queue_slots"] == {("low",): 4}
+    named = {
+        family.metric.name: family.rows for family in QueueExporter(client, ["low"]).families()
+    }
+    assert named["jobq_queue_dequeued_total"] == {("low",): 3}
+
+
+def test_a_queue_has_no_figures_when_one_of_its_partitions_cannot_be_read(client, scrape, redis):
+    partition(client, "low", 2)
+    redis.set("jobq:{low/1}:messages", "x")
+
+    assert ("low", "ready") not in scrape().get("jobq_queue_messages", {})

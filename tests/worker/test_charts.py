@@ -10,6 +10,7 @@ from jobq.client.connection import Client
 from jobq.jobs.codec import encode
 from jobq.queue import charts, keys
 from jobq.queue.charts import MAX_RINGS, MINUTE_MS, MINUTES, kept_minutes
+from jobq.queue.partitioning import partition
 from jobq.queue.queue import Queue
 from jobq.worker import charts as keeping
 from jobq.worker.charts import ChartKeeper
@@ -134,3 +135,28 @@ def test_full_server_leaves_a_gap(minutes: Minutes, client: Client, redis: Any):
 @pytest.mark.parametrize("ring", [b"", b"x" * 31, b"\xff" * 46_080, b"\xff" * 100_000])
 def test_ring_of_a_stranger_shows_nothing(ring: bytes):
     assert charts.minutes_in(ring, 28_000_000) == []
+
+
+def test_a_partitioned_queue_has_one_chart_when_workers_keep_charts(
+    minutes: Minutes, client: Client, redis: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(keeping, "PER_STEP", 1)
+    partition(client, "low", 3)
+    Queue("low", client).enqueue_many([(f"m{n}", encode("a")) for n in range(9)])
+    keeper = ChartKeeper(client, "w")
+
+    def keep() -> None:
+        minutes.keep(keeper)
+        while keeper._left:
+            keeper.sample()
+
+    keep()
+    assert [row[1] for row in minutes.kept("low")] == [9]
+    assert [row[1] for row in minutes.kept("")] == [9]
+    assert minutes.kept("low/0") == []
+    redis.set("jobq:{low/1}:messages", "x")
+    keep()
+    assert [row[1] for row in minutes.kept("low")] == [
+        9,
+        9,
+    ]  # the former figures, not a part of the sum

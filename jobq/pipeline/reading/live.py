@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from jobq.client.connection import Client
-from jobq.client.pipelining import Read, read_together
+from jobq.client.pipelining import Read, read_together, run_all
 from jobq.errors import JobqError
 from jobq.events import LIMITS
 from jobq.jobs.signing import unverified
@@ -69,6 +69,7 @@ def queue_rows(client: Client, names: Sequence[str]) -> list[dict[str, Any]]:
     rows = []
     for name in names:
         queue = Queue(name, client)
+        queue.is_alone = True
         tail = offsets.events_tail(client, offsets.events_key(client.namespace, name))
         rows.append(
             {"queue": name, **queue.admin.counts()._asdict(), "level": queue.admin.events_level(),
@@ -86,8 +87,11 @@ def count_batches(
 
 def message_parts(client: Client, names: Sequence[str]) -> list[QueueRows]:
     """Return the queues that have messages."""
+    samples = run_all(client, [Queue(name, client).admin.sample_call() for name in names])
     return [
-        QueueRows(name, n) for name in names if (n := Queue(name, client).admin.counts().messages)
+        QueueRows(name, sample.counts.messages)
+        for name, sample in zip(names, samples, strict=True)
+        if sample.counts.messages
     ]
 
 

@@ -218,7 +218,7 @@ def queues(call: ApiCall) -> ListPage[QueueReply]:
 @resource("/queues/{queue}")
 def queue(call: ApiCall) -> QueueReply:
     """Show one queue."""
-    found = snapshot_of(call.request).queues.get(call["queue"])
+    found = snapshot_of(call.request).of(call["queue"])
     if found is None:
         raise NotThereError(f"queue {call['queue']!r:.100} does not exist")
     return queue_facts(found)

@@ -24,6 +24,7 @@ from jobq.limits.directory import (
 )
 from jobq.limits.keys import limit_names as limits_key
 from jobq.queue.directory import listed_queues, queue_names
+from jobq.queue.folding import by_base
 from jobq.queue.queue import Queue
 from jobq.queue.rules import KeyRow
 from jobq.schedules.listing import queues_with
@@ -53,7 +54,7 @@ def _has_keys(client: Client) -> bool:
 
 
 def _queues_with_keys(client: Client) -> list[str]:
-    return queues_with(client, listed_queues(client).names, "keys", "rules")
+    return [*by_base(queues_with(client, listed_queues(client).names, "keys", "rules"))]
 
 
 nav("limits", "Limits", section="Control", order=20, shown=lambda site: site.uses("limits", _has_limits))  # fmt: skip

@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from jobq.client.names import base_of
 from jobq.observe.chart import Drawing
 from jobq.observe.escape import escaped
 from jobq.queue.directory import queue_names
@@ -98,9 +99,9 @@ def queue(request: Request) -> Response:
     site = site_of(request)
     sampler = sampler_of(site)
     snapshot = sampler.look()
-    if name not in snapshot.queues and name in queue_names(site.client):
+    if snapshot.of(name) is None and name in queue_names(site.client):
         snapshot = sampler.look(after=snapshot.number)  # it is new
-    figures = snapshot.queues.get(name)
+    figures = snapshot.of(name)
     if figures is None:
         raise HTTPException(404, f"queue {name} does not exist")
     zone = zone_of(preferences(request.cookies).zone, request.cookies)
@@ -119,6 +120,7 @@ def queue(request: Request) -> Response:
         ranges=charts.ranges_of(has_lake),
         unread=sampler.tail.unread.get(name, ""), known_ms=known_ms, empty_in=_empty_in(figures),
         paused_by=paused_by(site.client, name) if figures.paused else None,
+        partitions=[one for one in snapshot.partitions.values() if name != one.queue and base_of(one.queue) == name],
     )  # fmt: skip
 
 

@@ -1,0 +1,101 @@
+"""The dashboard shows a partitioned queue as one queue, and its partitions on the queue's page."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobq.events import attempt_record
+from jobq.jobs.codec import encode
+from jobq.observe.redaction import Redactor
+from jobq.queue import presence
+from jobq.queue.partitioning import partition
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
+from jobq.web import search
+from jobq.web.api.resource import ROOT
+from jobq.web.contents import Contents
+from jobq.web.dead import groups
+from jobq.web.filters import parse
+from jobq.web.sampler import Sampling
+
+pytestmark = pytest.mark.one_server
+
+
+@pytest.fixture
+def contents(client):
+    return Contents(client, Redactor(), arguments=True)
+
+
+@pytest.fixture
+def low(client):
+    """A queue of two partitions, each with a dead message, and nine ready messages in both."""
+    queue = Queue("low", client)
+    partition(client, "low", 2)
+    record = attempt_record("resize", 1, 3000, 2_000_000, 0, 0, "w:1", "Timeout: no", "f00d")
+    for place in queue.partitions():
+        names = (f"{place.name} {number}" for number in range(100))
+        mid = next(
+            one for one in names if queue.enqueue(encode("resize"), mid=one).partition == place.name
+        )
+        for message in place.dequeue(100).messages:
+            outcome = "dead" if message.mid == mid else "done"
+            ending = Ending(
+                mid=message.mid, token=message.token, outcome=outcome, record=record, reason="Timeout: no"
+            )  # fmt: skip
+            place.finish([ending])
+    for place in queue.partitions():
+        place.finish([
+            Ending(mid=one.mid, token=one.token, outcome="done") for one in place.dequeue(100).messages
+        ])  # fmt: skip
+    queue.enqueue_many([(f"m{number}", encode("resize")) for number in range(9)])
+    facts = {"queues": ["low", "low/0", "low/1"], "slots": 4, "lease_ms": 15_000}
+    presence.put_worker(client, "w", {**facts, "seen_at": client.clock_ms()})
+    return queue
+
+
+def test_snapshot_has_the_sums_of_partitions_when_a_queue_is_partitioned(client, low):
+    found = Sampling(client).catch_up()
+
+    assert list(found.queues) == ["low"]
+    assert (found.queues["low"].ready, found.queues["low"].dead, found.totals.ready) == (9, 2, 9)
+    assert (found.queues["low"].workers, found.queues["low"].slots, found.totals.slots) == (1, 4, 4)
+    assert found.queues["low"].recent.dead == 2
+    assert list(found.partitions) == ["low/0", "low/1"]
+    assert sum(one.ready for one in found.partitions.values()) == 9
+    assert [one.recent.dead for one in found.partitions.values()] == [1, 1]
+    assert found.of("low/1") is found.partitions["low/1"]
+
+
+def test_queue_is_broken_when_one_of_its_partitions_cannot_be_read(client, low, redis):
+    redis.delete("jobq:{low/1}:messages")
+    redis.set("jobq:{low/1}:messages", "x")
+
+    found = Sampling(client).take_snapshot()
+    assert found.queues["low"].broken
+    assert found.partitions["low/0"].broken == ""
+
+
+def test_messages_of_partitions_are_listed_once_when_their_queue_is_searched(client, low, contents):
+    for names in (["low"], ["low", "low/0", "low/1"]):
+        for text in ("", "queue:low"):
+            asked = parse(text, keys=search.DEAD_KEYS)
+            dead = search.messages(client, contents, asked, names, ["dead"])
+            assert sorted(one.row.queue for one in dead.rows) == ["low/0", "low/1"]
+            ready = search.messages(client, contents, asked, names, ["ready"])
+            assert sorted(one.row.mid for one in ready.rows) == [f"m{n}" for n in range(9)]
+            [group] = groups(client, contents, asked, names).groups
+            assert (group.queue, group.number) == ("low", 2)
+    only = search.messages(client, contents, parse("queue:low/1"), ["low"], ["dead"])
+    assert [one.row.queue for one in only.rows] == ["low/1"]
+    assert not search.messages(client, contents, parse("-queue:low"), ["low"], ["dead"]).rows
+
+
+def test_page_of_a_queue_links_its_partitions_when_it_has_some(low, visit):
+    visitor = visit()
+    page = visitor.get("/queues/low").text
+    assert "Partitions" in page and "/queues/low~2F1" in page
+    assert visitor.get("/queues/low~2F1").status_code == 200
+    assert "low/1" not in visitor.get("/queues").text
+    visitor.headers["Authorization"] = "Bearer x"
+    assert [one["queue"] for one in visitor.get(f"{ROOT}/queues").json()["items"]] == ["low"]
+    assert visitor.get(f"{ROOT}/queues/low~2F1").json()["dead"] == 1
