@@ -369,7 +369,7 @@ def audit(
     until: str | None,
     following: float | None,
 ) -> int:
-    """Check that no message of a time range was lost, by the queues' events.
+    """Check that no message of a time range was lost, according to the queues' events.
 
     It needs 'jobq events level all' before the range starts. Workers may keep running. Exit code 1: a message is lost.
     Exit code 2: the events of a queue are incomplete; the other queues are still audited.

@@ -645,9 +645,9 @@ def ddl(session: Session, lake: Lake, engine: Any, schema: str) -> None:
 def replay(session: Session, lake: Lake, topic: str | None, dead: bool, **given: Any) -> bool:
     """Send messages from the lake again: topic messages, or dead messages as new ones.
 
-    Run again, even after a kill, the command continues where it stopped and sends each message only once. After a
-    kill with --dead, run it again within --dedupe-for: the queue rejects ids of the interrupted call only for that
-    long after their messages are done. Exit code 1: the range has no message, or the queue rejected all of them.
+    If you run the command again, even after a kill, it continues where it stopped and sends each message only once.
+    After a kill with --dead, run it again within --dedupe-for: the queue rejects ids of the interrupted call only for
+    that long after their messages are done. Exit code 1: the range has no message, or the queue rejected all of them.
     """
     from jobq.pipeline.lake.tables import parted
 
@@ -891,7 +891,7 @@ def audit(
     session: Session, lake: Lake, queues: str | None, since: str | None, until: str | None, form: str,
     **given: Any,
 ) -> int:  # fmt: skip
-    """Check that no message of a time range was lost, by the lake's events.
+    """Check that no message of a time range was lost, according to the lake's events.
 
     It needs the event level all in the whole range. An unfinished message is 'open': the server may still hold it;
     --ask checks. Exit code 1: a message is lost. Exit code 2: the events are incomplete.

@@ -62,7 +62,7 @@ RUNNING = Listing(
 def workers(session: Session, queues: str | None) -> None:
     """List the workers and their running jobs.
 
-    state: working, quiet (fetches no new messages), leaving, lost (no heartbeat for a lease plus 5 seconds; its
+    state: working, quiet (stopped fetching messages), leaving, lost (no heartbeat for a lease plus 5 seconds; its
     messages are returned), or damaged (another program wrote the entry). busy: running jobs and all slots, as of the
     worker's latest report, up to 5 seconds ago. usually: the 95th percentile of the job's latest run times. An entry
     of a lost worker is removed after an hour.

@@ -48,7 +48,7 @@ EVENT_COLUMNS: Columns = (
         "fingerprint", "string", "Equal for errors of the same class from the same line of code."
     ),
     Column("trace_id", "string", "The 32 hex digits of the caller's trace."),
-    Column("key", "string", "The message's key; null without one."),
+    Column("key", "string", "The message's key, for attempts and enqueues."),
     Column("place", "string", "Where an error was raised: file, line and function."),
     Column(
         "flow",

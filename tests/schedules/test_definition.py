@@ -86,7 +86,7 @@ def test_arguments_that_do_not_fit_are_refused_before_a_worker_runs(registry: Re
         ("@daily", {"every": 60}, "needs either a cron expression"),
         (5, {}, "5 is not a cron expression"),
         (" ", {}, "' ' is not a cron expression"),
-        (None, {"every": 60, "tz": "UTC"}, "leave one out"),
+        (None, {"every": 60, "tz": "UTC"}, "leave out tz"),
         ("@daily", {"tz": "Mars/Base"}, "tz='Mars/Base'"),
         ("@daily", {"missed": "twice"}, "use one of skip, one, all"),
         ("@daily", {"missed": "all"}, "add overlap='allow'"),

@@ -63,7 +63,7 @@ def process(*args: str, **options: object) -> subprocess.Popen[str]:
 def test_ingest_tells_what_it_brought_and_then_that_nothing_is_new(line, write):
     write("low", 12)
     assert line("ingest", "--once", "--rollup", "0")[:2] == (
-        0, f"12 events, 0 topic messages, 0 dead in 1 batches, in this process{RULE}\n",
+        0, f"12 events, 0 topic messages, 0 dead in 1 batch, in this process{RULE}\n",
     )  # fmt: skip
     assert line("ingest", "--once", "--rollup", "0")[:2] == (0, "nothing new\n")
 
