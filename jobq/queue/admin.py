@@ -30,6 +30,7 @@ from jobq.queue.routing import SealedError
 from jobq.queue.rules import KeyPage, KeyRow, key_rows
 from jobq.queue.types import (
     CRASH_LIMIT,
+    FENCES_PER_EPOCH,
     PER_CALL,
     Counts,
     DeadLimits,
@@ -612,8 +613,8 @@ def _sample(reply: list[Any]) -> Sample:
     *numbers, pause, quarantined, nkeys = most[:-9]
     head = WaitingHead(text_of(mid), attempts, content) if mid else None
     return Sample(
-        Counts._make([*numbers, bool(pause), quarantined, nkeys]), int(fence), int(added), head, entries, int(since),
-        int(refused), int(refused_at), int(unknowns), pause if pause > 1 else 0, bool(off),
+        Counts._make([*numbers, bool(pause), quarantined, nkeys]), int(fence) % FENCES_PER_EPOCH, int(added), head,
+        entries, int(since), int(refused), int(refused_at), int(unknowns), pause if pause > 1 else 0, bool(off),
         bool(sealed),
     )  # fmt: skip
 

@@ -22,6 +22,7 @@ from jobq.queue.durability import SharedConfirmation
 from jobq.queue.partitions import Epoch, PartitionMap, checked_number, map_in, map_key, read_map
 from jobq.queue.queue import queue_scripts
 from jobq.queue.shared_settings import Settings
+from jobq.queue.types import FENCES_PER_EPOCH
 
 _log = logging.getLogger("jobq")
 
@@ -76,9 +77,18 @@ def _with_epoch(
         # If a worker has just noted a drained epoch, this returns its map, and is tried again.
         wanted = known.after(count, _most_even(client, known, count))
         copied = _copy_settings(client, wanted)
+        _raise_fences(client, wanted)
         known = set_map(client, known, wanted, confirmation)
     _copy_settings(client, known, copied)
     return known
+
+
+def _raise_fences(client: Client, known: PartitionMap) -> None:
+    """Let the newest partitions count from fences that no older partition has handed out."""
+    first = known.newest.number * FENCES_PER_EPOCH
+    for name in known.newest.names(known.queue):
+        meta = keys.key(keys.prefix(client.namespace, name), "meta")
+        client.command("HSETNX", meta, "fence", first)
 
 
 def nodes_of(client: Client, names: Sequence[str]) -> list[Hashable]:

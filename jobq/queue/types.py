@@ -34,6 +34,9 @@ MAX_KEY_LENGTH = 128
 MAX_DURATION_S = 3_153_600_000.0
 #: Maximum number of partitions of a queue.
 MAX_PARTITIONS = 256
+#: Fences of an epoch of partitions are its number times this, plus the number of hand-outs. So a key or a mid gets
+#: higher fences in a later epoch.
+FENCES_PER_EPOCH = 2**40
 _YEAR_10000_S = 253_402_300_800.0
 
 

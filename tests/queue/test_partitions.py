@@ -72,6 +72,21 @@ def test_a_key_stays_in_one_partition_when_its_messages_have_different_mids(clie
     assert all(len(found) == 1 for found in places.values())
 
 
+def test_fences_of_a_key_grow_when_the_number_changes(client: Client) -> None:
+    queue, fences = Queue("low", client), list[int]()
+    for count in (0, 8, 3, 16):
+        if count:
+            partition(client, "low", count)
+        queue.enqueue_many([(None, b"x", "acme")] * 3)
+        fences += [message.fence for message in messages_in(client, "low")]
+        tidy(client, read_map(client, "low"))
+
+    assert fences == sorted(set(fences))
+    assert len(fences) == 12
+    handed = [place.admin.sample().fence for place in queue.partitions()]
+    assert sum(handed) <= 12
+
+
 def test_a_client_with_an_old_map_reaches_the_new_partitions_when_it_enqueues(
     client: Client,
 ) -> None:
