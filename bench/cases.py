@@ -65,7 +65,7 @@ CASES = {
     "costs": Case(
         drains.costs,
         ("own", "celery", "dramatiq", "bullmq", "sidekiq"),
-        "what jobs that wait 1 ms, 20 ms and 1 s cost the server",
+        "server CPU of jobs waiting 1 ms, 20 ms and 1 s",
     ),
     "latency": Case(latency, ("own", "lists", *_QUEUES), "idle pick-up, and at half load"),
     "delayed": Case(crowds.beside(100_000), SWIFT, "a drain beside 100,000 delayed jobs"),

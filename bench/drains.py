@@ -58,7 +58,7 @@ def cpu(figure: str) -> Callable[[str], Iterator[Row]]:
 
 
 def waiting(name: str) -> Iterator[Row]:
-    """Drain jobs that wait 20 ms, 2 x 100 threads; measure memory growth of the worker per waiting job."""
+    """Drain jobs with a wait of 20 ms, 2 x 100 threads; measure memory growth of the worker per waiting job."""
     rows: list[Row] = []
     held: dict[int, float] = {}
     for threads in (1, THREADS):
@@ -77,7 +77,7 @@ def waiting(name: str) -> Iterator[Row]:
 
 
 def napping(name: str) -> Iterator[Row]:
-    """Drain jobs that wait 20 ms, 2 x 100 coroutines; jobq on asyncio's loop, and on uvloop if it is installed."""
+    """Drain jobs with a wait of 20 ms, 2 x 100 coroutines; jobq on asyncio's loop, and on uvloop if it is installed."""
     loops = ("asyncio", "uvloop") if name == "own" and find_spec("uvloop") else ("asyncio",)
     count = min(WAITS, PEERS[name].jobs or WAITS)
     at_once = dict.fromkeys(
@@ -95,7 +95,7 @@ def napping(name: str) -> Iterator[Row]:
 
 
 def costs(name: str) -> Iterator[Row]:
-    """Measure what jobs that wait 1 ms, 20 ms and 1 s cost the server: 2 x 100 threads, or coroutines in Node."""
+    """Measure the server CPU of jobs waiting 1 ms, 20 ms and 1 s, with 2 x 100 threads, or coroutines in Node."""
     handler = "nap" if name == "bullmq" else "wait"
     for length, wait_s in LENGTHS.items():
         # Long jobs run for about five seconds; of short ones as many as are measured elsewhere.

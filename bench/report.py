@@ -209,8 +209,8 @@ WAIT_TABLES: tuple[tuple[str, str, tuple[Column, ...]], ...] = (
       ("server, µs", OF_SERVER.format(MIXED), False),
       ("Redis commands", f"{MIXED}, Redis commands per job", False))),
     ("What a job costs the server",
-     "Two processes with 100 threads each; BullMQ: 100 coroutines. CPU of the server in µs for a job that waits so "
-     "long, and how many such jobs per second keep one core of it busy.",
+     "Two processes with 100 threads each; BullMQ: 100 coroutines. CPU of the server in µs for a job with "
+     "this wait, and the number of such jobs per second that keep one core of it busy.",
      (*((f"{length}, µs", SERVER_COST.format(length), False) for length in LENGTHS),
       *((f"{length}, jobs/s", PER_CORE.format(length), False) for length in LENGTHS))),
 )  # fmt: skip
@@ -230,7 +230,7 @@ def _table(run: Run, columns: Sequence[Column]) -> Iterator[str]:
 
 
 def _rows(run: Run, peer: str, key: str) -> Iterator[tuple[Callable[[str], str], str]]:
-    """Return the prefixes of this peer's rows, and suffixes of its name: over TCP, too, where that was measured."""
+    """Return the prefixes of this peer's rows, and suffixes of its name: also over TCP, where that was measured."""
     for figures, how in _ways(run, peer, key):
         yield figures, how
         if (peer, figures(key) + TCP) in run.figures:

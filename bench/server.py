@@ -32,7 +32,7 @@ def private_server(
 ) -> Iterator[jobq.Client]:
     """Yield a client of a private server, which saves to disk only if `options` enable it.
 
-    contents: a dump that it starts with, made by `saved`. port: it also listens there, on this machine.
+    `contents` is a dump that it starts with, made by `saved`. With `port`, it also listens there, on this machine.
     """
     with tempfile.TemporaryDirectory(prefix="jobq-bench-") as folder:
         path = f"{folder}/s"

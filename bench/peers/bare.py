@@ -1,6 +1,4 @@
-"""No queue at all: processes that call the handler, the most that a drain can reach: of jobs that take CPU, or of
-coroutines that wait.
-"""
+"""Processes that call the handler without a queue, the most that a drain of CPU jobs or coroutines can reach."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ async def naps() -> None:
 
 
 async def loop(at_once: int) -> None:
-    """Run so many jobs at once."""
+    """Run this number of jobs concurrently."""
     await asyncio.gather(*[naps() for _ in range(at_once)])
 
 
