@@ -59,7 +59,8 @@ class ThreadRun:
         self.error: BaseException | None = None
         self._context = copy_context()
         # Guards the following attributes: threads check them, then interrupt the run or withdraw an interruption.
-        self._lock = threading.Lock()
+        # The run's own thread may acquire it again: see `_unlock`.
+        self._lock = threading.RLock()
         self._thread = 0
         self._limit_s = 0.0
         self._until: int | None = None
@@ -114,10 +115,25 @@ class ThreadRun:
         return bool(self._thread)
 
     def _end(self) -> None:
-        with self._lock:
+        try:
+            self._lock.acquire()
             if self._raised:
                 _raise_in(threading.get_ident(), _NOTHING)
             self._thread, self._over = 0, True
+        finally:
+            self._unlock()
+
+    def _unlock(self) -> None:
+        """Release the lock as often as this thread acquired it.
+
+        From Python 3.14 on, an interruption may be raised when the lock has just been acquired: before the body of a
+        `with` statement, which then doesn't release the lock.
+        """
+        try:
+            while True:
+                self._lock.release()
+        except RuntimeError:  # not acquired
+            pass
 
     def is_stopped(self) -> bool:
         """Return whether the worker has stopped the run."""
@@ -132,10 +148,13 @@ class ThreadRun:
         self._until = boot_ns() + round(self._limit_s * 1e9)
 
     def __exit__(self, *_: object) -> None:
-        with self._lock:
+        try:
+            self._lock.acquire()
             if self._raised and not self.why:  # set, and perhaps not raised yet
                 _raise_in(self._thread, _NOTHING)
             self._timed_out = True
+        finally:
+            self._unlock()
 
 
 #: Runs the call to its ending, in its thread. A batch has an ending for each call, so it returns None.

@@ -113,6 +113,42 @@ def test_timeout_is_raised_once_and_only_within_its_limits():
     assert run.time_out() is None
 
 
+class InterruptedLock:
+    """A lock whose given calls of `acquire` succeed and then raise, as an interruption may from Python 3.14 on."""
+
+    def __init__(self, calls):
+        self._lock, self._calls, self._ncalls = threading.RLock(), calls, 0
+        self.release = self._lock.release
+
+    def acquire(self, timeout=-1):
+        acquired = self._lock.acquire(timeout=timeout)
+        self._ncalls += 1
+        if self._ncalls in self._calls:
+            raise JobTimeout("ran past its timeout of 1 s")
+        return acquired
+
+    __enter__ = acquire
+
+    def __exit__(self, *_):
+        self._lock.release()
+
+
+@pytest.mark.parametrize("calls", [(1,), (2,), (1, 2)], ids=str)
+def test_run_leaves_its_lock_free_when_interrupted_as_it_acquires_it(calls):
+    run = a_run(timeout=1)
+
+    def job(*_):
+        run._lock = InterruptedLock(calls)
+        with run.limited(60):
+            pass
+        return ENDED
+
+    thread, escaped = in_thread(run, job)
+    thread.join()
+    assert run._lock.acquire(timeout=0)
+    assert (escaped, type(run.error)) == ([], JobTimeout)
+
+
 def test_thread_goes_on_to_what_follows_while_the_loop_stands_still():
     waiting, ran, over = [a_run(slot=1), a_run(slot=2)], threading.Event(), []
     threads = None
