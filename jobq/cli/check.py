@@ -16,7 +16,7 @@ from jobq.cli.held_back import full_keys, full_limits, waiting_maps
 from jobq.cli.options import group, option, queues_arguments, yes_option
 from jobq.cli.session import Session, command
 from jobq.client.connection import Client
-from jobq.client.names import is_name
+from jobq.client.names import is_name, is_partition
 from jobq.client.pipelining import run_each
 from jobq.config import parse_time
 from jobq.durations import DAY_MS, counted, lasting
@@ -26,8 +26,10 @@ from jobq.queue import presence
 from jobq.queue.audit import Audit, Audited, server_ms
 from jobq.queue.directory import forget_queue, strange_queue_names
 from jobq.queue.doctor import Finding, findings
+from jobq.queue.folding import by_base
 from jobq.queue.fsck import PARTS, repair, steps
 from jobq.queue.members import MAX_ENTRIES
+from jobq.queue.partition_checks import partition_findings
 from jobq.queue.partitions import read_map
 from jobq.queue.queue import Queue
 from jobq.queue.server_load import LoadWatch, load_findings
@@ -90,6 +92,7 @@ def doctor(session: Session, strict: bool) -> bool:
         found += _of_flows(session, sampled)
         found += _of_schedules(session, [queue.name for queue, _ in sampled])
         found += _of_partitions(session)
+        found += _of_partitioned(session, sampled)
         found += _full(session, [queue for queue, sample in sampled if sample.counts.keys])
     for finding in found:
         show(session, finding)
@@ -140,6 +143,16 @@ def _of_partitions(session: Session) -> Iterator[Finding]:
                     value = f"queue {queue} has {has}, although workers' code declares partitions={count}"
                     remedy = f"jobq partitions {queue} {count}, or change the code"
                     yield Finding("partitions", "warn", value, remedy)
+
+
+def _of_partitioned(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Iterator[Finding]:
+    """Yield what is wrong with the partitions of each queue."""
+    samples = {queue.name: sample for queue, sample in sampled}
+    for base, names in by_base(samples).items():
+        if len(names) > 1 or is_partition(names[0]):
+            with session.tolerating(base):
+                known = read_map(session.client, base)
+                yield from partition_findings(known, {name: samples[name] for name in names})
 
 
 def _of_schedules(session: Session, names: Sequence[str]) -> Iterator[Finding]:

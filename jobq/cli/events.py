@@ -10,6 +10,7 @@ import click
 from jobq.cli import exits, output
 from jobq.cli.options import group, limit_option, option, queues_arguments, queues_option
 from jobq.cli.session import Session, command
+from jobq.client.names import base_of, is_partition
 from jobq.errors import BadRecordError
 from jobq.events import ATTEMPTS, LEVELS, MAXLENS, Event, decode
 from jobq.queue.queue import Queue
@@ -129,7 +130,9 @@ def _read(
 
 
 def _show(session: Session, entry: _Entry) -> None:
-    head = {"id": f"{entry.at}-{entry.sequence}", "queue": entry.queue}
+    head = {"id": f"{entry.at}-{entry.sequence}", "queue": base_of(entry.queue)}
+    if is_partition(entry.queue):
+        head["partition"] = entry.queue
     at = output.moment(entry.at)
     try:
         event = decode(entry.fields[1], entry.fields[0])

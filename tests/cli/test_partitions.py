@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobq.queue import presence
+from jobq.queue.partitions import read_map
 from jobq.queue.queue import Queue
 
 
@@ -80,3 +81,61 @@ def test_doctor_warns_when_workers_declare_another_number(cli, client):
         ("warn", "queue low has 2 partitions, although workers' code declares partitions=8")
     ]
     assert found[0]["remedy"] == "jobq partitions low 8, or change the code"
+
+
+def of_partitions(cli):
+    found = cli("check", "doctor", "--json").records
+    return [
+        (one["level"], one["value"], one["remedy"]) for one in found if one["check"] == "partitions"
+    ]
+
+
+def test_doctor_names_a_partition_when_the_map_lacks_it_or_its_seal(cli, client):
+    Queue("low", client).enqueue(b"x")
+    known = read_map(client, "low")
+    cli("partitions", "other", "2")
+    assert of_partitions(cli) == []
+
+    Queue("low", client).scripts["set_partitions"].run({"known": "", "map": str(known.after(2))})
+    Queue("low/7", client).enqueue(b"x")
+    Queue("gone/0", client).enqueue(b"x")
+
+    assert of_partitions(cli) == [
+        (
+            "fail", "gone/0 has 1 message, but it isn't in the map of queue gone",
+            "serve it until it is empty: jobq worker --import MODULE --queues gone/0",
+        ),
+        (
+            "fail", "low/7 has 1 message, but it isn't in the map of queue low",
+            "serve it until it is empty: jobq worker --import MODULE --queues low/7",
+        ),
+        (
+            "warn", "the change of queue low to 2 partitions isn't finished: low isn't sealed",
+            "jobq partitions low 2",
+        ),
+    ]  # fmt: skip
+    cli("partitions", "low", "2")
+    assert [level for level, *_ in of_partitions(cli)] == ["fail", "fail"]
+
+
+def test_doctor_names_the_partition_when_it_has_most_of_the_ready_messages(cli, client):
+    cli("partitions", "low", "4")
+    queue = Queue("low", client)
+    for _ in range(5):
+        queue.enqueue_many([b"x"] * 240, key="acme")
+    [busy] = [place for place in queue.partitions() if place.admin.counts().ready]
+
+    assert of_partitions(cli) == [(
+        "warn", f"{busy.name} has 1,200 of 1,200 ready messages of 4 partitions",
+        "see which keys wait: jobq key list low",
+    )]  # fmt: skip
+
+
+def test_events_have_the_queue_and_its_partition_when_it_is_partitioned(cli, client):
+    cli("partitions", "low", "2")
+    queue = Queue("low", client)
+    queue.admin.events_level("all")
+    place = queue.enqueue(b"x", mid="m1").partition
+
+    [event] = [one for one in cli("events", "tail", "low", "--json").records if one["mid"] == "m1"]
+    assert (event["queue"], event["partition"], event["mid"]) == ("low", place, "m1")

@@ -1,0 +1,66 @@
+"""What is wrong with the partitions of queues, for `jobq check doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from jobq.durations import counted
+from jobq.queue.doctor import Finding
+from jobq.queue.partitions import PartitionMap
+from jobq.queue.types import Sample
+
+#: A partition that has as many times its even share of the ready messages is named, if so many are ready.
+SKEW, SKEWED_READY = 2.0, 1_000
+
+
+def partition_findings(known: PartitionMap, samples: Mapping[str, Sample]) -> Iterator[Finding]:
+    """Yield findings about one queue.
+
+    Args:
+        samples: Figures of the queue and of its partitions that can be read.
+    """
+    yield from _unlisted(known, samples)
+    yield from _unfinished(known, samples)
+    yield from _skewed(known, samples)
+
+
+def _unlisted(known: PartitionMap, samples: Mapping[str, Sample]) -> Iterator[Finding]:
+    """Yield partitions with messages that aren't in the map, so that workers of the queue don't serve them."""
+    served = {known.queue, *known.served()}
+    for name, sample in samples.items():
+        if name not in served and sample.counts.messages:
+            has = counted(sample.counts.messages, "message")
+            text = f"{name} has {has}, but it isn't in the map of queue {known.queue}"
+            remedy = f"serve it until it is empty: jobq worker --import MODULE --queues {name}"
+            yield Finding("partitions", "fail", text, remedy)
+
+
+def _unfinished(known: PartitionMap, samples: Mapping[str, Sample]) -> Iterator[Finding]:
+    older = [
+        name
+        for epoch in known.epochs[:-1]
+        if not epoch.drained
+        for name in epoch.names(known.queue)
+    ]
+    unsealed = [name for name in older if name in samples and not samples[name].sealed]
+    if unsealed:
+        size = known.newest.size
+        text = f"the change of queue {known.queue} to {size} partitions isn't finished: {unsealed[0]} isn't sealed"
+        yield Finding("partitions", "warn", text, f"jobq partitions {known.queue} {size}")
+
+
+def _skewed(known: PartitionMap, samples: Mapping[str, Sample]) -> Iterator[Finding]:
+    ready = {
+        name: samples[name].counts.ready
+        for name in known.newest.names(known.queue)
+        if name in samples
+    }
+    total = sum(ready.values())
+    if total < SKEWED_READY or len(ready) < 2:
+        return
+    name = max(ready, key=lambda one: ready[one])
+    if ready[name] > SKEW * total / len(ready):
+        text = f"{name} has {ready[name]:,} of {total:,} ready messages of {len(ready)} partitions"
+        yield Finding(
+            "partitions", "warn", text, f"see which keys wait: jobq key list {known.queue}"
+        )
