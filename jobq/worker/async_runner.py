@@ -139,6 +139,8 @@ class AsyncRunner(Runner):
         self._replied = True
         self._reply_alarm: asyncio.TimerHandle | None = None
         self._gather_alarm: asyncio.TimerHandle | None = None
+        # Whether endings and a reply wait for the gather alarm, because messages wait for a place.
+        self._is_ahead = False
         self._wait_files: list[int] = []
         self._wait_alarm: asyncio.TimerHandle | None = None
         self._report_alarm: asyncio.TimerHandle | None = None
@@ -237,7 +239,7 @@ class AsyncRunner(Runner):
         self._changed.clear()
         if alarm is not None:
             alarm.cancel()
-            self._gather_alarm = None
+            self._gather_alarm, self._is_ahead = None, False
         if child.queues.is_sent and not self._replied:
             await self._changed.wait()
             return
@@ -279,7 +281,8 @@ class AsyncRunner(Runner):
         if self._reply_alarm is not None:
             self._reply_alarm.cancel()
         self._replied = True
-        self._changed.set()
+        if not self._is_ahead:
+            self._changed.set()
 
     def _report_later(self) -> None:
         wait_s = self._child.queues.report_wait_s()
@@ -587,12 +590,15 @@ class AsyncRunner(Runner):
         child = self._child
         plain = child.queues.ended(index, slot, ending)
         child.slots.count_finished(1)
-        if not (plain and self._pace.gathers(monotonic()) and (self._runs or self._nwaiting)):
-            self._changed.set()
-        elif self._gather_alarm is None and self._loop is not None:
-            self._gather_alarm = self._loop.call_later(GATHER_S, self._changed.set)
         if plain:
             self._start_fetched()
+        gathers = plain and self._pace.gathers(monotonic())
+        # Places are free once nothing waits any longer, and the next report fills them.
+        if not (gathers and (self._nwaiting or (self._runs and not self._is_ahead))):
+            self._changed.set()
+        elif self._gather_alarm is None and self._loop is not None:
+            self._is_ahead = self._nwaiting > 0
+            self._gather_alarm = self._loop.call_later(GATHER_S, self._changed.set)
 
     async def _run(self, index: int, slot: int, call: Call) -> None:
         child, run = self._child, self._runs[slot]
