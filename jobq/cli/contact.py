@@ -9,7 +9,7 @@ from collections.abc import Callable
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import FAILED, address_error
 from jobq.client.topology import Single
-from jobq.config import ServerSettings
+from jobq.config import ServerSettings, embedded_from_env
 from jobq.embedded import server as embedded
 from jobq.errors import EmbeddedError, UnavailableError, masked
 
@@ -22,7 +22,8 @@ _APART_S = 10.0
 def require_data(settings: ServerSettings) -> None:
     """Raise EmbeddedError if the folder has no data of an embedded server, so there is nothing to show."""
     data = embedded.data_of(settings)
-    if not data.is_dir():
+    # Where a variable forbids the server, the attempt to start it says so.
+    if not data.is_dir() and embedded_from_env() is not False:
         raise EmbeddedError(
             f"this folder doesn't have a server: {data} doesn't exist. Use the folder of the project, or set "
             "--url or JOBQ_URL, or start a worker or enqueue a job here, which starts a server"
