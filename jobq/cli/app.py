@@ -25,7 +25,11 @@ CORE = {
     "Every day": {
         "worker": Verb("worker", "worker", "Run jobs until TERM or INT."),
         "enqueue": Verb("enqueue", "enqueue", "Enqueue a job."),
-        "queues": Verb("queues", "queues", "Count the messages of each queue, once or live."),
+        "queues": Verb(
+            "queues",
+            "queues",
+            "Count the messages of each queue, once or live; the partitions of a queue count together.",
+        ),
         "workers": Verb("why", "workers", "List the workers and their running jobs."),
         "control": Verb(
             "control", "control", "Pause, resume, drain or restart workers, or dump their stacks."

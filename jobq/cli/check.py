@@ -21,7 +21,9 @@ from jobq.client.pipelining import run_each
 from jobq.config import parse_time
 from jobq.durations import DAY_MS, counted, lasting
 from jobq.errors import ConfigError, JobqError, ScriptError, UnavailableError
+from jobq.jobs.envelope import head_job
 from jobq.limits.directory import limit_damage, mend_limit
+from jobq.observe.why import worker_command
 from jobq.queue import presence
 from jobq.queue.audit import Audit, Audited, server_ms
 from jobq.queue.directory import forget_queue, strange_queue_names
@@ -186,7 +188,7 @@ def _flow_findings(queue: Queue, sample: Sample) -> Iterator[Finding]:
     entries = sample.flow_entries
     number = f"{counted(entries, 'entry')} wait{'s' * (entries == 1)}"
     text = f"queue {queue.name}: {number} for flows, the oldest for {lasting(waited_s)}"
-    remedy = f"jobq worker --import MODULE --queues {queue.name}, or jobq flow check"
+    remedy = f"{worker_command([queue.name], head_job(sample.head))}, or jobq flow check"
     if entries > MAX_ENTRIES:
         text += "; the queue stops handing out messages until there are fewer"
         yield Finding("flows", "fail", text, remedy)

@@ -31,6 +31,8 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import DeadMessage
 
 PER_CALL = 500
+#: The reply for an id that isn't a dead message.
+NOT_FOUND = "not found"
 #: Changes dead messages of a queue; a word for each.
 Action = Callable[[Queue, list[str]], list[str]]
 DEAD = Listing(
@@ -176,7 +178,7 @@ def _show(session: Session, dead_id: str, queues: str | None) -> bool:
         return True
     # A queue that can't be read may have it.
     if not session.problems:
-        session.say({"dead_id": dead_id, "status": "nil"}, f"{dead_id}: not a dead message")
+        session.say({"dead_id": dead_id, "known": False}, f"{dead_id}: not a dead message")
     return False
 
 
@@ -224,12 +226,13 @@ class Chosen:
         if len(found) > 1:
             places = ", ".join(queue.name for queue, _ in found)
             raise ConfigError(f"{dead_id!r} is dead in {places}; choose a queue with --queues")
-        word = "nil"
+        word = NOT_FOUND
         record: dict[str, Any] = {"dead_id": dead_id, "queue": None}
         for queue, message in found:
             [word] = act(queue, [message.dead_id])
+            word = NOT_FOUND if word == "nil" else word
             record = {"dead_id": message.dead_id, "queue": queue.name}
-        text = "not a dead message" if word == "nil" else word
+        text = "not a dead message" if word == NOT_FOUND else word
         self._session.say({**record, "action": word}, f"{dead_id}: {text}")
         return word
 
@@ -247,6 +250,7 @@ class Chosen:
                 some = ids[first : first + PER_CALL]
                 words += act(queue, some)
                 bar.update(len(some))
+        words = [NOT_FOUND if word == "nil" else word for word in words]
         counted = {word: words.count(word) for word in sorted(set(words))}
         told = ", ".join(f"{number:,} {word}" for word, number in counted.items()) or "none dead"
         self._session.say({"queue": queue.name, **counted}, f"{queue.name}: {told}")

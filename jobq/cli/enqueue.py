@@ -17,12 +17,17 @@ from jobq.cli.arguments import Given, from_json, from_lines, from_words, moment_
 from jobq.cli.modules import load, module_of
 from jobq.cli.options import Function, import_option, option
 from jobq.cli.session import Session, command
-from jobq.errors import ConfigError, JobNotFoundError, JobqError
+from jobq.durations import listed
+from jobq.errors import ConfigError, JobNotFoundError, JobqError, ScriptError
 from jobq.jobs.job import Job
 from jobq.jobs.registry import default_registry, stand_in
 from jobq.jobs.results import Receipt
+from jobq.jobs.states import STATE_OF
+from jobq.queue import presence
 from jobq.queue.types import PER_CALL
 
+#: The queue of a job that no module here defines.
+DEFAULT_QUEUE = "default"
 _OPTIONS = (
     option(
         "-q, --queue NAME", "Queue.  [default: the job's, else default]", shared=("JOBQ_QUEUE",)
@@ -104,10 +109,12 @@ def enqueue(
     An ARG that is valid JSON is read as JSON, any other as text. NAME=ARG is a keyword argument. With --import, JOB
     must be registered in that module and accept the arguments. Without it, the command imports the module that JOB
     begins with, if there is one, and rejects the call if that module has other jobs only. A job of code that isn't
-    here is enqueued by name, to the queue `default`.
+    here is enqueued by name, to --queue, or to `default` if a worker of that queue has it.
     """
-    where = given["queue"]
-    target = find(job, modules).options(client=session.client, **options_of(given))
+    definition = find(job, modules)
+    if job not in default_registry and not given["queue"]:
+        _require_worker(session, job)
+    target = definition.options(client=session.client, **options_of(given))
     if file is not None:
         if words or args_json or given["mid"]:
             raise ConfigError(
@@ -120,19 +127,28 @@ def enqueue(
             call.args[:0] = from_json(args_json, "--args-json")
         for receipt in next(deliver(target, [call])):
             record = record_of(receipt)
-            shown = (record["mid"], record["action"], record["status"])
+            shown = (record["mid"], record["action"], record["state"])
             session.say(record, "  ".join(filter(None, shown)))
-    _note_default_queue(session, job, where)
 
 
-def _note_default_queue(session: Session, job: str, queue: str | None) -> None:
-    if job not in default_registry and not queue:
-        near = _nearest(job)
-        meant = f" ({near})" if near else ""
-        session.note(
-            f"{job} is not defined here{meant}, so its call went to queue default; "
-            "name its module with --import, or use --queue"
-        )
+def _require_worker(session: Session, job: str) -> None:
+    """Raise JobNotFoundError unless a worker of the default queue has the job: its name may be misspelt."""
+    try:
+        workers = presence.workers(session.client)
+        names = presence.job_names(session.client, {worker.jobs for worker in workers})
+    except ScriptError as error:
+        session.note(f"can't check whether a worker has {job}: {error}")
+        return
+    having = [worker for worker in workers if job in (names.get(worker.jobs) or ())]
+    queues = sorted({queue for worker in having for queue in worker.queues})
+    if DEFAULT_QUEUE in queues:
+        return
+    near = _nearest(job, {name for known in names.values() for name in known or ()})
+    others = f"workers of queue {listed(queues)} have it" if queues else "no worker has it"
+    raise JobNotFoundError(
+        f"no module here has the job {job!r:.200}, and {others}; {near or 'check its name.'} Name its module with "
+        f"--import, or use --queue {queues[0] if queues else 'NAME'} to enqueue the call by the job's name"
+    )
 
 
 def options_of(given: dict[str, Any]) -> Any:
@@ -152,7 +168,7 @@ def options_of(given: dict[str, Any]) -> Any:
 def record_of(receipt: Receipt[Any]) -> dict[str, Any]:
     """Return the record of an enqueue for --json."""
     return {
-        "mid": receipt.mid, "action": receipt.action, "status": receipt.existing_status,
+        "mid": receipt.mid, "action": receipt.action, "state": STATE_OF.get(receipt.existing_status, ""),
         "queue": receipt.queue, "job": receipt.job,
     }  # fmt: skip
 
@@ -218,8 +234,8 @@ def _refuse_mistake(name: str, imported: Sequence[str], chosen: bool) -> None:
         raise JobNotFoundError(f"no job {name!r:.200} here; {near or 'is its module in --import?'}")
 
 
-def _nearest(name: str) -> str:
-    near = get_close_matches(name, default_registry.names(), 1)
+def _nearest(name: str, others: Iterable[str] = ()) -> str:
+    near = get_close_matches(name, [*default_registry.names(), *others], 1)
     return f"did you mean {near[0]}?" if near else ""
 
 

@@ -25,7 +25,7 @@ from jobq.events import ATTEMPTS, Event
 from jobq.jobs.receipt_calls import state_in
 from jobq.jobs.results import decode_result, opened_end
 from jobq.jobs.signing import seal_of
-from jobq.jobs.states import ENDED
+from jobq.jobs.states import ENDED, state_text
 from jobq.observe.facts import Collector, job_name, public_state
 from jobq.observe.why import MessageFacts
 from jobq.queue.queue import Queue
@@ -43,13 +43,15 @@ MAX_SHOWN = 200
 MAX_LOGS = 20
 #: Facts that have lines of their own.
 _LISTED = (
-    "history", "failed_attempt", "traceback", "state", "unread", "result", "result_ttl_s",
+    "history", "failed_attempt", "traceback", "state", "state_text", "unread", "result", "result_ttl_s",
 )  # fmt: skip
+#: Fact -> its name for people, where that isn't the field's.
+_NAMES = {"not_before": "starts at", "lock_expires_at": "lease ends", "ncrashes": "crashes"}
 #: Attempts that people see; --json has all of them.
 MAX_ATTEMPTS = 20
 #: Queues whose events and results are searched for a message that no queue has.
 MAX_SEARCHED = 1_000
-#: The engine's answer for a message id that a queue doesn't have, also used in --json.
+#: A queue's word for a message id that it doesn't have.
 UNKNOWN = "nil"
 
 
@@ -82,9 +84,7 @@ def _status(session: Session, mid: str, queues: str | None, logged: bool) -> boo
         else []
     )
     # A queue that can't be read may know it.
-    nowhere: list[dict[str, Any]] = [
-        {"mid": mid, "queue": None, "status": UNKNOWN, "state": "unknown"}
-    ]
+    nowhere: list[dict[str, Any]] = [{"mid": mid, "queue": None, "state": "unknown"}]
     known = bool(found)
     for record in found or nowhere[: not session.problems]:
         log = _log_of(session, record, queues) if logged else {}
@@ -99,7 +99,7 @@ def _status(session: Session, mid: str, queues: str | None, logged: bool) -> boo
 
 
 def _sentence(record: dict[str, Any]) -> str:
-    """Return a line such as `resize:a.jpg: locked queue low attempts 1 lock at 2026-11-21 08:00:15`."""
+    """Return a line such as `resize:a.jpg: running  queue low  attempts 1  lease ends 2026-11-21 08:00:15`."""
     times = {
         key: output.moment(record.get(key) or 0)
         for key in ("not_before", "lock_expires_at", "running_since")
@@ -111,13 +111,8 @@ def _sentence(record: dict[str, Any]) -> str:
         return f"{record['mid']}: not found: it was never enqueued here, or has long been over"
     if len(facts.get("checkpoint", "")) > MAX_SHOWN:
         facts["checkpoint"] = f"{facts['checkpoint'][:MAX_SHOWN]}…"
-    shown = [f"{key.replace('_', ' ')} {facts[key]}" for key in list(facts)[1:] if key != "status"]
-    state, word = record["state"], record["status"]
-    if word == UNKNOWN:
-        word = state
-    elif state in ENDED and state not in ("done", "failed"):
-        word = f"{state} ({word})"
-    return "  ".join([f"{record['mid']}: {word}", *shown])
+    shown = [f"{_NAMES.get(key, key.replace('_', ' '))} {facts[key]}" for key in list(facts)[1:]]
+    return "  ".join([f"{record['mid']}: {record['state_text']}", *shown])
 
 
 def _log_of(session: Session, record: dict[str, Any], names: str | None) -> dict[str, Any]:
@@ -242,13 +237,17 @@ def _statuses(session: Session, queue: Queue, mid: str) -> Iterator[dict[str, An
     if not is_known:
         return
     known = status._asdict() | outcomes(session, collector, facts)
+    known.pop("word")
     reason = session.shown("reason", queue.name, mid, facts.dead.reason) if facts.dead else ""
     for what in ("progress", "checkpoint"):
         known[what] = session.shown(what, queue.name, mid, known[what])
     attempts = [event for event in facts.history if event.kind in ATTEMPTS]
     last = attempts[-1] if attempts else None
+    if state in ENDED:  # a queue removes the counts of a message that is over
+        known["attempts"] = facts.dead.attempts if facts.dead else last.attempt if last else 0
+        known["ncrashes"] = facts.dead.ncrashes if facts.dead else 0
     yield {
-        "mid": mid, "queue": queue.name, "status": known.pop("word"), "state": state, **known,
+        "mid": mid, "queue": queue.name, "state": state, "state_text": state_text(status, state), **known,
         "key": facts.line.key if facts.line else "", "job": facts.job,
         "worker": run.worker if run else last.worker if last else "", "running_since": run.started_at if run else 0,
         "last_error": reason.partition("\n")[0] or (last.error if last else ""),
@@ -324,7 +323,7 @@ def _cancelled(session: Session, mid: str, names: str | None) -> str:
     record = {
         "mid": mid,
         "queue": holding[0].name if holding else None,
-        "action": word,
+        "action": word if word == "cancelled" else "none",
         "state": state,
     }
     shown = _NOT_CANCELLED.get(state, state) if word != "cancelled" else word

@@ -31,6 +31,7 @@ from jobq.client.names import is_partition
 from jobq.durations import counted, lasting
 from jobq.errors import JobqError, ScriptError
 from jobq.jobs.envelope import head_enqueued_at
+from jobq.jobs.states import state_word
 from jobq.observe.facts import starts_per_s
 from jobq.observe.why import pause_words
 from jobq.queue.admin import SHORT_PAGE
@@ -41,15 +42,17 @@ from jobq.queue.members import MAX_ENTRIES
 from jobq.queue.partitions import read_map
 from jobq.queue.presence import served
 from jobq.queue.queue import Queue
-from jobq.queue.types import Entry, Place, WaitingHead
+from jobq.queue.types import Entry, Place, Status, WaitingHead
 
-COLUMNS = ("ready", "delayed", "locked", "requeued", "done", "deduped", "dead", "messages")
+COLUMNS = ("ready", "delayed", "running", "requeued", "finished", "deduped", "dead", "messages")
+#: Column -> its name in Counts, if that differs.
+_COUNTED = {"running": "locked", "finished": "done"}
 QUEUES = Listing(
     ("queue", *COLUMNS, "oldest", "starts/s:starts", ":remark"),
-    drops=("deduped", "requeued", "done", "messages", "starts/s"),
+    drops=("deduped", "requeued", "finished", "messages", "starts/s"),
 )
-#: Place -> what its messages are called.
-PLACES = {"ready": "ready", "due": "delayed", "circle": "running"}
+#: What the messages of a place are called -> the place.
+PLACES: dict[str, Place] = {"ready": "ready", "delayed": "due", "running": "circle"}
 
 
 @command("queues", "", "--watch", "low high --json", "--watch --every 5s --json | jq .ready")
@@ -66,8 +69,9 @@ def queues(
 ) -> None:  # fmt: skip
     """Count the messages of each queue, once or live; the partitions of a queue count together.
 
-    ready: can run now. delayed: waiting for its start time. locked: running. requeued: newer arguments run after the
-    current run. done: finished, to be removed soon. deduped: finished, still rejects its id. dead: out of attempts.
+    ready: can run now. delayed: waiting for its start time. running: run now. requeued: newer arguments run after
+    the current run. finished: ended, to be removed soon; jobq report counts all. deduped: ended, still rejects its id.
+    dead: out of attempts.
     oldest: age of the next message; empty for a retry and for an encrypted call. starts/s: attempts finished per
     second in the last minute; with --watch, starts per second since the previous screen.
 
@@ -128,7 +132,9 @@ def rows(session: Session, names: str | None, rates: Rates) -> Iterator[dict[str
 
     def row(queue: Queue) -> Iterator[dict[str, Any]]:
         sample = queue.admin.sample()
-        numbers = {column: getattr(sample.counts, column) for column in COLUMNS}
+        numbers = {
+            column: getattr(sample.counts, _COUNTED.get(column, column)) for column in COLUMNS
+        }
         workers = None if served is None else served.get(queue.name, 0)
         try:
             rate = rates.of(queue, sample.fence)
@@ -302,7 +308,7 @@ def used_names(session: Session, names: tuple[str, ...]) -> list[str]:
         if name not in known:
             near = get_close_matches(name, known, 3)
             meant = f"; did you mean {' or '.join(near)}?" if near else ""
-            record = {"queue": name, "status": "nil", "nearest": near}
+            record = {"queue": name, "known": False, "nearest": near}
             session.say(record, f"queue {name} has never been used here{meant}")
     return [name for name in names if name in known]
 
@@ -319,7 +325,7 @@ class _Wanted(NamedTuple):
         end: The offset to stop before; None: to the end.
     """
 
-    place: Place
+    place: str
     offset: int
     end: int | None
     content: bool
@@ -328,14 +334,14 @@ class _Wanted(NamedTuple):
 @command(
     "peek",
     "low",
-    "low --place due --all --json",
+    "low --place delayed --all --json",
     "low --content",
     group=queue,
 )
 @queues_arguments
 @option(
-    "--place ready|due|circle",
-    "ready: can run now; due: delayed; circle: handed out.",
+    "--place ready|delayed|running",
+    "ready: can run now; delayed: waiting for its time; running: running or just ended.",
     default="ready",
 )
 @offset_option
@@ -343,36 +349,39 @@ class _Wanted(NamedTuple):
 @option("--all", "everything", "Show all, starting at --offset.")
 @option("--content", "Also show the contents, which may contain secrets.")
 def peek(
-    session: Session, queues: str | None, place: Place, offset: int, limit: int, everything: bool,
+    session: Session, queues: str | None, place: str, offset: int, limit: int, everything: bool,
     content: bool,
 ) -> None:  # fmt: skip
     """List messages without changing them, by default those ready to run."""
-    columns = ["queue", "mid", "status", "job", "attempts"]
-    empty = f"no {PLACES[place]} messages; 'jobq queues' counts all"
-    columns += {"due": ["not before:when"], "circle": ["lock until:when"]}.get(place, [])
+    columns = ["queue", "mid", "state", "job", "attempts"]
+    empty = f"no {place} messages; 'jobq queues' counts all"
+    columns += {"delayed": ["starts at:when"], "running": ["lease ends:when"]}.get(place, [])
     columns += ["content"] * content
     wanted = _Wanted(place, offset, None if everything else offset + limit, content)
     found = session.from_each(queues, lambda queue: _listed(session, queue, wanted))
-    session.say_all(found, Listing(columns, drops=("attempts", "status"), empty=empty))
+    session.say_all(found, Listing(columns, drops=("attempts", "state"), empty=empty))
 
 
 def _listed(session: Session, queue: Queue, wanted: _Wanted) -> Iterator[dict[str, Any]]:
     following: int | None = wanted.offset
     while following is not None and (wanted.end is None or following < wanted.end):
         number = SHORT_PAGE if wanted.end is None else min(SHORT_PAGE, wanted.end - following)
-        page = queue.admin.content(wanted.place, following, number)
+        page = queue.admin.content(PLACES[wanted.place], following, number)
         yield from (_record(session, queue.name, wanted, entry) for entry in page.entries)
         following = page.next_offset
-    if following is not None and queue.admin.content(wanted.place, following, 1).entries:
+    if following is not None and queue.admin.content(PLACES[wanted.place], following, 1).entries:
         session.note(f"{queue.name} has more; add --offset {following} or --all")
 
 
 def _record(session: Session, queue: str, wanted: _Wanted, entry: Entry) -> dict[str, Any]:
-    facts = {key: value for key, value in entry._asdict().items() if key != "content"}
+    facts = {
+        key: value for key, value in entry._asdict().items() if key not in ("content", "status")
+    }
+    facts["state"] = state_word(Status(entry.status, entry.attempts))
     content = content_facts(entry.content, wanted.content)
     record = {"queue": queue, "place": wanted.place, **facts, **content}
     if not session.as_json:
-        at = entry.not_before if wanted.place == "due" else entry.lock_expires_at
+        at = entry.not_before if wanted.place == "delayed" else entry.lock_expires_at
         record["when"] = output.moment(at)
     return record
 

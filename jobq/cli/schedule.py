@@ -24,6 +24,7 @@ from jobq.cli.options import (
 )
 from jobq.cli.output import Listing, OneRecord
 from jobq.cli.session import Session, command
+from jobq.durations import counted
 from jobq.errors import ConfigError
 from jobq.events import in_utc
 from jobq.jobs.registry import default_registry
@@ -136,8 +137,8 @@ def lint(session: Session, modules: tuple[str, ...], queues: str | None) -> bool
     1: there are warnings.
     """
     load(modules)
-    warned = False
-    for one in _declared() if modules else _kept(session, queues):
+    warned, schedules = False, list(_declared() if modules else _kept(session, queues))
+    for one in schedules:
         timeout_s = None
         if one.job in default_registry:
             job = default_registry.get(one.job)
@@ -147,6 +148,8 @@ def lint(session: Session, modules: tuple[str, ...], queues: str | None) -> bool
             session.say(
                 {"schedule": one.name, "rule": one.rule, "warning": text}, f"{one.name}: {text}"
             )
+    if not warned and not session.problems:
+        session.note(f"checked {counted(len(schedules), 'schedule')}: no warnings")
     return not warned
 
 

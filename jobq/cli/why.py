@@ -25,7 +25,7 @@ from jobq.cli.session import Session, command
 from jobq.durations import counted, lasting
 from jobq.flows.identity import member_of
 from jobq.flows.listing import flow_view, message_of_member
-from jobq.observe.facts import Collector
+from jobq.observe.facts import Collector, public_state
 from jobq.observe.runs import RunningMessage
 from jobq.observe.situation import running, runs_of
 from jobq.observe.why import MessageFacts, Reason, why
@@ -186,7 +186,7 @@ def _why(session: Session, mid: str, queues: str | None, systems: Sequence[RubyQ
             continue
         job = f", {facts.job}" if facts.job else ""
         _show(session, f"{mid} (queue {facts.queue}{job})", why(facts), {
-            "mid": mid, "queue": facts.queue, "status": facts.status.word, "job": facts.job,
+            "mid": mid, "queue": facts.queue, "state": public_state(facts.status, facts.history), "job": facts.job,
             **outcomes(session, collector, facts),
         })  # fmt: skip
     # A queue that can't be read may know it.
@@ -207,7 +207,7 @@ def _of_ruby(
         session.note(
             f"{counted(len(unread), 'claim')} of the Ruby intake can't be read: {unread[0]}"
         )
-    record = {"mid": mid, "queue": None, "status": UNKNOWN, "job": ""}
+    record = {"mid": mid, "queue": None, "state": "unknown", "job": ""}
     if claimed is None:
         _show(session, mid, [GONE], record)
         return False
@@ -236,7 +236,7 @@ def _of_flow(session: Session, mid: str) -> bool:
     facts = MessageFacts(
         "", mid, session.client.clock_ms(), Status(UNKNOWN), member=member, flow=view
     )
-    _show(session, mid, why(facts), {"mid": mid, "queue": None, "status": UNKNOWN, "job": ""})
+    _show(session, mid, why(facts), {"mid": mid, "queue": None, "state": "unknown", "job": ""})
     return view is not None
 
 

@@ -22,6 +22,12 @@ def head_enqueued_at(head: WaitingHead | None) -> int:
     return enqueued_at(head.content) if head and not head.attempts else 0
 
 
+def head_job(head: WaitingHead | None) -> str:
+    """Return the job of the next message; '' if that is unknown, for example because its call is encrypted."""
+    name = envelope_of(head.content).get("job") if head else ""
+    return name if isinstance(name, str) else ""
+
+
 def envelope_of(content: bytes) -> dict[object, object]:
     """Return the fields of an encoded call; {} if the bytes are encrypted or aren't a call."""
     try:

@@ -21,6 +21,10 @@ STATE_OF: dict[str, StateWord] = {
     "locked-with-requeue": "running", "done-awaiting-gc": "done", "done-with-backoff": "done", "dead": "failed",
     "nil": "unknown",
 }  # fmt: skip
+#: The word that a queue stores for a message, and a detail that the public state leaves out.
+_DETAILS = {
+    "locked-with-requeue": "enqueued again", "done-with-requeue": "enqueued again", "done-with-backoff": "id rejected",
+}  # fmt: skip
 #: Characters of a stored end's error. Other programs may have stored megabytes.
 MAX_ERROR = 16_384
 UNKNOWN_TEXT = (
@@ -59,6 +63,14 @@ def state_word(status: Status) -> StateWord:
     """Return the public state according to the queue alone, which also stores a cancelled run as `done`."""
     word = STATE_OF.get(status.word, "unknown")
     return "retrying" if status.attempts and status.word.startswith("queued") else word
+
+
+def state_text(status: Status, word: StateWord | None = None) -> str:
+    """Return a state for people, such as `running, enqueued again`: `word` if given, else by the status."""
+    if status.word == "queued" and status.lock_expires_at:
+        return "retrying, lease ended"
+    detail = _DETAILS.get(status.word)
+    return f"{word or state_word(status)}{f', {detail}' if detail else ''}"
 
 
 def is_over(status: Status) -> bool:

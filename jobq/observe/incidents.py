@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from jobq.client.names import base_of
 from jobq.durations import counted, lasting, listed
 from jobq.events import CRASH, Event
 from jobq.observe.runs import RunningMessage
-from jobq.observe.why import ENDED, FRESH_MS, ServerFacts
+from jobq.observe.why import ENDED, FRESH_MS, ServerFacts, worker_command
 from jobq.queue.presence import WorkerEntry
 from jobq.queue.types import Counts
 from jobq.records import JsonRecord
@@ -64,6 +64,7 @@ class QueueFacts(NamedTuple):
         crashes: Crashes, latest first, including crashes after which a message was dead-lettered.
         last_kinds: Kind of each crashed message's latest event.
         deleted: Crashed messages that the queue no longer has, and that didn't finish.
+        job: The job of the next message; '' if unknown.
     """
 
     counts: Counts
@@ -74,6 +75,7 @@ class QueueFacts(NamedTuple):
     starts_per_s: float | None = None
     last_kinds: Mapping[str, str] = {}
     deleted: frozenset[str] = frozenset()
+    job: str = ""
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,7 @@ def _lost_host(
         text += f"; no other worker serves {listed(alone)}"
     remedy = f"check whether {f'host {host}' if host else 'its host'} is up"
     if alone:
-        remedy += f"; start a worker: jobq worker --import MODULE --queues {','.join(alone)}"
+        remedy += f"; start a worker: {worker_command(alone, *_jobs(situation, alone))}"
     headline = f"{counted(len(workers), 'worker')} lost{f' on {host}' if host else ''}"
     worker = workers[0].name if len(workers) == 1 else ""
     return Incident(
@@ -329,6 +331,11 @@ def _busy(situation: Situation, queue: str, facts: QueueFacts) -> tuple[int, int
     return min(running, slots) if slots else running, slots
 
 
+def _jobs(situation: Situation, queues: Iterable[str]) -> list[str]:
+    """Return the jobs of the queues' next messages, '' for unknown jobs."""
+    return [situation.queues[queue].job for queue in queues if queue in situation.queues]
+
+
 def _unserved(situation: Situation) -> Iterator[Incident]:
     if situation.workers is None:
         return
@@ -338,7 +345,7 @@ def _unserved(situation: Situation) -> Iterator[Incident]:
             continue
         if not live:
             text = f"queue {queue}: {ready:,} ready, and no worker serves it"
-            remedy = f"jobq worker --import MODULE --queues {queue}"
+            remedy = worker_command([queue], facts.job)
             yield Incident("no_worker", f"No worker serves {queue}", text, remedy, (queue,))
         elif all(one.quiet for one in live):
             names = listed([one.name for one in live])
@@ -370,7 +377,7 @@ def _backlog(situation: Situation) -> Iterator[Incident]:
         text = f"queue {queue} has a backlog: {ready:,} ready{oldest}{used}{pace}"
         yield Incident(
             "backlog", f"{queue} has a backlog", text,
-            f"add processes or workers: jobq worker --import MODULE --queues {queue}", (queue,),
+            f"add processes or workers: {worker_command([queue], facts.job)}", (queue,),
         )  # fmt: skip
 
 

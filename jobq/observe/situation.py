@@ -16,7 +16,7 @@ from jobq.client.numbered_calls import ScriptCall
 from jobq.client.pipelining import Read, read_together, run_each
 from jobq.errors import ConfigError, JobqError, UnavailableError
 from jobq.events import ATTEMPTS, Event
-from jobq.jobs.envelope import head_enqueued_at
+from jobq.jobs.envelope import head_enqueued_at, head_job
 from jobq.jobs.states import state_word
 from jobq.observe.facts import (
     MIN_RATE_MS,
@@ -182,6 +182,7 @@ def _facts(
         sample.counts, max(0, now_ms - at) if at else None,
         unknown, longest, [event for event in events if event.is_crash],
         _rate(events, now_ms) if sample.records_attempts else None, _last_kinds(events),
+        job=head_job(sample.head),
     )  # fmt: skip
 
 

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -160,6 +161,17 @@ class MessageFacts:
     def until(self, at_ms: int) -> str:
         """Return how long it is until then."""
         return lasting((at_ms - self.now_ms) / 1000)
+
+
+def worker_command(queues: Iterable[str], *jobs: str) -> str:
+    """Return the command that starts a worker, with the modules that the jobs' names begin with.
+
+    Names come from messages, which any program may write. They may not become a part of a shell's command.
+    """
+    modules = dict.fromkeys(job.rpartition(".")[0] for job in jobs)
+    known = [name for name in modules if all(map(str.isidentifier, name.split(".")))]
+    imports = " ".join(f"--import {name}" for name in known or ["MODULE"])
+    return f"jobq worker {imports} --queues {','.join(map(shlex.quote, queues))}"
 
 
 def why(facts: MessageFacts) -> list[Reason]:
@@ -384,7 +396,7 @@ def _lost(facts: MessageFacts) -> Iterator[Reason]:
     lost, run = facts.lost, facts.run
     if lost and not facts.live:
         text = f"waiting: the queue was served by {_lost_worker(facts, lost[0])}; no other worker serves it"
-        remedy = f"{_host_remedy(lost[0])}, or jobq worker --import MODULE --queues {facts.queue}"
+        remedy = f"{_host_remedy(lost[0])}, or {worker_command([facts.queue], facts.job)}"
         yield Reason("worker_lost", text, remedy)
     elif run is not None and (gone := next((one for one in lost if one.name == run.worker), None)):
         text = f"waiting: it ran on {_lost_worker(facts, gone)}; the next dequeue recovers it"
@@ -400,7 +412,7 @@ def _recovering(facts: MessageFacts) -> Iterator[Reason]:
 
 def _served(facts: MessageFacts) -> Iterator[Reason]:
     live = facts.live
-    remedy = f"jobq worker --import MODULE --queues {facts.queue}"
+    remedy = worker_command([facts.queue], facts.job)
     if not live and not facts.lost:
         yield Reason("no_worker", f"waiting: no worker serves queue {facts.queue}", remedy)
     elif live and all(worker.quiet for worker in live):
@@ -415,7 +427,7 @@ def _known(facts: MessageFacts) -> Iterator[Reason]:
     if not without or not facts.job:
         return
     remedy = (
-        f"jobq worker --import MODULE, with the module of {facts.job}; if another job replaces it: "
+        f"{worker_command([facts.queue], facts.job)}; if another job replaces it: "
         f'@job(aliases=["{facts.job}"])'
     )
     if len(without) == len(facts.live):

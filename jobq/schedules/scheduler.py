@@ -15,6 +15,7 @@ from math import inf
 
 from jobq.client.names import base_of, is_partition
 from jobq.client.numbered_calls import moment
+from jobq.durations import counted
 from jobq.errors import ConfigError, JobqError, ServerFullError, UnavailableError
 from jobq.jobs.job import Job, Outgoing
 from jobq.jobs.registry import Registry
@@ -236,8 +237,8 @@ class Scheduler:
             )
         elif one.missed and done.outcome not in ("exists", "early", "new", "paused"):
             logger.warning(
-                "schedule %s: tick %s replaces %d missed ticks",
-                schedule.name, _text(schedule, one), one.missed,
+                "schedule %s: tick %s replaces %s",
+                schedule.name, _text(schedule, one), counted(one.missed, "missed tick"),
             )  # fmt: skip
         return done.outcome not in ("exists", "early", "new", "paused", "clock")
 

@@ -12,7 +12,7 @@ from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
 from jobq.events import ATTEMPTS
 from jobq.jobs.receipt_calls import state_in
-from jobq.jobs.states import StateWord, state_word
+from jobq.jobs.states import StateWord, state_text, state_word
 from jobq.observe.facts import Collector, public_state
 from jobq.observe.why import MessageFacts, Reason, why
 from jobq.queue.mids import checked_mid
@@ -24,10 +24,6 @@ from jobq.web.contents import Contents, ShownCall, ShownResult
 _GLYPHS: dict[StateWord, str] = {
     "scheduled": "delayed", "queued": "ready", "running": "running", "retrying": "retry", "done": "done",
     "failed": "dead", "cancelled": "paused", "expired": "dead", "unknown": "unknown",
-}  # fmt: skip
-#: Stored word -> text that a page adds to the public state.
-_DETAILS = {
-    "locked-with-requeue": "enqueued again", "done-with-requeue": "enqueued again", "done-with-backoff": "id rejected",
 }  # fmt: skip
 #: Kind of an event -> name of its glyph and colour.
 _KINDS = {
@@ -206,11 +202,9 @@ def _seen(facts: MessageFacts, contents: Contents) -> MessageFacts:
 
 def state_of(status: Status, public: StateWord | None = None) -> StateShown:
     """Return a message's state for a page: from `public` if given, otherwise from its status."""
-    if status.word == "queued" and status.lock_expires_at:
-        return StateShown("retry", "retrying, lease ended")
     word = public or state_word(status)
-    detail = _DETAILS.get(status.word)
-    return StateShown(_GLYPHS[word], f"{word}, {detail}" if detail else word)
+    expired = status.word == "queued" and status.lock_expires_at
+    return StateShown("retry" if expired else _GLYPHS[word], state_text(status, word))
 
 
 def state_of_kind(kind: str) -> StateShown:

@@ -17,7 +17,7 @@ from jobq.client.connection import Client
 from jobq.client.names import is_partition
 from jobq.client.pipelining import run_each
 from jobq.errors import JobqError, UnavailableError
-from jobq.jobs.envelope import head_enqueued_at
+from jobq.jobs.envelope import head_enqueued_at, head_job
 from jobq.observe.incidents import Incident, Situation, incidents
 from jobq.observe.runs import RunningMessage
 from jobq.observe.situation import situation_of
@@ -284,6 +284,7 @@ class Sampling:
             counts.paused, workers, slots, oldest_ms, at_least,
             _rate(last, sample.fence, now_ms), sample.fence, watch.put(now_ms / 1000, counts.ready),
             pause_ends=sample.pause_ends, events_off=sample.events_off,
+            job=head_job(sample.head),
         )  # fmt: skip
 
     def _oldest(self, name: str, sample: Sample, now_ms: int) -> tuple[int | None, bool]:

@@ -21,12 +21,13 @@ from jobq.client.names import base_of, is_partition
 from jobq.client.pipelining import run_each
 from jobq.errors import ConfigError, JobqError, ScriptError, UnavailableError
 from jobq.events import Event
+from jobq.jobs.states import StateWord, state_word
 from jobq.observe.facts import event_of, newest
 from jobq.observe.why import RunningOn
 from jobq.queue import presence
 from jobq.queue.partitions import with_partitions
 from jobq.queue.queue import Queue
-from jobq.queue.types import Counts, DeadMessage, Entry, Place
+from jobq.queue.types import Counts, DeadMessage, Entry, Place, Status
 from jobq.web.contents import Contents, ShownCall
 from jobq.web.filters import PLACES, Filter, Row
 
@@ -95,6 +96,12 @@ class ListedRow:
     def call(self) -> ShownCall:
         """The content, read at first use."""
         return self.reading()
+
+    @property
+    def state(self) -> StateWord:
+        """The public state of a message."""
+        word = "dead" if self.row.place == "dead" else self.status
+        return state_word(Status(word, max(0, self.row.attempt)))
 
     @property
     def is_damaged(self) -> bool:

@@ -43,6 +43,7 @@ class QueueFigures(NamedTuple):
         broken: Reason why the queue can't be read.
         pause_ends: When its pause ends, epoch ms; 0 if it doesn't end by itself.
         events_off: Whether its event level is off.
+        job: The job of the next message; '' if unknown.
     """
 
     queue: str
@@ -64,6 +65,7 @@ class QueueFigures(NamedTuple):
     broken: str = ""
     pause_ends: int = 0
     events_off: bool = False
+    job: str = ""
 
     @property
     def busy(self) -> int:

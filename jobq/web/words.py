@@ -7,6 +7,7 @@ import shlex
 from typing import NamedTuple
 
 from jobq.durations import counted
+from jobq.observe.why import worker_command
 from jobq.web import formats
 from jobq.web.sampler import Snapshot
 from jobq.web.trouble import QueueFigures
@@ -108,8 +109,8 @@ def remedy(figures: QueueFigures) -> str:
     return {
         "damaged": "jobq check fsck",
         "paused": f"jobq resume {name}",
-        "no_worker": f"jobq worker --import MODULE --queues {name}",
-        "falling_behind": f"jobq worker --import MODULE --queues {name}",
+        "no_worker": worker_command([figures.queue], figures.job),
+        "falling_behind": worker_command([figures.queue], figures.job),
     }.get(figures.state, "")
 
 

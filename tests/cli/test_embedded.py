@@ -31,7 +31,7 @@ def test_status_and_stop_say_that_it_does_not_run(project: Any, line: Any) -> No
 
 
 def test_command_without_url_starts_it_and_the_next_joins(project: Any, line: Any) -> None:
-    assert line("enqueue", "a.b", "--mid", "m").out == "m  added\n"
+    assert line("enqueue", "a.b", "--queue", "low", "--mid", "m").out == "m  added\n"
     ended = line("status", "m")
     assert ended.out.startswith("m: queued")
     [status] = line("embedded", "status", "--json").records
@@ -50,7 +50,7 @@ def test_status_exits_with_1_in_json_too_when_nothing_runs(project: Any, line: A
 
 
 def test_status_and_stop_exit_with_0_when_it_runs(project: Any, line: Any) -> None:
-    line("enqueue", "a.b")
+    line("enqueue", "a.b", "--queue", "low")
     assert line("embedded", "status", "--json").code == 0
     assert line("embedded", "status").code == 0
     assert line("embedded", "stop").code == 0
@@ -64,5 +64,5 @@ def test_status_names_the_kind_of_the_server(
     if not programs:
         pytest.skip(f"no {kind} is installed here")
     monkeypatch.setenv("JOBQ_SERVER", programs[0])
-    assert line("enqueue", "a.b").code == 0
+    assert line("enqueue", "a.b", "--queue", "low").code == 0
     assert line("embedded", "status").out.startswith(f"running: {kind} ")

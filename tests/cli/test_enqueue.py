@@ -12,6 +12,7 @@ import pytest
 from jobq.cli.enqueue import enqueue
 from jobq.jobs.options import Options
 from jobq.jobs.registry import default_registry
+from jobq.queue import presence
 from jobq.queue.queue import Queue
 
 JOBS = """
@@ -33,16 +34,22 @@ def jobs(bare: Path) -> Any:
     sys.path[:] = [folder for folder in sys.path if folder != str(bare)]
 
 
+#: Names a queue for a job that no module here and no worker has.
+DEFAULT = ("--queue", "default")
+
+
 def contents(client: Any, queue: str = "default") -> list[dict[str, Any]]:
     """The envelopes that are ready."""
     return [json.loads(entry.content) for entry in Queue(queue, client).admin.content().entries]
 
 
 def test_enqueue_sends_a_job_by_name_that_nobody_knows_here(cli: Any, client: Any) -> None:
-    ended = cli("enqueue", "app.jobs.resize", "a.jpg", "width=200", "--mid", "m", "--json")
+    ended = cli(
+        "enqueue", "app.jobs.resize", *DEFAULT, "a.jpg", "width=200", "--mid", "m", "--json"
+    )
     assert ended.code == 0
     assert ended.records == [
-        {"mid": "m", "action": "added", "status": "", "queue": "default", "job": "app.jobs.resize"}
+        {"mid": "m", "action": "added", "state": "", "queue": "default", "job": "app.jobs.resize"}
     ]
     [envelope] = contents(client)
     assert envelope["job"] == "app.jobs.resize"
@@ -50,13 +57,13 @@ def test_enqueue_sends_a_job_by_name_that_nobody_knows_here(cli: Any, client: An
 
 
 def test_enqueue_of_a_mid_that_lives_is_refused_and_is_no_error(cli: Any) -> None:
-    cli("enqueue", "a.b", "--mid", "m")
-    ended = cli("enqueue", "a.b", "--mid", "m")
+    cli("enqueue", "a.b", *DEFAULT, "--mid", "m")
+    ended = cli("enqueue", "a.b", *DEFAULT, "--mid", "m")
     assert (ended.code, ended.out) == (0, "m  exists  queued\n")
     assert (
-        cli("enqueue", "a.b", "--mid", "m", "--on-conflict", "replace", "--json").records[0][
-            "action"
-        ]
+        cli("enqueue", "a.b", *DEFAULT, "--mid", "m", "--on-conflict", "replace", "--json").records[
+            0
+        ]["action"]
         == "updated"
     )
 
@@ -101,17 +108,17 @@ def test_import_that_fails_inside_shows_its_traceback(cli: Any, bare: Path) -> N
 
 
 def test_enqueue_takes_times_and_durations(cli: Any, client: Any) -> None:
-    cli("enqueue", "a.b", "--mid", "later", "--delay", "1h")
-    cli("enqueue", "a.b", "--mid", "at", "--at", "4102444800")
+    cli("enqueue", "a.b", *DEFAULT, "--mid", "later", "--delay", "1h")
+    cli("enqueue", "a.b", *DEFAULT, "--mid", "at", "--at", "4102444800")
     queue = Queue("default", client)
     assert queue.status("later").word == queue.status("at").word == "queued-with-backoff"
     assert queue.status("at").not_before == 4_102_444_800_000
-    both = cli("enqueue", "a.b", "--delay", "1h", "--at", "4102444800")
+    both = cli("enqueue", "a.b", *DEFAULT, "--delay", "1h", "--at", "4102444800")
     assert both.code == 2 and "use only one" in both.err
 
 
 def test_args_json_carries_what_words_cannot(cli: Any, client: Any) -> None:
-    cli("enqueue", "a.b", "1", "--args-json", '["a=b", -5]')
+    cli("enqueue", "a.b", *DEFAULT, "1", "--args-json", '["a=b", -5]')
     assert contents(client)[0]["args"] == ["a=b", -5, 1]
 
 
@@ -119,7 +126,7 @@ def test_file_enqueues_a_call_a_line_in_order(cli: Any, client: Any, bare: Path)
     lines = [f"[{n}]" for n in range(2500)]
     lines[1200] = '{"args": [1200], "kwargs": {"w": 1}, "mid": "mine"}'
     (bare / "calls.jsonl").write_text("\n".join(lines))
-    ended = cli("enqueue", "a.b", "--file", "calls.jsonl")
+    ended = cli("enqueue", "a.b", *DEFAULT, "--file", "calls.jsonl")
     assert (ended.code, ended.out) == (0, "a.b: 2,500 added\n")
     queue = Queue("default", client)
     page = queue.admin.content(offset=1199, limit=3)
@@ -128,25 +135,25 @@ def test_file_enqueues_a_call_a_line_in_order(cli: Any, client: Any, bare: Path)
 
 
 def test_file_of_stdin_prints_a_record_a_line(cli: Any) -> None:
-    ended = cli("enqueue", "a.b", "--file", "-", "--json", given='[1]\n{"mid": "m"}\n')
+    ended = cli("enqueue", "a.b", *DEFAULT, "--file", "-", "--json", given='[1]\n{"mid": "m"}\n')
     assert [record["action"] for record in ended.records] == ["added", "added"]
     assert ended.records[1]["mid"] == "m"
 
 
 def test_file_with_a_bad_line_says_which_and_how_many_were_enqueued(cli: Any, client: Any) -> None:
     given = "\n".join([f"[{n}]" for n in range(1000)] + ['{"mid": "m"}', "nonsense"])
-    ended = cli("enqueue", "a.b", "--file", "-", given=given)
+    ended = cli("enqueue", "a.b", *DEFAULT, "--file", "-", given=given)
     assert ended.code == 2
     assert "line 1002" in ended.err and "1,001 earlier calls were sent" in ended.err
     assert Queue("default", client).admin.counts().ready == 1001
 
 
 def test_file_and_words_together_are_refused(cli: Any) -> None:
-    assert cli("enqueue", "a.b", "x", "--file", "-", given="").code == 2
+    assert cli("enqueue", "a.b", *DEFAULT, "x", "--file", "-", given="").code == 2
 
 
 def test_call_that_json_cannot_carry_has_its_exit_code(cli: Any) -> None:
-    ended = cli("enqueue", "a.b", "x" * 300_000)
+    ended = cli("enqueue", "a.b", *DEFAULT, "x" * 300_000)
     assert ended.code == 5 and len(ended.err.splitlines()) == 1
 
 
@@ -157,11 +164,24 @@ def test_enqueue_takes_the_queue_that_the_job_declares_when_its_module_is_here(
     assert (ended.code, ended.err, ended.records[0]["queue"]) == (0, "", "low")
 
 
-def test_enqueue_says_where_to_when_it_knows_no_such_job(cli: Any, client: Any) -> None:
-    ended = cli("enqueue", "nowhere.at.all")
-    assert ended.code == 0
-    assert "went to queue default; name its module with --import, or use --queue" in ended.err
-    assert cli("enqueue", "nowhere.at.all", "--queue", "low").err == ""
+def test_job_that_nobody_knows_is_rejected_unless_a_queue_is_named(
+    cli: Any, client: Any, bare: Path
+) -> None:
+    ended = cli("enqueue", "app.jobs.resiez")
+    assert (ended.code, ended.out) == (5, "")
+    assert "no worker has it; check its name." in ended.err and "use --queue NAME" in ended.err
+    for queue in ("low", "default"):
+        facts = {"seen_at": client.clock_ms(), "lease_ms": 15_000, "queues": [queue]}
+        presence.put_worker(client, "w", {**facts, "jobs": presence.digest_of(["app.jobs.resize"])})
+        presence.put_jobs(client, ["app.jobs.resize"])
+        near = cli("enqueue", "app.jobs.resiez")
+        assert near.code == 5 and "did you mean app.jobs.resize?" in near.err
+        right = cli("enqueue", "app.jobs.resize")
+        assert (right.code == 0) == (queue == "default")
+        if queue == "low":
+            assert "workers of queue low have it" in right.err and "--queue low" in right.err
+    assert len(contents(client)) == 1
+    assert cli("enqueue", "app.jobs.resiez", "--queue", "low").err == ""
 
 
 @pytest.mark.parametrize("meant", ["cli_jobs.rezise", "cli_jobs.resize_"])
@@ -194,7 +214,9 @@ def test_enqueue_by_name_passes_when_a_module_of_that_name_has_no_jobs(cli: Any)
 
 def test_enqueue_takes_every_option_of_a_call(cli: Any, client: Any) -> None:
     given = ("--retries", "0", "--timeout", "30s", "--hard-timeout", "1m", "--result-ttl", "1h")
-    ended = cli("enqueue", "a.b", *given, "--header", "tenant=acme", "--durability", "memory")
+    ended = cli(
+        "enqueue", "a.b", *DEFAULT, *given, "--header", "tenant=acme", "--durability", "memory"
+    )
     assert ended.code == 0, ended.err
     [envelope] = contents(client)
     assert envelope["options"] == {
@@ -211,14 +233,15 @@ def test_enqueue_has_a_flag_for_each_option_of_a_call() -> None:
 
 def test_unique_call_is_refused_while_one_with_the_same_arguments_waits(cli: Any) -> None:
     first, again, other = (
-        cli("enqueue", "a.b", word, "--unique", "--json").records[0] for word in ("x", "x", "y")
+        cli("enqueue", "a.b", *DEFAULT, word, "--unique", "--json").records[0]
+        for word in ("x", "x", "y")
     )
     assert (first["action"], again["action"], other["action"]) == ("added", "exists", "added")
     assert first["mid"] == again["mid"]
-    told = cli("enqueue", "a.b", "x", "--unique", "--on-conflict", "raise")
+    told = cli("enqueue", "a.b", *DEFAULT, "x", "--unique", "--on-conflict", "raise")
     assert told.code != 0 and "a.b" in told.err
-    assert cli("enqueue", "a.b", "x", "--until", "soon").code == 2
+    assert cli("enqueue", "a.b", *DEFAULT, "x", "--until", "soon").code == 2
     [late] = cli(
-        "enqueue", "a.b", "z", "--debounce", "5m", "--debounce-max", "1h", "--json"
+        "enqueue", "a.b", *DEFAULT, "z", "--debounce", "5m", "--debounce-max", "1h", "--json"
     ).records
     assert late["action"] == "added"

@@ -89,4 +89,6 @@ def test_enqueue_gives_a_key(cli: Any, client: Any) -> None:
     assert cli("enqueue", "a.b", "--queue", "low", "--key", "acme", "--ordered").code == 0
     [row] = Queue("low", client).admin.iter_keys()
     assert (row.key, row.waiting) == ("acme", 1)
-    assert "orders the messages of a key" in cli("enqueue", "a.b", "--ordered").err
+    assert (
+        "orders the messages of a key" in cli("enqueue", "a.b", "--queue", "low", "--ordered").err
+    )

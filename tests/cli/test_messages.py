@@ -18,7 +18,7 @@ def test_status_finds_a_mid_in_whatever_queue_has_it(cli: Any, client: Any) -> N
     Queue("low", client).enqueue(CALL, mid="other")
     assert cli("status", "m").out == "m: queued  queue high  job a.b\n"
     [record] = cli("status", "m", "--json").records
-    assert (record["queue"], record["status"], record["attempts"]) == ("high", "queued", 0)
+    assert (record["queue"], record["state"], record["attempts"]) == ("high", "queued", 0)
 
 
 def test_status_of_an_unknown_mid_is_a_no(cli: Any, queue: Queue) -> None:
@@ -26,7 +26,7 @@ def test_status_of_an_unknown_mid_is_a_no(cli: Any, queue: Queue) -> None:
     ended = cli("status", "none", "--json")
     assert (ended.code, ended.records) == (
         1,
-        [{"mid": "none", "queue": None, "status": "nil", "state": "unknown"}],
+        [{"mid": "none", "queue": None, "state": "unknown"}],
     )
     assert cli("status", "none").out == (
         "none: not found: it was never enqueued here, or has long been over\n"
@@ -42,8 +42,8 @@ def ended(queue: Queue, word: Any, **more: Any) -> None:
 
 @pytest.mark.parametrize(
     ("word", "dequeued", "collected", "shown"),
-    [("done", True, True, "done"), ("done", True, False, "done-awaiting-gc"), ("cancelled", False, True, "cancelled"),
-     ("cancelled", True, False, "cancelled (done-with-backoff)")],
+    [("done", True, True, "done"), ("done", True, False, "done"), ("cancelled", False, True, "cancelled"),
+     ("cancelled", True, False, "cancelled, id rejected")],
 )  # fmt: skip
 def test_status_shows_state_and_attempts_of_a_message_when_it_is_over(
     cli: Any, queue: Queue, word: str, dequeued: bool, collected: bool, shown: str
@@ -64,6 +64,7 @@ def test_status_shows_state_and_attempts_of_a_message_when_it_is_over(
     assert ("id rejected until 2" in first) == (dequeued and word == "cancelled")
     [record] = cli("status", "m", "--json").records
     assert (record["state"], record["queue"], record["job"]) == (word, "low", "a.b")
+    assert record["attempts"] == 1 + (word == "done")
     outcomes = ["retry", "done"] if word == "done" else ["retry"]
     assert [one["outcome"] for one in record["history"]] == outcomes
     assert [line.split("  ")[-1] for line in attempts] == outcomes
@@ -102,7 +103,7 @@ def test_status_shows_lock_and_progress_of_a_running_job(cli: Any, queue: Queue)
     [message] = queue.dequeue().messages
     queue.progress("m", message.token, "0.5 half\x1b[2J")
     shown = cli("status", "m").out
-    assert shown.startswith("m: locked  queue low  attempts 1  lock expires at 2")
+    assert shown.startswith("m: running  queue low  attempts 1  lease ends 2")
     assert r"half\x1b[2J" in shown
 
 
@@ -148,10 +149,10 @@ def test_messages_of_other_places(cli: Any, queue: Queue) -> None:
     queue.enqueue(CALL, mid="delayed", delay=3600)
     queue.enqueue(CALL, mid="running")
     queue.dequeue()
-    assert [r["mid"] for r in cli("queue", "peek", "--place", "due", "--json").records] == [
+    assert [r["mid"] for r in cli("queue", "peek", "--place", "delayed", "--json").records] == [
         "delayed"
     ]
-    assert [r["mid"] for r in cli("queue", "peek", "--place", "circle", "--json").records] == [
+    assert [r["mid"] for r in cli("queue", "peek", "--place", "running", "--json").records] == [
         "running"
     ]
 

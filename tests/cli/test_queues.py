@@ -28,7 +28,7 @@ def test_queues_counts_where_messages_are(cli: Any, client: Any) -> None:
         "jobq worker --import MODULE --queues low",
     )
     assert found == {
-        "queue": "low", "ready": 1, "delayed": 1, "locked": 1, "requeued": 0, "done": 0, "deduped": 0,
+        "queue": "low", "ready": 1, "delayed": 1, "running": 1, "requeued": 0, "finished": 0, "deduped": 0,
         "dead": 0, "messages": 3, "paused": False, "pause_ends": None, "workers": 0,
         "oldest_ms": None, "starts_per_s": None, "flow_entries": 0,
     }  # fmt: skip

@@ -118,11 +118,11 @@ def test_why_says_what_to_do(cli: Any, queue: Queue) -> None:
         "  waiting: the queue is paused",
         "      jobq resume low",
         "  waiting: no worker serves queue low",
-        "      jobq worker --import MODULE --queues low",
+        "      jobq worker --import a --queues low",
     ]
     [record] = cli("why", "m", "--json").records
     assert [one["code"] for one in record["reasons"]] == ["paused", "no_worker"]
-    assert (record["queue"], record["job"], record["status"]) == ("low", "a.b", "queued")
+    assert (record["queue"], record["job"], record["state"]) == ("low", "a.b", "queued")
 
 
 def test_why_of_an_unknown_mid_is_a_no(cli: Any, queue: Queue) -> None:
@@ -143,7 +143,7 @@ def test_status_shows_job_worker_and_attempts(cli: Any, queue: Queue, client: An
     queue.finish([Ending(mid="m", token=message.token, outcome="retry", backoff=60, record=record)])
     client.command("HDEL", "jobq:running", "web-7:4711")
     first, attempt = cli("status", "m").out.splitlines()
-    assert "not before 2" in first and "last error Timeout 30 s" in first
+    assert "starts at 2" in first and "last error Timeout 30 s" in first
     assert attempt.startswith("    attempt 1  2") and attempt.endswith(
         "  retry  (Timeout 30 s at pay.py:7 in charge)"
     )

@@ -53,7 +53,7 @@ class QueueReply(JsonRecord):
     sentence: str
     ready: int
     delayed: int
-    locked: int
+    running: int
     dead: int
     messages: int
     paused: bool
@@ -91,7 +91,7 @@ class OverviewReply(JsonRecord):
     queues: int
     ready: int
     delayed: int
-    locked: int
+    running: int
     dead: int
     messages: int
     slots: int
@@ -107,7 +107,7 @@ class MessageRow(JsonRecord):
     queue: str
     mid: str
     place: Annotated[str, words(PLACES)]
-    status: str
+    state: Annotated[str, words(STATES)]
     job: str
     attempts: int
     ncrashes: int
@@ -159,7 +159,6 @@ class MessageReply(JsonRecord):
 
     queue: str
     mid: str
-    status: str
     state: Annotated[str, words(STATES)]
     job: str
     attempts: int
@@ -187,7 +186,7 @@ class WhyReply(JsonRecord):
 
     queue: str
     mid: str
-    status: str
+    state: Annotated[str, words(STATES)]
     reasons: list[Reason]
 
 
@@ -202,7 +201,7 @@ def overview(call: ApiCall) -> OverviewReply:
     says = headline(found, len(listed))
     return OverviewReply.of(
         found.totals, headline=says.text, trouble=says.bad, at=found.at_ms, server_ms=round(found.server_ms, 3),
-        queues=len(found.queues), locked=found.totals.running, workers=len(found.workers) - len(found.lost_workers),
+        queues=len(found.queues), running=found.totals.running, workers=len(found.workers) - len(found.lost_workers),
         workers_lost=len(found.lost_workers),
         needs_a_look=[AttentionReply.of(finding) for finding in listed],
     )  # fmt: skip
@@ -271,7 +270,7 @@ def message(call: ApiCall) -> MessageReply:
         for event in facts.history
     ]  # fmt: skip
     return MessageReply.of(
-        facts.status, queue=facts.queue, mid=facts.mid, status=facts.status.word,
+        facts.status, queue=facts.queue, mid=facts.mid,
         state=found.public, job=facts.job,
         enqueued_at=found.call.enqueued_at, size=found.call.size, progress=found.progress, reason=found.reason,
         worker=run.worker if run else "", running_since=run.started_at if run else 0, why=found.reasons,
@@ -284,7 +283,7 @@ def why(call: ApiCall) -> WhyReply:
     """Explain why a message waits, where it runs, or how it ended."""
     found = read_message(call.site.client, contents_of(call.request), _known(call), call["mid"])
     facts = found.facts
-    return WhyReply(facts.queue, facts.mid, facts.status.word, found.reasons)
+    return WhyReply(facts.queue, facts.mid, found.public, found.reasons)
 
 
 def queue_facts(figures: QueueFigures) -> QueueReply:
@@ -294,7 +293,7 @@ def queue_facts(figures: QueueFigures) -> QueueReply:
     ended = recent.done, recent.failed, recent.dead
     done, failed, dead = (round(number) if recent.known else None for number in ended)
     return QueueReply.of(
-        figures, sentence=sentence(figures), locked=figures.running, oldest_at_least=figures.at_least,
+        figures, sentence=sentence(figures), oldest_at_least=figures.at_least,
         pause_ends=figures.pause_ends or None, empty_in_ms=round(1000 * (empty_in_s or 0)) if known else None,
         done_15m=done, failed_15m=failed, dead_15m=dead,
         wait_p95_ms=recent.wait_p95_ms, run_p95_ms=recent.run_p95_ms, damaged=figures.broken,

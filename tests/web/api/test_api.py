@@ -274,7 +274,7 @@ def test_keda_finds_the_slots_where_contrib_says(api, filled):
 def test_figures_equal_those_of_the_commands(api, filled, client):
     low = Queue("low", client).admin.counts()
     row = api.get(f"{ROOT}/queues/low").json()
-    assert (row["ready"], row["delayed"], row["locked"], row["dead"], row["messages"]) == (
+    assert (row["ready"], row["delayed"], row["running"], row["dead"], row["messages"]) == (
         low.ready, low.delayed, low.locked, low.dead, low.messages,
     )  # fmt: skip
     dead = api.get(f"{ROOT}/dead").json()["items"]
