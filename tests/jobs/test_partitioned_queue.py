@@ -15,9 +15,12 @@ from jobq.errors import DuplicateError, JobFailedError
 from jobq.jobs.context import current
 from jobq.jobs.job import Job
 from jobq.jobs.registry import Registry, job
+from jobq.jobs.signing import seal_for
 from jobq.queue.partitioning import partition
 from jobq.queue.partitions import read_map
+from jobq.queue.types import Ending, Message
 from jobq.testing import Kit
+from jobq.worker.done_calls import DoneCalls
 from tests.conftest import Server
 
 pytestmark = pytest.mark.one_server
@@ -220,3 +223,38 @@ def test_a_call_expires_when_it_waited_too_long_in_a_partition(
 
     assert kit.drain().expired == 1
     assert ran == []
+
+
+def test_progress_and_checkpoints_are_read_when_a_receipt_is_made_from_the_mid(
+    kit: Kit, registry: Registry, ran: list[Any]
+) -> None:
+    @job(registry=registry, queue="low", retries=1)
+    def stepwise() -> None:
+        ran.append(current().checkpoint_value)
+        current().progress(1, 2, note="half")
+        [progress] = [stepwise.receipt(current().mid).progress]
+        ran.append(progress and progress.note)
+        if current().attempt == 1:
+            current().checkpoint("half")
+            raise ValueError("again")
+
+    stepwise.enqueue()
+    kit.drain(raises=False)
+
+    assert ran == [None, "half", "half", "half"]
+
+
+def test_a_finished_sealed_call_is_known_when_it_comes_back_in_another_partition(kit: Kit) -> None:
+    codec = CodecSettings(keys=(("k", b"s" * 32),), mode="sign")
+    seal = seal_for(codec)
+    assert seal is not None
+    call = seal.close_call("low", "m1", b'{"job":"note","args":[]}')
+    message = Message("m1", call, 1, 0, 7, "first", "caller.1.0", 0)
+
+    first, second = DoneCalls(kit.client, seal), DoneCalls(kit.client, seal)
+
+    first.look("low/0", [message])
+    assert not first.holds(message)
+    first.note("low/0", [Ending(mid="m1", token=message.token)], ["ok"])
+    second.look("low/3", [message])
+    assert second.holds(message)
