@@ -447,7 +447,7 @@ class Admin:
         self.scripts["retention"].run({"most": "", "age_ms": "", "on_dead": "1"})
 
     def fsck(self) -> list[Violation]:
-        """Return the violated invariants, without repairing them.
+        """Return the violated invariants, without repairing them. `jobq check fsck` also checks the queue's partitions.
 
         Each call to the server is bounded, so this is safe while the queue is in use.
         """

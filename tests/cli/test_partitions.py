@@ -139,3 +139,15 @@ def test_events_have_the_queue_and_its_partition_when_it_is_partitioned(cli, cli
 
     [event] = [one for one in cli("events", "tail", "low", "--json").records if one["mid"] == "m1"]
     assert (event["queue"], event["partition"], event["mid"]) == ("low", place, "m1")
+
+
+def test_fsck_checks_all_partitions_when_the_queue_is_named(cli, client):
+    cli("partitions", "low", "2")
+    queue = Queue("low", client)
+    broken = queue.partitions()[1]
+    client.command("HSET", f"{broken.prefix}tokens", "ghost", "t")
+    assert queue.admin.fsck() == []
+
+    checked = cli("check", "fsck", "low", "--json")
+    assert checked.code == 1
+    assert {one["queue"] for one in checked.records if one.get("mid") == "ghost"} == {broken.name}

@@ -27,7 +27,7 @@ class Minutes:
         client.clock = lambda: self.now
 
     def keep(self, *keepers: ChartKeeper) -> None:
-        """One minute."""
+        """Let one minute pass."""
         self.now += MINUTE_MS
         for keeper in keepers:
             keeper.begin()
@@ -35,7 +35,7 @@ class Minutes:
         self.redis.delete(keys.charts(self.client.namespace, "turn"))
 
     def kept(self, queue: str) -> list[tuple[int, ...]]:
-        """What charts show: minutes ago, ready, running, oldest, hand-outs."""
+        """Return the points of charts: minutes ago, ready, running, oldest, hand-outs."""
         at = self.now // MINUTE_MS
         return [
             (at - one.minute, one.ready, one.running, one.oldest_s, one.fence)
