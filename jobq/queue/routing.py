@@ -133,7 +133,7 @@ class PartitionRouter:
                 if self.refresh().newest.number <= epoch.number:
                     raise ScriptError(
                         f"queue {self._name!r} is sealed, but its map has no later partitions; "
-                        "run jobq partitions again"
+                        f"run jobq partitions {self._name} NUMBER again"
                     ) from error
         return call.result()
 
@@ -153,7 +153,7 @@ class PartitionRouter:
                 ):
                     return epoch, epoch.number == newest.number
         raise ScriptError(
-            f"partitions of {self._name!r} are sealed, and its map has no later partitions"
+            f"queue {self._name!r} has no later partitions; run jobq partitions {self._name} NUMBER again"
         )
 
 
