@@ -29,6 +29,8 @@ _log = logging.getLogger("jobq")
 
 #: How many numbers of partitions may be skipped for an even spread over the nodes of a Cluster.
 MAX_SKIPPED = 64
+#: How long (s) drained partitions stay in the map, for their results and for repeated calls.
+KEEP_S = 7 * 86_400
 
 
 class Left(NamedTuple):
@@ -160,26 +162,36 @@ def seal_old(
 
 
 def without_drained(
-    client: Client, known: PartitionMap, left: Mapping[str, Left] | None = None
+    client: Client,
+    known: PartitionMap,
+    left: Mapping[str, Left] | None = None,
+    now_s: int | None = None,
 ) -> PartitionMap:
-    """Return the map as it is now: drained epochs are marked, or left out if they have no dead messages.
+    """Return the map as it is now: drained epochs are marked, or left out after KEEP_S if they have no dead messages.
 
     An empty sealed partition stays empty, so a concurrent change can't falsify the result.
 
     Args:
         left: What is left in the queues of older epochs, if that is known.
     """
+    if len(known.epochs) == 1:
+        return known
     left = _left(client, known) if left is None else left
+    if now_s is None:
+        now_s = client.clock_ms(map_key(client, known.queue)) // 1000
     kept: list[Epoch] = []
     for epoch in known.epochs[:-1]:
         there = [left[name] for name in epoch.names(known.queue)]
-        drained = all(one.is_sealed and not one.messages for one in there)
-        if not drained or any(one.dead for one in there):
-            kept.append(epoch._replace(drained=drained))
+        if not all(one.is_sealed and not one.messages for one in there):
+            kept.append(epoch._replace(drained_at=0))
+        elif (
+            not epoch.drained or now_s < epoch.drained_at + KEEP_S or any(one.dead for one in there)
+        ):
+            kept.append(epoch._replace(drained_at=epoch.drained_at or now_s))
     return known._replace(epochs=(*kept, known.newest))
 
 
-def tidy(client: Client, known: PartitionMap) -> PartitionMap:
+def tidy(client: Client, known: PartitionMap, now_s: int | None = None) -> PartitionMap:
     """Store which older partitions are drained or forgotten; return the map.
 
     An older partition that isn't sealed is sealed: its seal was never written, or a failover lost it.
@@ -189,7 +201,7 @@ def tidy(client: Client, known: PartitionMap) -> PartitionMap:
         for name in epoch.names(known.queue):
             if not left[name].is_sealed:
                 queue_scripts(client, "queue", name)["seal"].run({"epoch": following.number})
-    wanted = without_drained(client, known, left)
+    wanted = without_drained(client, known, left, now_s)
     if wanted == known:
         return known
     return set_map(client, known, wanted)

@@ -23,7 +23,7 @@ from jobq.queue.types import MAX_PARTITIONS, PER_CALL, text_of
 #: in one partition.
 _MADE_LENGTH, _STEM_LENGTH = 14, 12
 _NUMBER = re.compile(r"[0-9]{1,9}")
-_EPOCH = re.compile(r"(\d+),(\d+),(\d+)(,d)?")
+_EPOCH = re.compile(r"(\d+),(\d+),(\d+)(?:,d(\d+))?")
 
 
 class Epoch(NamedTuple):
@@ -31,13 +31,19 @@ class Epoch(NamedTuple):
 
     Attributes:
         first: Number of its first partition. Numbers are never used again.
-        drained: No message is left in it, and none can come. Dead messages may be left.
+        drained_at: Time (epoch seconds) when no message was left in it, and none could come; 0 before. Dead messages
+            and results may be left.
     """
 
     number: int
     first: int = 0
     size: int = 0
-    drained: bool = False
+    drained_at: int = 0
+
+    @property
+    def drained(self) -> bool:
+        """Whether no message is left in it."""
+        return self.drained_at > 0
 
     def names(self, queue: str) -> list[str]:
         """Return the names of its queues."""
@@ -53,7 +59,7 @@ class Epoch(NamedTuple):
         return f"{queue}/{self.first + int.from_bytes(digest, 'big') % self.size}"
 
     def __str__(self) -> str:
-        return f"{self.number},{self.first},{self.size}{',d' * self.drained}"
+        return f"{self.number},{self.first},{self.size}{f',d{self.drained_at}' if self.drained else ''}"
 
 
 class PartitionMap(NamedTuple):
@@ -131,7 +137,7 @@ def map_in(queue: str, stored: bytes | None) -> PartitionMap:
         return PartitionMap(queue)
     parts = [_EPOCH.fullmatch(part) for part in text_of(stored).split(";")]
     epochs = [
-        Epoch(int(part[1]), int(part[2]), int(part[3]), part[4] is not None)
+        Epoch(int(part[1]), int(part[2]), int(part[3]), int(part[4] or 0))
         for part in parts
         if part is not None
     ]

@@ -6,8 +6,8 @@ KEYS
   partitions:hash
 ARGV
   known  the map that the caller has read, '' = none
-  map    the new map: epochs, oldest first, joined by ';', each 'number,first,count', and ',d' behind a drained epoch.
-         Numbers rise, and no partition has two epochs
+  map    the new map: epochs, oldest first, joined by ';', each 'number,first,count', followed by ',d'
+         and a time in epoch seconds once it is drained. Numbers rise, and no partition has two epochs
 RETURNS  {'set', map} | {'changed', the map that is there}
 COST     O(epochs)
 WRITES   nothing for 'changed'
@@ -21,9 +21,9 @@ arguments_are(2)
 if #map > 16384 then refuse('map', '16 KiB at most') end
 local last, beyond = -1, 0
 for part in string.gmatch(map .. ';', '([^;]*);') do
-  local number, first, count, drained = string.match(part, '^(%d+),(%d+),(%d+)(,?d?)$')
+  local number, first, count, drained = string.match(part, '^(%d+),(%d+),(%d+)(.*)$')
   number, first, count = tonumber(number), tonumber(first), tonumber(count)
-  if not number or #part > 40 or number <= last or first < beyond or not (drained == '' or drained == ',d')
+  if not number or #part > 40 or number <= last or first < beyond or not (drained == '' or string.find(drained, '^,d%d+$'))
     or (number == 0) ~= (count == 0) or count > 1024 then refuse('map', 'epochs as the script describes') end
   last, beyond = number, first + count
 end

@@ -13,7 +13,7 @@ from jobq.client.connection import Client
 from jobq.durations import Rate
 from jobq.errors import ConfigError
 from jobq.queue.aio import aenqueue, aenqueue_many
-from jobq.queue.partitioning import left_in, partition, tidy
+from jobq.queue.partitioning import KEEP_S, left_in, partition, tidy
 from jobq.queue.partitions import Epoch, PartitionMap, map_key, read_map
 from jobq.queue.queue import Queue
 from jobq.queue.rules import Rule
@@ -154,10 +154,32 @@ def test_old_partitions_are_forgotten_when_they_are_empty(client: Client) -> Non
     queue.admin.collect()
 
     known = tidy(client, known)
-    assert known.epochs == (Epoch(0, drained=True), Epoch(1, 0, 2))
+    old, new = known.epochs
+    assert old.drained
+    assert new == Epoch(1, 0, 2)
     assert queue.enqueue(b"z", mid="dies").partition
     queue.admin.purge(queue.admin.dead()[0].dead_id)
-    assert tidy(client, known).epochs == (Epoch(1, 0, 2),)
+    week = old.drained_at + KEEP_S
+    assert tidy(client, known, week - 1) == known
+    assert tidy(client, known, week).epochs == (Epoch(1, 0, 2),)
+
+
+def test_results_in_drained_partitions_are_found_by_the_id_when_the_number_changed(
+    client: Client,
+) -> None:
+    partition(client, "low", 4)
+    queue = Queue("low", client)
+    place = Queue(queue.enqueue(b"x", mid="m1").partition, client)
+    [message] = place.dequeue().messages
+    place.finish([Ending(mid="m1", token=message.token, result=b"7", result_ttl=600)])
+    place.admin.collect()
+
+    known = tidy(client, partition(client, "low", 3))
+
+    assert [epoch.drained for epoch in known.epochs] == [True, True, False]
+    found = Queue("low", client).place_of("m1")
+    assert found is not None
+    assert found.name == place.name
 
 
 def test_partition_refuses_a_queue_when_it_uses_what_is_not_supported(client: Client) -> None:
