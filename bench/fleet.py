@@ -5,6 +5,8 @@ Each part is measured at two or three sizes, and only the slope between them cou
 messages: server CPU and memory of 20,000 and 60,000 messages in batches, of 5,000 and 15,000 one by one.
 idle: round trips, commands and connections of 1, 2 and 4 idle workers of 8 children, over a minute.
 cluster: connections of 1 and 2 such workers on a Cluster of three nodes, with one queue and with three.
+partitions: instructions per message on one node and on three, and the largest share of a partition; connections and
+commands of 1 and 2 idle workers. Callgrind counts the instructions, and a busy machine doesn't change them.
 readers: a reading of the dashboard with 100 and 1,000 workers, and with 10 and 100 queues.
 ingest: CPU of `jobq lake ingest`, and of the server, for 200,000 and 1,000,000 events.
 
@@ -20,22 +22,26 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from itertools import count as counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import jobq
 from bench.dashboard import fill as fill_dashboard
-from bench.instructions import CONTENT, RECORD
+from bench.instructions import CONTENT, RECORD, WARM, counted, drain, dumped
 from bench.machine import adopt_orphans, described
 from bench.page import head, put
 from bench.peers.venvs import FOLDER
-from bench.server import ROOT, info, private_server, server_s
+from bench.server import ROOT, info, private_server, redis_binary, server_s
 from bench.stage import wait_for
 from bench.worker import running_worker
 from jobq import Ending, Queue
 from jobq.chaos.servers import OwnCluster
 from jobq.events import MAXLEN, MAXLENS
+from jobq.queue.partitioning import left_in, partition, tidy
+from jobq.queue.partitions import read_map
 from jobq.queue.types import Dequeued
 
 RESULTS = FOLDER / "fleet.json"
@@ -49,6 +55,9 @@ POOLS = (1, 2, 4)
 #: The naps of idle children grow to 30 s in less time than the first.
 SETTLE_S, WINDOW_S = 45.0, 60.0
 READINGS = 15
+#: Numbers of partitions, messages whose instructions are counted, messages whose spread is.
+PARTITIONS, COUNTED, SPREAD = (1, 2, 4, 8), 4_000, 20_000
+INSTRUCTIONS = "thousands of instructions per message, "
 EVENTS = (200_000, 1_000_000)
 #: Assumptions: busy share of a server's thread, seconds of a backlog, default `maxclients`.
 BUSY, BACKLOG_S, MAX_CLIENTS = 0.7, 600, 10_000
@@ -215,6 +224,142 @@ def _connected(place: OwnCluster, hosts: int, queues: list[str]) -> float:
         return float(count)
 
 
+def partitions() -> Figures:
+    """Measure the instructions per message, the spread of messages, and idle workers with partitions."""
+    figures: Figures = {}
+    for nodes in (1, 3):
+        for size in PARTITIONS:
+            what = f"{size} partition{'s' * (size > 1)} on {nodes} node{'s' * (nodes > 1)}"
+            with _counting(nodes) as servers:
+                spent = _instructions_per_message(*servers, size)
+            figures[f"{INSTRUCTIONS}{what}"] = spent / 1e3
+    figures |= _spread()
+    with private_server() as client:
+        figures |= _idle_with_partitions(client, client.url, "1 node")
+    with (
+        TemporaryDirectory(prefix="jobq-bench-") as folder,
+        closing(OwnCluster(Path(folder))) as place,
+        closing(place.client("jobq")) as client,
+    ):
+        figures |= _idle_with_partitions(client, place.url, "3 nodes")
+    return figures
+
+
+@contextmanager
+def _counting(nodes: int) -> Iterator[tuple[jobq.Client, Callable[[], int]]]:
+    """Yield a client of servers under callgrind, and a function for their instructions since its last call."""
+    if nodes == 1:
+        with counted() as server:
+            yield server.client, server.instructions
+        return
+    with TemporaryDirectory(prefix="jobq-bench-") as name:
+        folder = Path(name)
+        program = folder / "counted-server"
+        call = f"valgrind --tool=callgrind --callgrind-out-file={folder}/counted.%p"
+        program.write_text(f'#!/bin/sh\nexec {call} {redis_binary()} "$@"\n')
+        program.chmod(0o755)
+        options = ("--cluster-node-timeout", "60000", "--appendonly", "no")
+        with (
+            closing(OwnCluster(folder, str(program), options)) as place,
+            closing(place.client("jobq")) as client,
+        ):
+            client.patience_s = 120
+            pids, ndumps = (
+                [int(each["process_id"]) for each in _infos(client, "server")],
+                counter(1),
+            )
+            yield client, lambda: dumped(folder, pids, next(ndumps))
+
+
+def _instructions_per_message(
+    client: jobq.Client, instructions: Callable[[], int], size: int
+) -> float:
+    """Return the instructions to enqueue a message in a batch, and to hand it out and end it in another."""
+    queue, more = Queue("bench", client), WARM * PARTITIONS[-1]
+    partition(client, "bench", size)
+    places = [Queue(name, client) for name in tidy(client, read_map(client, "bench")).names()]
+
+    def warm() -> None:
+        for place in places:
+            _enqueue(place, more // size, 250)
+
+    def drain_all() -> None:
+        for place in places:
+            drain(place, BATCHES["in batches"][1], 1_700_000_000_000)
+
+    warm()
+    drain_all()  # brings the scripts
+    # While a hash is small the server searches it from its beginning. A longer queue costs more, so its length is the
+    # same for each number of partitions.
+    warm()
+    instructions()
+    _enqueue(queue, COUNTED, 250)
+    enqueued = instructions()
+    drain_all()
+    return enqueued / COUNTED + instructions() / (COUNTED + more)
+
+
+def _spread() -> Figures:
+    """Return how much more than its even share the fullest of 8 partitions gets, of messages without keys."""
+    with private_server() as client:
+        partition(client, "bench", PARTITIONS[-1])
+        queue = Queue("bench", client)
+        for _ in range(SPREAD):
+            queue.enqueue(CONTENT)
+        known = read_map(client, "bench")
+        sizes = [left_in(client, name).messages for name in known.newest.names("bench")]
+    return {
+        f"fullest of {len(sizes)} partitions, % above its even share of {SPREAD:,} messages": (
+            100 * (max(sizes) * len(sizes) / SPREAD - 1)
+        )
+    }
+
+
+def _idle_with_partitions(client: jobq.Client, url: str, where: str) -> Figures:
+    """Measure 1 and 2 idle workers of a queue with 8 partitions."""
+    tidy(client, partition(client, "bench", PARTITIONS[-1]))
+    name, per_host = f"{PARTITIONS[-1]} partitions", dict[str, dict[int, float]]()
+    with ExitStack() as stack:
+        for hosts in (1, 2):
+            stack.enter_context(running_worker(client, url, CHILDREN, "--name", f"host-{hosts}"))
+            wait_for(partial(_are_there, client, hosts), 120, 0.5)
+            time.sleep(SETTLE_S)
+            before, began = _infos(client, "stats"), time.monotonic()
+            time.sleep(WINDOW_S)
+            passed_s, after = time.monotonic() - began, _infos(client, "stats")
+            for figure, field in (
+                ("round trips", "total_reads_processed"), ("commands", "total_commands_processed"),
+            ):  # fmt: skip
+                spent = sum(int(each[field]) for each in after) - sum(
+                    int(each[field]) for each in before
+                )
+                per_host.setdefault(figure, {})[hosts] = spent / passed_s
+            connected = sum(int(each["connected_clients"]) for each in _infos(client, "clients"))
+            per_host.setdefault("connections", {})[hosts] = connected
+    found = {figure: _fitted(values) for figure, values in per_host.items()}
+    return {
+        f"idle host on {where}, {name}: connections": found["connections"],
+        f"idle child, {name} on {where}: round trips per second": found["round trips"] / CHILDREN,
+        f"idle child, {name} on {where}: commands per second": found["commands"] / CHILDREN,
+    }
+
+
+def _are_there(client: jobq.Client, hosts: int) -> bool:
+    return bool(client.command("HLEN", "jobq:workers") == hosts)
+
+
+def _infos(client: jobq.Client, section: str) -> list[dict[str, str]]:
+    """Return a section of INFO of each node."""
+    found = []
+    for connection in client.open_everywhere():
+        connection.connect()
+        connection.send_command("INFO", section)
+        lines = connection.read_response().decode().splitlines()
+        found.append(dict(line.split(":", 1) for line in lines if ":" in line))
+        connection.disconnect()
+    return found
+
+
 def readers() -> Figures:
     """Measure a reading of the dashboard: CPU of the server and of the dashboard, bytes."""
     from jobq.web.sampler import Sampling
@@ -273,13 +418,20 @@ def ingest() -> Figures:
 
 
 PARTS: dict[str, Callable[[], Figures]] = {
-    "messages": messages, "idle": idle, "cluster": cluster, "readers": readers, "ingest": ingest,
+    "messages": messages, "idle": idle, "cluster": cluster, "partitions": partitions, "readers": readers,
+    "ingest": ingest,
 }  # fmt: skip
 
 
 def rate(slope: Figures, kind: str = "in batches") -> float:
     """Return the messages per second of a server that is as busy as assumed."""
     return BUSY * 1e6 / slope[f"µs of server CPU per message, {kind}"]
+
+
+def partitioned_cost(slope: Figures) -> float:
+    """Return the largest cost of a message in one of several partitions, as a multiple of the cost in a single one."""
+    costs = [value for name, value in slope.items() if name.startswith(INSTRUCTIONS)]
+    return max(costs) / slope[f"{INSTRUCTIONS}1 partition on 1 node"] if costs else 1.0
 
 
 def idle_share(slope: Figures) -> float:
@@ -294,6 +446,9 @@ def of_node(slope: Figures) -> dict[str, tuple[float, str]]:
     backlog = f"memory of a backlog of {BACKLOG_S // 60} minutes, in batches, GB"
     return {
         "messages per second, in batches": (batches, ",.0f"),
+        "messages per second of one queue with partitions on all servers, in batches": (
+            batches / partitioned_cost(slope), ",.0f",
+        ),
         "messages per second, one by one": (rate(slope, "one by one"), ",.0f"),
         backlog: (batches * BACKLOG_S * slope["bytes per waiting message"] / 1e9, ",.0f"),
         "events per second into the lake, one per message": (batches, ",.0f"),

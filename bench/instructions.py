@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,16 +45,22 @@ class Counted:
     def instructions(self) -> int:
         """Return the instructions since the last call."""
         self.dumps += 1
-        dump = self.folder / f"counted.{self.dumps}"
-        subprocess.run(
-            ["callgrind_control", "-d", str(self.process.pid)], check=True, capture_output=True
-        )
+        return dumped(self.folder, [self.process.pid], self.dumps)
+
+
+def dumped(folder: Path, pids: Sequence[int], number: int) -> int:
+    """Return the instructions of these servers since the dump before this number."""
+    total = 0
+    for pid in pids:
+        dump = folder / f"counted.{pid}.{number}"
+        subprocess.run(["callgrind_control", "-d", str(pid)], check=True, capture_output=True)
+        # The server's own timer ends the wait.
         while not (
             dump.exists() and (match := re.search(r"^totals: (\d+)", dump.read_text(), re.M))
         ):
-            self.client.command("PING")
             time.sleep(0.02)
-        return int(match[1])
+        total += int(match[1])
+    return total
 
 
 @contextmanager
@@ -63,7 +69,7 @@ def counted() -> Iterator[Counted]:
     with tempfile.TemporaryDirectory(prefix="jobq-bench-") as name:
         folder = Path(name)
         command = [
-            "valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/counted", redis_binary(), "--port", "0",
+            "valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/counted.%p", redis_binary(), "--port", "0",
             "--unixsocket", f"{folder}/s", "--save", "", "--dir", name, "--hz", "1",
         ]  # fmt: skip
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -16,6 +16,8 @@ SLOPES = {
     "a dashboard's reading: µs of server CPU per worker": 1.0, "a dashboard's reading: bytes per worker": 350.0,
     "a dashboard's reading: µs of CPU of the dashboard per worker": 20.0,
     "µs of CPU of the ingest per event": 2.5,
+    "thousands of instructions per message, 1 partition on 1 node": 100.0,
+    "thousands of instructions per message, 8 partitions on 3 nodes": 105.0,
 }  # fmt: skip
 
 
@@ -27,6 +29,8 @@ def test_tables_multiply_the_slopes() -> None:
     head = {"command": "python -m bench.fleet", "date": "2026-11-28", "load at start": "0.10"}
     said = list(document({"heads": [head], "parts": {next(iter(PARTS)): SLOPES}}))
     assert "| messages per second, in batches | 70,000 | 210,000 | 700,000 | 2,100,000 |" in said
+    split = "messages per second of one queue with partitions on all servers, in batches"
+    assert f"| {split} | 67,000 | 200,000 | 670,000 | 2,000,000 |" in said
     assert "| messages per second, one by one | 10,000 | 30,000 | 100,000 | 300,000 |" in said
     assert "| connections | 90 | 900 | 9,000 |" in said
     assert "| connections, 3 nodes, 1 queue | 170 | 1,700 | 17,000 |" in said
