@@ -13,6 +13,7 @@ from jobq.cli.session import Session, command
 from jobq.client.names import base_of, is_partition
 from jobq.errors import BadRecordError
 from jobq.events import ATTEMPTS, LEVELS, MAXLENS, Event, decode
+from jobq.queue.folding import without_partitions
 from jobq.queue.queue import Queue
 
 POLL_EVERY_S = 0.25
@@ -37,7 +38,7 @@ def level(session: Session, level: str | None, queues: str | None) -> None:
         levels = list(
             session.from_each(queues, lambda q: [(q.name, q.admin.events_level(level or ""))])
         )
-    for name, now in levels:
+    for name, now in without_partitions(levels):
         session.say({"queue": name, "level": now}, f"{name}: {now}")
 
 
@@ -50,7 +51,7 @@ def maxlen(session: Session, length: int | None, queues: str | None) -> None:
         lengths = list(
             session.from_each(queues, lambda q: [(q.name, q.admin.events_maxlen(length))])
         )
-    for name, now in lengths:
+    for name, now in without_partitions(lengths):
         session.say({"queue": name, "maxlen": now}, f"{name}: {now:,}")
 
 

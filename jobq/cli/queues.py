@@ -36,7 +36,7 @@ from jobq.observe.facts import starts_per_s
 from jobq.observe.why import pause_words
 from jobq.queue.admin import SHORT_PAGE
 from jobq.queue.directory import forget_queue, queue_names
-from jobq.queue.folding import by_base
+from jobq.queue.folding import by_base, without_partitions
 from jobq.queue.keys import key
 from jobq.queue.members import MAX_ENTRIES
 from jobq.queue.partitions import read_map
@@ -290,7 +290,7 @@ def _set(
         changed = (
             list(session.from_each(used, lambda queue: [(queue.name, act(queue))])) if used else []
         )
-    for name, facts in changed:
+    for name, facts in without_partitions(changed):
         word = pause_words(facts.get("pause_ends")) if facts["paused"] else "resumed"
         session.say({"queue": name, **facts}, f"{name}: {word}")
     return len(used) == len(names)

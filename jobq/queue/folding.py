@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from jobq.client.names import base_of
 from jobq.errors import JobqError
 from jobq.queue.types import Counts, Sample, WaitingHead
+
+T = TypeVar("T")
 
 
 def by_base(names: Iterable[str]) -> dict[str, list[str]]:
@@ -15,6 +18,12 @@ def by_base(names: Iterable[str]) -> dict[str, list[str]]:
     for name in names:
         found.setdefault(base_of(name), []).append(name)
     return found
+
+
+def without_partitions(found: Sequence[tuple[str, T]]) -> list[tuple[str, T]]:
+    """Return these pairs of a queue's name and a value without partitions whose queue is among the names."""
+    names = {name for name, _ in found}
+    return [one for one in found if one[0] == base_of(one[0]) or base_of(one[0]) not in names]
 
 
 def summed(counts: Sequence[Counts]) -> Counts:

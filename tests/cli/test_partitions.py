@@ -151,3 +151,22 @@ def test_fsck_checks_all_partitions_when_the_queue_is_named(cli, client):
     checked = cli("check", "fsck", "low", "--json")
     assert checked.code == 1
     assert {one["queue"] for one in checked.records if one.get("mid") == "ghost"} == {broken.name}
+
+
+def test_a_setting_is_shown_once_when_it_applies_to_all_partitions(cli, client):
+    cli("partitions", "low", "3")
+
+    for words in (
+        ("pause", "low"),
+        ("resume", "low"),
+        ("events", "level", "all", "--queues", "low"),
+    ):
+        assert [one["queue"] for one in cli(*words, "--json").records] == ["low"]
+    assert [one["queue"] for one in cli("events", "maxlen", "--json").records] == ["low"]
+    assert [one["queue"] for one in cli("pause", "low/1", "--json").records] == ["low/1"]
+    assert [place.admin.counts().paused for place in Queue("low", client).partitions()] == [
+        False,
+        True,
+        False,
+    ]
+    assert {place.admin.events_level() for place in Queue("low", client).partitions()} == {"all"}
