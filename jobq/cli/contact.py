@@ -22,7 +22,7 @@ _APART_S = 10.0
 def require_data(settings: ServerSettings) -> None:
     """Raise EmbeddedError if the folder has no data of an embedded server, so there is nothing to show."""
     data = embedded.data_of(settings)
-    # Where a variable forbids the server, the attempt to start it says so.
+    # Where a variable forbids the server, its start raises another error.
     if not data.is_dir() and embedded_from_env() is not False:
         raise EmbeddedError(
             f"this folder doesn't have a server: {data} doesn't exist. Use the folder of the project, or set "

@@ -132,7 +132,7 @@ def enqueue(
 
 
 def _require_worker(session: Session, job: str) -> None:
-    """Raise JobNotFoundError unless a worker of the default queue has the job: its name may be misspelt."""
+    """Raise JobNotFoundError unless a worker of the default queue has the job, whose name may be misspelt."""
     try:
         workers = presence.workers(session.client)
         names = presence.job_names(session.client, {worker.jobs for worker in workers})
@@ -146,7 +146,7 @@ def _require_worker(session: Session, job: str) -> None:
     near = _nearest(job, {name for known in names.values() for name in known or ()})
     others = f"workers of queue {listed(queues)} have it" if queues else "no worker has it"
     raise JobNotFoundError(
-        f"no module here has the job {job!r:.200}, and {others}; {near or 'check its name.'} Name its module with "
+        f"job {job!r:.200} isn't in a module here, and {others}; {near or 'check its name.'} Name its module with "
         f"--import, or use --queue {queues[0] if queues else 'NAME'} to enqueue the call by the job's name"
     )
 

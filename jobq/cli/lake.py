@@ -536,7 +536,7 @@ def _say_selected(session: Session, chosen: Selection) -> None:
         )
 
 
-#: What --live doesn't delete, and the remedy.
+#: Messages and entries that --live doesn't delete, with the remedy.
 _LEFT = {
     "topics": "messages of topics are in their logs until retention or 'jobq topic retention --before' drops them",
     "events": "new entries of event streams arrived; run the command again",

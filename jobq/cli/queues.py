@@ -51,7 +51,7 @@ QUEUES = Listing(
     ("queue", *COLUMNS, "oldest", "starts/s:starts", ":remark"),
     drops=("deduped", "requeued", "finished", "messages", "starts/s"),
 )
-#: What the messages of a place are called -> the place.
+#: State of messages -> their place.
 PLACES: dict[str, Place] = {"ready": "ready", "delayed": "due", "running": "circle"}
 
 
