@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import shlex
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from typing import Any
 
 import pytest
@@ -52,12 +54,20 @@ def attempt(registry: Registry) -> Callable[..., Ending]:
     logging.getLogger("jobq").setLevel(logging.NOTSET)
 
 
+@pytest.fixture(scope="session")
+def printed_users() -> list[list[str]]:
+    """The words of each line that `jobq acl` prints."""
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        assert main(["acl", "--namespace", "jobq"]) == 0
+    return [shlex.split(line) for line in printed.getvalue().splitlines()]
+
+
 @pytest.fixture
-def users(redis: Any, client: Client, capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
+def users(redis: Any, client: Client, printed_users: list[list[str]]) -> Iterator[None]:
     """Every user that `jobq acl` prints, made from its lines, with the library in place."""
-    assert main(["acl", "--namespace", "jobq"]) == 0
-    for line in capsys.readouterr().out.splitlines():
-        redis.execute_command(*shlex.split(line), ">x")
+    for words in printed_users:
+        redis.execute_command(*words, ">x")
     functions.load_library(client)
     redis.execute_command("ACL", "LOG", "RESET")
     yield

@@ -69,6 +69,9 @@ class Sender(NamedTuple):
     sub: tuple[Any, ...] = ()
     is_found: bool = False
 
+    # The name of each state has it.
+    __repr__ = tuple.__repr__
+
 
 class Drain(NamedTuple):
     """One drainer between two of its calls. entries: what it read. targets: flows that it still takes them to.
@@ -81,6 +84,8 @@ class Drain(NamedTuple):
     targets: tuple[Target, ...]
     senders: tuple[Sender, ...] = ()
     results: dict[str, str] | None = None
+
+    __repr__ = tuple.__repr__
 
 
 @dataclass

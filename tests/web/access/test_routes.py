@@ -31,6 +31,7 @@ class Site(NamedTuple):
     """A dashboard with a user and a token for each role."""
 
     app: Any
+    client: TestClient
     tokens: dict[UserRole, str]
     redis: Any
 
@@ -47,10 +48,8 @@ class Site(NamedTuple):
 
     def ask(self, method: str, path: str, headers: dict[str, str]) -> Any:
         """One request of a browser, or a program, without cookies of an earlier one."""
-        with TestClient(
-            self.app, base_url="http://127.0.0.1", raise_server_exceptions=False
-        ) as client:
-            return client.request(method, path, headers=headers, follow_redirects=False)
+        self.client.cookies.clear()
+        return self.client.request(method, path, headers=headers, follow_redirects=False)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +70,9 @@ def site(servers: Any, short_folder: Any, tmp_path_factory: Any) -> Iterator[Sit
         # One visitor asks for everything within a second.
         app.state.site.guard.rate = RequestRate(lambda: 0.0)
         app.state.site.guard.rate.take = lambda user: True
-        yield Site(app, tokens, redis)
+        at = "http://127.0.0.1"
+        with TestClient(app, base_url=at, raise_server_exceptions=False) as browser:
+            yield Site(app, browser, tokens, redis)
         app.state.site.close()
     patch.undo()
 
