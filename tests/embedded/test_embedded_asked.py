@@ -127,7 +127,7 @@ def test_pytest_of_a_project_refuses_it_and_takes_it_when_asked(ran: Run, tmp_pa
         "import jobq, subprocess, sys\n"
         "def test_here():\n    jobq.Queue('low').enqueue(b'v')\n"
         "def test_in_a_process_of_its_own():\n"
-        "    subprocess.run([sys.executable, '-m', 'jobq', 'enqueue', 'a.b'], check=True)\n"
+        "    subprocess.run([sys.executable, '-m', 'jobq', 'enqueue', 'a.b', '--queue', 'low'], check=True)\n"
     )
     # Other plugins have no part in it, and take seconds to load.
     alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

@@ -115,7 +115,7 @@ def test_installed_wheel_starts_its_embedded_server(installed, tmp_path, short_f
             capture_output=True, timeout=300,
         )  # fmt: skip
 
-    assert line("enqueue", "a.b", "--mid", "m").stdout == "m  added\n"
+    assert line("enqueue", "a.b", "--queue", "low", "--mid", "m").stdout == "m  added\n"
     assert line("embedded", "stop").returncode == 0
 
 

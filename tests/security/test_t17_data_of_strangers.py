@@ -76,7 +76,9 @@ def test_command_says_whose_the_folder_is(settings: ServerSettings, data: Path) 
     data.mkdir()
     given_away(data)
     (data.parent / "pyproject.toml").touch()
-    ended = ran("-m", "jobq", "enqueue", "a.b", cwd=data.parent, JOBQ_EMBEDDED="1")
+    ended = ran(
+        "-m", "jobq", "enqueue", "a.b", "--queue", "low", cwd=data.parent, JOBQ_EMBEDDED="1"
+    )
     assert ended.returncode == 3
     assert f"{data} belongs to uid {STRANGER}" in ended.stderr
 
