@@ -42,8 +42,9 @@ from jobq.testing.waiting import EnqueuedCall, dead, waiting
 
 #: Modes for calls that a test enqueues: the call waits, runs immediately, or runs in a worker process.
 Mode = Literal["fake", "inline", "worker"]
-#: Maximum depth to which inline calls may enqueue other inline calls.
-DEEPEST = 50
+#: Maximum depth to which inline calls may enqueue other inline calls. Each level takes about 20 frames, and Python
+#: allows 1,000.
+DEEPEST = 25
 #: Maximum difference between this clock and the server's when a worker starts.
 APART_S = 2.0
 PATIENCE_S = 10.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 
 from jobq.celery import Celery, Task, chain, chord, group, shared_task
 from jobq.celery.exceptions import SoftTimeLimitExceeded
@@ -92,11 +93,11 @@ def fetch(url):
     raise OSError(url)
 
 
-@app.task(soft_time_limit=1, time_limit=60)
+@app.task(soft_time_limit=3, time_limit=60)
 def make_thumbnail(name):
     try:
         while name == "huge":
-            pass
+            Event().wait(60)
     except SoftTimeLimitExceeded:
         return "too large"
     return f"{name}.png"

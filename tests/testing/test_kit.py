@@ -207,7 +207,7 @@ def test_inline_calls_may_nest_only_so_deep(jobq, registry):
     def deeper():
         deeper.enqueue()
 
-    with jobq.mode("inline"), pytest.raises(ConfigError, match="50 deep"):
+    with jobq.mode("inline"), pytest.raises(ConfigError, match="25 deep"):
         deeper.enqueue()
 
 
