@@ -103,7 +103,7 @@ class RunningRecord(JsonRecord):
     """A running message.
 
     Attributes:
-        child: Process id of the child that runs it.
+        child: Process id of its child.
         job: Its job; empty if that is unknown.
         started_at: Start of the attempt, by the server's clock.
         took_ms: How long it has run.
