@@ -6,6 +6,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import reduce
 from typing import IO, Any
@@ -18,7 +19,7 @@ from jobq.cli.modules import load, module_of
 from jobq.cli.options import Function, import_option, option
 from jobq.cli.session import Session, command
 from jobq.durations import listed
-from jobq.errors import ConfigError, JobNotFoundError, JobqError, ScriptError
+from jobq.errors import ConfigError, EmbeddedError, JobNotFoundError, JobqError, ScriptError
 from jobq.jobs.job import Job
 from jobq.jobs.registry import default_registry, stand_in
 from jobq.jobs.results import Receipt
@@ -134,8 +135,12 @@ def enqueue(
 def _require_worker(session: Session, job: str) -> None:
     """Raise JobNotFoundError unless a worker of the default queue has the job, whose name may be misspelt."""
     try:
-        workers = presence.workers(session.client)
-        names = presence.job_names(session.client, {worker.jobs for worker in workers})
+        # Don't start a server for a misspelt job.
+        client = replace(session, server_use="joins").client
+        workers = presence.workers(client)
+        names = presence.job_names(client, {worker.jobs for worker in workers})
+    except EmbeddedError:
+        workers, names = [], {}
     except ScriptError as error:
         session.note(f"can't check whether a worker has {job}: {error}")
         return

@@ -51,6 +51,15 @@ def test_reading_command_starts_no_server_when_none_has_run_here(
     assert "JOBQ_URL" in ended.err and not (bare / ".jobq").exists()
 
 
+def test_misspelt_job_starts_no_server(
+    bare: Path, line: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JOBQ_EMBEDDED", "1")
+    ended = line("enqueue", "app.jobs.resiez")
+    assert ended.code == 5 and "no worker has it" in ended.err
+    assert not (bare / ".jobq").exists()
+
+
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
