@@ -277,7 +277,7 @@ def _instructions_per_message(
     """Return the instructions to enqueue a message in a batch, and to hand it out and end it in another."""
     queue, more = Queue("bench", client), WARM * PARTITIONS[-1]
     partition(client, "bench", size)
-    places = [Queue(name, client) for name in tidy(client, read_map(client, "bench")).names()]
+    places = [Queue(name, client) for name in read_map(client, "bench").newest.names("bench")]
 
     def warm() -> None:
         for place in places:
