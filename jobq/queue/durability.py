@@ -78,8 +78,12 @@ class Confirmation:
         return self._missing
 
     def check(self, mids: Sequence[str]) -> None:
-        """Raise NotDurableError if the last exchange wasn't confirmed."""
-        if self._missing:
+        """Raise NotDurableError if the last exchange wasn't confirmed.
+
+        Args:
+            mids: The accepted messages.
+        """
+        if self._missing and mids:
             self._client.look_again()
             named, again = (
                 (mids[0], "it again with the same mid")

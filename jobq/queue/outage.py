@@ -292,6 +292,9 @@ class OutageBuffer:
         except JobqError as error:
             if not _is_outage(error):
                 return self._refused(call, error)
+            if isinstance(error.__cause__, JobqError):  # a partition refused its part of the call
+                call.left = getattr(error, "mids", call.mids)
+                return self._refused(call, error.__cause__)
             self._trouble = str(error)
             if not call.tries.over:
                 return "away"
@@ -314,7 +317,7 @@ class OutageBuffer:
             return self._aside(call)
         logger.error(
             "lost %s for queue %s, rejected after an outage: %s",
-            ", ".join(call.mids), call.queue.name, error,
+            ", ".join(call.left), call.queue.name, error,
             exc_info=None if isinstance(error, JobqError) else error,
         )  # fmt: skip
         self._count_refused(call)
@@ -322,7 +325,7 @@ class OutageBuffer:
 
     def _count_refused(self, call: _Call) -> None:
         with suppress(JobqError):
-            call.queue.count_refused(len(call.mids))
+            call.queue.count_refused(len(call.left))
 
     def _give_up(self, call: _Call) -> None:
         """Log a call that isn't sent again: it might take effect twice, as its record may be gone from the server."""
@@ -363,6 +366,8 @@ class _Call:
         mids: Sequence[str],
     ) -> None:
         self.queue, self.mids = queue, mids
+        #: Mids of messages that weren't accepted.
+        self.left = mids
         self.tries, self.accepted = Tries(), False
         #: Whether other calls pass this call, and when (time.monotonic) its rejections began; 0 = never.
         self.aside, self.refused_at = False, 0.0

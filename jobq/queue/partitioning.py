@@ -12,14 +12,23 @@ from functools import partial
 from typing import NamedTuple
 
 from jobq.client.connection import Client
-from jobq.client.names import checked_queue
+from jobq.client.names import checked_queue, is_partition
 from jobq.client.numbered_calls import new_id
 from jobq.client.pipelining import commands
 from jobq.errors import ConfigError, NotDurableError, ScriptError, UnavailableError
 from jobq.queue import keys
 from jobq.queue.directory import register_queues
 from jobq.queue.durability import SharedConfirmation
-from jobq.queue.partitions import Epoch, PartitionMap, checked_number, map_in, map_key, read_map
+from jobq.queue.partitions import (
+    MAX_IN_MAP,
+    MAX_MAP_BYTES,
+    Epoch,
+    PartitionMap,
+    checked_number,
+    map_in,
+    map_key,
+    read_map,
+)
 from jobq.queue.queue import queue_scripts
 from jobq.queue.shared_settings import Settings
 from jobq.queue.types import FENCES_PER_EPOCH
@@ -50,6 +59,8 @@ def partition(client: Client, name: str, count: int) -> PartitionMap:
         ConfigError: The queue has a limit on running messages below `count`.
     """
     checked_queue(name)
+    if not is_partition(f"{name}/0"):
+        raise ConfigError(f"queue {name!r} can't have partitions, because its name ends with '/'")
     checked_number(count)
     confirmation = SharedConfirmation(client)
     known = _with_epoch(client, read_map(client, name), count, confirmation)
@@ -78,11 +89,21 @@ def _with_epoch(
             )
         # If a worker has just noted a drained epoch, this returns its map, and is tried again.
         wanted = known.after(count, _most_even(client, known, count))
+        _check_size(wanted)
         copied = _copy_settings(client, wanted)
         _raise_fences(client, wanted)
         known = set_map(client, known, wanted, confirmation)
     _copy_settings(client, known, copied)
     return known
+
+
+def _check_size(wanted: PartitionMap) -> None:
+    size = sum(epoch.size for epoch in wanted.epochs)
+    if size > MAX_IN_MAP or len(str(wanted)) > MAX_MAP_BYTES:
+        raise ConfigError(
+            f"queue {wanted.queue!r} would have {size:,} partitions with those of earlier changes, of at most "
+            f"{MAX_IN_MAP:,}; wait until earlier partitions are forgotten, a week after they were drained"
+        )
 
 
 def _raise_fences(client: Client, known: PartitionMap) -> None:

@@ -23,7 +23,10 @@ from jobq.queue.types import MAX_PARTITIONS, PER_CALL, text_of
 #: in one partition.
 _MADE_LENGTH, _STEM_LENGTH = 14, 12
 _NUMBER = re.compile(r"[0-9]{1,9}")
-_EPOCH = re.compile(r"(\d+),(\d+),(\d+)(?:,d(\d+))?")
+#: Decimal digits, few enough for the integers of scripts.
+_EPOCH = re.compile(r"([0-9]{1,9}),([0-9]{1,9}),([0-9]{1,4})(?:,d([0-9]{1,12}))?")
+#: Maximum size of a map, and number of all its partitions. A worker serves all that aren't drained.
+MAX_MAP_BYTES, MAX_IN_MAP = 16_384, 4_096
 
 
 class Epoch(NamedTuple):
@@ -135,17 +138,28 @@ def map_in(queue: str, stored: bytes | None) -> PartitionMap:
     """Return the map that is stored as these bytes."""
     if not stored:
         return PartitionMap(queue)
-    parts = [_EPOCH.fullmatch(part) for part in text_of(stored).split(";")]
+    parts = [_EPOCH.fullmatch(part) for part in text_of(stored[:MAX_MAP_BYTES]).split(";")]
     epochs = [
         Epoch(int(part[1]), int(part[2]), int(part[3]), int(part[4] or 0))
         for part in parts
         if part is not None
     ]
-    if len(epochs) < len(parts) or not epochs[-1].size:
+    if len(epochs) < len(parts) or not _follow(epochs) or len(stored) > MAX_MAP_BYTES:
         raise ScriptError(
-            f"the map of queue {queue!r} can't be read: {text_of(stored)!r:.200}; another program wrote it"
+            f"the map of queue {queue!r} can't be read: {text_of(stored[:200])!r:.200}; another program wrote it"
         )
     return PartitionMap(queue, tuple(epochs))
+
+
+def _follow(epochs: Sequence[Epoch]) -> bool:
+    """Return whether epochs and numbers of partitions rise, and all sizes are possible."""
+    last, beyond = -1, 0
+    for epoch in epochs:
+        fits = epoch.number > last and epoch.first >= beyond and epoch.size <= MAX_PARTITIONS
+        if not fits or bool(epoch.number) != bool(epoch.size):
+            return False
+        last, beyond = epoch.number, epoch.first + epoch.size
+    return last > 0 and sum(epoch.size for epoch in epochs) <= MAX_IN_MAP
 
 
 def checked_number(count: int) -> int:

@@ -804,8 +804,6 @@ class Queue:
             exchange = confirmation.exchange
         try:
             reply = self.client.perform(self.wake_key, state, exchange)
-            if confirmation is not None:
-                confirmation.check(mids)
         except UnavailableError as error:
             error.mids = tuple(mids) if state.arrived else ()
             raise
@@ -813,11 +811,12 @@ class Queue:
         if reply == ADDED:
             done = [Enqueued(mids[0], "added")]
         elif reply[0] == SEALED and not step:
-            if caller:
-                caller.number -= 1  # the script recorded nothing
-            done = self.routed().send(level, values, rows, mids, caller, tries)
+            _take_back(caller, tries)
+            done, confirmation = self.routed().send(level, values, rows, mids, caller, tries), None
         else:
             done = self.accepted(own, reply, mids)
+        if confirmation is not None:
+            confirmation.check([each.mid for each in done if each.action != MOVED])
         if caller is None:
             # Not reached after an error: that call may still arrive, so its caller stays out of use.
             self.callers.give_back(own)
@@ -891,7 +890,8 @@ class Queue:
             while under_way:
                 take()
         except UnavailableError as error:
-            error.mids = tuple(
+            # Its own mids are of a call that partitions have answered in part.
+            error.mids += tuple(
                 [mid for _, state, batch in under_way if state.arrived for mid in batch[2]]
             )
             raise
@@ -946,6 +946,14 @@ class Queue:
             ]
         except _UNREADABLE as error:
             raise _unreadable(error) from error
+
+
+def _take_back(caller: Caller | None, tries: Tries | None) -> None:
+    """Give back the number of a call that a sealed queue answered: the script recorded nothing."""
+    if caller is not None:
+        caller.number -= 1
+    if tries is not None:
+        tries.answered_with_error()
 
 
 def _status(reply: list[Any]) -> Status:

@@ -121,20 +121,23 @@ class PartitionRouter:
         """
         call = _RoutedCall(level, values, rows, mids, caller, tries)
         asked, number = -1, caller.number if caller else 0
-        while call.pending:
-            epoch, is_newest = self._after(asked, caller is not None)
-            try:
-                for name, indexes in grouped(call.pending, epoch, self._name, call.texts):
-                    if caller:
-                        caller.number = number
-                    call.send(self.place(name), name, indexes, "newest" if is_newest else "old")
-                asked = epoch.number
-            except SealedError as error:
-                if self.refresh().newest.number <= epoch.number:
-                    raise ScriptError(
-                        f"queue {self._name!r} is sealed, but its map has no later partitions; "
-                        f"run jobq partitions {self._name} NUMBER again"
-                    ) from error
+        try:
+            while call.pending:
+                epoch, is_newest = self._after(asked, caller is not None)
+                try:
+                    for name, indexes in grouped(call.pending, epoch, self._name, call.texts):
+                        if caller:
+                            caller.number = number
+                        call.send(self.place(name), name, indexes, "newest" if is_newest else "old")
+                    asked = epoch.number
+                except SealedError as error:
+                    if self.refresh().newest.number <= epoch.number:
+                        raise ScriptError(
+                            f"queue {self._name!r} is sealed, but its map has no later partitions; "
+                            f"run jobq partitions {self._name} NUMBER again"
+                        ) from error
+        except JobqError as error:
+            call.fail(error)  # earlier partitions may have accepted messages
         return call.result()
 
     def _after(self, asked: int, is_repeatable: bool) -> tuple[Epoch, bool]:
@@ -181,7 +184,11 @@ class _RoutedCall:
         self.texts = [place_text(mid, key) for mid, key in zip(mids, own_keys, strict=True)]
         self._done: dict[int, Enqueued] = {}
         self.pending = list(range(len(mids)))
-        self._error: JobqError | None = None
+        self._errors: list[JobqError] = []
+
+    def fail(self, error: JobqError) -> None:
+        """Record why the pending messages can't be sent anywhere."""
+        self._errors.append(error)
 
     def send(self, place: Place, name: str, indexes: Sequence[int], step: Step) -> None:
         """Send these messages to this partition. Raises SealedError if they need a later map."""
@@ -194,29 +201,45 @@ class _RoutedCall:
                 self._level, self._values, part, some, self._caller, self._tries, step=step
             )
         except SealedError:
+            self._nothing_accepted()
             raise
+        except NotDurableError as error:
+            self._errors.append(error)
+            accepted = set(error.mids)
+            over = {index for index in indexes if mids[index] in accepted}
         except JobqError as error:
-            self._error = self._error or error
+            self._errors.append(error)
         else:
             for index, reply in zip(indexes, replies, strict=True):
                 if reply.action == MOVED:
                     over.remove(index)
                 else:
                     self._done[index] = EnqueuedIn.of(reply, name)
+            if not over:
+                self._nothing_accepted()
         self.pending = [index for index in self.pending if index not in over]
+
+    def _nothing_accepted(self) -> None:
+        """Record that the last try changed nothing, so that the call may still be sent after a long outage."""
+        if self._tries is not None:
+            self._tries.answered_with_error()
 
     def result(self) -> list[Enqueued]:
         """Return the results; raise an error if a partition did not accept its messages."""
-        error, size = self._error, len(self._mids)
-        if error is None:
+        errors, size = self._errors, len(self._mids)
+        if not errors:
             return [self._done[index] for index in range(size)]
         left = tuple(mid for index, mid in enumerate(self._mids) if index not in self._done)
+        refusals = [error for error in errors if not isinstance(error, NotDurableError)]
+        # NotDurableError would say that all messages were accepted.
+        error = refusals[0] if refusals else errors[0]
+        any_accepted = bool(self._done) or any(getattr(one, "mids", ()) for one in errors)
         if isinstance(error, UnavailableError):
             # Without mids, nothing of the call was accepted.
-            error.mids = left if self._done or error.mids else ()
+            error.mids = left if any_accepted else ()
         elif isinstance(error, NotDurableError):
             error.mids = left
-        elif self._done and self._values["again"] not in ("member", "next"):
+        elif any_accepted and self._values["again"] not in ("member", "next"):
             raise UnavailableError(
                 f"partitions accepted {len(self._done):,} of {size:,} messages, and another did not: {error}",
                 left,

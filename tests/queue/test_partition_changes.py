@@ -18,12 +18,12 @@ import pytest
 from jobq.client.connection import Client, connect
 from jobq.client.numbered_calls import Caller, Tries
 from jobq.config import ServerSettings
-from jobq.errors import NotDurableError, UnavailableError
+from jobq.errors import KeyFullError, NotDurableError, ScriptError, UnavailableError
 from jobq.queue import keys
 from jobq.queue.aio import aenqueue_many
 from jobq.queue.partitioning import left_in, partition, tidy
-from jobq.queue.partitions import read_map
-from jobq.queue.queue import Queue, enqueue_values
+from jobq.queue.partitions import map_key, read_map
+from jobq.queue.queue import Queue, enqueue_values, queue_scripts
 from jobq.queue.routing import PartitionRouter
 from jobq.queue.types import Ending, Message
 from tests.waiting import until
@@ -260,3 +260,124 @@ def test_other_partitions_get_their_messages_when_one_does_not_accept_any(client
     assert {*raised.value.mids} == {*mids} - {*there}
     done = queue.enqueue_many([(mid, b"x") for mid in raised.value.mids])
     assert {each.partition for each in done} == {broken.name}
+
+
+def broken(client: Client, name: str) -> None:
+    """Let the server refuse enqueues to this queue."""
+    client.command("SET", keys.key(keys.prefix(client.namespace, name), "messages"), "no hash")
+
+
+def repaired(client: Client, name: str) -> None:
+    client.command("DEL", keys.key(keys.prefix(client.namespace, name), "messages"))
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_messages_reach_partitions_when_the_replies_of_sealed_queues_are_not_durable(
+    client: Client, knows: bool
+) -> None:
+    queue = Queue("low", client)
+    queue.enqueue_many([("old", b"x"), ("old2", b"x")])
+    partition(client, "low", 4)
+    if knows:
+        queue.enqueue(b"x")
+    mids = ["old", *[f"m{number}" for number in range(20)]]
+
+    with pytest.raises(NotDurableError) as raised:
+        queue.enqueue_many([(mid, b"x") for mid in mids], durability="replicas=1")
+
+    assert {*raised.value.mids} == {*mids}
+    assert {queue.status(mid).word for mid in mids} == {"queued"}
+
+
+def test_an_error_does_not_say_accepted_when_one_partition_refused_its_messages(
+    client: Client,
+) -> None:
+    partition(client, "low", 4)
+    queue, mids = Queue("low", client), [f"m{number}" for number in range(40)]
+    broken(client, queue.partitions()[-1].name)
+
+    with pytest.raises(UnavailableError) as raised:
+        queue.enqueue_many([(mid, b"x") for mid in mids], durability="replicas=1")
+
+    assert {*raised.value.mids} == {*mids}
+
+
+def test_a_full_line_is_an_error_when_the_reply_is_not_durable(client: Client) -> None:
+    queue = Queue("low", client)
+    queue.rules(key_waiting=1)
+    queue.enqueue(b"x", key="acme")
+
+    with pytest.raises(KeyFullError):
+        queue.enqueue(b"x", key="acme", durability="replicas=1")
+
+
+def test_the_error_names_the_messages_that_are_left_when_the_map_cannot_be_read(
+    client: Client,
+) -> None:
+    known = partition(client, "low", 2)
+    queue, mids = Queue("low", client), [f"m{number}" for number in range(40)]
+    queue.enqueue(b"x")
+    mids.sort(key=lambda mid: known.newest.name_for("low", mid))
+    queue_scripts(client, "queue", "low/1")["seal"].run({"epoch": 2})
+    client.command("HSET", map_key(client, "low"), "map", "not a map")
+
+    with pytest.raises(UnavailableError) as raised:
+        queue.enqueue_many([(mid, b"x") for mid in mids])
+
+    there = [mid for mid in mids if Queue("low/0", client).status(mid).word != "nil"]
+    assert 0 < len(there) < 40
+    assert {*raised.value.mids} == {*mids} - {*there}
+
+
+def test_the_error_names_all_messages_that_are_left_when_calls_overlap(client: Client) -> None:
+    partition(client, "low", 2)
+    queue, mids = Queue("low", client), [f"m{number}" for number in range(500)]
+    broken(client, "low/1")
+
+    with pytest.raises(UnavailableError) as raised:
+        queue.enqueue_many([(mid, b"x") for mid in mids])
+
+    repaired(client, "low/1")
+    there = [mid for mid in mids if queue.status(mid).word != "nil"]
+    assert 0 < len(there) < 250
+    assert {*raised.value.mids} == {*mids} - {*there}
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_call_may_still_be_sent_when_only_sealed_queues_have_answered(
+    client: Client, knows: bool
+) -> None:
+    """An outage buffer gives up a call that may have arrived, five minutes later."""
+    Queue("low", client).enqueue(b"x")
+    partition(client, "low", 1)
+    queue, tries = Queue("low", client), Tries()
+    if knows:
+        queue.enqueue(b"x")
+    broken(client, "low/0")
+
+    with pytest.raises(ScriptError):
+        queue.send("memory", enqueue_values(), ["m", b"x"], ["m"], Caller(), tries)
+
+    assert not tries.arrived
+
+
+def test_other_calls_leave_the_outage_buffer_when_a_line_of_a_partition_is_full(
+    client: Client, server: Any
+) -> None:
+    Queue("low", client).rules(key_waiting=1)
+    known = partition(client, "low", 2)
+    key_of = {known.newest.name_for("low", f"k{n}"): f"k{n}" for n in range(9)}
+    full, free = key_of["low/0"], key_of["low/1"]
+    buffered = connect(settings=ServerSettings(url=server.url, outage_buffer=100))
+    low, high = Queue("low", buffered), Queue("high", buffered)
+    low.enqueue(b"x", mid="first", key=full)
+
+    low.enqueue_many([("waits", b"x", full), ("enters", b"x", free)])
+    high.enqueue(b"x", mid="other")
+
+    until(lambda: high.status("other").word == "queued")
+    assert low.status("enters").word == "queued"
+    assert [one.mid for one in Queue("low/0", client).dequeue(2).messages] == ["first"]
+    buffered.outage.flush(30)
+    buffered.close()
+    assert low.status("waits").word == "queued"

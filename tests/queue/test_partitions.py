@@ -11,7 +11,7 @@ import pytest
 
 from jobq.client.connection import Client
 from jobq.durations import Rate
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, ScriptError
 from jobq.queue.aio import aenqueue, aenqueue_many
 from jobq.queue.partitioning import KEEP_S, left_in, partition, tidy
 from jobq.queue.partitions import Epoch, PartitionMap, map_key, read_map
@@ -191,7 +191,7 @@ def test_partition_refuses_a_queue_when_it_uses_what_is_not_supported(client: Cl
     assert not read_map(client, "low").is_partitioned
 
 
-@pytest.mark.parametrize(("name", "count"), [("low/3", 2), ("low", 0), ("low", 257)])
+@pytest.mark.parametrize(("name", "count"), [("low/3", 2), ("a/", 2), ("low", 0), ("low", 257)])
 def test_partition_refuses_names_and_numbers_when_they_are_invalid(
     client: Client, name: str, count: int
 ) -> None:
@@ -199,12 +199,28 @@ def test_partition_refuses_names_and_numbers_when_they_are_invalid(
         partition(client, name, count)
 
 
-def test_a_map_of_another_program_is_an_error_when_it_is_read(client: Client) -> None:
-    partition(client, "low", 2)
-    client.command("HSET", map_key(client, "low"), "map", "1,2")
+@pytest.mark.parametrize(
+    "stored",
+    [
+        "1,2", "0,0,0", "0,0,0;1,0,999999999", f"0,0,0;1,0,{'9' * 4999}", "0,0,0;1,0,0;2,0,4", "2,0,4;1,4,4",
+        "0,0,0;1,0,4;2,2,4", ";".join(f"{n},{n * 256},256" for n in range(1, 18)), "0,0,0;1,0,\u0664", "x" * 99_999,
+    ],
+    ids=lambda stored: stored[:20],
+)  # fmt: skip
+def test_a_map_of_another_program_is_an_error_when_it_is_read(client: Client, stored: str) -> None:
+    client.command("HSET", map_key(client, "low"), "map", stored)
 
-    with pytest.raises(Exception, match="can't be read"):
+    with pytest.raises(ScriptError, match="can't be read"):
         read_map(client, "low")
+
+
+def test_partition_is_refused_when_too_many_earlier_partitions_are_left(client: Client) -> None:
+    for _ in range(8):
+        partition(client, "low", 256)
+        partition(client, "low", 255)
+
+    with pytest.raises(ConfigError, match="would have 4,344 partitions"):
+        partition(client, "low", 256)
 
 
 def killed(client: Client, *mids: str, key: str | None = None) -> None:
