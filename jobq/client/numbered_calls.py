@@ -395,20 +395,18 @@ def gave_up(error: Exception, client: Patience, deadline: float, unknown: bool) 
 
 
 def _away(error: Exception, client: Patience, unknown: bool) -> str:
-    url, within = masked(client.url), f"within {client.patience_s:g} s"
+    address, within = masked(client.url), f"within {client.patience_s:g} s"
     if is_untrusted(error):
         return (
-            f"the certificate of {url} can't be verified ({error}); nothing was sent. The URL's option ssl_ca_certs "
-            "names a file with the CA's certificate"
+            f"the certificate of {address} can't be verified ({error}); nothing was sent. The URL's option "
+            "ssl_ca_certs names a file with the CA's certificate"
         )
     if unknown:
-        said = (
-            f"no answer from {url} {within} ({error}); whether the last call took effect is unknown"
-        )
+        said = f"no answer from {address} {within} ({error}); whether the last call took effect is unknown"
     elif _is_answer(error):
-        said = f"{url} didn't accept the call {within} ({error}); nothing was changed"
+        said = f"{address} didn't accept the call {within} ({error}); nothing was changed"
     else:
-        said = f"no connection to {url} {within} ({error}); nothing was sent"
+        said = f"no connection to {address} {within} ({error}); nothing was sent"
     return f"{said}. JOBQ_URL sets the server's address, JOBQ_PATIENCE how long a call waits for it"
 
 

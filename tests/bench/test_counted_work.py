@@ -23,7 +23,7 @@ JOBS = 5_000
 TRIPS, COMMANDS = 0.025, 1.92
 #: To enqueue one that is delayed, and from due to done.
 DELAYED_IN, DELAYED_OUT = 4.01, 9.2
-#: Of the commands, three are of the traceback that a retry keeps, and of the attempt that counts from then on; some are
+#: Three of the commands keep the traceback of a retry, and the first attempt that counts after it; some are
 #: of calls that turn out not to be plain, and of the upkeep, which a slow machine pays more of.
 RETRIED, RETRY_TRIPS, RETRY_COMMANDS = 500, 1.1, 46
 #: Commands of a dequeue that finds nothing, and of one that needn't look; that of the test included. Most of them

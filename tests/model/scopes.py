@@ -493,7 +493,7 @@ SCOPES = (  # the longest first
     Scope(
         "a long circle that is walked often",
         {"plain": PLAIN},
-        {"enqueue": 1, "fail": 0, "forget": 0},
+        {"enqueue": 1, "fail": 0, "forget": 1},
         mids=("m1", "m2", "m3"),
         batches=("m1,m2,m3",),
         actions=(),

@@ -234,7 +234,7 @@ def test_enqueue_imports_no_module_of_a_strangers_folder_that_nobody_named(
     folder.mkdir()
     (folder / "mail.py").write_text("open('reached', 'w')")
     given_away(folder)
-    words = ("enqueue", "mail.send", "a", "--url", server.url)
+    words = ("enqueue", "mail.send", "a", "--queue", "default", "--url", server.url)
     for start in (("-P", "-m", "jobq"), ("-m", "jobq")):
         ended = ran(*start, *words, cwd=folder)
         assert ended.returncode == 0, ended.stderr

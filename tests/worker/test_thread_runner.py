@@ -32,7 +32,7 @@ def a_run(timeout=None, slot=0):
 
 
 def in_thread(run, run_call, begun=None):
-    """Run it in a thread, which then takes many steps more; what escaped in it."""
+    """Run it in a thread, which then takes many steps more. Return the errors that escaped."""
     escaped = []
 
     def work():
