@@ -1,1 +1,1 @@
-"""Flows: steps that wait for one another, over several queues."""
+"""Flows: steps that depend on one another and may run in several queues."""

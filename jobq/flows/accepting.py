@@ -1,4 +1,4 @@
-"""Enqueue the members of steps. A member whose mid is taken by an ended message must not block its flow."""
+"""Enqueue the members of steps. If an ended message has a member's mid, the flow must not wait forever."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def enqueue_members(
 ) -> None:
     """Enqueue messages of one step, at most 250, in the order of their numbers.
 
-    A member that ended according to `unapplied`, or whose message is live, is already accepted. A member with any other
-    ended message ends in the same way, because the flow's server lost the end in a failover. An accepted member
-    without a trace is enqueued again. If the line of a key is full, the messages before the first rejected message are
-    accepted; then KeyFullError is raised.
+    A member is already accepted if its message is live, or if `unapplied` has its end. If a message has ended, but
+    neither `unapplied` nor the flow has the end, the flow's server lost the end in a failover. Then the end is reported
+    to the flow again. An accepted member that left no trace is enqueued again. If the line of a key is full,
+    KeyFullError is raised. The messages before the first rejected message are accepted.
 
     Args:
         unapplied: Returns a queue's entries that didn't reach the flow yet; called with the queue and the run.
-        is_retry: Don't report ended messages to the flow, because their members are to run again.
+        is_retry: Don't report ended messages to the flow, because their members will run again.
     """
     replies: list[Enqueued] = []
 
@@ -73,7 +73,7 @@ def _still_live(
     mids: Iterable[str],
     unapplied: Callable[[str, str], Sequence[FlowChange]],
 ) -> dict[str, str]:
-    """Return the status of members whose messages are no longer live although the flow still waits for their ends."""
+    """Return the status of each member whose message has ended, although the flow still waits for its end."""
     # Read the statuses before the outbox: an end is in the outbox before its message is deleted, and at the flow
     # before it is deleted from the outbox.
     words = {mid: word for mid, word in statuses(queue, list(mids)).items() if word not in LIVE}
@@ -88,7 +88,7 @@ def _still_live(
 
 
 def _end(store: FlowStore, queue: Queue, ends: Mapping[str, str]) -> None:
-    """Report lost ends to their flow."""
+    """Report ends that the flow's server lost."""
     results = results_at(queue, [mid for mid, end in ends.items() if end == "done"])
     for mid, end in ends.items():
         _log.warning("%s had already ended (%s), but its flow had lost the result", mid, end)
@@ -97,20 +97,20 @@ def _end(store: FlowStore, queue: Queue, ends: Mapping[str, str]) -> None:
 
 
 def ending(member: Member, kind: str, result: bytes | None = None, entry: str = "") -> FlowChange:
-    """Return the end of a member. A member whose result is too long for its flow is dead."""
+    """Return the change that ends a member. If its result is too long for the flow, the member ends as dead."""
     if result is not None and len(result) > MAX_RESULT_BYTES:
         kind, result = "dead", None
     return FlowChange(kind, member.step, member.number, result, entry)
 
 
 def apply_all(store: FlowStore, queue: str, changes: Sequence[FlowChange]) -> None:
-    """Apply a queue's entries, in as many calls as necessary."""
+    """Apply changes that were read from a queue, in as many calls as necessary."""
     for some in in_calls(changes):
         store.apply(f"q{queue}", some)
 
 
 def statuses(queue: Queue, mids: Sequence[str]) -> dict[str, str]:
-    """Return the status of each of these messages, in whichever partition it is."""
+    """Return mid -> status for messages, in whichever partitions they are."""
     replies = run_all(queue.client, [queue.status_call(mid) for mid in mids])
     words = {mid: status.word for mid, status in zip(mids, replies, strict=True)}
     missing = [mid for mid, word in words.items() if word == "nil"]
@@ -121,7 +121,7 @@ def statuses(queue: Queue, mids: Sequence[str]) -> dict[str, str]:
 
 
 def results_at(queue: Queue, mids: Sequence[str]) -> dict[str, bytes]:
-    """Return the stored results of members; missing results were delivered to the flow before.
+    """Return the stored results of members. A missing result has already been delivered to the flow.
 
     A key of another type is damaged, so it has no result. After any other error, the result is unknown.
     """

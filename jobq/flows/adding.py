@@ -53,7 +53,10 @@ class RunningFlow(StepList):
         return self.flow_id
 
     def flow(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: sub-flows are stored together with their parent, before it starts."""
+        """Raise ConfigError, because a running step can't add a sub-flow.
+
+        Sub-flows are stored before their parent starts.
+        """
         raise ConfigError(
             f"a running step can't add a sub-flow to flow {self.flow_id}; add its steps here with step() and map(), or "
             "define it before the start with Flow.flow(…)"
@@ -63,8 +66,8 @@ class RunningFlow(StepList):
     def together(self) -> Iterator[None]:
         """Add the steps defined in this block together. They begin once the step that adds them is done.
 
-        TOGETHER steps are stored per call. If the process dies in between, no step begins, and the next attempt adds
-        the other steps.
+        Each call stores up to TOGETHER steps. If the process dies between two calls, none of the steps begins, and the
+        next attempt adds the missing steps.
         """
         if self._together is not None:
             raise ConfigError("steps are already being added together; remove the inner `with`")
@@ -145,6 +148,6 @@ def _nbytes(records: Sequence[StoredStep]) -> int:
 
 
 def flow_of(client: Client, context: Context) -> MemberFlow:
-    """Return the flow of a running member, for jobs."""
+    """Return the flow of a running member, for use in its job."""
     flow: Any = RunningFlow(client, context)
     return flow  # type: ignore[no-any-return]

@@ -67,7 +67,7 @@ def announced(client: ClientLike, home: str, word: str, run: str, detail: str) -
 
 
 def is_for_others(client: ClientLike, detail: bytes) -> bool:
-    """Whether a record is sealed and this process has no key at all."""
+    """Return whether a record is sealed, but this process has no keys at all."""
     return seal_of(client) is None and is_sealed(detail)
 
 

@@ -1,7 +1,7 @@
 """Repair flows: deliver the queues' entries to them, and compare their members with the queues.
 
 A server that lost writes in a failover may know less about a flow than its queues do. Facts that a queue still has are
-applied again, which is harmless. A member without any trace is reported; a person decides about its outcome.
+applied again, which is harmless. A member that left no trace is reported, and a person chooses its outcome.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class CheckedFlow(NamedTuple):
 
     Attributes:
         ended: Number of ends that this check delivered to the flow.
-        lost: Mids of the first members without a trace.
-        nlost: Number of members without a trace.
+        lost: Mids of the first members that left no trace.
+        nlost: Number of members that left no trace.
         state: State of the flow; '' if it is missing.
     """
 
@@ -56,7 +56,7 @@ class FlowCheck:
     """Checks the flows of one server.
 
     Args:
-        lost: Outcome to set for members without a trace; None only reports these members.
+        lost: Outcome to set for members that left no trace; None only reports them.
     """
 
     def __init__(self, client: Client, lost: Lost | None = None) -> None:
@@ -75,7 +75,7 @@ class FlowCheck:
         """Check a flow.
 
         Args:
-            parent: `flow.run_id.step` that the flow must have been stored for; '' for any.
+            parent: Check only if the flow was stored as this `flow.run_id.step`; '' to check any flow.
         """
         view = flow_view(self._client, flow) if is_flow(flow) else None
         if view is None:
@@ -99,7 +99,7 @@ class FlowCheck:
     def _sub_flow(
         self, view: FlowView, step: StepView, within: frozenset[str]
     ) -> tuple[int, list[str]]:
-        """Check a step that is a sub-flow. Returns the same as `_step`."""
+        """Check a step that is a sub-flow. Returns the number of delivered ends, and the mids of lost members."""
         if step.state != "running" or not is_flow(step.facts.flow):
             return 0, []
         checked = self._flow(step.facts.flow, within, f"{view.facts.run}.{step.name}")
@@ -117,7 +117,7 @@ class FlowCheck:
         return ended, lost
 
     def _step(self, view: FlowView, step: StepView) -> tuple[int, list[str]]:
-        """Deliver missing ends to a step. Returns their number, and the mids of members without a trace."""
+        """Deliver missing ends to a step. Returns the number of ends, and the mids of members that left no trace."""
         facts = step.facts
         if step.state != "running" or facts.todo or not facts.queue or facts.kind == "wait":
             return 0, []
@@ -144,7 +144,10 @@ class FlowCheck:
     def _compared(
         self, queue: Queue, store: FlowStore, step: StepView
     ) -> tuple[dict[Member, str], list[Member]]:
-        """Return the outcomes of members that their queue reports as ended, and the members that it doesn't have."""
+        """Compare a step's members with their queue.
+
+        Return the outcomes of members whose messages have ended, and the members that the queue doesn't have.
+        """
         found, absent = dict[Member, str](), list[Member]()
         for numbers in _parts(self._live(store, step), PER_CHUNK):
             members = {
@@ -159,7 +162,10 @@ class FlowCheck:
         return found, absent
 
     def _live(self, store: FlowStore, step: StepView) -> Iterator[int]:
-        """Yield numbers of unended members. Skips the last chunk of an unsealed map, which may not be enqueued yet."""
+        """Yield the numbers of members that haven't ended.
+
+        The last chunk of an unsealed map is left out, because it may not be enqueued yet.
+        """
         until = step.facts.size - (0 if step.facts.sealed else PER_CHUNK)
         cursor = 0
         while cursor >= 0:

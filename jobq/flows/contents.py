@@ -41,7 +41,7 @@ def message_of(
     """Return the content of a stored call's message; raise CodecError if it wasn't stored for this queue and member.
 
     Args:
-        due_ms: When a delayed message is to run, epoch ms. The validity of a seal starts then.
+        due_ms: Start time of a delayed message, in epoch ms. The validity of a seal starts then.
     """
     envelope = _opened(client, queue, member.address, kept)
     return _message(client, queue, member.mid, envelope, due_ms)

@@ -96,7 +96,7 @@ class FlowStep:
         return cast("list[Failure]", ResultOf(self, "failures"))
 
     def facts(self) -> dict[str, Any]:
-        """Return everything that distinguishes this step from others, as JSON."""
+        """Return the step's definition as JSON data. The hash of the flow's definition includes it."""
         return {"kind": self.kind, "after": self.after}
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ class Step(FlowStep, Generic[R]):
         return cast("R", ResultOf(self, "result"))
 
     def facts(self) -> dict[str, Any]:
-        """Return the step's facts; see `FlowStep.facts`."""
+        """Return the step's definition as JSON data; see `FlowStep.facts`."""
         job = self.job
         facts: dict[str, Any] = {
             "job": job.name,
@@ -208,7 +208,7 @@ class MapStep(FlowStep, Generic[R]):
         return cast("list[R]", ResultOf(self, "results"))
 
     def refuse_keys_of_arguments(self) -> None:
-        """Raise ConfigError if the key is a function of the arguments: only immediately sent members can have one."""
+        """Raise ConfigError if the job makes keys from arguments. Members of a map that waits can't have such keys."""
         if callable(self.job.settings.key):
             raise ConfigError(
                 f"map {self.name!r} has to wait, so its members can't have keys made from their arguments, as "
@@ -244,7 +244,7 @@ class MapStep(FlowStep, Generic[R]):
             yield args, {}
 
     def facts(self) -> dict[str, Any]:
-        """Return the step's facts, without streamed items; see `FlowStep.facts`."""
+        """Return the step's definition as JSON data, without streamed items; see `FlowStep.facts`."""
         job, items = self.job, self.items
         facts: dict[str, Any] = {"job": job.name, "queue": self.queue, "overrides": job.overrides}
         facts |= {"headers": job.settings.headers, "options": self.options}
@@ -274,7 +274,7 @@ class WaitStep(FlowStep):
         return ResultOf(self, "value")
 
     def facts(self) -> dict[str, Any]:
-        """Return the step's facts; see `FlowStep.facts`."""
+        """Return the step's definition as JSON data; see `FlowStep.facts`."""
         return super().facts() | {"timeout": self.timeout_s}
 
 
@@ -288,7 +288,7 @@ class TimerStep(FlowStep):
         self.at_s = at_s
 
     def facts(self) -> dict[str, Any]:
-        """Return the step's facts; see `FlowStep.facts`."""
+        """Return the step's definition as JSON data; see `FlowStep.facts`."""
         return super().facts() | {"at": self.at_s}
 
 
@@ -304,7 +304,7 @@ class SubFlowStep(FlowStep):
         self.sub = sub
 
     def facts(self) -> dict[str, Any]:
-        """Return the step's facts; see `FlowStep.facts`."""
+        """Return the step's definition as JSON data; see `FlowStep.facts`."""
         return super().facts() | {"flow": self.sub.flow_id, "definition": self.sub.hash}
 
 
@@ -475,7 +475,7 @@ class StepList:
         return self._add(TimerStep(self, self._name(name, None), self._after(after, "done"), at_s))
 
     def add_reference(self, one: ResultOf, after: dict[str, When]) -> None:
-        """Make a step wait for another step whose result it needs, and make the other step keep that result."""
+        """Make a step depend on the step whose result it uses, and make that step keep its result."""
         source = one.step
         if source.owner is not self:
             raise ConfigError(
@@ -607,7 +607,7 @@ class Definition(StepList):
         return self._add(SubFlowStep(self, self._name(name, None), edges, sub))
 
     def check(self) -> None:
-        """Raise ConfigError if the flow can't run: it has no steps, or steps wait for each other or don't exist."""
+        """Raise ConfigError if the flow has no steps, if a dependency is missing, or if dependencies form a circle."""
         if not self.steps:
             raise ConfigError(f"flow {self.flow_id} has no steps; add one with flow.step(job, …)")
         checked_graph(self.steps)
@@ -625,7 +625,7 @@ class Definition(StepList):
         return super()._add(step)
 
     def set_parent(self, parent: Definition, step: str) -> None:
-        """Derive the flow's id from its parent and step, unless it was given an id."""
+        """Make the flow's id from the parent's id and the step's name, unless the flow has an id."""
         if not self._has_id:
             self.id = f"{parent.id}+{step}"
             self.flow_id = flow_id(self.name, self.id)
@@ -638,7 +638,7 @@ S = TypeVar("S", bound=FlowStep)
 
 
 def sent_with(job: Job[..., Any], key: str | None) -> dict[str, Any]:
-    """Return the options for sending a step's message."""
+    """Return the enqueue options of a step's message."""
     settings = job.settings
     options = {name: value for name in _SENT_WITH if (value := getattr(settings, name))}
     if key is not None:
@@ -679,7 +679,7 @@ def _checked_name(name: Any) -> str:
 
 
 def checked_graph(steps: Mapping[str, FlowStep], known: Iterable[str] = ()) -> None:
-    """Raise ConfigError if a step waits for a missing step, or if steps wait for each other."""
+    """Raise ConfigError if a dependency is missing, or if dependencies form a circle."""
     there = {*steps, *known}
     for step in steps.values():
         for source in step.after:

@@ -1,9 +1,9 @@
 """Deliver the entries of a queue's flow-outbox to flows, and send the flows' next steps to their queues.
 
-A drainer reads entries, applies them to the flows, sends ready steps, and deletes the entries last. If it dies in
-between, the next drainer repeats its work: each member counts once, and unsent steps stay in the flow. If the client
-requires a durability, the drainer waits before it deletes entries. It waits once per batch, at each node where a flow
-was changed, until that node's disk or n of its replicas have the changes.
+A drainer reads entries, applies them to the flows, sends ready steps, and deletes the entries last. If it dies before
+that, the next drainer repeats the work. This is safe, because each member counts only once, and unsent steps stay in
+the flow. If the client requires a durability, the drainer waits before it deletes entries. It waits once per batch, at
+each node where a flow was changed, until that node's disk or n of its replicas have the changes.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class Drainer:
     def drain(self, queue: str, most: int | None = None) -> int:
         """Deliver a queue's entries to the flows, until none is left or another drainer is active.
 
-        Queues with new signals to sub-flows are also drained. Returns how many entries were delivered. Steps that can't
-        be sent yet are left for the next call. Raises UnavailableError if a server can't be used now; the entries stay.
-        Entries also stay if there is no room for their flow's next steps or, on a Cluster, if their flow's node doesn't
-        answer. Other entries are still delivered.
+        Queues that get signals to sub-flows are also drained. Returns the number of delivered entries. Steps that can't
+        be sent yet are left for the next call. Raises UnavailableError if a server can't be used now; the entries stay
+        in the outbox. A flow's entries also stay if there is no room for its next steps or, on a Cluster, if the flow's
+        node doesn't answer. Entries of other flows are still delivered.
 
         Args:
             most: Stop after about this many entries, and leave entries that are written during the call.
@@ -121,7 +121,7 @@ class Drainer:
         return after if self._clock() < until else ""
 
     def _goes_on_behind(self, queue: str, entry: OutboxEntry) -> str:
-        """Begin reads after this entry for a while, so that skipped entries are read again only later."""
+        """For a while, start reads of this queue after `entry`, so that skipped entries aren't read again and again."""
         _, until = self._behind.get(queue, ("", 0))
         now = self._clock()
         self._behind[queue] = (entry.entry_id, until if now < until else now + PASS_OVER_NS)
@@ -138,7 +138,7 @@ class Drainer:
         return sender.send_all(sender.store.apply("q", []))
 
     def _take(self, queue: Queue, entries: Sequence[OutboxEntry], read_at: int) -> set[str]:
-        """Deliver entries to their flows; return the flows whose next steps couldn't be sent yet."""
+        """Deliver entries to their flows; return the flows whose next steps can't be sent yet."""
         sending, stuck = self._sending(read_at), set()
         self._unfinished.clear()
         self._kept.clear()
@@ -183,7 +183,7 @@ class Drainer:
         self._away[flow] = self._clock() + PASS_OVER_NS
 
     def _confirm(self, queue: Queue, confirmation: SharedConfirmation, said: Heard) -> None:
-        """Wait until the flows' changes are durable; then delete their queue's copies of the stored results."""
+        """Wait until the flows' changes are durable; then delete the results in the queue that the flows now store."""
         if missing := confirmation.missing():
             self.client.look_again()
             for flow in said.keys() - self._away.keys():
@@ -229,7 +229,7 @@ class Drainer:
         )
 
     def unapplied(self, queue: str, run: str) -> list[FlowChange]:
-        """Return undelivered ends of members of a flow's run, from a queue's outbox. Doesn't claim the outbox."""
+        """Return ends of a run's members that are still in a queue's outbox. This doesn't reserve the outbox."""
         changes = list[FlowChange]()
         for source in queue_at(self.client, queue).alone():
             after = ""
@@ -240,7 +240,6 @@ class Drainer:
         return changes
 
     def _apply(self, queue: Queue, store: FlowStore, said: Sequence[Said | Done]) -> Applied:
-        """Apply one flow's records in order."""
         applied = None
         for some in in_calls(self._changes(queue, said)):
             applied = store.apply(f"q{base_of(queue.name)}", some)
@@ -299,7 +298,7 @@ class Drainer:
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether a flow's keys hold impossible values: other types, or invalid names and numbers."""
+    """Return whether a flow's keys hold impossible values: other types, or invalid names and numbers."""
     if not isinstance(error, ScriptError):
         return not isinstance(error, UnconfirmableError)
     return any(words in str(error) for words in ("WRONGTYPE", " must be "))

@@ -24,7 +24,7 @@ _NUMBERS = re.compile(rb"(?:0|[1-9][0-9]{0,6})(?:,(?:0|[1-9][0-9]{0,6}))*")
 
 
 class Said(NamedTuple):
-    """A record for a flow.
+    """A record about a flow in a queue's outbox.
 
     Attributes:
         member: The ended member; None if the record is a signal, one of WORDS.
@@ -36,7 +36,7 @@ class Said(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Done members of one step, without results, from one entry."""
+    """Done members of one step without results, all from one outbox entry."""
 
     entry_id: str
     step: str
@@ -80,7 +80,7 @@ def _add_done(found: Heard, entry_id: str, member: Member, numbers: Sequence[int
 
 
 def _members_of_a_map(text: bytes) -> tuple[Member, list[int]] | None:
-    """Return the first member and all numbers if an entry only reports done members of one step; else None."""
+    """If an entry only reports done members of one step, return the first member and all numbers; else None."""
     if not text.startswith(b"done\x1f~"):
         return None
     first = text.partition(b"\x1e")[0]
@@ -94,13 +94,13 @@ def _members_of_a_map(text: bytes) -> tuple[Member, list[int]] | None:
 
 
 def _member_in(record: OutboxRecord) -> Member | None:
-    """Return the member that this record ends. A mid without a run id belongs to no message."""
+    """Return the member whose end a record reports; None for other records. A message's mid includes a run id."""
     member = member_of(record.subject) if record.kind in ENDINGS else None
     return member if member and member.run_id else None
 
 
 def _named_run(record: OutboxRecord) -> str:
-    """Return the flow that a signal is for, with the run id if the record has it; '' for other records."""
+    """Return the flow that gets a signal, with its run id if the record has it; '' for other records."""
     try:
         return run_of(*parts_of_run(record.subject)) if record.kind in WORDS else ""
     except ConfigError:

@@ -1,4 +1,4 @@
-"""`Flow`: calls of jobs that depend on one another, over any queues."""
+"""`Flow`: calls of jobs that depend on one another, in one or several queues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEEP = "7d"
 
 
 class Flow(Definition):
-    """A flow: steps and their dependencies. It doesn't run before `start`.
+    """A flow: steps and their dependencies. It runs only after you call `start`.
 
     ::
 
@@ -40,12 +40,12 @@ class Flow(Definition):
         super().__init__(name, id, keep, queue, client)
 
     def start(self) -> FlowRun:
-        """Start the flow, and enqueue the items of maps without dependencies. Starting it twice is the same as once.
+        """Start the flow, and enqueue the items of maps without dependencies.
 
-        If this process ends while it enqueues items, start the flow again with the same id and items to continue.
-        Raises FlowConflictError if this id was started with another definition, or if a sub-flow belongs to another
-        flow or still runs for an earlier run; then nothing begins. Raises UnavailableError or ServerFullError if the
-        server can't be used now.
+        Starting it again is harmless. If this process ends while it enqueues items, start the flow again with the same
+        id and items to continue. Raises FlowConflictError if this id was started with another definition, or if a
+        sub-flow belongs to another flow or still runs for an earlier run; then nothing begins. Raises UnavailableError
+        or ServerFullError if the server can't be used now.
         """
         self.check()
         run = started(self)

@@ -58,7 +58,7 @@ class Member(NamedTuple):
 
 
 def new_run_id() -> str:
-    """Return a random id for a new run; two runs of one flow share an id once in two billion times."""
+    """Return a random id for a new run. The chance that two runs share an id is one in two billion."""
     return "".join(secrets.choice("abcdefghijklmnopqrstuvwxyz0123456789") for _ in range(6))
 
 
@@ -92,7 +92,7 @@ def checked_flow(flow: str) -> str:
 
 
 def parts_of_run(run: str) -> tuple[str, str]:
-    """Return the flow and the run id from a result of `run_of`; raise ConfigError for anything else."""
+    """Split a result of `run_of` into the flow and the run id; raise ConfigError for anything else."""
     match = _RUN.fullmatch(run)
     return (checked_flow(match[1]), match[2] or "") if match else (checked_flow(run), "")
 
@@ -116,7 +116,7 @@ def member_mid(run: str, step: str, number: int = 0) -> str:
 
 
 def member_of(mid: str) -> Member | None:
-    """Return the member that a mid names; None for other mids."""
+    """Parse the mid of a member; return None for other mids."""
     match = _MEMBER.fullmatch(mid)
     if not match:
         return None

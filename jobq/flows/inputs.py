@@ -1,4 +1,4 @@
-"""Fill results of steps into the arguments of later steps. Executors do this before the run."""
+"""Fill results of steps into the arguments of later steps. Executors do this before a job runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOT_READ = " (errors are read for the first {most} only; jobq why {mid} shows t
 
 
 class FlowInputs:
-    """Fills the arguments of members. Threads may share it."""
+    """Fills results of steps into the arguments of members. Threads may share it."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -37,8 +37,8 @@ class FlowInputs:
     def __call__(self, call: Call) -> Call:
         """Return a member's call with its arguments filled in; return other calls unchanged.
 
-        Raises CodecError if a header or a result can't be read, and ResultNotStoredError if a result is missing.
-        Raises UnavailableError if the result may only be missing on the server that answers now.
+        Raises CodecError if a header or a result can't be read, and ResultNotStoredError if a result is missing. Raises
+        UnavailableError if another server may still have the result.
         """
         member = member_of(call.message.mid)
         if member is None or FLOW_HEADER not in call.headers:
@@ -75,7 +75,7 @@ class StepResults:
         self._facts: FlowFacts | None = None
 
     def of(self, input_: FlowInput) -> Any:
-        """Return the value of an input from its step."""
+        """Return the value for an input."""
         if input_.what in ("failures", "results"):
             facts = self._step(input_.step)
             if not facts.sealed or facts.ended < facts.size:
@@ -121,7 +121,7 @@ class StepResults:
         return stored
 
     def results(self, step: str, queue: str) -> list[Any]:
-        """Return the results of a map's members, in order; members without a result yet are left out."""
+        """Return the results of a map's members, in order. Members without a stored result are left out."""
         size = self._step(step).size
         return [
             self._opened(step, number, queue, stored) for number, stored in self._stored(step, size)
@@ -130,7 +130,7 @@ class StepResults:
     def failures(self, step: str) -> list[dict[str, Any]]:
         """Return up to 1,000 dead members. The first 100 have their last error as the reason.
 
-        The reasons of the others tell how to read their errors.
+        For the other members, the reason explains how to look up the error.
         """
         whys: dict[int, str] = {}
         for name, why in self._store.failures().items():

@@ -1,6 +1,6 @@
 """The flows of a server, for lists, commands and pages.
 
-The index of flows is advisory: missing flows are left out.
+The index of flows may lack flows, so a flow that isn't listed may still exist.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class FlowPage(NamedTuple):
 
 
 def put_on_list(client: Client, flow: str) -> None:
-    """Add a flow to the list at its first start. The list is only advisory, so errors are ignored."""
+    """Add a flow to the list at its first start. Errors are ignored, because flows also work if they aren't listed."""
     with suppress(JobqError):
         client.command("ZADD", keys.flow_names(client.namespace), "NX", client.clock_ms(), flow)
 
@@ -91,7 +91,7 @@ def flow_page(
 ) -> FlowPage:
     """Return flows, starting at offset `first` of the index. At most MAX_READ flows are read.
 
-    `name`, `part` (a part of `name:id`, in any case) and `state` select flows; '' means any.
+    `name`, `part` (any part of `name:id`, case-insensitive) and `state` select flows; '' selects all.
     """
     rows: list[FlowRow] = []
     for at in range(first, first + MAX_READ, PER_CALL):
@@ -124,7 +124,7 @@ def take_off_list(client: Client, flow: str) -> None:
 
 
 def _names_on_list(client: Client, flow: str) -> list[bytes]:
-    """Return the flow names that match this text in the list, which may contain any bytes."""
+    """Return the names on the list that `flow` can mean. The list may contain any bytes."""
     index = keys.flow_names(client.namespace)
     if is_flow(flow):
         return [] if client.command("ZSCORE", index, flow) is None else [flow.encode()]
@@ -159,7 +159,7 @@ def _whole(score: bytes) -> int:
 
 
 def _rows(client: Client, indexed: Sequence[tuple[str, int]]) -> Iterator[FlowRow | None]:
-    """Return one row per flow; None for a missing flow. The index and the flows' keys are untrusted."""
+    """Yield one row per flow; None for a missing flow. The index and the keys of flows are untrusted."""
     known = [flow for flow, _ in indexed if is_flow(flow)]
     calls = [FlowStore(client, flow).facts_call() for flow in known]
     found = dict(zip(known, run_each(client, calls), strict=True))
@@ -212,7 +212,7 @@ def message_of_member(client: Client, mid: str) -> str:
 
 
 def known_or_listed(client: Client, flow: str) -> str:
-    """Return `flow` if it exists or is on the list; otherwise raise ConfigError, like `known_flow`."""
+    """Return `flow`, or raise ConfigError, like `known_flow`, if it neither exists nor is on the list."""
     if not _names_on_list(client, flow):
         known_flow(client, flow)
     return flow
@@ -222,7 +222,8 @@ class FailedMember(JsonRecord):
     """A dead or cancelled member.
 
     Attributes:
-        reason: The first line of its error, or else of the reason that the flow stored, such as `dead` or `cancelled`.
+        reason: The first line of the member's error. Without an error, the reason that the flow stored, such as `dead`
+            or `cancelled`.
     """
 
     mid: str
@@ -230,7 +231,7 @@ class FailedMember(JsonRecord):
 
 
 def failed_members(client: Client, view: FlowView, most: int) -> list[FailedMember]:
-    """Return the first failed members, with the errors that their queues have."""
+    """Return the first failed members, with their errors if the queues still have them."""
     found: list[FailedMember] = []
     for name, word in islice(FlowStore(client, view.facts.flow_id).failures().items(), most):
         step, _, number = name.rpartition(":")
@@ -311,7 +312,7 @@ class StepRecord(JsonRecord):
         done: Successful members.
         ended: Members that ended at least once.
         dead: Currently dead members.
-        cancelled: Members that ended badly after the flow was cancelled.
+        cancelled: Failed or cancelled members, after the flow was cancelled.
         retried: Formerly dead members that run again.
         waits: Its pending dependencies, or why it is skipped.
     """

@@ -30,7 +30,7 @@ _Step = Annotated[str, Meta(min_length=1, max_length=MAX_STEP_LENGTH)]
 
 
 class FlowInput(NamedTuple):
-    """One position in a call: its path, and the value's source."""
+    """The path of one argument in a call, and the step whose result fills it."""
 
     path: Path
     step: str
@@ -39,7 +39,7 @@ class FlowInput(NamedTuple):
 
 
 class ResultOf:
-    """Placeholder in a definition for a step's result; type checkers treat it as the result."""
+    """Placeholder for a step's result in a definition. For type checkers, it has the type of the result."""
 
     __slots__ = ("step", "what")
 

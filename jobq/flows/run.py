@@ -65,7 +65,7 @@ class FlowRun:
         return FlowView(facts)
 
     def signal(self, step: str, value: Any = None) -> None:
-        """Complete the wait with this name.
+        """Send a signal to the wait step with this name, which completes it.
 
         A signal that arrives before its wait begins takes effect when the wait begins. If several signals arrive, only
         the first has an effect. Raises ConfigError if the flow has no such wait, FlowClosedError if the flow is over.
@@ -113,7 +113,10 @@ class FlowRun:
         self._say(view, "retry", name or "")
 
     def wait(self, timeout: Duration | None = None) -> FlowView:
-        """Return once the flow is over, or raise ResultTimeoutError. It polls often at first, later once a second."""
+        """Return once the flow is over, or raise ResultTimeoutError.
+
+        It polls the flow, often at first and later once a second.
+        """
         pauses = LongerPauses(timeout)
         while (view := self.status()).state not in FLOW_OVER:
             time.sleep(pauses.next_s(lambda: f"flow {self.flow_id} still {_waits(view)}"))
@@ -238,10 +241,10 @@ class FlowRun:
 
 
 def drain_soon(client: Client, home: str) -> None:
-    """Deliver announced signals to their flow now. If that fails, or many entries precede them, a worker does it.
+    """Deliver announced signals to their flow now.
 
-    A user with only a producer's rights may not deliver signals. The server logs each rejection, so this is tried only
-    once for such a client.
+    If that fails, or if many entries are waiting, a worker delivers them. A user with only a producer's rights may not
+    deliver signals. The server logs each rejection, so this is tried only once for such a client.
     """
     if client in _MAY_NOT_DRAIN:
         return

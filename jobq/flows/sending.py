@@ -69,7 +69,7 @@ class Sending(NamedTuple):
         may_go: Returns whether the pending items were read recently enough to be sent.
         unapplied: Returns a queue's undelivered entries for a flow's run.
         confirmation: Confirms the flows' changes.
-        said: Called with the queue of a signal to another flow.
+        said: Called with the home queue of each flow to which a signal was sent.
         reminder: Limits how often waiting items are logged.
     """
 
@@ -86,7 +86,7 @@ class StepSender:
     """Sends the pending items of one flow.
 
     Args:
-        run: The flow with its run id; without a run id, the first run that replies.
+        run: The flow with its run id. Without a run id, the run that the first reply names.
     """
 
     def __init__(self, sending: Sending, run: str) -> None:
@@ -100,7 +100,7 @@ class StepSender:
 
     @property
     def has_more(self) -> bool:
-        """Whether sending stopped at the limit for one call, so that the next call should follow soon."""
+        """Whether sending stopped at the limit for one call. Then, the next call should follow soon."""
         return self.pages <= 0
 
     def send_all(self, applied: Applied) -> bool:
@@ -121,7 +121,7 @@ class StepSender:
         return True
 
     def _look_for(self, doubtful: Sequence[TodoItem]) -> Applied:
-        """Apply the undelivered entries of these items' queues; return the items still to be sent."""
+        """Apply undelivered entries of the items' queues to the flow; return the items that must still be sent."""
         for queue in sorted({one.queue for one in doubtful if one.queue}):
             try:
                 apply_all(self.store, queue, self.sending.unapplied(queue, self.store.run))
@@ -132,7 +132,7 @@ class StepSender:
         return self.store.apply("q", [])
 
     def _send(self, item: TodoItem) -> bool:
-        """Send one item, or fail it if it can't be sent; return False if it must wait."""
+        """Send one item, or fail its step if the item can't be sent; return False if the item must wait."""
         try:
             kinds = _SUB_FLOW_SENDERS if item.kind == "flow" else _SENDERS
             return kinds[item.todo](self, item).send()
@@ -160,7 +160,10 @@ class StepSender:
             return True
 
     def fail(self, item: TodoItem, why: str = "") -> None:
-        """Fail an unsendable item, so that later steps don't wait for it forever; `why` is shown to people."""
+        """Fail the step of an item that can't be sent, so that later steps don't wait forever.
+
+        `why` is shown to people.
+        """
         source = f"f{item.source}" if item.kind == "flow" else f"q{item.queue}"
         number = self._failing_member(item.step) if item.kind == "map" else 0
         self._fail(source, item.step, number, why)
@@ -174,7 +177,7 @@ class StepSender:
         self.store.apply(source, [FlowChange("dead", step, number, detail)])
 
     def _failing_member(self, step: str) -> int:
-        """Seal a map that can't be expanded further; return the number of the member that represents the rest."""
+        """Seal a map that can't be expanded further; return the number of the member that stands for the rest."""
         found = self.store.reserve(step, 0, 1)
         for chunk in (found.chunks, found.chunks - 1):
             if found.outcome not in ("added", "other"):
@@ -191,7 +194,7 @@ class StepSender:
         contents: Sequence[Content],
         options: Mapping[str, Any],
     ) -> Reserved:
-        """Enqueue one chunk of a map. If it may already be enqueued, enqueue only the members that haven't ended."""
+        """Enqueue one chunk of a map. If the chunk may already be enqueued, enqueue only members that haven't ended."""
         found = self.store.reserve(step, chunk, len(contents))
         if found.outcome == "new":
             self.accept(queue, contents, **options)
@@ -220,12 +223,12 @@ class ItemSender:
         raise NotImplementedError
 
     def say(self, child: FlowFacts, word: Word) -> None:
-        """Announce a signal to a sub-flow."""
+        """Send a signal to a sub-flow."""
         announce(self.client, child.queue, word, child.run)
         self.sending.said(child.queue)
 
     def is_durable(self, missing: str) -> bool:
-        """Return whether `missing` is empty; otherwise log it."""
+        """Return True if `missing` is empty; otherwise, log it and return False."""
         if missing:
             _log.warning("flow %s sent messages that are not durable: %s", self.store.flow, missing)
         return not missing
@@ -309,7 +312,7 @@ class ExpandMap(ItemSender):
         return made
 
     def _listed(self, step: str) -> list[Any]:
-        """Return a step's result, which must be a list."""
+        """Return a step's result. Raises CodecError if it isn't a list."""
         name, mid = f"{step}:0", self.store.member(step).mid
         raw, facts = self.store.results([name]).get(name), self.store.facts()
         queue = next((one.queue for one in facts.steps if one.name == step), "") if facts else ""
@@ -344,7 +347,7 @@ class CancelMembers(ItemSender):
 
 
 class DropTimer(EnqueueStep):
-    """Ends a timer that is no longer needed."""
+    """Cancels a timer that is no longer needed."""
 
     def send(self) -> bool:
         """Enqueue and cancel the timer, so that its queue rejects later copies."""
@@ -385,7 +388,7 @@ class ReviveMembers(EnqueueStep):
         return True
 
     def _is_taken_over(self, numbers: Sequence[int], mark: str) -> bool:
-        """Record that these members run again; return whether another drainer has revived the whole item.
+        """Record that these members run again; return True if another drainer has already revived the whole item.
 
         If this drainer dies, the next drainer begins with these members.
         """
@@ -430,13 +433,13 @@ class SubFlowSender(ItemSender):
     """Sends signals to the sub-flow of a step."""
 
     def child(self) -> FlowFacts | None:
-        """Return the step's sub-flow; None if it is gone, or was stored for another flow."""
+        """Return the step's sub-flow; None if the sub-flow is gone, or belongs to another flow."""
         child = FlowStore(self.client, self.item.source).facts()
         return child if child and child.parent == f"{self.store.run}.{self.item.step}" else None
 
 
 class BeginSubFlow(SubFlowSender):
-    """Begins a sub-flow, which was stored with its parent."""
+    """Begins a sub-flow, which was stored together with its parent."""
 
     def send(self) -> bool:
         """Send the signal to the sub-flow; if it is missing, its step fails."""
@@ -467,7 +470,7 @@ class RetrySubFlow(SubFlowSender):
     """Retries the failed steps of a sub-flow."""
 
     def send(self) -> bool:
-        """Announce the retry to the sub-flow, after its previous end was applied to this flow."""
+        """Announce the retry to the sub-flow. First, apply the sub-flow's previous end to this flow."""
         child = self.child()
         below = FlowStore(self.client, child.run) if child else None
         # Its earlier end must not reach this flow after the mark: it would end the retry here.
@@ -507,7 +510,10 @@ class TellSubFlows(ItemSender):
     """Ends sub-flows whose steps never begin."""
 
     def send(self) -> bool:
-        """End sub-flows whose steps never begin. Sub-flows that a retry may begin wait while a retry is possible."""
+        """End sub-flows whose steps never begin.
+
+        If a sub-flow's step may still begin, keep the sub-flow longer instead.
+        """
         state, facts = self.item.options.decode("utf-8", "replace"), self.store.facts()
         if facts is None:
             return True
@@ -522,7 +528,7 @@ class TellSubFlows(ItemSender):
         return True
 
     def _not_begun(self, facts: FlowFacts) -> Iterator[FlowFacts]:
-        """Return unbegun flows stored for steps of a flow."""
+        """Yield the sub-flows of the flow's steps that haven't begun."""
         left = (step for step in facts.steps if step.kind == "flow" and not step.ready_at)
         while some := list(islice(left, SUBS_TOGETHER)):
             calls = [FlowStore(self.client, step.flow).facts_call() for step in some]
@@ -532,7 +538,7 @@ class TellSubFlows(ItemSender):
                     yield child
 
     def _set_life(self, child: FlowFacts, stamp: int, life_ms: int, depth: int = 0) -> None:
-        """Set how long a sub-flow, and its own sub-flows, wait for their begin."""
+        """Set how long a sub-flow, and its own sub-flows, may wait before they begin."""
         store = FlowStore(self.client, child.run, self.sending.confirmation)
         if store.set_life(child.parent, stamp, life_ms) == "ok" and depth < DEEPEST:
             for below in self._not_begun(child):
@@ -550,13 +556,16 @@ _SUB_FLOW_SENDERS: dict[str, type[ItemSender]] = _SENDERS | {
 
 
 def _ends_told(item: TodoItem, step: str) -> list[FlowChange]:
-    """Return the end of a sub-flow's step, by the sub-flow's state in `item`; [] if the sub-flow continues."""
+    """Return the change that ends the step of a sub-flow, given the sub-flow's state in `item`.
+
+    Return [] if the sub-flow continues.
+    """
     state = item.options.decode("utf-8", "replace")
     return [FlowChange("done" if state == "done" else "dead", step)] if state in FLOW_OVER else []
 
 
 def _options(raw: bytes) -> dict[str, Any]:
-    """Return the options for enqueueing a step's messages. Raises CodecError for invalid bytes."""
+    """Parse the options for enqueueing a step's messages; raise CodecError if they are invalid."""
     try:
         given = json.loads(raw)
         found = {
@@ -574,6 +583,6 @@ def _options(raw: bytes) -> dict[str, Any]:
 
 
 def _order_of(entry_id: str) -> tuple[int, int]:
-    """Return the time and the number in the id of an entry, which order entries of one stream."""
+    """Parse the id of an entry into numbers that compare in the order of the stream."""
     ms, _, number = entry_id.partition("-")
     return int(ms), int(number)

@@ -153,11 +153,11 @@ class Planned:
 
     @property
     def _place(self) -> str:
-        """The `flow.step` that this flow is stored for; '' without a parent."""
+        """The parent's `flow.step` that runs this flow; '' without a parent."""
         return f"{self._above._flow.flow_id}.{self._step}" if self._above else ""
 
     def keep(self) -> None:
-        """Let a stored flow wait for its begin for a year, like a sub-flow."""
+        """Store the flow so that, like a sub-flow, it may wait up to a year before it begins."""
         store = FlowStore(self._client, self._flow.flow_id)
         store.create(self._record()._replace(life_ms=LONG_LIFE_MS))
 
@@ -172,8 +172,9 @@ class Planned:
     def store(self) -> str:
         """Store the flow; return 'created', 'same' or 'over'.
 
-        Its sub-flows are stored afterwards, because they contain its run id. Flows stored before an error never begin.
-        Raises FlowConflictError if the id belongs to another definition or to another flow's sub-flow.
+        Sub-flows are stored after their parent, because they contain its run id. If an error is raised, flows that were
+        already stored never begin. Raises FlowConflictError if the id belongs to another definition or to another
+        flow's sub-flow.
         """
         flow = self._flow
         outcome = self._store.create(self._record())
@@ -209,7 +210,7 @@ def stored_step(
 
     Args:
         home: Queue where the step's flow is announced.
-        is_sub: The flow is a step of another flow.
+        is_sub: Whether the flow is a step of another flow.
     """
     made = StoredStep(step.name, step.kind, step.queue, step.edges)
     where = (step.queue or home, member_mid(flow_id, step.name))
@@ -269,7 +270,7 @@ def options_of(job: Job[..., Any], options: dict[str, Any]) -> bytes:
 
 
 def keeping(job: Job[..., Any], keeps_results: bool) -> Job[..., Any]:
-    """Return the job with an option that makes its messages store their results or not."""
+    """Return the job, changed to store its results or not, as `keeps_results` requires."""
     if job.settings.stores_result == keeps_results:
         return job
     return job.options(result_ttl=RESULT_S if keeps_results else None)
@@ -318,7 +319,7 @@ def add_members(client: Client, run: str, step: MapStep[Any], home: str) -> None
 
     If no call can be made for an item, the map fails, because the same items could never complete it. If the iterable
     itself raises an exception, the map stays open, so that the same call can continue it. While the line of a key is
-    full, this waits for room. After half a minute without room it raises KeyFullError; then, the same call continues.
+    full, this waits for room. After half a minute without room, it raises KeyFullError; repeat the call to continue.
 
     Args:
         run: The flow with its run id.
@@ -357,7 +358,10 @@ def add_members(client: Client, run: str, step: MapStep[Any], home: str) -> None
 
 
 def _when_there_is_room(enqueue: Callable[[], Reserved], what: str) -> Reserved:
-    """Repeat a call while the line of a key is full. Raises KeyFullError if it stays full for FULL_S."""
+    """Call `enqueue`, and repeat it while the line of a key is full.
+
+    Raises KeyFullError if it stays full for FULL_S.
+    """
     left, pauses = 0, LongerPauses(FULL_S)
     while True:
         try:

@@ -1,6 +1,6 @@
 """Derived facts of a flow: the states of its steps, its pending dependencies, layers and the critical path.
 
-`FlowFacts` is read from the server. Everything else is computed here, by pure functions, and never stored, so a retry
+`FlowFacts` is read from the server. Everything else is computed here by pure functions. It is never stored, so a retry
 has nothing to undo. Facts may come from a damaged server: unknown steps and circles of edges are tolerated.
 """
 
@@ -59,17 +59,17 @@ class StepFacts:
         sealed: Whether all members have been added.
         done: Successful members.
         ended: Number of members with at least one end.
-        dead: Members now dead, or cancelled individually.
+        dead: Currently dead or individually cancelled members.
         cut: Whether the flow was cancelled before the step was over.
         cancelled: Members that failed after the flow was cancelled.
         retried: Formerly dead members that run again.
-        sent: Whether it was enqueued, or its wait or timer has begun.
-        todo: Whether it has something to send.
+        sent: Whether the step was enqueued, or its wait or timer has begun.
+        todo: Whether the step has an item that must be sent.
         reviving: Whether a retry is reviving its dead members. So far, it has reached the member `revived`.
         due_at: When a timer is due, or when a wait times out.
         flow: The id of its sub-flow.
         added_at: When members were last added.
-        ready_at: When its edges were satisfied.
+        ready_at: When its dependencies were satisfied.
         key: The key of its messages if its definition has a fixed key; else ''.
     """
 
@@ -99,24 +99,24 @@ class StepFacts:
 
     @property
     def needs_room(self) -> str:
-        """Text about the room that its messages need in the line of their key; '' without a key."""
+        """A clause such as `as the line of key k in queue q has room`, if its messages have a key; '' without a key."""
         return f"as the line of key {self.key} in queue {self.queue} has room" if self.key else ""
 
     @property
     def has_begun(self) -> bool:
-        """Whether its edges were met."""
+        """Whether the step's dependencies were satisfied, so that it was sent or will be sent."""
         return self.sent or self.todo or self.ended > 0
 
     @property
     def has_ended(self) -> bool:
-        """Whether each member has ended, and none runs again."""
+        """Whether every member has ended, and none runs again."""
         begun = self.has_begun or (not self.after and not self.size)
         is_quiet = not self.retried and not self.reviving
         return begun and self.sealed and self.ended >= self.size and is_quiet
 
     @property
     def live(self) -> int:
-        """Number of known, unended members."""
+        """Number of known members that haven't ended."""
         return max(0, self.size - self.ended) + self.retried
 
 
@@ -126,10 +126,10 @@ class FlowFacts:
 
     Attributes:
         state: The stored state.
-        queue: Where it was announced.
-        keep_ms: How long it is kept after its end.
-        refused: Number of reports about members that it does not have.
-        parent: `flow.run_id.step` for which it was stored, else ''.
+        queue: The queue where the flow was announced.
+        keep_ms: How long the flow is kept after its end.
+        refused: Number of reports about members that the flow doesn't have.
+        parent: The `flow.run_id.step` that runs this flow as a sub-flow; '' if it isn't a sub-flow.
         run_id: Id of the run, which is part of its members' mids.
     """
 
@@ -173,8 +173,8 @@ class StepView(NamedTuple):
     """A step and its state.
 
     Attributes:
-        waits_for: Edges that are not satisfied yet.
-        lost: Edges that can't be satisfied, so the step is skipped.
+        waits_for: Dependencies that are not satisfied yet.
+        lost: Dependencies that can't be satisfied any longer, so the step is skipped.
     """
 
     facts: StepFacts
@@ -188,7 +188,7 @@ class StepView(NamedTuple):
         return self.facts.name
 
     def stopped_ms(self, now_ms: int) -> int:
-        """Return how long ago, in ms, the last member was added to an unsealed map; 0 if less than a minute ago."""
+        """Return the time in ms since the last member was added to an unsealed map; 0 if that is less than a minute."""
         facts = self.facts
         if facts.sealed or not facts.added_at or self.state != "running":
             return 0
@@ -200,7 +200,7 @@ class PathStep(JsonRecord):
     """A step of the critical path.
 
     Attributes:
-        took_ms: Time between its readiness and its end, or now if it hasn't ended.
+        took_ms: Time between the step's ready time and its end, or now if it hasn't ended.
     """
 
     step: str
@@ -225,7 +225,7 @@ class FlowView:
 
     @property
     def state(self) -> FlowState:
-        """The state that follows from the steps."""
+        """The flow's state, computed from its steps; see `flow_state`."""
         return flow_state(self.facts, self.by_name)
 
     @cached_property
@@ -261,7 +261,7 @@ class FlowView:
 
     @cached_property
     def layers(self) -> tuple[tuple[str, ...], ...]:
-        """Names of the steps, grouped by the length of their longest path from a step without edges."""
+        """Names of the steps in layers. A step's layer is the length of the longest path to it."""
         return layers(self.facts.steps)
 
     @cached_property
@@ -347,7 +347,7 @@ def _state(facts: FlowFacts, step: StepFacts, is_lost: bool) -> StepState:
 
 
 def flow_state(facts: FlowFacts, views: Mapping[str, StepView] | None = None) -> FlowState:
-    """Return the state that follows from the steps; open and cancelled come from the server."""
+    """Return the flow's state. 'open' and 'cancelled' are stored; the other states are computed from the steps."""
     if facts.state in ("open", "cancelled"):
         return facts.state
     found = {view.state for view in (_views(facts) if views is None else views).values()}
@@ -357,7 +357,10 @@ def flow_state(facts: FlowFacts, views: Mapping[str, StepView] | None = None) ->
 
 
 def layers(steps: tuple[StepFacts, ...]) -> tuple[tuple[str, ...], ...]:
-    """Group the steps by their longest path from a step without edges. Steps in circles form one last layer."""
+    """Group the steps into layers by the longest path from a step without dependencies.
+
+    Steps in circles form one last layer.
+    """
     known = {step.name for step in steps}
     before = {step.name: {edge.step for edge in step.after if edge.step in known} for step in steps}
     behind: dict[str, list[str]] = {name: [] for name in before}
@@ -384,8 +387,9 @@ def layers(steps: tuple[StepFacts, ...]) -> tuple[tuple[str, ...], ...]:
 def critical_path(flow: FlowView) -> tuple[PathStep, ...]:
     """Return the chain of steps that decides when the flow ends.
 
-    It leads backwards from the step that ended last, always to the dependency that ended last. While the flow runs, it
-    begins at a running step. If times are unknown, the step of the deepest layer counts as the last.
+    The chain is followed backwards: from the step that ended last, to its dependency that ended last, and so on. While
+    the flow runs, it is followed from a running step. If times are unknown, the step of the deepest layer counts as the
+    last.
     """
     depth = {name: at for at, names in enumerate(flow.layers) for name in names}
     begun = {view.name: view for view in flow.steps if view.facts.has_begun}

@@ -1,4 +1,4 @@
-"""A flow's own slot: one method per script of lua/flow."""
+"""The stored state of one flow: one method per script in lua/flow."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MAX_SECONDS = 1e12
 
 
 def _kind_and_step(change: FlowChange) -> tuple[str, str]:
-    """Return the common fields of a group's entries; `result` means done with a result."""
+    """Return the fields by which changes are grouped. The kind `result` means `done` with a result."""
     has_result = change.kind == "done" and change.detail is not None
     return "result" if has_result else change.kind, change.step
 
@@ -58,8 +58,8 @@ class FlowStore:
     methods take `now`, epoch ms, instead of the server's clock.
 
     Attributes:
-        run_id: The intended run, or '' for any run. A stored flow with a different run id counts as missing.
-        confirmation: Confirms the writes of several calls together. Threads must not share a store that has it.
+        run_id: The run that calls are for; '' for any run. A stored flow with another run id counts as missing.
+        confirmation: Confirms the writes of several calls together. Threads must not share a store with a confirmation.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class FlowStore:
         return run_of(self.flow, self.run_id)
 
     def create(self, record: StoredFlow, *, now: int | None = None) -> str:
-        """Store a flow, which waits for its begin.
+        """Store a flow. It begins when it gets the signal 'begin'.
 
         Returns 'created', 'same', 'conflict' (another definition), 'over', or 'taken' (stored as a sub-flow of another
         flow).
@@ -105,7 +105,7 @@ class FlowStore:
     ) -> str:
         """Add steps to a running flow; return 'added', 'closed', 'full', or 'conflict' if a different step exists.
 
-        The next drainer that applies something to the flow sends the steps that become ready.
+        The next drainer that applies changes to the flow also sends steps that became ready.
         """
         steps = rights.proven(self.client, self.flow, steps)
         return self._ask(self.add_steps_call(steps, now=now))
@@ -123,7 +123,7 @@ class FlowStore:
     def put_items(self, step: str, queue: str, chunk: int, contents: Sequence[bytes]) -> str:
         """Store one chunk of calls for a map with dependencies, before the map can be ready.
 
-        Returns 'ok', 'full' (8 MiB per flow) or 'closed'.
+        Returns 'ok', 'full' (a flow stores at most 8 MiB) or 'closed'.
         """
         proof = rights.proof_of_items(self.client, self.flow, step, queue, chunk, contents)
         args = (checked_step(step), chunk, packed_items((proof, *contents)))
@@ -152,11 +152,10 @@ class FlowStore:
         )
 
     def seal(self, step: str, chunks: int, *, now: int | None = None) -> str:
-        """Declare that a map is complete: all its chunks, of this number, are enqueued.
+        """Declare that a map is complete, because all of its `chunks` chunks are enqueued.
 
-        Returns 'ok', 'closed', 'sealed' (it was already sealed, with another number of chunks) or 'other' (another
-        number is reserved). The next drainer that applies something to the flow sends the steps that become ready, so
-        announce a look.
+        Returns 'ok', 'closed', 'sealed' (it was sealed before with another number of chunks) or 'other' (another number
+        of chunks is reserved). Announce 'look' afterwards, so that a drainer sends the steps that became ready.
         """
         return self._ask(self.seal_call(step, chunks, now=now))
 
@@ -171,7 +170,7 @@ class FlowStore:
     ) -> Applied:
         """Apply up to 1,000 changes with up to 2,000 done members.
 
-        Changes for another run of the flow are ignored, and so are ends of members from before a retry.
+        Changes for another run of the flow are ignored. Ends of members that happened before a retry are also ignored.
 
         Args:
             source: `q` and the queue from which the changes were read, or `f` and a flow.
@@ -197,7 +196,7 @@ class FlowStore:
     def page(self, step: str, what: str, cursor: int = 0, limit: int = PER_CHUNK) -> MemberPage:
         """Return numbers of members that are `live` (not ended, or retried) or `failed` (ended, not done).
 
-        With `revive`, these are `failed` members that the latest retry hasn't reached. An empty page may have a next
+        `revive` selects `failed` members that the latest retry hasn't reached. An empty page isn't always the last
         page.
         """
         reply = self._ask(self._call("page", (step, what, cursor, limit), list))
@@ -213,13 +212,13 @@ class FlowStore:
         mark: str = "",
         now: int | None = None,
     ) -> int:
-        """Record that these members will be revived; return how many of them had ended without being done.
+        """Record that these members will be revived; return how many of them had failed.
 
         Returns -1 if the item with this stamp is no longer needed.
 
         Args:
             stamp: Stamp of the item that requests the retry.
-            cursor: All failed members with smaller numbers have been revived.
+            cursor: Failed members with smaller numbers than this have been revived.
             mark: An entry in the outbox of the step's queue. Earlier ends don't end the new run.
         """
         args = (self._now(now), self.run_id, step, stamp, cursor, mark, *numbers)
@@ -234,7 +233,7 @@ class FlowStore:
         return self._found("calls", steps)
 
     def failures(self) -> dict[str, str]:
-        """Return why members aren't done, by `step:number`, for 1,000 members at most."""
+        """Return the reasons why members aren't done, by `step:number`, at most 1,000."""
         flat = self._read("failed", ())
         return {
             _text(name): _text(why) for name, why in zip(flat[::2], flat[1::2], strict=True)
@@ -253,14 +252,14 @@ class FlowStore:
         return facts if facts and self.run_id in ("", facts.run_id) else None
 
     def member(self, step: str, number: int = 0) -> Member:
-        """Return a message of a step."""
+        """Return the member `number` of a step in this run."""
         return Member(self.flow, step, number, self.run_id)
 
     def set_life(self, parent: str, stamp: int, life_ms: int) -> str:
-        """Set how long a flow waits for its begin. Returns 'ok', 'older' or 'other'; see lua/flow/life.lua.
+        """Set how long a flow may wait before it begins. Returns 'ok', 'older' or 'other'; see lua/flow/life.lua.
 
         Args:
-            parent: `flow.run_id.step` for which it was stored.
+            parent: The parent's `flow.run_id.step` that runs the flow.
             stamp: Stamp of the parent's item that requests this.
         """
         return self._ask(
@@ -268,7 +267,7 @@ class FlowStore:
         )
 
     def remove(self) -> str:
-        """Delete a flow that is over, or was never begun. Returns 'removed', 'running' or 'gone'."""
+        """Delete a flow that is over or never began. Returns 'removed', 'running' or 'gone'."""
         return self._ask(self._call("remove", (), lambda reply: _text(reply[0])))
 
     def _ask(self, call: ScriptCall[T]) -> T:
@@ -295,7 +294,7 @@ class FlowStore:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Return numbers in the format of the script `apply`, such as `0-63,70`; it handles ranges cheaply."""
+    """Return numbers as ranges, such as `0-63,70`, which the script `apply` handles cheaply."""
     numbers.sort()
     parts, first, last = [], numbers[0], numbers[0] - 1
     for number in numbers:
@@ -445,7 +444,7 @@ def _due_at(options: Mapping[str, Any], ready_at: int) -> int:
 
 
 def _seconds(value: Any) -> float | None:
-    """Return a number of seconds if a definition can contain it; None for anything else, such as infinity and NaN."""
+    """Return `value` if it is a valid number of seconds; None otherwise, for example for infinity and NaN."""
     return value if isinstance(value, int | float) and 0 <= value < MAX_SECONDS else None
 
 

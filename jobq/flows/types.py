@@ -24,7 +24,7 @@ MAX_RESULT_BYTES, MAX_RESULTS_BYTES = 64 << 10, 64 << 20
 
 
 class StoredStep(NamedTuple):
-    """A step as it is stored. It names only earlier steps, so that a step can't wait for itself.
+    """The stored form of a step. It refers only to earlier steps, so that a step can't wait for itself.
 
     Attributes:
         queue: Queue of the step's messages, or of a wait's timer; '' for a flow.
@@ -46,13 +46,13 @@ class StoredStep(NamedTuple):
 
 
 class StoredFlow(NamedTuple):
-    """A whole flow as it is stored.
+    """The stored form of a flow.
 
     Attributes:
-        definition: A hash of its meaning, to detect another flow with the same id.
+        definition: A hash of the definition, to detect a different flow with the same id.
         home: The queue whose flow-outbox receives begin, signals, cancel and retry.
-        parent: `flow.run_id.step` of which this flow is a step, or ''.
-        life_ms: How long it waits for its begin.
+        parent: The `flow.run_id.step` that runs this flow as a sub-flow, or ''.
+        life_ms: How long the flow may wait before it begins.
         run_id: The run to begin if no flow with this id exists.
     """
 
@@ -88,7 +88,7 @@ class TodoItem(NamedTuple):
     """An item to send.
 
     Attributes:
-        again: Whether it was returned before, so that another drainer may have sent it.
+        again: Whether the item was returned before, so that another drainer may have sent it.
         stamp: Number that identifies the item; pass it to `FlowStore.sent`.
         step: '' for the report to the parent. Then `source` is the parent's `flow.run_id.step`, and `options` is this
             flow's state. Reports to unbegun sub-flows don't have a step's name either.
@@ -106,7 +106,7 @@ class TodoItem(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """Result of applied entries.
+    """Result of applying changes to a flow.
 
     Attributes:
         refused: Number of entries about members that the flow doesn't have.
@@ -123,12 +123,12 @@ class Applied(NamedTuple):
 
 
 class Reserved(NamedTuple):
-    """Numbers of a chunk.
+    """The numbers reserved for the members of a chunk.
 
     Attributes:
         outcome: `new`, `doubt` (reserved before; some of it may be enqueued), `added`, `sealed` or `closed` (the flow
             is over, cancelled or missing), `other` (another count than before, or a chunk was left out).
-        first: Number of its first member.
+        first: Number of the chunk's first member.
         chunks: Number of chunks reserved so far; all but the last are enqueued.
     """
 
@@ -138,7 +138,7 @@ class Reserved(NamedTuple):
 
 
 class MemberPage(NamedTuple):
-    """Indexes of members, and the start of the next page; -1 at the end."""
+    """Numbers of members, and the start of the next page; -1 if this is the last page."""
 
     numbers: tuple[int, ...]
     cursor: int

@@ -22,7 +22,7 @@ MAX_HOLDINGS = 512
 
 
 class Admitted(Protocol):
-    """The answer of one limit. Call `undo` if the job doesn't start, or else `leave` once it is over.
+    """The answer of one limit. Call `undo` if the job doesn't start. Otherwise, call `leave` when the job is over.
 
     Neither method raises a JobqError.
     """
@@ -64,7 +64,7 @@ class HoldingTable(Protocol):
         ...
 
     def keep(self, index: int) -> None:
-        """Record that a slot was acquired, so that it is renewed."""
+        """Record that the slot was acquired, so that the supervisor renews it."""
 
     def drop(self, index: int, entry: bytes) -> None:
         """Forget a returned slot."""
@@ -75,7 +75,7 @@ class HoldingTable(Protocol):
 
 
 class Holdings:
-    """The table of this process, if it is the child of a worker."""
+    """The table of slots in this process; None unless it is a worker's child."""
 
     table: HoldingTable | None = None
 

@@ -42,7 +42,7 @@ _EXAMPLES = {
 
 
 class ValueType:
-    """One annotation, which encodes and decodes values."""
+    """The type of one annotation. It encodes and decodes values."""
 
     __slots__ = ("_annotation", "plain")
 
@@ -118,7 +118,7 @@ class _Parameters(NamedTuple):
 
     @property
     def used(self) -> bool:
-        """Whether anything is converted."""
+        """Whether any argument or the result is converted."""
         kinds = [kind for _, kind in self.positions] + [*self.keywords.values()]
         return any(kind is not None for kind in (*kinds, self.rest[1], self.more, self.result))
 
@@ -167,7 +167,7 @@ class ArgumentTypes:
     def encoded_result(self, value: Any) -> Any:
         """Return the result in a form that JSON can represent; unchanged if it doesn't fit its annotation.
 
-        The job has run, so a wrong annotation must not make it dead.
+        The job has run, so a wrong annotation must not dead-letter its message.
         """
         kind = self._read().result
         try:
@@ -186,7 +186,7 @@ class ArgumentTypes:
     def converted(
         self, args: Any, kwargs: dict[str, Any], change: Callable[[ValueType, Any, str], Any]
     ) -> tuple[Any, dict[str, Any]]:
-        """Return the arguments, changed by ENCODE or DECODE; raise CodecError if one doesn't fit its annotation."""
+        """Convert arguments with ENCODE or DECODE; raise CodecError if an argument doesn't fit its annotation."""
         types = tuple(map(type, args))
         if not kwargs and types in self._unchanged:
             return args, kwargs
@@ -219,7 +219,10 @@ class ArgumentTypes:
         return self._parameters
 
     def _check_declared(self) -> None:
-        """Log annotations that can't be decoded. If names in them aren't defined yet, the first call logs them."""
+        """Log annotations that msgspec can't decode.
+
+        If names in them aren't defined yet, this is done at the first call.
+        """
         function = inspect.unwrap(self._function)
         if all(kind in _CERTAIN for kind in getattr(function, "__annotations__", {}).values()):
             return
@@ -344,9 +347,9 @@ def _from_json(kind: Any, plain: Any) -> Any:
 
 
 def _difference(value: Any, back: Any, path: str) -> str | None:
-    """Return where and how two values differ, None if they don't.
+    """Return where and how a value differs from its decoded form; None if they are equal.
 
-    A tuple may come back as a list, and an int as a float.
+    A list may replace a tuple, and a float may replace an int.
     """
     if value is back:
         return None
@@ -365,7 +368,7 @@ def _difference(value: Any, back: Any, path: str) -> str | None:
 
 
 def _may_arrive_as(value: Any, back: Any) -> bool:
-    """Return whether users can ignore the change of type: an int becomes a float, or a subclass becomes a datetime."""
+    """Return whether users can ignore a change of type: from int to float, or between classes for times."""
     if type(back) is float:
         return type(value) is int
     return isinstance(back, _TIMES) and isinstance(value, _TIMES)
@@ -383,7 +386,7 @@ def _first_difference(pairs: Any, back: Any, same_size: bool, path: str) -> str 
 
 
 def _fields(value: Any) -> dict[str, Any] | None:
-    """Return the fields of a record; None if it isn't one."""
+    """Return the fields of a dataclass, a Struct or a pydantic model; None for any other value."""
     if isinstance(value, msgspec.Struct):
         return {name: getattr(value, name) for name in value.__struct_fields__}
     if hasattr(value, "__dataclass_fields__"):

@@ -1,4 +1,4 @@
-"""Runs calls of a batch job together, each to its own outcome, without a server."""
+"""Runs calls of a batch job together, without a server. Each call gets its own outcome."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class BatchExecutor(Executor):
         """Run calls of one batch job in a copy of the context. It raises the same exceptions as `run`.
 
         Args:
-            take: Gets each ending once it is known. The last call ends when the function has returned. After an
-                interruption, it may get an ending again.
+            take: Called with each call's index and ending, once the ending is known. After an interruption, it may be
+                called again with the same ending.
             told_to_stop: Returns whether the worker asked the job to stop.
-            is_lost: Returns whether a call's lock is lost. The function may check this.
+            is_lost: Returns whether a call has lost its lease. The job's function may check this.
         """
         context = copy_context()
         if self._copies_decimal:
@@ -138,7 +138,7 @@ class _BatchRun:
         self._lock, self._is_over = threading.RLock(), False
 
     def add(self, position: int, call: Call | Ending, waits: Ending | None) -> None:
-        """Add a call, or deliver its ending if it must wait."""
+        """Add a call. If it must wait, deliver its ending instead."""
         if waits is not None:
             self._take(position, waits)
         elif isinstance(call, Call):
@@ -146,7 +146,7 @@ class _BatchRun:
             self._positions.append(position)
 
     def run(self) -> None:
-        """Call the function, and deliver the endings of its open calls."""
+        """Call the function, and then deliver the endings of all calls that are still open."""
         if not self._members:
             return
         context, executor = self._begin(), self._executor
@@ -168,7 +168,7 @@ class _BatchRun:
         self._deliver_rest()
 
     async def arun(self) -> None:
-        """Await the function, and deliver the endings of its open calls."""
+        """Await the function, and then deliver the endings of all calls that are still open."""
         if not self._members:
             return
         meter = Meter()
@@ -206,7 +206,7 @@ class _BatchRun:
         return BatchContext(self._members[0], self.calls, executor.worker, self._owners)
 
     def _close(self) -> None:
-        """Reject further endings, and wait for threads that are ending calls now. Slots may be reused soon."""
+        """Reject further endings, and wait for threads that are delivering one. The calls' slots may be reused soon."""
         self._is_over = True
         with self._lock:
             pass
@@ -215,7 +215,7 @@ class _BatchRun:
         return structs.replace(self._members[0], args=[self.calls], kwargs={})
 
     def _called(self) -> Any:
-        """Call the function within its timeout. Processes that it forks end here, outside the middleware."""
+        """Call the function within its timeout. A process forked by it ends here, outside the middleware."""
         executor, settings = self._executor, self._members[0].job.settings
         timeout, soft_timeout = settings.timeout, executor.hooks.soft_timeout
         limited = timeout is not None and soft_timeout is not None

@@ -30,7 +30,10 @@ _OF_THE_FUNCTION = ("timeout", "hard_timeout")
 
 
 class BatchJob(Job[P, R]):
-    """A job whose function gets up to `batch` calls together. P are the parameters of one call, R is its result."""
+    """A job whose function gets up to `batch` calls together.
+
+    P stands for the parameters of one call, R for its result.
+    """
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class BatchJob(Job[P, R]):
         super()._use(settings)
 
     def _one_call(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function with the parameters of one call, as `Calls[…]` names them."""
+        """Return a function whose parameters are the arguments of one call, as listed in `Calls[…]`."""
         taken = list(inspect.signature(function).parameters.values())
         if len(taken) != 1 or taken[0].kind not in (
             Parameter.POSITIONAL_ONLY,

@@ -17,7 +17,10 @@ P = ParamSpec("P")
 
 
 def batch_of(call: Call) -> tuple[str, str | None]:
-    """Return the job and the key that calls of one batch share. A call whose key can't be computed runs alone."""
+    """Return the job and the key of a call. Calls with the same pair can share a batch.
+
+    If the key can't be computed, the call runs alone.
+    """
     job = call.job
     if job.settings.key is None:
         return job.name, None
@@ -48,7 +51,7 @@ class BatchedCall(Context):
         self.is_lost: Callable[[], bool] = bool
 
     def lease_valid(self) -> bool:
-        """Return whether this attempt may still take effect, according to this process."""
+        """Return whether this attempt still holds its lease, according to this process. The server isn't asked."""
         return not self.is_lost() and super().lease_valid()
 
 
@@ -70,7 +73,7 @@ class BatchContext(Context):
         self.calls, self._owners = calls, owners
 
     def is_of(self, call: Call) -> bool:
-        """Return whether this batch was fetched with that call, even if a limit then rejected the call."""
+        """Return whether `call` was fetched for this batch, even if a limit then rejected it."""
         return any(call is owner for owner in self._owners)
 
     @property
@@ -122,7 +125,9 @@ class Calls(Sequence[BatchedCall], Generic[P]):
         self._end(index, self.results, result)
 
     def fail(self, index: int, error: BaseException) -> None:
-        """End a call as if its own run had raised `error`: it is retried or dead by the job's rules.
+        """End a call as failed, as if it had run alone and raised `error`.
+
+        The job's rules decide whether it is retried.
 
         `error` may be `Retry`, `Snooze` or `Dead`. Raises ConfigError if the call has already ended, or the function's
         run is over.

@@ -77,7 +77,8 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         enqueued_at: Epoch ms by the producer's clock, 0 if unknown.
         not_after: Epoch ms after which a sealed call doesn't run; 0 for no limit.
         nonce: Makes equal calls differ.
-        remember_ms: How long the message's end is remembered, for programs without its job; 0 if it isn't.
+        remember_ms: How long the message's end is remembered, in ms, for programs that don't know its job; 0 if it
+            isn't remembered.
     """
 
     job: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
@@ -216,7 +217,7 @@ def remembered(content: bytes, remember_ms: int, limit: int = LIMIT) -> bytes:
 
 
 def remember_ms_in(call: bytes) -> bytes:
-    """Return how long the call's end is remembered, in ms, as the digits in the call; b"" if it isn't."""
+    """Return how long the call's end is remembered, in ms, as digits; b"" if it isn't remembered."""
     told = _REMEMBERED.match(call)
     return told[1] if told else b""
 
@@ -250,7 +251,7 @@ def decode(content: bytes) -> Envelope:
 
 
 def decode_any(content: bytes) -> Any:
-    """Return any JSON value. The only error is CodecError."""
+    """Decode any JSON value. The only possible error is CodecError."""
     try:
         return _read_any(content)
     except RecursionError as error:
@@ -294,7 +295,7 @@ def refusal(why: str, raw: bytes, headers: Mapping[str, str]) -> bytes:
 
 
 def read_refusal(content: bytes) -> Refusal | None:
-    """Return the refusal in `content`; None if it is something else."""
+    """Parse a refusal; return None if `content` is something else."""
     try:
         found = _read_refused(content)
     except (ValueError, RecursionError, OverflowError, MemoryError):

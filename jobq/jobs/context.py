@@ -50,7 +50,7 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
-        """Merge `extra`, which the standard adapter would replace."""
+        """Merge both `extra` dicts. The standard adapter would drop the fields of the logging call."""
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
         return msg, kwargs
 
@@ -92,10 +92,10 @@ LINES_SIZE = min(4096, select.PIPE_BUF)
 
 
 class JobLines(Protocol):
-    """The log of finished runs. It may buffer lines for a moment, and writes many together."""
+    """The log of finished runs. Lines may be buffered briefly, so that many are written together."""
 
     def keep_in(self, memory: memoryview) -> None:
-        """In a child, keep lines in these LINES_SIZE bytes, so that they outlive it."""
+        """In a child, buffer lines in this memory of LINES_SIZE bytes, so that they aren't lost if the child dies."""
 
     def started(self, call: Call) -> None:
         """Log a start immediately."""
@@ -187,7 +187,7 @@ class Context:
 
     @property
     def max_attempts(self) -> int:
-        """Return how many failures make the message dead: `retries + 1`."""
+        """The number of failures after which the message is dead-lettered: `retries + 1`."""
         return self._call.job.settings.nretries + 1
 
     @property
@@ -202,9 +202,10 @@ class Context:
 
     @property
     def generation(self) -> str:
-        """An id that is the same in all attempts of a message, but new once it is revived or its mid is used again.
+        """An id that all attempts of a message share.
 
-        Together, mid and generation are an idempotency key.
+        A revived message, or a later message with the same mid, has a new id. Use mid and generation together as an
+        idempotency key.
         """
         return self._call.message.generation
 
@@ -215,7 +216,7 @@ class Context:
 
     @property
     def tick(self) -> datetime | None:
-        """When the schedule was due that enqueued this call, in the schedule's zone; None for other calls."""
+        """The due time of the tick that enqueued this call, in the schedule's zone; None if no schedule enqueued it."""
         found = tick_of(self._call.headers)
         return found.at if found else None
 
@@ -232,7 +233,7 @@ class Context:
 
     @property
     def hard_limit(self) -> float | None:
-        """Seconds after which a run is stopped; None if it never is."""
+        """The time limit of a run in seconds; None if there is no limit."""
         return self._call.job.settings.hard_timeout or self._call.job.settings.timeout
 
     @property
@@ -275,7 +276,7 @@ class Context:
         return self._lease_deadline() - time.clock_gettime(_CLOCK)
 
     def lease_valid(self) -> bool:
-        """Return whether this attempt may still take effect, according to this process."""
+        """Return whether this attempt still holds its lease, according to this process. The server isn't asked."""
         return self._held and self.lease_left > 0
 
     def progress(
@@ -286,11 +287,11 @@ class Context:
         note: str = "",
         data: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Report that `done` of `total` is done, which `Receipt.progress` and `jobq status` show.
+        """Report progress: `done` out of `total`. `Receipt.progress` and `jobq status` show it.
 
         At most two reports a second are sent. Others are dropped, unless they report that all is done. The note is cut
-        to 1,000 bytes. Raises CodecError if `data` takes more than 2,000 bytes as JSON. Returns False once another
-        attempt has taken over.
+        to 1,000 bytes. Raises CodecError if `data` takes more than 2,000 bytes as JSON. Returns False if another
+        attempt has taken over the message.
         """
         if not isinstance(total, int | float):
             raise ConfigError(f"total={total!r} is not a number; pass a text as note=")
@@ -305,10 +306,11 @@ class Context:
         return self._held
 
     def checkpoint(self, value: Any) -> bool:
-        """Keep `value` for the next attempt of this message. Return False once another attempt has taken over.
+        """Keep `value` for the next attempt of this message.
 
-        The value replaces the previous value, survives a crash of this process, and is removed when the message ends.
-        Raises CodecError if it isn't JSON, or takes more than 16 KiB. Each call is a round trip to the server.
+        Return False if another attempt has taken over the message. The value replaces the previous value, survives a
+        crash of this process, and is removed when the message ends. Raises CodecError if it isn't JSON, or takes more
+        than 16 KiB. Each call is a round trip to the server.
         """
         text = encode_plain(value, "the checkpoint").decode()
         if len(text.encode()) > MAX_CHECKPOINT:
@@ -324,7 +326,8 @@ class Context:
     def checkpoint_value(self) -> Any:
         """The value of the last `checkpoint` of this or an earlier attempt; None if there is none.
 
-        The first access is a round trip to the server. Raises LeaseLostError once another attempt has taken over.
+        The first access is a round trip to the server. Raises LeaseLostError if another attempt has taken over the
+        message.
         """
         if self._checkpoint is None:
             self._checkpoint = self._kept("")
@@ -361,7 +364,7 @@ class Context:
         self._decision = (error, decision)
 
     def is_of(self, call: Call) -> bool:
-        """Return whether this is the context of that call."""
+        """Return whether this is the context of `call`."""
         return self._call is call
 
     @property
@@ -371,7 +374,10 @@ class Context:
         return f"{function.__module__}.{function.__qualname__}"
 
     def continues_trace(self, longest_wait_s: float) -> bool:
-        """Return whether this attempt joins its enqueuer's trace: not with trace="link", or after a longer wait."""
+        """Return whether this attempt joins its enqueuer's trace.
+
+        It doesn't with trace="link", or if the message is older than `longest_wait_s`.
+        """
         call = self._call
         return call.age_s <= longest_wait_s and call.job.settings.trace != "link"
 

@@ -63,7 +63,7 @@ class MonitorListener:
         """Called in the supervisor before each fork of the monitor, to open resources that should fail early."""
 
     def close(self) -> None:
-        """Called in the supervisor after the fork, to close what `open` opened."""
+        """Called in the supervisor after the fork, to close the resources that `open` opened."""
 
     def start(self, pool: Any) -> None:
         """Called once in the monitor process; `pool` is a jobq.worker.monitor.PoolView."""

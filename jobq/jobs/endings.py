@@ -50,7 +50,7 @@ class UnknownJobs:
     for_s: float = 900.0
 
     def wait_s(self, times: int) -> float | None:
-        """Return how long to wait after `times` earlier waits; None if the message is dead instead."""
+        """Return the next wait after `times` waits; None if the message must be dead-lettered instead."""
         waited = 0.0
         for number in range(times):
             waited += self._wait_s(number)
@@ -159,7 +159,7 @@ def _decision(context: Context, call: Call, error: BaseException, stops: Stops) 
 
 
 def _is_verdict(error: BaseException) -> bool:
-    """Return whether the job itself declared its message dead, so no code failed."""
+    """Return whether the job raised `Dead` itself, and not because of another error."""
     return isinstance(error, Dead) and error.__cause__ is None
 
 
@@ -192,7 +192,7 @@ def _log_wait(context: Context, decision: Decision, figured: dict[str, Any]) -> 
 def _log_failure(
     context: Context, level: int, trace: str, figured: dict[str, Any], text: str, *values: object
 ) -> None:
-    """Log a failed attempt. Formatters show `trace` like the traceback of an error."""
+    """Log a failed attempt. Formatters show `trace` in the same way as an exception's traceback."""
     if not failure_log.isEnabledFor(level):
         return
     _, given = job_logger(context, failure_log).process(text, {"extra": figured})
@@ -218,7 +218,10 @@ class Unrunnable:
         why: str,
         headers: Mapping[str, str] | None = None,
     ) -> Ending:
-        """Return the ending if only a newer release may know the job or the envelope: retry for a while, then dead."""
+        """Return the ending of a message whose job or envelope version isn't known here.
+
+        It is retried for a while, because workers of a newer release may know it; after that, it is dead.
+        """
         record = self._record(message, name, "jobq.errors.JobNotFoundError", headers or {})
         wait_s = self._rules.wait_s(message.unknowns)
         if wait_s is None:
@@ -238,7 +241,10 @@ class Unrunnable:
         )  # fmt: skip
 
     def expired(self, call: Call, expires_at: int) -> Ending:
-        """Return the ending of a message that expired before this attempt started: it doesn't run, and isn't dead."""
+        """Return the ending of a message that expired before this attempt started.
+
+        It isn't run, and isn't dead-lettered.
+        """
         why = f"expired at {in_utc(expires_at)}"
         context = Context(call, worker=self._worker)
         job_logger(context, failure_log).info("%s %s %s", context.job, context.mid, why)
@@ -270,12 +276,15 @@ class Unrunnable:
         )  # fmt: skip
 
     def nothing(self, message: Message) -> Ending:
-        """Return the ending of a message about a death for which there is nothing to call: done."""
+        """Return the ending `done` for a message about a death that has no on_dead function to call."""
         record = self._record(message, "jobq.on_dead", "", {})
         return Ending(mid=message.mid, token=message.token, record=record)
 
     def broken(self, queue: str, message: Message, error: Exception) -> Ending:
-        """Return the ending of a message that raised an unexpected error when read: retry for a while, then dead."""
+        """Return the ending of a message that couldn't be read because of an unexpected error.
+
+        It is retried for a while; after that, it is dead.
+        """
         why = f"it could not be read: {summary(error)}"
         record = self._record(message, "", class_name(error), {})
         with suppress(Exception):

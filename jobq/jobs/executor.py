@@ -94,14 +94,14 @@ def _metered(
 
 
 class RunHooks(NamedTuple):
-    """Functions of the program that runs the jobs, for use by an executor; None if the program has no such function.
+    """Functions that the running program provides to an executor. A function is None if the program doesn't have it.
 
     Attributes:
         soft_timeout: Returns a context manager that raises JobTimeout in a sync job after the given seconds.
         lease_deadline: Returns when the lease of the running message ends, in seconds of CLOCK_BOOTTIME.
         checkpoint: Keeps and reads the checkpoints of jobs.
         attempt_logs: Keeps the logs of jobs that declare keep_logs.
-        find_dead: Finds the dead message that a message about a death names.
+        find_dead: Finds the dead message that on_dead must be called for.
         fill_inputs: Inserts results of steps into the arguments of a member.
         flow_of: Returns the flow of a running member.
         on_failure: Called with the error of each failed attempt.
@@ -216,7 +216,7 @@ class Executor:
             return self._unresolved(queue, message, error)
 
     def _on_dead(self, queue: str, message: Message) -> Call | Ending:
-        """Return the call of a dead message's on_dead, or the ending `done` if there is nothing to call."""
+        """Return the call of a job's on_dead function; if there is none, the ending `done`."""
         lease = Lease(message.mid, message.token)
         find = self.hooks.find_dead
         dead = find and find(queue, dead_id_in(message.content), lease)
@@ -249,10 +249,12 @@ class Executor:
         return self._unrunnable.unreadable(queue, message, why)
 
     def run(self, call: Call, told_to_stop: Asked | None = None) -> Ending:
-        """Run a sync job to its outcome, in a copy of the context, so that its context variables don't outlive it.
+        """Run a sync job, and return its ending.
+
+        The job runs in a copy of the context, so its context variables don't outlive it.
 
         Args:
-            told_to_stop: Returns whether the worker stopped the job. Otherwise a JobAborted is a failure.
+            told_to_stop: Returns whether the worker stopped the job. If it didn't, a JobAborted counts as a failure.
         """
         context = copy_context()
         if self._copies_decimal:
@@ -328,10 +330,10 @@ class Executor:
         admitted: bool = False,
         logged: bool = False,
     ) -> Ending:
-        """Run an async job to its outcome, as one of many on this thread's event loop.
+        """Run an async job on this thread's event loop, concurrently with other jobs, and return its ending.
 
         Args:
-            told_to_stop: As in `run`. It also applies to cancellation, so a job that cancels itself has failed.
+            told_to_stop: See `run`. This also applies to cancellation, so a job that cancels itself fails.
             admitted: Whether its limits have already admitted it.
             logged: Whether its log is already kept.
         """
@@ -393,7 +395,10 @@ class Executor:
             decimal.setcontext(decimal.getcontext().copy())
 
     def _filled(self, call: Call) -> Call | Ending:
-        """Return the call with results of steps inserted into its arguments, or its ending if they aren't available."""
+        """Return the call with results of steps inserted into its arguments.
+
+        If they aren't available, return the ending.
+        """
         try:
             whole = (
                 filled(call, self.worker, self.hooks.fill_inputs) if _takes_results(call) else call
@@ -428,7 +433,7 @@ class Executor:
         return value
 
     def called(self, call: Call) -> Any:
-        """Call the function. Processes that it forks end here, outside the middleware."""
+        """Call the function. A process forked by it ends here, outside the middleware."""
         try:
             value = call.job.function(*call.args, **call.kwargs)
         except BaseException as error:
@@ -512,7 +517,7 @@ class Executor:
         return ending
 
     def sealed(self, call: Call, ending: Ending) -> Ending:
-        """Return the ending; if the call was sealed, with a sealed result, reason and traceback."""
+        """Return the ending. If the call was sealed, the ending's result, reason and traceback are also sealed."""
         if self._seal is None or not call.sealed:
             return ending
         where = (call.queue, ending.mid)
@@ -580,7 +585,7 @@ def stops(error: BaseException, told_to_stop: Asked | None) -> bool:
 
 
 def cancelled_from_outside(error: BaseException, told_to_stop: Asked | None) -> bool:
-    """Return whether the worker cancelled the running task, rather than the job itself."""
+    """Return whether the worker cancelled the running task; False if the job cancelled itself."""
     try:
         current = asyncio.current_task()
     except RuntimeError:

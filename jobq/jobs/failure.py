@@ -30,10 +30,10 @@ def class_name(error: BaseException) -> str:
 
 
 def fingerprint(error: BaseException) -> str:
-    """Return a fingerprint that is the same for errors of one class from one place.
+    """Return a fingerprint. Errors of the same class from the same place have the same fingerprint.
 
-    It is the same on any machine, and after edits elsewhere in the file, because it is made only of the class, and of
-    the innermost frames' folder, file and function.
+    It is made only of the class, and of the innermost frames' folder, file and function. So it doesn't depend on the
+    machine, or on edits elsewhere in the file.
     """
     parts = [class_name(error)]
     for code in _frames(error.__traceback__)[-FRAMES:]:

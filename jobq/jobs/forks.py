@@ -11,7 +11,10 @@ from jobq.errors import JobqError
 
 
 class ForkedProcessError(JobqError, RuntimeError):
-    """A process that an async job forked can't await, because the event loop is its parent's; end it with os._exit."""
+    """A process forked by an async job can't await, because the event loop belongs to its parent.
+
+    End such a process with os._exit.
+    """
 
 
 class Home:
@@ -23,16 +26,16 @@ class Home:
         self.pid = os.getpid()
 
     def only(self, error: BaseException | None = None) -> None:
-        """Return in this process. In a process forked from it, end as a program does, with `error` if given.
+        """Do nothing in this process. End a process forked from it as a program ends, with `error` if given.
 
-        This compares process ids, since libraries fork without Python's knowledge.
+        This compares process ids, because libraries can fork without calling os.fork.
         """
         if os.getpid() != self.pid:
             leave(error)
 
 
 def leave(error: BaseException | None = None) -> NoReturn:
-    """End this process immediately. Only its output is flushed."""
+    """End this process immediately, without cleanup. Only printed output is flushed."""
     code = 0 if error is None else 1
     try:
         if isinstance(error, SystemExit):

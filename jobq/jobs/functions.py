@@ -66,7 +66,7 @@ def check_finished(value: Any, job: str) -> None:
 
 
 def is_same(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
-    """Return whether both are the same function, perhaps loaded twice: by a reload, or as `__main__` and by name.
+    """Return whether both are the same function, even if a reload or a second import as `__main__` loaded it twice.
 
     Closures are the same if their code, their defaults and all values that they close over are the same.
     """
@@ -87,7 +87,7 @@ def place(function: Callable[..., Any]) -> str:
 
 
 class _Comparison:
-    """One comparison of two values. Pairs that are being compared count as the same."""
+    """Compares two values. If the comparison meets a pair again that it is comparing, the pair counts as equal."""
 
     def __init__(self) -> None:
         self._pairs: dict[tuple[int, int], tuple[Any, Any]] = {}

@@ -69,7 +69,7 @@ class Args(Generic[P, R]):
 
 
 class Outgoing:
-    """Up to 250 calls of one job that are about to be enqueued. Middleware may change everything but the job.
+    """Up to 250 calls of one job that are about to be enqueued. Middleware may change every field except the job.
 
     `headers` go with each call. `mid` is set for a single call only. `size` is the encoded size in bytes.
     """
@@ -212,9 +212,9 @@ class Job(Generic[P, R]):
     ) -> Sequence[Receipt[R]]:
         """Enqueue many calls: `resize.enqueue_many(resize.args(path, width=200) for path in paths)`.
 
-        Plain tuples of positional arguments also work, but type checkers don't check them. `arguments` is read as
-        calls are sent, and receipts are made when they are read. One round trip has 250 calls, and is accepted or
-        rejected in full. After an error, earlier round trips stay enqueued, and the failed round trip may also be.
+        Plain tuples of positional arguments also work, but type checkers don't check them. `arguments` is read while
+        calls are sent. A receipt is made each time you access it. One round trip has up to 250 calls, and is accepted
+        or rejected in full. After an error, earlier round trips stay enqueued, and the failed round trip may also be.
         """
         calls = self._many(arguments)
         layers = self._enqueue_layers()
@@ -374,7 +374,7 @@ class Job(Generic[P, R]):
         return structs.replace(self.overrides or Overrides(), expires_at=expires_at)
 
     def key_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-        """Return the key of a call with these arguments; None if it has none."""
+        """Return the key of a call with these arguments; None if the call has no key."""
         key = self.settings.key
         return key_of_call(self.name, key, args, kwargs) if callable(key) else key
 
@@ -392,7 +392,7 @@ class Job(Generic[P, R]):
         return now + (settings.delay or settings.debounce or 0) * 1000
 
     def send(self, calls: list[Arguments]) -> list[Receipt[R]]:
-        """Enqueue up to 250 calls with checked arguments, in one round trip and within the middleware."""
+        """Run the middleware, and enqueue up to 250 calls with checked arguments in one round trip."""
         return self._through(self.middleware.all_layers(), Outgoing(self, calls))
 
     def _through(self, layers: tuple[Any, ...], outgoing: Outgoing) -> list[Receipt[R]]:
@@ -476,7 +476,7 @@ class Job(Generic[P, R]):
         return self.settings.rules.decide(failures, error, age_s)
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raise TypeError, with Python's message for such a call, unless the function accepts these arguments."""
+        """Raise TypeError, with the text that Python uses, if the function doesn't accept these arguments."""
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -512,7 +512,7 @@ class Job(Generic[P, R]):
 
     @property
     def signature(self) -> inspect.Signature:
-        """The signature of one call."""
+        """The signature of the function; for a batch job, of one call."""
         return self._signature
 
     @property
@@ -522,7 +522,7 @@ class Job(Generic[P, R]):
 
     @property
     def redacted(self) -> tuple[str, ...] | None:
-        """Names and positions of the arguments to hide from readers of the job's calls; None if undeclared.
+        """Names and positions of the arguments that must be hidden from people; None if the job doesn't declare any.
 
         '*' means all arguments.
         """
@@ -567,7 +567,10 @@ async def _in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T
 
 
 def _positional(signature: inspect.Signature) -> tuple[int, int]:
-    """Return the minimum and maximum number of positional arguments that surely fit; none fit if minimum > maximum."""
+    """Return the minimum and maximum number of positional arguments that certainly fit.
+
+    If the minimum is larger than the maximum, no number certainly fits.
+    """
     parameters = list(signature.parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in parameters if p.default is p.empty]

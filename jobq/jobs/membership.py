@@ -63,8 +63,8 @@ class MemberFlow(Protocol):
     def together(self) -> AbstractContextManager[None]:
         """Add all steps of a block, or none of them: `with current().flow.together(): …`.
 
-        They begin once this step is done; if it is a map, once all its members are done. Don't catch errors within the
-        block: they must fail the step.
+        The added steps begin once this step is done. If this step is a map, they begin once all its members are done.
+        Don't catch errors within the block: they must fail the step.
         """
         ...
 

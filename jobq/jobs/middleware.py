@@ -35,10 +35,7 @@ _METHODS = ("enqueue", "run", "arun")
 
 
 class Middlewares:
-    """An ordered set of middleware, inside the layers of `outer`.
-
-    `layers` is read on the hot path, so an empty tuple is free.
-    """
+    """An ordered set of middleware, inside the layers of `outer`."""
 
     def __init__(self, outer: Middlewares | None = None) -> None:
         self.outer = outer

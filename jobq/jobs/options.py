@@ -111,7 +111,7 @@ class Options(TypedDict, total=False):
 
 
 class JobSettings(Struct, frozen=True, kw_only=True):
-    """The options of a job, or of a copy of it, as `checked_options` returns them; None if not declared."""
+    """The options of a job, or of a copy of it, as `checked_options` returns them. An undeclared option is None."""
 
     queue: str = "default"
     client: ClientLike | None = None
@@ -157,7 +157,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def remember_s(self) -> float | None:
-        """How long the message's end, and a result, are remembered; None if they aren't."""
+        """How long the message's end, and its result if any, are remembered; None if they aren't remembered."""
         return max(self.remember or 0, self.result_ttl or 0) or None
 
     @property
@@ -487,7 +487,7 @@ _NOWHERE = 1 << 30
 def key_of_call(
     job: str, key_of: KeyOf, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> str | None:
-    """Return the key of one call, None if it has none. Raises ConfigError for an invalid key."""
+    """Return the key of one call; None if the call has no key. Raises ConfigError for an invalid key."""
     key = key_of(*args, **kwargs)
     if type(key) is int or isinstance(key, UUID):
         return str(key)

@@ -57,12 +57,12 @@ result_waits = ResultWaits()
 
 
 def perform(client: Any, steps: Steps[T]) -> T:
-    """Do the steps in this thread."""
+    """Run the steps in this thread."""
     return drive(steps, partial(call_on, client))
 
 
 async def aperform(client: Any, steps: Steps[T]) -> T:
-    """Do the steps on the running event loop, with the loop's own connections."""
+    """Run the steps on the running event loop, with the loop's own connections."""
     from jobq.client.aio import async_client
     from jobq.client.steps_async import acall_on, run_async
 
@@ -70,7 +70,7 @@ async def aperform(client: Any, steps: Steps[T]) -> T:
 
 
 def status(receipt: Receipt[Any]) -> Steps[Status]:
-    """Return where the message is now."""
+    """Return the message's status, with its progress as text for people."""
     known = yield from _status(receipt)
     return known._replace(progress=receipt.shown("progress", known.progress))
 
@@ -83,9 +83,9 @@ def _status(receipt: Receipt[Any]) -> Steps[Status]:
 
 
 def _is_elsewhere(receipt: Receipt[Any]) -> Steps[bool]:
-    """Bind the receipt to the partition that has its message; return whether there is one.
+    """Find the partition that has the message, and bind the receipt to it; return False if there is none.
 
-    Receipts made from a mid alone, and receipts of callers without the map, don't know the partition.
+    Receipts made from a mid, and receipts of callers that didn't know the partition map, don't know the partition.
     """
     queue = receipt.bound_queue
     if is_partition(queue.name):
@@ -99,7 +99,7 @@ def _is_elsewhere(receipt: Receipt[Any]) -> Steps[bool]:
 def state(receipt: Receipt[Any]) -> Steps[State]:
     """Return the message's public state.
 
-    A live message counts first. Otherwise the remembered end or the dead message counts, whichever is later.
+    A live message decides the state. Otherwise, the remembered end or the dead message decides it, whichever is later.
     """
     known = yield from _status(receipt)
     return (yield from _state(receipt, known))
@@ -208,7 +208,10 @@ def _numbered(
     rest: Sequence[Argument],
     extra_keys: Sequence[str] = (),
 ) -> Steps[Any]:
-    """Make a numbered call of the queue. If it is cut short, its caller isn't used again: the call may still arrive."""
+    """Make a numbered call of the queue.
+
+    If it is interrupted, no later call uses its caller, because the call may still arrive.
+    """
     queue = receipt.bound_queue
     script, caller = queue.scripts[name], queue.callers.take()
     reply = yield Request(script.keys[0], script.numbered(caller, values, rest, extra_keys))
@@ -253,7 +256,10 @@ def result(receipt: Receipt[Any], timeout: Duration | None) -> Steps[bytes]:
 
 
 def _of_earlier_life(receipt: Receipt[Any], content: bytes) -> Steps[bool]:
-    """Return whether this end is from before the message was revived or enqueued again. A result still counts."""
+    """Return whether this end belongs to an earlier use of the mid, before a revival or another enqueue.
+
+    A result always belongs to the current use.
+    """
     if not content.startswith((CANCELLED, b'{"error"')):
         return False
     return not is_over((yield from status(receipt)))

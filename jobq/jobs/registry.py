@@ -1,4 +1,4 @@
-"""`@job`, and the registry to which it adds jobs when modules load. A message can only run a registered job."""
+"""`@job`, and the registry that it adds jobs to. A message can only run a registered job."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ Kind = TypeVar("Kind")
 
 
 class Registry:
-    """Jobs by name, and middleware for these jobs only. It runs inside `around`, the middleware of the process.
+    """Jobs by name, and middleware for these jobs only.
 
-    Jobs share no other state in a process. `Registry(Middlewares())` shares nothing with the default registry.
+    This middleware runs inside `around`, the middleware of the process. A `Registry(Middlewares())` is separate from
+    the default registry.
     """
 
     def __init__(self, around: Middlewares = everywhere) -> None:
@@ -98,7 +99,7 @@ class Registry:
                     )
 
     def _check_partitions(self, job: Job[..., Any]) -> None:
-        """Raise ConfigError if another job declares a different number for the same queue."""
+        """Raise ConfigError if another job declares a different number of partitions for the same queue."""
         wanted = job.settings.partitions
         for other in self._jobs.values() if wanted is not None else ():
             known = other.settings.partitions
@@ -109,7 +110,7 @@ class Registry:
                 )
 
     def partitions(self) -> dict[str, int]:
-        """Return the declared number of partitions of each queue that has one."""
+        """Return queue -> declared number of partitions. Queues without a declaration are left out."""
         declared = ((job.queue, job.settings.partitions) for job in self)
         return {queue: count for queue, count in declared if count is not None}
 
@@ -198,7 +199,7 @@ class Declaration(Options, total=False):
 
 
 class Lingering(Declaration, total=False):
-    """Optional options for a job whose function gets many calls together; see BatchDeclaration."""
+    """Options that a batch job may leave out; see BatchDeclaration."""
 
     linger: Duration | None
 

@@ -136,7 +136,7 @@ class Receipt(Generic[R]):
         return client
 
     def status(self) -> Status:
-        """Return where the message is now, in the server's words, with attempts and progress."""
+        """Return the message's status as the server reports it, with attempts and progress."""
         known: Status = self._run(_calls().status(self))
         return known
 
@@ -200,7 +200,10 @@ class Receipt(Generic[R]):
 
     @property
     def progress(self) -> Progress | None:
-        """The latest report of the running attempt; None if there is none. Each access queries the server."""
+        """The latest report of the running attempt; None if there is none.
+
+        Each access is a round trip to the server.
+        """
         return self.state().progress
 
     def follow(self) -> Iterator[State]:

@@ -66,7 +66,7 @@ class Exponential:
     random: Callable[[], float] = field(default=_random.random, repr=False, compare=False)
 
     def ceiling(self, failures: int) -> float:
-        """Return the longest wait after so many failures."""
+        """Return the longest possible wait after a number of failures."""
         try:
             return min(self.longest, self.base * self.factor ** (failures - 1))
         except OverflowError:
@@ -105,10 +105,10 @@ def exponential(
     *,
     random: Callable[[], float] = _random.random,
 ) -> Exponential:
-    """Return a policy whose waits multiply; by default up to 5, 15, 45 … seconds, never over an hour.
+    """Return a policy whose waits grow by `factor`: by default up to 5, 15, 45 … seconds, and at most an hour.
 
-    Full jitter spreads retries evenly over that span, so that simultaneous failures aren't retried simultaneously.
-    `random` returns 0 ≤ x < 1.
+    With full jitter, the actual wait is random between 0 and that time, so simultaneous failures are retried at
+    different times. `random` returns 0 ≤ x < 1.
     """
     if not factor >= 1 or math.isinf(factor):
         raise ConfigError(

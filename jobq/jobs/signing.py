@@ -62,7 +62,7 @@ class Seal:
     def close_call(self, queue: str, mid: str, call: bytes, due_ms: float = 0) -> bytes:
         """Seal an encoded call for `queue` and `mid`. It can't be opened for another queue or mid.
 
-        It may run until `valid_s` after it is due. Without `due_ms`, it is due now.
+        The call may run until `valid_s` after its due time. Without `due_ms`, the due time is now.
         """
         not_after = int(max(due_ms, wall.ms()) + self.settings.valid_s * 1000)
         nonce = os.urandom(6).hex().encode()
@@ -72,10 +72,10 @@ class Seal:
         return sealed
 
     def close(self, queue: str, mid: str, content: bytes, like: bytes = b"") -> bytes:
-        """Seal any bytes for `queue` and `mid`; they grow by at most ROOM.
+        """Seal any bytes for `queue` and `mid`. Sealing adds at most ROOM bytes.
 
         Args:
-            like: The call to which the content belongs. Its key is used, because its producer has that key.
+            like: The call to which the content belongs. The same key is used, because the call's producer can open it.
         """
         key_id = key_id_of(like)
         if key_id not in self._signing:
@@ -85,7 +85,10 @@ class Seal:
     def _closed(
         self, queue: str, mid: str, content: bytes, key_id: bytes, shown: bytes = b""
     ) -> bytes:
-        """Seal the content. An encrypted content begins with `shown`, readable but protected against changes."""
+        """Seal the content.
+
+        With encryption, `shown` stays readable before the encrypted content, but can't be changed.
+        """
         if self._encrypts:
             return self._hidden(queue, mid, content, key_id, shown)
         return self._signed(queue, mid, content, key_id)
@@ -194,8 +197,8 @@ def opened(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
 def shown_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: str) -> str:
     """Return a progress report or a reason for people: the opened text, or why it can't be opened.
 
-    Texts without a seal are returned as they are. jobq writes them for example after a worker died, but so can anyone
-    without a key. The data of a progress report is left out.
+    Texts without a seal are returned as they are. jobq writes such texts, for example, after a worker died. But anyone
+    can write them without a key. The data of a progress report is left out.
     """
     shown = opened_text(seal, purpose, queue, mid, text)
     return shown_progress(shown) if purpose == "progress" else shown
@@ -238,9 +241,10 @@ def key_id_of(sealed: bytes) -> bytes:
 
 
 def _bound(mark: bytes, key_id: bytes, queue: str, mid: str, shown: bytes = b"") -> bytes:
-    """Return the context of a seal: each part with its length in front, so that parts can't be shifted.
+    """Return the data that a seal also protects.
 
-    It has the name of the queue without a partition, because the producer can't know which partition accepts a message.
+    Each part is preceded by its length, so that the parts are unambiguous. It contains the queue's name without a
+    partition, because the producer can't know which partition accepts a message.
     """
     base = base_of(queue).encode("utf-8", "replace")
     parts = [mark, key_id, base, mid.encode("utf-8", "replace")]

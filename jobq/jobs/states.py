@@ -41,7 +41,7 @@ class State(NamedTuple):
             if it was never enqueued, or if its end is not remembered.
         attempt: The number of the latest attempt; 0 before the first attempt.
         progress: The latest progress report of an attempt; None if there is none.
-        error: Why the latest attempt failed. If the state is unknown, why it is.
+        error: Why the latest attempt failed, or why the state is unknown.
         due_at: When a scheduled or retrying message may start.
         ended_at: When it ended, by the worker's clock.
     """
@@ -55,18 +55,21 @@ class State(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Whether the message is over."""
+        """Whether the message has ended."""
         return self.word in ENDED
 
 
 def state_word(status: Status) -> StateWord:
-    """Return the public state according to the queue alone, which also stores a cancelled run as `done`."""
+    """Return the public state by the queue's status alone. The queue also stores a cancelled run as `done`."""
     word = STATE_OF.get(status.word, "unknown")
     return "retrying" if status.attempts and status.word.startswith("queued") else word
 
 
 def state_text(status: Status, word: StateWord | None = None) -> str:
-    """Return a state for people, such as `running, enqueued again`: `word` if given, else by the status."""
+    """Return a state as text for people, such as `running, enqueued again`.
+
+    Without `word`, the status decides the state.
+    """
     if status.word == "queued" and status.lock_expires_at:
         return "retrying, lease ended"
     detail = _DETAILS.get(status.word)
@@ -74,7 +77,7 @@ def state_text(status: Status, word: StateWord | None = None) -> str:
 
 
 def is_over(status: Status) -> bool:
-    """Return whether the message is over, so that its remembered end decides about its state."""
+    """Return whether the message has ended, so that its remembered end decides its state."""
     return state_word(status) in ENDED
 
 

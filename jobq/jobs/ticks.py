@@ -1,4 +1,4 @@
-"""The header of a call that names the schedule's tick for which it was enqueued."""
+"""The header of a call that names the schedule's tick which enqueued the call."""
 
 from __future__ import annotations
 

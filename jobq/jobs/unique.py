@@ -131,7 +131,7 @@ def unique_of(
 
 
 def conflict_options(job: str, settings: JobSettings, unique: Unique | None) -> dict[str, Any]:
-    """Return the options of `Queue.enqueue` for a mid that may be taken; raise ConfigError for contradictions."""
+    """Return the options of `Queue.enqueue` for a mid that may be in use; raise ConfigError for bad combinations."""
     if unique is None:
         return _options_of_mid(job, settings)
     options = _options_of_unique(job, settings)
@@ -141,7 +141,7 @@ def conflict_options(job: str, settings: JobSettings, unique: Unique | None) -> 
 
 
 def _options_of_mid(job: str, settings: JobSettings) -> dict[str, Any]:
-    """Return the options for a call that is not unique, but may have its own mid."""
+    """Return the options of `Queue.enqueue` for a call that isn't unique, but may have a mid."""
     if settings.unique is False and not settings.mid:
         return {}  # ignores options that the job declares for unique calls
     if settings.debounce_max is not None and settings.unique is not False:
@@ -226,7 +226,7 @@ def _only(job: str, settings: JobSettings, name: str, others: Sequence[str]) -> 
 
 
 def _lives(receipt: Receipt[Any], queue: QueueLike) -> str:
-    """Return the existing message's state, and how long ago it was queued if this user may read that."""
+    """Return the state of the existing message, and how long ago it was queued if this user may read that."""
     status = receipt.existing_status
     if status == "done-with-backoff":
         left_s = max(0.0, queue.status(receipt.mid).not_before / 1000 - wall.s())

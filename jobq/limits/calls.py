@@ -43,13 +43,13 @@ class LimitCalls(BlockingFacade):
     def run_steps(
         self, name: str, values: Values, rest: Sequence[Argument] = ()
     ) -> Steps[list[Any]]:
-        """Run a script that can be repeated without harm."""
+        """Run a script that can be repeated safely."""
         script = self.scripts[name]
         reply: list[Any] = yield Request(script.keys[0], script.state(values, rest))
         return reply
 
     def once_steps(self, name: str, values: Values) -> Steps[list[Any]]:
-        """Run a script as a numbered call, which takes effect once even if it is sent twice."""
+        """Run a script as a numbered call, which takes effect only once even if it is sent twice."""
         script, caller = self.scripts[name], self._callers.take()
         request = Request(script.keys[0], script.numbered(caller, values))
         reply: list[Any] = script.served(caller, (yield request))
@@ -108,7 +108,7 @@ class SharedLimit:
         return bound
 
     def hold_steps(self, seconds: float) -> Steps[float]:
-        """Allow no starts for `seconds`; return the seconds until the longest current hold ends."""
+        """Reject all starts for `seconds`; return the seconds until the longest current hold ends."""
         values: Values = {"now": "", "hold_ms": round(seconds * 1000)}
         reply = yield from self.calls.run_steps("hold", values)
         return float(reply[1]) / 1000

@@ -139,7 +139,7 @@ class SlotLease:
     # Steps.
 
     def try_steps(self) -> Steps[bool]:
-        """Acquire the slot if the limit has a free slot; return whether it had."""
+        """Acquire a slot if one is free; return whether that succeeded."""
         self._register()
         sent_at = boot_ns()
         values: Values = {
@@ -280,7 +280,7 @@ class ConcurrencyLimit(SharedLimit):
         return SlotLease(self, timeout_s, context.token, f"{context.mid} {context.worker}")
 
     def hold(self, seconds: Duration) -> None:
-        """Let nobody acquire a slot for a duration, or for the time in a Retry-After header. 0 ends the hold."""
+        """Grant no slots for a duration, or for the time in a Retry-After header. 0 ends the hold."""
         self.calls.perform(self.hold_steps(checked_hold(seconds)))
 
     async def ahold(self, seconds: Duration) -> None:

@@ -41,7 +41,7 @@ class LimitRecord(JsonRecord):
         program: The latest declaration by a program.
         set_here: Whether the rule was set on the server, overriding programs.
         used: Starts in the last span, or slots in use. If the rate is above 10,000 per span: the used part of a burst.
-        waits_ms: Time until the latest turn that a rejected caller was given.
+        waits_ms: Time until the last of the turns that were promised to rejected callers.
         held_ms: Time until the hold ends; 0 without a hold.
         seen_at: Time of the latest declaration.
         holders: Holders of slots, at most 1,000.
@@ -181,7 +181,7 @@ PAGE = 1_000
 
 
 def limit_damage(client: Client) -> Iterator[LimitDamage]:
-    """Yield the damage of all limits on a server. The limits may be in use."""
+    """Yield the damaged keys of all limits on a server. The limits may be in use."""
     for raw in sorted(client.command("HKEYS", keys.limit_names(client.namespace))):
         name = raw.decode("utf-8", "backslashreplace")
         if not is_name("limit", raw):

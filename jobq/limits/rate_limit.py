@@ -205,7 +205,10 @@ class RateLimit(SharedLimit):
         return await self.calls.aio.perform(self._turn_steps())
 
     def _turn_steps(self) -> Steps[Grant]:
-        """Count a start, or return the turn of a job, which may wait for any length of time."""
+        """Count a start for a job.
+
+        If it isn't allowed now, the grant has the time until the job's turn, however long.
+        """
         return (yield from self._acquire_steps(1, MAX_TURN_S))
 
     def _wait_steps(self, timeout: Duration | None, cost: int) -> Steps[Grant]:
@@ -220,7 +223,10 @@ class RateLimit(SharedLimit):
             yield Nap(grant.retry_after)
 
     def _acquire_steps(self, cost: int, patience_s: float, now: int | None = None) -> Steps[Grant]:
-        """Try to count a start. If the caller can wait `patience_s`, `retry_after` is the time until its turn."""
+        """Try to count a start.
+
+        If it isn't allowed now and the caller can wait `patience_s`, the grant has the time until its turn.
+        """
         if isinstance(cost, bool) or not isinstance(cost, int) or cost < 1:
             raise ConfigError(
                 f"cost={cost!r} is out of range; it must be a whole number of at least 1"

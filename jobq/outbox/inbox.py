@@ -36,15 +36,15 @@ def once(session: Any, part: str = "") -> bool:
 
     Args:
         session: See `outbox.enqueue`.
-        part: Names a transaction if the job has several; each happens once. If another attempt of the
-            message has the same row in an open transaction, the call waits for its end.
+        part: Names the transaction if the job has several. Each of them commits once per message. If another attempt of
+            the message has an open transaction with the same row, the call waits until that transaction ends.
     """
     statement, values = _statement(session, part)
     return execute(session, statement, [values]) == 1
 
 
 async def aonce(session: Any, part: str = "") -> bool:
-    """Do the same as `once` on a session for async code."""
+    """Record the running message as done, like `once`, on an async session or connection."""
     statement, values = _statement(session, part)
     return await aexecute(session, statement, [values]) == 1
 

@@ -1,8 +1,8 @@
 """The relay reads rows of the outbox in the order of their numbers, enqueues them, and deletes them.
 
-Rows are deleted after the server accepted the messages. A relay, a server or a database that dies in between leaves
-rows that are sent again under the same mid. The server rejects that mid while the message lives and for a day after it
-is done, so it doesn't run again.
+Rows are deleted after the server has accepted their messages. If the relay, the server or the database dies before
+that, the rows are sent again with the same mids. The server rejects a mid while its message waits or runs, and for a
+day after it is done, so the message doesn't run twice.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class RelayTotals:
     """Counters of a relay since its start.
 
     Attributes:
-        left: How often a row stayed.
-        errors: Number of rounds that failed, at least for one queue.
+        left: Number of rows that could not be sent, added up over all rounds.
+        errors: Number of rounds that failed for one or more queues.
         well_at: time.time() of the last successful round.
     """
 
@@ -110,7 +110,7 @@ class Relay:
 
     @property
     def trouble(self) -> str:
-        """Why rows wait; '' if they don't."""
+        """Why rows can't be sent; '' if they can."""
         return self._trouble
 
     def run(self, *, once: bool = False) -> None:
@@ -145,7 +145,10 @@ class Relay:
             self._table.close()
 
     def round(self) -> bool:
-        """Relay one batch; return whether there may be more. Raises the error that stopped it; unsent rows stay."""
+        """Relay one batch of rows; return whether there may be more.
+
+        If an error stops the batch, it is raised, and unsent rows stay in the table.
+        """
         self.turned_at = time.monotonic()
         rows = self._table.batch(self._after, self.options.limit)
         sent: list[int] = []
@@ -192,7 +195,7 @@ class Relay:
             logger.error("row %s of the outbox (mid %s) was rejected: %s", row.number, row.mid, why)
 
     def _sending(self, rows: Sequence[RawRow], refused: list[Refused]) -> Iterator[int]:
-        """Send rows; yield the numbers of accepted rows."""
+        """Send rows; yield the number of each accepted row."""
         queues: dict[str, list[StoredRow]] = defaultdict(list)
         for raw in rows:
             try:
@@ -225,7 +228,11 @@ class Relay:
         options: dict[str, Any],
         wrong: list[JobqError],
     ) -> Iterator[int]:
-        """Send rows with the same options in one call. If it is rejected, send rows, or a full line's rows, singly."""
+        """Send rows with the same options in one call.
+
+        If the call is rejected, send each row in a separate call. If only the line of a key is full, do this for its
+        rows.
+        """
         left = [row for row in rows if _line(row) not in self._stopped]
         while left:
             try:
@@ -271,7 +278,6 @@ class Relay:
                 yield row.number
 
     def _wait(self) -> None:
-        """Wait for rows."""
         poll_s = self.options.poll_s
         if self._left:
             self._sleep(max(poll_s, LEFT_PAUSE_S))
@@ -281,7 +287,7 @@ class Relay:
         self._sleep(poll_s, self._table.wait)
 
     def _sleep(self, seconds: float, wait: Callable[[float], object] = time.sleep) -> None:
-        """Wait in short pieces, because a signal doesn't interrupt a wait."""
+        """Wait in short pieces, so that a stop request is noticed soon. A signal doesn't interrupt a wait."""
         deadline = self.turned_at = time.monotonic()
         deadline += seconds
         while not self._ending() and (left := deadline - time.monotonic()) > 0:

@@ -46,7 +46,7 @@ class OutboxRow(NamedTuple):
 
 
 class QueueOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a relay enqueues a row: options of `Queue.enqueue_many`, and whether the mid was made for this row."""
+    """How a relay enqueues a row: options of `Queue.enqueue_many`, and whether the mid was generated for this row."""
 
     new_mid: bool = False
     delay: float | None = None
@@ -107,7 +107,7 @@ class StoredRow:
     def sending(self, now: int, dedupe_s: float) -> dict[str, Any]:
         """Return the options for `Queue.enqueue_many`, without the key.
 
-        Delays count from the program's call, so the time since then is subtracted.
+        Delays start when the program writes the row, so the time since then is subtracted.
 
         Args:
             dedupe_s: How long to reject the mid after the message is done, if only this row has the mid.
@@ -132,12 +132,12 @@ class StoredRow:
 
     @property
     def line(self) -> tuple[str, str] | None:
-        """The line of its key, if the messages of that line start in order; else None."""
+        """The line of the message's key if the messages in that line run in order; otherwise None."""
         return (self.queue, self.options.key) if self.options.ordered and self.options.key else None
 
 
 class _Encoding:
-    """The encoder's view of a queue and its client, without a connection."""
+    """Replaces the queue and its client while calls are encoded, so that no connection is needed."""
 
     def __init__(self, name: str, settings: ServerSettings) -> None:
         self.name, self.settings = name, settings
@@ -148,7 +148,10 @@ class _Encoding:
 
 
 class _QueueOfRelay:
-    """The queue of a receipt: it connects at the receipt's first use, because enqueueing doesn't need a server."""
+    """The queue of a receipt.
+
+    It connects when the receipt is first used, because writing a row doesn't need a server.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name

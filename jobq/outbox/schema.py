@@ -55,7 +55,7 @@ def schema(dialect: str, *, notify: bool = True) -> list[str]:
 
 
 def drop_schema(dialect: str) -> list[str]:
-    """Return the statements that remove what `schema` creates, with all rows."""
+    """Return the statements that drop the tables created by `schema`, and all their rows."""
     statements = [f"DROP TABLE IF EXISTS {name}" for name in (OUTBOX, FAILED, INBOX)]
     if dialect == "postgresql":
         statements.append(f"DROP FUNCTION IF EXISTS {CHANNEL}_notify()")

@@ -1,7 +1,7 @@
 """The relay's side of the database: lock a batch of rows, delete enqueued rows, wait for more.
 
 One class per database. Each keeps one connection, and a transaction from `batch` to `settle` or `close`. The connection
-is opened when it is needed, so after any error, `close` is enough to recover.
+is opened when it is needed. So to recover from an error, it is enough to call `close`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Refused(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """Waiting rows (at most MAX_COUNTED), the age of the oldest in seconds, and failed rows."""
+    """Number of waiting rows (up to MAX_COUNTED), age in seconds of the oldest row, and number of failed rows."""
 
     rows: int
     oldest_s: float
@@ -97,11 +97,11 @@ class OutboxTable(ABC):
         self._execute("BEGIN")
 
     def batch(self, after: int, limit: int) -> list[RawRow]:
-        """Lock the first rows after the number `after` that no other relay has locked."""
+        """Lock and return the next `limit` rows after the number `after`. Skip rows that other relays have locked."""
         return self._calling(lambda: self._batch(after, limit))
 
     def settle(self, sent: Sequence[int], refused: Sequence[Refused], now: int) -> None:
-        """Delete sent rows, move rejected rows, and commit."""
+        """Delete sent rows, move rejected rows to the table of failed rows, and commit."""
         self._calling(lambda: self._settle(sent, refused, now))
 
     def backlog(self, now: int) -> Backlog:
@@ -113,7 +113,7 @@ class OutboxTable(ABC):
         return self._calling(self._retry_failed)
 
     def prune_inbox(self, before: int) -> int:
-        """Delete the rows of the inbox that were written before this moment, epoch ms; return their number."""
+        """Delete rows of the inbox that were written before `before`, in epoch ms; return their number."""
         delete = "DELETE FROM jobq_inbox WHERE done_at < ?"
         return self._calling(lambda: int(self._execute(delete, (before,)).rowcount))
 
@@ -193,7 +193,7 @@ class OutboxTable(ABC):
         self._execute("COMMIT")
 
     def listed(self, numbers: list[int]) -> Any:
-        """Return numbers as one value for `delete`."""
+        """Return row numbers as one parameter of the statement `delete`."""
         return numbers
 
     def _backlog(self, now: int) -> Backlog:
@@ -256,7 +256,10 @@ class PostgresqlTable(OutboxTable):
         return self._notifies
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a notification. The first call only begins to listen: rows may have come before."""
+        """Wait for a notification.
+
+        The first call only starts to listen and returns True, because rows may have been committed before.
+        """
         if not self.notifies:
             return super().wait(seconds)
         try:
@@ -308,7 +311,10 @@ class MysqlTable(OutboxTable):
 
 
 class SqliteTable(OutboxTable):
-    """The outbox in SQLite. A lock would stop all writers, so rows aren't locked, and only one relay may work."""
+    """The outbox in SQLite.
+
+    Rows aren't locked, because a lock would block all writers. So only one relay may work at a time.
+    """
 
     dialect = "sqlite"
     mark = "?"
@@ -329,7 +335,7 @@ class SqliteTable(OutboxTable):
         return sqlite3.connect(self._path, isolation_level=None, timeout=CONNECT_S)
 
     def batch(self, after: int, limit: int) -> list[RawRow]:
-        """Read the first rows after the number `after`; return [] while another relay uses this file."""
+        """Return the first rows after the number `after`; [] while another relay uses this file."""
         return super().batch(after, limit) if self._is_alone() else []
 
     def begin(self) -> None:

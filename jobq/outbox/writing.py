@@ -155,7 +155,7 @@ def rows(session: Any, statement: str) -> list[tuple[Any, ...]]:
 
 
 async def aexecute(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> int:
-    """Do the same as `execute` on a session for async code."""
+    """Execute a statement like `execute`, on an async session or connection."""
     kind = kind_of(session)
     if not _is_async(kind, session):
         raise ConfigError(

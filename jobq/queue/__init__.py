@@ -1,1 +1,1 @@
-"""Layer 2: messages in Redis. Every state change is one Lua script under `lua/queue`."""
+"""Layer 2: messages in Redis. Every change of state is made by one Lua script in `lua/queue`."""

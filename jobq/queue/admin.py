@@ -68,10 +68,10 @@ NOTHING: Mapping[str, Argument] = MappingProxyType({})
 
 
 class Administered(Accepting, Protocol):
-    """A queue, as `Admin` needs it.
+    """The queue interface that `Admin` needs.
 
     Attributes:
-        is_alone: Whether its partitions are ignored.
+        is_alone: Whether calls ignore the queue's partitions.
     """
 
     name: str
@@ -82,12 +82,12 @@ class Administered(Accepting, Protocol):
 
     @property
     def admin(self) -> Admin:
-        """Return the calls for people."""
+        """Return the queue's operations for people and dashboards."""
         ...
 
 
 class Admin:
-    """The calls of one queue for people and dashboards; get them from `queue.admin`."""
+    """Operations on one queue for people and dashboards; get them from `queue.admin`."""
 
     def __init__(self, queue: Administered, queue_of: Callable[[str], Administered]) -> None:
         self.name, self.client, self.scripts = queue.name, queue.client, queue.scripts
@@ -96,13 +96,16 @@ class Admin:
         self.prefix = keys.prefix(self.client.namespace, self.name)
 
     def counts(self) -> Counts:
-        """Return the number of messages in each place; of a partitioned queue, the sums over its partitions."""
+        """Return the number of messages in each place.
+
+        For a partitioned queue, the numbers of its partitions are added up.
+        """
         return self.sample().counts
 
     def sample(self) -> Sample:
-        """Return counts, figures to compute rates from two samples, and the next message.
+        """Return the queue's counts, its counters for computing rates between two samples, and its next message.
 
-        The figures of a partitioned queue are the sums over its partitions.
+        For a partitioned queue, the figures of its partitions are added up.
         """
         own = _sample(self.scripts["counts"].run())
         if self._is_alone or not own.sealed:
@@ -120,7 +123,7 @@ class Admin:
     ) -> Page:
         """Return a page of the messages in `place`: at most 1,000 messages with about 256 KiB of content.
 
-        It doesn't include partitions, as `iter_entries` does.
+        Unlike `iter_entries`, this ignores partitions.
         """
         if place not in ("ready", "due", "circle", "lines"):
             raise ConfigError(
@@ -144,7 +147,7 @@ class Admin:
     def keys(self, cursor: int = 0, limit: int = 100, *, now: int | None = None) -> KeyPage:
         """Return a page of the keys that have messages or are held, in no particular order.
 
-        It doesn't include the keys of partitions, as `iter_keys` does.
+        Unlike `iter_keys`, this ignores partitions.
         """
         _check_page(cursor, limit)
         return _key_page(
@@ -170,13 +173,13 @@ class Admin:
                 cursor = page.next_offset
 
     def has_keys(self) -> bool:
-        """Return whether the queue has or had keys or rules, which workers before 1.0 don't know."""
+        """Return whether the queue has ever had keys or rules. Workers before 1.0 don't support these."""
         return bool(self.client.command("HEXISTS", keys.key(self.prefix, "meta"), "turn"))
 
     def pause(self, for_: Duration | None = None, *, now: int | None = None) -> int:
-        """Stop handing out messages until `resume`, or for a time. Running jobs continue.
+        """Stop handing out messages until `resume`, or for the duration `for_`. Running jobs continue.
 
-        Return when the pause ends, in epoch ms; 0 if only `resume` ends it. Another call replaces the pause.
+        Return when the pause ends, in epoch ms; 0 if only `resume` ends it. A second call replaces the first pause.
         """
         for_ms: int | str = "" if for_ is None else round(duration_s(for_) * 1000)
         if for_ms != "" and not 1 <= int(for_ms) <= MAX_PAUSE_MS:
@@ -192,11 +195,14 @@ class Admin:
             place.scripts["resume"].run()
 
     def places(self) -> list[Admin]:
-        """Return the calls of this queue alone, and of each of its partitions if it has any."""
+        """Return the `Admin` of this queue, then of each of its partitions."""
         return [self, *self.partitions()]
 
     def partitions(self) -> list[Admin]:
-        """Return the calls of each partition, including older partitions with messages; none for most queues."""
+        """Return the `Admin` of each partition, including partitions of earlier epochs.
+
+        Most queues have no partitions.
+        """
         if self._is_alone:
             return []
         names = read_map(self.client, self.name).names()
@@ -207,7 +213,7 @@ class Admin:
     ) -> tuple[int, int]:
         """Promote due messages, recover expired locks, and remove done messages: at most `limit` of each.
 
-        Return how many mids are left in the circle and in due.
+        Return the number of mids that are then in the circle, and in due.
         """
         left = self.upkeep(limit, crash_limit=crash_limit, now=now)
         return left.circle, left.due
@@ -215,7 +221,7 @@ class Admin:
     def upkeep(
         self, limit: int = 100, *, crash_limit: int = CRASH_LIMIT, now: int | None = None
     ) -> Upkeep:
-        """Run the upkeep of `collect`; return all facts about the remaining work."""
+        """Run the same upkeep as `collect`; return details about the remaining work."""
         values = {"now": moment(now), "crash_limit": crash_limit, "limit": limit}
         return Upkeep(*self.scripts["collect"].run(values)[1:])
 
@@ -264,7 +270,7 @@ class Admin:
             offset += len(page)
 
     def iter_entries(self, place: Place, offset: int = 0) -> Iterator[Entry]:
-        """Yield all messages in one place, page by page, starting at `offset` of the queue and of each partition."""
+        """Yield all messages in one place, page by page. Start at `offset` in the queue and in each partition."""
         for queue in self.places():
             following: int | None = offset
             while following is not None:
@@ -278,8 +284,9 @@ class Admin:
         """Enqueue dead messages again as new messages.
 
         Return for each id 'revived', 'exists' (its mid is in use), 'nil' (there is no such dead message), 'damaged'
-        (its record can't be read) or 'full' (the line of its key is). With the `revive` of a `bin`, this can be undone
-        and spread over time. If the partitions of a queue changed, the messages go to the partitions of now.
+        (its record can't be read) or 'full' (the line of its key is full). To be able to undo this, or to spread the
+        starts over time, use `Bin.revive` instead. If the queue's partitions have changed, the messages go to the
+        current partitions.
         """
         words: list[str] = []
         for first in range(0, len(dead_ids), PER_CALL):
@@ -298,10 +305,12 @@ class Admin:
     def revive_moved(
         self, dead_ids: Sequence[str], words: list[str], at: Sequence[int | None] = ()
     ) -> list[str]:
-        """Enqueue dead messages of a sealed queue where messages go now; return the words, without 'sealed'.
+        """Enqueue dead messages of a sealed queue in the current partitions.
+
+        Return `words`, with each 'sealed' replaced by the new outcome.
 
         Args:
-            at: For each message its earliest start in epoch ms; None or omitted: immediately.
+            at: For each message, its earliest start in epoch ms; None or omitted: immediately.
         """
         base = self._queue_of(base_of(self.name))
         starts = dict(zip(dead_ids, at, strict=True)) if at else {}
@@ -318,13 +327,16 @@ class Admin:
         return instead_of(SEALED, words, dead_ids, revive)
 
     def bin(self, operation: str, keep: Duration = HOUR_S) -> Bin:
-        """Return an operation's bin, which keeps messages taken out of the queue until `keep` after its last change."""
+        """Return the bin of an operation.
+
+        It keeps the messages that the operation took out, until `keep` after the last change.
+        """
         return Bin(self.name, self.client, operation, keep)
 
     def run_now(
         self, *mids: str, caller: Caller | None = None, now: int | None = None
     ) -> list[Rescheduled]:
-        """Let delayed messages run immediately. To undo this, call `reschedule` with the former times."""
+        """Let delayed messages run immediately. To undo this, pass the returned former times to `reschedule`."""
         return self.reschedule([(mid, ANY, None) for mid in mids], caller=caller, now=now)
 
     def reschedule(
@@ -406,7 +418,7 @@ class Admin:
         return reply
 
     def log(self, mid: str, attempt: int) -> bytes | None:
-        """Return the last 64 KiB of an attempt's log, if its job declares keep_logs; None if there is no log."""
+        """Return the last 64 KiB of an attempt's log; None if there is no log. Only jobs with keep_logs keep logs."""
         reply: bytes = self.client.command(*self.log_words(mid, attempt))
         return reply or None
 
@@ -443,13 +455,14 @@ class Admin:
         )
 
     def call_on_dead(self) -> None:
-        """Add a message for each later death of a message, so that a worker calls the job's on_dead function."""
+        """Enqueue a message for each later dead-lettered message, so that a worker calls the job's on_dead function."""
         self.scripts["retention"].run({"most": "", "age_ms": "", "on_dead": "1"})
 
     def fsck(self) -> list[Violation]:
-        """Return the violated invariants, without repairing them. `jobq check fsck` also checks the queue's partitions.
+        """Check the queue's invariants, and return the violations without repairing them.
 
-        Each call to the server is bounded, so this is safe while the queue is in use.
+        Each call to the server is bounded, so this is safe while the queue is in use. `jobq check fsck` also checks the
+        queue's partitions.
         """
         return fsck(self)
 
@@ -468,9 +481,9 @@ class Admin:
     ) -> tuple[str, str]:
         """Declare, add, pause, resume or remove a schedule.
 
-        Return a word and a detail. The detail of 'declared' and 'added' is the last tick. 'taken' means that a worker
-        declares the schedule, and its detail is that definition. The words 'paused', 'resumed', 'removed', 'same',
-        'unknown' and 'full' have no detail.
+        Return a word and a detail. The detail of 'declared' and 'added' is the last tick. 'taken' means that a worker's
+        code declares the schedule; the detail is the declared definition. The words 'paused', 'resumed', 'removed',
+        'same', 'unknown' and 'full' have no detail.
         """
         values = {"now": moment(now), "verb": verb, "name": name, "definition": definition}
         word, *more = map(text_of, self.scripts["schedule"].run(values))
@@ -491,7 +504,7 @@ class Admin:
         """Enqueue a tick's call at most once, whatever the number of callers.
 
         Args:
-            after_ms: The last tick known to the caller.
+            after_ms: The last tick that the caller knows.
             key, ordered: See `Queue.enqueue_many`.
             options: due_ms, overlap, missed, lock_ms, dedupe_ms and now; see `lua/queue/tick.lua`.
 

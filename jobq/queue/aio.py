@@ -90,7 +90,7 @@ async def send(
     one: bool = False,
     before: asyncio.Task[Sequence[Enqueued]] | None = None,
 ) -> Any:
-    """Make one enqueue call; see Queue.send. If the coroutine is cancelled, the call's caller isn't used again.
+    """Make one enqueue call; see Queue.send. If the coroutine is cancelled, no later call uses the same caller.
 
     Args:
         one: The call has one message; return its result instead of a sequence.
@@ -122,6 +122,6 @@ async def send(
 
 
 async def _ended(before: asyncio.Task[Sequence[Enqueued]] | None) -> None:
-    """Wait for the end of this task, if any."""
+    """Wait until the task `before` has ended."""
     if before is not None:
         await asyncio.wait([before])

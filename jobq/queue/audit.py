@@ -41,9 +41,9 @@ class Audited:
 
     Attributes:
         finished: Done, dead, expired, cancelled or cleared messages.
-        duplicates: How often a message ran again, or may have, because a worker died or a lease was lost.
+        duplicates: Number of runs that may have repeated a message's work, because a worker died or a lease was lost.
         superseded: Messages that newer content replaced.
-        earlier: Ends of messages accepted before the range.
+        earlier: Number of endings in the range of messages accepted before the range.
         unreadable: Events with an unreadable column. If their kind and mid are readable, they still count.
         clock_jumps: How often the server's clock was set back, so that times occur twice.
     """
@@ -129,7 +129,7 @@ class Audit:
         return self.until_ms is None or event.finished_at <= self.until_ms
 
     def _gone(self, mids: Iterable[str]) -> list[str]:
-        """Return the mids that the queue doesn't have, or has in no place from which workers fetch messages."""
+        """Return the mids that the queue no longer has, or that no worker can fetch because they are in no place."""
         mids = list(mids)
         held = [mid for mid in mids if self._queue.status(mid).word in LIVE]
         found = set(mids).difference(held) | unplaced(self._queue, held)
@@ -153,7 +153,7 @@ class Audit:
     def _event(self, at_ms: int, fields: list[bytes]) -> Event | None:
         """Return the event of an entry; None if its kind or mid is unreadable.
 
-        Any other bad column must not hide that a message has ended.
+        Other unreadable columns are ignored, because the event may show that a message has ended.
         """
         try:
             event: Event | None = decode(fields[1], fields[0])
@@ -198,7 +198,7 @@ class Audit:
 
 
 def _is_of_a_mid(event: Event | None) -> bool:
-    """Return False if the event is about a message whose mid can't exist, else True."""
+    """Return whether the event's mid is valid; True for an event that isn't about one message."""
     if event is None or event.kind not in _OF_ONE:
         return True
     try:
@@ -254,7 +254,7 @@ class _Life:
 
     Attributes:
         counted: 1 if the message was accepted in the range, else 0.
-        newer: The same for newer content that runs after the current run; None without such content.
+        newer: Like `counted`, for newer content that runs after the current run; None if there is none.
     """
 
     __slots__ = ("counted", "newer")
@@ -265,11 +265,11 @@ class _Life:
 
     @property
     def weight(self) -> int:
-        """How many counted messages this life stands for."""
+        """Number of counted messages: this message and its newer content."""
         return self.counted + (self.newer or 0)
 
     def start_newer(self) -> None:
-        """End the current run; the newer content takes its place."""
+        """End the current run, and continue with the newer content."""
         self.counted, self.newer = self.newer or 0, None
 
 

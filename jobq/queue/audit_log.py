@@ -78,7 +78,7 @@ class AuditEntry(JsonRecord):
 
 
 class KeptAuditEntry(AuditEntry, kw_only=True):
-    """One entry of the audit log, with the place where it is kept."""
+    """One entry of the audit log, and whether it comes from the server or a lake."""
 
     source: Annotated[str, words(("server", "lake")), Meta(description="Where it is kept.")]
 
@@ -181,7 +181,7 @@ class AuditLog:
 
 
 def without_ended_intents(entries: Iterator[AuditEntry]) -> Iterator[AuditEntry]:
-    """Yield the entries, which are newest first, without intents of operations whose end is among the entries."""
+    """Leave out the intent of each operation whose end is also among the entries. The entries are newest first."""
     ended = set()
     for entry in entries:
         if entry.phase != "intent":
@@ -192,7 +192,7 @@ def without_ended_intents(entries: Iterator[AuditEntry]) -> Iterator[AuditEntry]
 
 
 def without_values(text: str) -> str:
-    """Return the text of a filter with [hidden] in place of the values that it compares arguments with."""
+    """Return a filter's text, with [hidden] for each value that the filter compares with an argument."""
     return _ASKED_OF_ARGUMENT.sub(r"\1[hidden]", text)
 
 

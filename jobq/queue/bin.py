@@ -62,7 +62,7 @@ class Bin:
 
         The generation is '' until an attempt has ended; ANY stands for any generation. Return for each message 'taken',
         'in bin' (it was taken before), 'nil' (there is no such message), 'changed' (it is running, done or another
-        message) or 'full' (the bin is).
+        message) or 'full' (the bin is full).
         """
         rows = [(checked_mid(mid), generation) for mid, generation in waiting]
         return self._take("waiting", rows, caller, now)
@@ -111,7 +111,7 @@ class Bin:
 
         A message whose turn has passed becomes the next message. Return for each message 'restored', 'nil' (it isn't in
         the bin), 'exists' (its mid is in use again), 'changed' (a revived or edited message was started, changed or
-        cancelled since), 'sealed' (the queue is) or 'damaged'.
+        cancelled since), 'sealed' (the queue is sealed) or 'damaged'.
 
         Args:
             ids: Mids, or dead ids for 'dead' and 'revived', in the order in which the messages were taken out.

@@ -43,7 +43,7 @@ class ChartMinute(NamedTuple):
 
     @property
     def packed(self) -> bytes:
-        """The minute as bytes of the ring."""
+        """The minute, encoded as in the ring."""
         numbers = [min(MAX_NUMBER, max(0, one)) for one in self[:-1]]
         return _MINUTE.pack(*numbers, max(0, self.fence) & (2**64 - 1))
 

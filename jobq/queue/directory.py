@@ -48,7 +48,7 @@ class ListedQueues(NamedTuple):
 
 
 def register_queues(client: Client, names: Sequence[str]) -> None:
-    """Add these names to the list of queues, in case it has lost them."""
+    """Add these names to the list of queues again, in case the list has lost them."""
     for first in range(0, len(names), NAMES_PER_CALL):
         client.command(
             "SADD", keys.queue_names(client.namespace), *names[first : first + NAMES_PER_CALL]
@@ -56,7 +56,10 @@ def register_queues(client: Client, names: Sequence[str]) -> None:
 
 
 def register_queue(client: Client, name: str) -> float:
-    """Add `name` to the list of queues, at most once a minute; return when to call this again (time.monotonic)."""
+    """Add `name` to the list of queues, at most once a minute.
+
+    Return the time.monotonic() of the next necessary call.
+    """
     known = (os.getpid(), client.url, client.namespace, name)
     now = time.monotonic()
     if now >= runtime.listed.get(known, 0.0):
@@ -100,9 +103,9 @@ def _used(client: Client, names: Sequence[str]) -> list[str]:
 
 
 def _used_first(client: Client, names: Sequence[str]) -> list[str]:
-    """Return the names of queues that workers serve, then of other queues in use.
+    """Return the names of queues that workers serve, then the names of other queues with keys.
 
-    A queue whose keys can't be checked counts as in use.
+    Other names are left out. If keys can't be checked, every queue counts as having keys.
     """
     try:
         workers = presence.workers(client)

@@ -98,7 +98,7 @@ class Facts:
 
 
 class Answerer(Protocol):
-    """A deployment's client, or one of its nodes, which answers queries."""
+    """Answers queries: a deployment's client, or one of its nodes."""
 
     url: str
     namespace: str
@@ -177,7 +177,7 @@ def findings(client: Client) -> list[Finding]:
 
 
 def _facts_of(node: Node) -> Facts:
-    """Return the facts of one node. If it doesn't answer, they only show why."""
+    """Return the facts of one node. If the node doesn't answer, the facts only have the reason."""
     try:
         return facts(node, node.name, is_replica=node.is_replica)
     except UnavailableError as error:
@@ -198,7 +198,7 @@ def _replicas(found: Facts) -> Iterator[tuple[str, int]]:
 
 
 def facts(client: Answerer, node: str = "", *, is_replica: bool = False) -> Facts:
-    """Return the facts of a server. Parts that it refuses to show are recorded as unknown."""
+    """Return the facts of a server. Parts that the server doesn't show to this user are recorded as unknown."""
     found = Facts(
         durability=client.durability,
         node=node,
@@ -275,7 +275,7 @@ def _timed(client: Answerer, *command: str) -> tuple[float, Any]:
 
 
 def _skew(client: Answerer) -> float:
-    """Return by how many ms the server's clock is ahead of this host's. The fastest of five round trips counts."""
+    """Return how many ms the server's clock is ahead of this host's clock. The fastest of five round trips counts."""
     best: tuple[float, float] | None = None
     for _ in range(5):
         took_ms, (seconds, micros) = _timed(client, "TIME")
@@ -301,7 +301,10 @@ def diagnose(facts: Facts) -> list[Finding]:
 
 
 def diagnose_all(nodes: Sequence[Facts]) -> list[Finding]:
-    """Return findings about several nodes, by check. A finding that all checked nodes share comes without names."""
+    """Return the findings about several nodes, ordered by check.
+
+    A finding has an empty `node` if all checked nodes share it.
+    """
     found: dict[Finding, list[str]] = {}
     for facts in nodes:
         for finding in diagnose(facts):
@@ -520,7 +523,7 @@ def latency(facts: Facts) -> Iterator[Finding]:
 
 
 def hashes(facts: Facts) -> Iterator[Finding]:
-    """Check up to how many fields the server searches a hash from its beginning, which costs CPU time."""
+    """Check the setting hash-max-listpack-entries. Servers search hashes of up to this size from their beginning."""
     setting = facts.settings.get("hash-max-listpack-entries", "")
     if not setting.isdecimal():
         return

@@ -47,11 +47,14 @@ PROBE_MS = 3_000
 
 
 class UnconfirmableError(ConfigError):
-    """The server can't confirm the level, given its settings and the user's rights; no message or flow causes this."""
+    """The server can't confirm the durability, because of its settings or the user's rights.
+
+    Messages and flows can't cause this.
+    """
 
 
 class Confirmation:
-    """The confirmation of one enqueue. `exchange` calls the script and waits for durability on the same connection."""
+    """Confirms one enqueue. `exchange` calls the script, and waits for durability on the same connection."""
 
     def __init__(self, level: str, client: Client, call_key: str) -> None:
         self._level = level
@@ -63,7 +66,7 @@ class Confirmation:
         self._missing = ""
 
     def exchange(self, connection: Connection, command: Command, asking: bool = False) -> Any:
-        """Make one exchange of Client.perform, and wait for durability."""
+        """Run the command as an exchange of `Client.perform`, and wait for durability."""
         if self._word == "memory":
             return exchange(connection, command, asking)
         waits = self._word == "replicas" or not _answers_after_fsync(connection, self._namespace)
@@ -102,7 +105,7 @@ class Confirmation:
 
 
 class SharedConfirmation:
-    """One confirmation of many calls, perhaps on several nodes. Threads must not share it.
+    """Confirms many calls together, perhaps on several nodes. Threads must not share it.
 
     Make each call with the exchange that `by` returns. Then `missing` waits once per node. Each call writes a mark
     after its own write. A node that has the last mark also has all earlier writes; a promoted or restarted node may
@@ -116,7 +119,7 @@ class SharedConfirmation:
         self._marks: dict[tuple[Any, ...], tuple[str, str]] = {}
 
     def by(self, mark: str) -> Exchange | None:
-        """Return the exchange for calls on keys in the slot of `mark`; None if the usual exchange suffices.
+        """Return the exchange for calls on keys in the slot of `mark`; None if the client's usual exchange is enough.
 
         Args:
             mark: A key that only this confirmation uses.
@@ -155,7 +158,7 @@ class SharedConfirmation:
             )
 
     def missing_at(self, key: str) -> str:
-        """Wait for writes of other calls on the node of `key`; return why they aren't durable, '' if they are."""
+        """Wait until writes of other calls on the node of `key` are durable; return why they aren't, '' if they are."""
         if self._word == "memory":
             return ""
         self._client.command("SET", key, "", "PX", SHARED_MARK_MS)
@@ -182,7 +185,7 @@ class SharedConfirmation:
 
 
 def _each(asking: bool, *commands: Command) -> list[Command]:
-    """Return the commands, each after ASKING if `asking`: the Cluster node is only about to serve the key."""
+    """Return the commands, each preceded by ASKING if `asking`. A Cluster node that is importing a slot requires it."""
     return [
         part for command in commands for part in ([("ASKING",), command] if asking else [command])
     ]
@@ -196,7 +199,10 @@ def _node(connection: Connection) -> tuple[Any, ...]:
 def _waited(
     connection: Connection, level: str, within_s: float, written: Sequence[Command]
 ) -> tuple[list[Any], str]:
-    """Send the commands, wait for durability, and return the replies and why they aren't durable; '' if they are."""
+    """Send the commands, and wait until their writes are durable.
+
+    Return the replies, and why the writes aren't durable; '' if they are.
+    """
     word, replicas = parse_durability(level)
     within_s = min(within_s, 0.8 * (longest_s(connection) or math.inf))
     within_ms = max(1, round(within_s * 1000))
@@ -220,7 +226,10 @@ def _waited(
 
 
 def _exchange_all(connection: Connection, commands: Sequence[Command]) -> list[Any]:
-    """Send several commands in one round trip, and return the replies. Once all are read, raise the first error."""
+    """Send several commands in one round trip, and return the replies.
+
+    Raise the first error, but only after all replies are read.
+    """
     replies: list[Any] = []
     try:
         ensure_open(connection)
@@ -244,7 +253,7 @@ def _exchange_all(connection: Connection, commands: Sequence[Command]) -> list[A
 def _answers_after_fsync(connection: Connection, namespace: str) -> bool:
     """Return whether the server replies only after fsync; False means that WAITAOF reports the fsync.
 
-    Raises ConfigError if neither is certain.
+    Raises ConfigError if neither method is reliable on this server.
     """
     known = runtime.after_fsync.get(connection)
     if known is None:
@@ -303,7 +312,7 @@ def _is_waitaof_honest(connection: Connection, namespace: str) -> bool:
 
 
 def _probed(connection: Connection, namespace: str) -> bool:
-    """Return whether each WAITAOF except the first waited for another fsync."""
+    """Return whether WAITAOF works: each call except the first waited for another fsync."""
     probe = f"{checked_name('namespace', namespace)}:probe:{secrets.token_urlsafe(12)}"
     within_ms = min(PROBE_MS, round(800 * (longest_s(connection) or math.inf)))
     for number in range(PROBES):

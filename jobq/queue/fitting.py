@@ -13,7 +13,7 @@ T = TypeVar("T")
 def send_fitting(
     items: Sequence[T], send: Callable[[Sequence[T]], object]
 ) -> tuple[int, KeyFullError | None]:
-    """Send items in order until one doesn't fit; return the number of sent items, and the error for the next item.
+    """Send items in order until an item doesn't fit. Return the number of sent items, and the error of the next item.
 
     The error is None if all items were sent. A rejected call is repeated with half of its items.
     """

@@ -1,4 +1,4 @@
-"""Figures of a partitioned queue, added up as for one queue."""
+"""Add up the figures of a queue's partitions, as if they were one queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def by_base(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return names by the queue that they belong to; a queue without partitions is alone."""
+    """Group names of queues and partitions by queue."""
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(base_of(name), []).append(name)
@@ -21,13 +21,13 @@ def by_base(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def without_partitions(found: Sequence[tuple[str, T]]) -> list[tuple[str, T]]:
-    """Return these pairs of a queue's name and a value without partitions whose queue is among the names."""
+    """Leave out partitions if the list has their queue. An item is a queue's name and a value."""
     names = {name for name, _ in found}
     return [one for one in found if one[0] == base_of(one[0]) or base_of(one[0]) not in names]
 
 
 def summed(counts: Sequence[Counts]) -> Counts:
-    """Return the sums; paused if any of the queues is."""
+    """Return the sums. The result is paused if any of the queues is paused."""
     return Counts._make(map(sum, zip(*counts, strict=True)))._replace(
         paused=any(one.paused for one in counts)
     )
@@ -68,7 +68,7 @@ def folded_replies(
     replies: Sequence[Sample | JobqError],
     enqueued_at: Callable[[WaitingHead], int | None] | None = None,
 ) -> dict[str, Sample | JobqError]:
-    """Return the figures by queue; an error if the figures of any of its partitions can't be read."""
+    """Return the figures of each queue, or an error if the figures of one of its partitions can't be read."""
     given = dict(zip(names, replies, strict=True))
     found: dict[str, Sample | JobqError] = {}
     for base, places in by_base(names).items():

@@ -59,12 +59,12 @@ class CheckedQueue(Protocol):
 
 
 def fsck(queue: CheckedQueue, *, limit: int = LIMIT) -> list[Violation]:
-    """Run one pass and return all violations, without changing anything."""
+    """Check all invariants once, and return the violations. This doesn't change anything."""
     return [violation for step in steps(queue, limit=limit) for violation in step]
 
 
 def steps(queue: CheckedQueue, *, limit: int = LIMIT) -> Iterator[list[Violation]]:
-    """Run a pass of `fsck` step by step, and yield each step's violations; for progress bars."""
+    """Run `fsck` step by step, and yield the violations of each step; for progress bars."""
     types = _checked(queue, "types", 0, limit).violations
     yield types
     if types:
@@ -128,7 +128,10 @@ def repair(queue: CheckedQueue, violations: Sequence[Violation]) -> Iterator[tup
 
 
 def _set_aside(queue: CheckedQueue, violation: Violation) -> str:
-    """Repair a violation without the repair script; return a description, or '' if the violation needs that script."""
+    """Repair a violation that doesn't need the repair script; return a description.
+
+    Return '' for any other violation.
+    """
     if violation.rule.startswith(WRONG_TYPE) or violation.rule in _USED_UP:
         name = violation.mid or "events"
         aside = f"{queue.prefix}damaged:{name}:{time.time_ns() // 1_000_000}"
@@ -145,8 +148,6 @@ def _set_aside(queue: CheckedQueue, violation: Violation) -> str:
 
 @dataclass
 class _Page:
-    """The reply of one call."""
-
     following: bytes
     mids: list[bytes] = field(default_factory=list)
     notes: list[bytes] = field(default_factory=list)
@@ -185,7 +186,7 @@ def _twice(
 
 
 def _places(queue: CheckedQueue, mid: bytes, limit: int) -> int:
-    """Return how many copies of a mid are in the places. Copies that are noted as stale don't count."""
+    """Return how many copies of a mid are in the places. Stale copies don't count."""
     pages = (page for part in PLACES for page in _pages(queue, part, limit))
     return sum(page.mids.count(mid) for page in pages)
 
@@ -200,7 +201,7 @@ def _unseen(queue: CheckedQueue, suspects: set[bytes], limit: int) -> set[bytes]
 
 
 def _members(queue: CheckedQueue, limit: int) -> tuple[int, set[bytes]]:
-    """Return how many members haven't ended, and the different counts that meta had while the pages were read."""
+    """Return the number of members that haven't ended, and each count that `meta` had while the pages were read."""
     found, said = set[bytes](), set[bytes]()
     for page in _pages(queue, "members", limit):
         found.update(page.mids)
@@ -209,7 +210,10 @@ def _members(queue: CheckedQueue, limit: int) -> tuple[int, set[bytes]]:
 
 
 def _miscounted(queue: CheckedQueue, limit: int) -> list[Violation]:
-    """Return a violation if meta has a wrong count of members, twice in a row because a queue in use changes."""
+    """Return a violation if `meta` has a wrong number of members in two checks in a row.
+
+    A single mismatch may be due to a concurrent change.
+    """
     rule = ""
     for _ in range(2):
         number, said = _members(queue, limit)

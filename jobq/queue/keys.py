@@ -91,7 +91,7 @@ def prefix(namespace: str, queue: str) -> str:
 
 
 def key(base: str, name: str, caller: str = "") -> str:
-    """Return the key that scripts bind under this name."""
+    """Return the key that scripts know as `name`."""
     if name == "last_call":
         return f"{base}call:{caller}"
     return base + _SUFFIX.get(name, name)

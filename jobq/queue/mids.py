@@ -19,7 +19,7 @@ _ENDINGS = [first + last for first in _ALPHABET for last in _ALPHABET[:17]]
 
 
 def new_mid() -> str:
-    """Return a mid that no other message has: 14 letters, digits and `_`, with 83 random bits.
+    """Return a new random mid: 14 letters, digits and `_`, with 83 random bits.
 
     The server stores it in 16 bytes.
     """

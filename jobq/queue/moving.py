@@ -45,7 +45,8 @@ def revive_moved(
 ) -> str:
     """Enqueue a dead message in `base`; return a word of `Admin.revive`. After 'revived', purge the dead message.
 
-    If a call stops before the purge, a repetition meets the message that it enqueued, and returns 'revived'.
+    If the purge doesn't happen, a repeated call detects that the message was already enqueued, and returns 'revived'
+    again.
 
     Args:
         at_ms: Earliest start in epoch ms.
@@ -86,7 +87,10 @@ def _values(options: re.Match[str], mid: str, at_ms: int | None) -> dict[str, Ar
 def instead_of(
     word: str, words: list[str], ids: Sequence[str], call: Callable[..., list[str]]
 ) -> list[str]:
-    """Return the words of a call with these ids, in which the words of another call replace this word."""
+    """Repeat a call for each id whose outcome in `words` is `word`.
+
+    Return `words` with the new outcomes in these places.
+    """
     left = [id_ for id_, told in zip(ids, words, strict=True) if told == word]
     again = iter(call(*left) if left else ())
     return [next(again) if told == word else told for told in words]

@@ -61,7 +61,7 @@ class Order(NamedTuple):
 
 
 class ChildStack(NamedTuple):
-    """The stacks of one child, and the running messages at that time as (queue, mid) pairs."""
+    """The stacks of one child, and the messages that it was running then, as (queue, mid) pairs."""
 
     pid: int
     running: tuple[tuple[str, str], ...]
@@ -88,7 +88,7 @@ class OrderAnswer(NamedTuple):
 
 
 def check(client: Client, worker: WorkerEntry) -> int:
-    """Raise ConfigError if this worker would not read an order; return the time by the server's clock, in epoch ms."""
+    """Raise ConfigError if this worker wouldn't read an order; otherwise, return the server's time in epoch ms."""
     now_ms = client.clock_ms()
     if worker.damaged:
         raise ConfigError(f"the entry of worker {worker.name!r} is damaged; check its host")
@@ -187,9 +187,9 @@ def _stack(facts: Any) -> ChildStack | None:
 
 
 def waiting_for(client: Client, worker: str, pid: int, started_at: int) -> list[Order]:
-    """Return the orders for this run of a worker that are younger than a minute.
+    """Return the orders of the last minute for this run of the worker.
 
-    These orders, and all expired or unreadable orders, are removed from the list.
+    Remove these orders, and all expired or unreadable orders, from the list.
     """
     key = keys.orders(client.namespace, worker)
     reply = client.command("LRANGE", key, 0, MAX_WAITING - 1)

@@ -63,7 +63,7 @@ Outcome = Literal["over", "aside", "away"]
 
 
 class Sender(Protocol):
-    """A queue, as the sender of a call."""
+    """The methods of a queue that the buffer uses."""
 
     name: str
     callers: Callers
@@ -85,7 +85,7 @@ class Sender(Protocol):
         ...
 
     def count_refused(self, number: int) -> None:
-        """Count lost messages of this queue, which the server rejected."""
+        """Add `number` to this queue's count of messages lost because the server rejected them."""
         ...
 
 
@@ -105,7 +105,7 @@ def switch_off_buffers() -> None:
 
 
 class OutageBuffer:
-    """The waiting calls of one client whose server is away. Threads may share it."""
+    """Stores calls of one client until its server is back. Threads may share it."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._limit = settings.outage_buffer
@@ -116,7 +116,7 @@ class OutageBuffer:
         runtime.buffers.add(self)
 
     def forget(self) -> None:
-        """Drop all waiting calls. A forked child does this, because the parent sends them."""
+        """Drop all waiting calls. A forked child calls this, because its parent sends the calls."""
         self._changed = threading.Condition()
         #: Calls in order. Calls that are `aside` were rejected, or wait for a rejected call.
         self._waiting: dict[_Call, None] = {}
@@ -190,7 +190,7 @@ class OutageBuffer:
         self._client.close()
 
     def _impatient(self, queue: Sender) -> Sender:
-        """Return the queue bound to the buffer's own client, which gives up soon."""
+        """Return the queue, bound to the buffer's own client, which has a short timeout."""
         known = self._queues.get(queue.name)
         return known or self._queues.setdefault(queue.name, queue.on(self._client))
 
@@ -243,8 +243,8 @@ class OutageBuffer:
     def _send_each(self, calls: Sequence[_Call]) -> int:
         """Send as many calls as possible, in order; return how many messages no longer wait.
 
-        Calls wait for earlier calls in the same line. While the server is away, all calls wait; on a Cluster, only all
-        calls of the same queue.
+        Calls wait for earlier calls in the same line. While the server is away, all calls wait. On a Cluster, only
+        calls of the same queue wait.
         """
         over, stopped = 0, set[Line]()
         away, unconfirmed = set[str](), False
@@ -272,7 +272,7 @@ class OutageBuffer:
         return over
 
     def _aside(self, call: _Call) -> Outcome:
-        """Set this call aside, so that calls in other lines pass it."""
+        """Set this call aside, so that calls in other lines can be sent before it."""
         with self._changed:
             self._naside += not call.aside
             call.aside = True
@@ -304,7 +304,7 @@ class OutageBuffer:
         return "over"
 
     def _refused(self, call: _Call, error: Exception) -> Outcome:
-        """Handle a rejection of this call alone: set the call aside for a retry, or log its messages as lost."""
+        """Handle the rejection of one call. Set the call aside for a retry, or log its messages as lost."""
         now = time.monotonic()
         call.refused_at = call.refused_at or now
         if call.may_pass(error) and now - call.refused_at < REFUSED_S:
@@ -328,7 +328,10 @@ class OutageBuffer:
             call.queue.count_refused(len(call.left))
 
     def _give_up(self, call: _Call) -> None:
-        """Log a call that isn't sent again: it might take effect twice, as its record may be gone from the server."""
+        """Log a call that isn't sent again.
+
+        It might take effect twice, because the server may no longer have its record.
+        """
         if call.accepted:
             logger.error(
                 "accepted but not confirmed as durable: %s for queue %s: %s",
@@ -344,7 +347,7 @@ class OutageBuffer:
 
 
 def _is_outage(error: JobqError) -> bool:
-    """Return whether the server rejects all calls now: it is away or full, or its password was changed."""
+    """Return whether the server now rejects all calls, because it is away or full, or its password was changed."""
     if isinstance(error, KeyFullError):
         return False
     return isinstance(error, UnavailableError | ServerFullError) or is_login_refused(error)
@@ -355,7 +358,7 @@ def _named(mids: Sequence[str]) -> str:
 
 
 class _Call:
-    """One enqueue, the same each time it is sent."""
+    """One enqueue call, which can be sent several times without a change."""
 
     def __init__(
         self,
@@ -379,7 +382,7 @@ class _Call:
 
     @cached_property
     def _keys(self) -> Counter[str]:
-        """Number of the call's messages per key; '' stands for messages without a key."""
+        """Number of messages in the call by key; '' means messages without a key."""
         if len(self._rows) == 2 * len(self.mids):
             return Counter({"": len(self.mids)})
         return Counter(map(str, self._rows[2::3]))
@@ -390,7 +393,10 @@ class _Call:
         return {(self.queue.name, key) for key in self._keys}
 
     def may_pass(self, error: Exception) -> bool:
-        """Return whether a retry may succeed after `error`: a full line has room later, unless the call exceeds it."""
+        """Return whether a retry may succeed after `error`.
+
+        A full line has room later, unless the call exceeds its limit.
+        """
         if isinstance(error, KeyFullError):
             return self._keys[error.key] <= error.most
         return isinstance(error, ConfigError)
@@ -413,7 +419,7 @@ class _Call:
         return done
 
     def buffered(self) -> Sequence[Enqueued]:
-        """Return the results for the producer of a waiting call."""
+        """Return the result 'buffered' for each message of the call."""
         return [Enqueued(mid, "buffered") for mid in self.mids]
 
 

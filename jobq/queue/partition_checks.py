@@ -1,4 +1,4 @@
-"""What is wrong with the partitions of queues, for `jobq check doctor`."""
+"""Find problems with the partitions of queues, for `jobq check doctor`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def partition_findings(known: PartitionMap, samples: Mapping[str, Sample]) -> It
 
 
 def _unlisted(known: PartitionMap, samples: Mapping[str, Sample]) -> Iterator[Finding]:
-    """Yield partitions with messages that aren't in the map, so that workers of the queue don't serve them."""
+    """Yield findings about partitions that have messages but aren't in the map.
+
+    Workers of the queue don't serve these.
+    """
     served = {known.queue, *known.served()}
     for name, sample in samples.items():
         if name not in served and sample.counts.messages:

@@ -42,7 +42,7 @@ class KeptMessage(NamedTuple):
 
     Attributes:
         number: Rises with each message of the schedule.
-        action: 'enqueued', 'waits' for the run before, or 'replaced' that run.
+        action: 'enqueued', 'waits' (for the previous run) or 'replaced' (the previous run).
     """
 
     schedule: str
@@ -57,7 +57,7 @@ class KeptMessage(NamedTuple):
 
 
 def _message_of(values: dict[str, Argument]) -> bytes:
-    """Return the message of a tick as its script keeps it."""
+    """Return the message of a tick in the form that the script stores."""
     head = [str(values[name]).encode() for name in ("lock_ms", "dedupe_ms", "keyed", "key")]
     content = values["content"]
     return _SEPARATOR.join(
@@ -72,7 +72,7 @@ class PartitionTicks:
         self._queue, self._clock = queue, clock
 
     def take(self, values: dict[str, Argument]) -> Ticked:
-        """Take one tick.
+        """Take one tick. If it enqueues a run, the run's message is sent to its partition.
 
         Args:
             values: The arguments of the script `tick`.
@@ -105,7 +105,7 @@ class PartitionTicks:
         return Ticked("early", "")
 
     def _is_live(self, mid: str) -> bool:
-        """Return whether a run of the message is under way or still to come, in any partition."""
+        """Return whether a run of the message has started or is waiting, in any partition."""
         word = self._queue.status(mid).word
         return word == "done-with-requeue" or not word.startswith(("nil", "done", "dead"))
 
@@ -128,12 +128,16 @@ class PartitionTicks:
         return nsent
 
     def _kept(self, sent: Sequence[Argument]) -> list[KeptMessage]:
-        """Delete sent messages; return kept messages."""
+        """Delete the records of sent messages; return the messages that still await sending."""
         rows = iter(self._queue.scripts["ticks_sent"].run({"limit": PER_CALL}, sent))
         return list(_messages(zip(rows, rows, rows, rows, rows, strict=True)))
 
     def _sent(self, kept: KeptMessage) -> str:
-        """Send a message. Return '' or 'full' for `ticks_sent`, or why it must wait, 'away' or 'kept'."""
+        """Send a message, and return the outcome.
+
+        It is '' (sent, or impossible to send), 'full' (the line of the key is full), 'away' (the partition doesn't
+        answer) or 'kept' (a script failed). After 'away' and 'kept', the message is sent again later.
+        """
         named = kept.schedule
         try:
             self._enqueue(kept)
@@ -165,14 +169,17 @@ class PartitionTicks:
             logger.debug("schedule %s: message %s was sent before", kept.schedule, kept.mid)
 
     def _cancel(self, kept: KeptMessage) -> None:
-        """Cancel the run before, wherever it is. Another client's repetition can't cancel the run that replaces it."""
+        """Cancel the previous run, in whichever partition it is.
+
+        If another client repeats this call, the repeated call can't cancel the new run.
+        """
         for place in self._queue.alone():
             if place.cancel(kept.mid, caller=_caller(kept, "cancel")) != ["nil"]:
                 return
 
 
 def _caller(kept: KeptMessage, verb: str) -> Caller:
-    """Return a caller whose next call has the message's number, whichever client makes it."""
+    """Return a caller whose next call has the message's number. All clients get the same caller."""
     digest = blake2b(f"{verb} {kept.schedule}".encode(), digest_size=16).hexdigest()
     caller = Caller(caller_id=f"tick-{digest}")
     caller.number = kept.number - 1

@@ -43,7 +43,7 @@ KEEP_S = 7 * 86_400
 
 
 class Left(NamedTuple):
-    """What is left in a queue: whether it is sealed, and its numbers of messages and of dead messages."""
+    """Whether a queue is sealed, and how many messages and dead messages it has."""
 
     is_sealed: bool
     messages: int
@@ -76,7 +76,7 @@ def partition(client: Client, name: str, count: int) -> PartitionMap:
 def _with_epoch(
     client: Client, known: PartitionMap, count: int, confirmation: SharedConfirmation
 ) -> PartitionMap:
-    """Add an epoch of `count` partitions to the map, unless it is the newest; return the map."""
+    """Add an epoch of `count` partitions to the map, unless the newest epoch has this size; return the map."""
     number = known.newest.number
     if known.newest.size == count:
         return set_map(client, known, known, confirmation)  # perhaps it isn't confirmed yet
@@ -107,7 +107,7 @@ def _check_size(wanted: PartitionMap) -> None:
 
 
 def _raise_fences(client: Client, known: PartitionMap) -> None:
-    """Let the newest partitions count from fences that no older partition has handed out."""
+    """Start the fences of the newest partitions above all fences of older partitions."""
     first = known.newest.number * FENCES_PER_EPOCH
     for name in known.newest.names(known.queue):
         meta = keys.key(keys.prefix(client.namespace, name), "meta")
@@ -115,13 +115,13 @@ def _raise_fences(client: Client, known: PartitionMap) -> None:
 
 
 def nodes_of(client: Client, names: Sequence[str]) -> list[Hashable]:
-    """Return the node of each queue, without asking it; the same for all without a Cluster."""
+    """Return the node of each queue, without a round trip. Without a Cluster, all queues have the same node."""
     home = client.topology.locate
     return [home(map_key(client, name) if client.is_cluster else "") for name in names]
 
 
 def _most_even(client: Client, known: PartitionMap, count: int) -> int:
-    """Return how many numbers to skip so that the node with the most of the next partitions has as few as possible."""
+    """Return how many partition numbers to skip, so that the next partitions are spread evenly over the nodes."""
     if not client.is_cluster:
         return 0
     nodes = nodes_of(client, known.after(count + MAX_SKIPPED).newest.names(known.queue))
@@ -132,9 +132,9 @@ def _most_even(client: Client, known: PartitionMap, count: int) -> int:
 def created(client: Client, name: str, count: int) -> PartitionMap:
     """Create a queue with `count` partitions if it doesn't exist, and return its map.
 
-    An existing queue keeps its number. If several clients create the queue, the first client's number counts.
-    Messages enqueued before the seal run from the queue itself. Without the right to create partitions, or without a
-    server, nothing is created.
+    An existing queue keeps its number of partitions. If several clients create the queue, the first client's `count` is
+    used. Messages enqueued before the seal run from the queue itself. Without the right to create partitions, or
+    without a server, nothing is created.
     """
     checked_number(count)
     try:
@@ -188,12 +188,12 @@ def without_drained(
     left: Mapping[str, Left] | None = None,
     now_s: int | None = None,
 ) -> PartitionMap:
-    """Return the map as it is now: drained epochs are marked, or left out after KEEP_S if they have no dead messages.
+    """Return the map with drained epochs marked. A drained epoch without dead messages is left out after KEEP_S.
 
-    An empty sealed partition stays empty, so a concurrent change can't falsify the result.
+    A sealed partition that is empty stays empty, so a concurrent change can't falsify the result.
 
     Args:
-        left: What is left in the queues of older epochs, if that is known.
+        left: The results of `left_in` for the queues of older epochs, if known.
     """
     if len(known.epochs) == 1:
         return known
@@ -213,9 +213,9 @@ def without_drained(
 
 
 def tidy(client: Client, known: PartitionMap, now_s: int | None = None) -> PartitionMap:
-    """Store which older partitions are drained or forgotten; return the map.
+    """Mark drained epochs in the stored map, and remove epochs that can be forgotten; return the map.
 
-    An older partition that isn't sealed is sealed: its seal was never written, or a failover lost it.
+    Also seal older partitions that aren't sealed: their seal was never written, or a failover lost it.
     """
     left = _left(client, known)
     for epoch, following in zip(known.epochs, known.epochs[1:], strict=False):
@@ -239,7 +239,7 @@ def set_map(
     wanted: PartitionMap,
     confirmation: SharedConfirmation | None = None,
 ) -> PartitionMap:
-    """Replace the map; return the map that is there after that, which may be another client's."""
+    """Replace the map, unless another client has changed it. Return the map that is stored then."""
     script = queue_scripts(client, "queue", known.queue)["set_partitions"]
     by = confirmation.by(mark_of(client, known.queue)) if confirmation else None
     state = script.state({"known": str(known), "map": str(wanted)})
@@ -247,12 +247,12 @@ def set_map(
 
 
 def mark_of(client: Client, name: str) -> str:
-    """Return a key in the slot of the queue, which marks a write there until it is confirmed."""
+    """Return a new key in the queue's slot. The key marks a write until that write is confirmed."""
     return f"{keys.prefix(client.namespace, name)}call:{new_id()}~"
 
 
 def left_in(client: Client, name: str) -> Left:
-    """Return the seal and the numbers of messages of this queue."""
+    """Return whether the queue is sealed, and its numbers of messages."""
     prefix = keys.prefix(client.namespace, name)
     meta = keys.key(prefix, "meta")
     asked = [
@@ -265,10 +265,10 @@ def left_in(client: Client, name: str) -> Left:
 
 
 def _copy_settings(client: Client, known: PartitionMap, copied: Settings | None = None) -> Settings:
-    """Give the newest partitions the settings of the queue, and return these.
+    """Copy the queue's settings to the newest partitions; return the settings.
 
     Args:
-        copied: The settings that they have.
+        copied: Settings that were copied to these partitions before.
     """
     settings = Settings(client, known.queue)
     if settings != copied:

@@ -1,9 +1,9 @@
-"""Partitions of a hot queue: the map of its queues, and which of them accepts a message.
+"""Partitions of a hot queue: the map that lists them, and the choice of a message's partition.
 
 A partitioned queue `low` consists of queues such as `low/0` to `low/7`, each in a slot of its own. A change of their
 number is a new epoch with new queues, because partitions of an ended epoch are sealed: they accept only messages whose
-mid or key lives in them. So a client calls a message's queue of each epoch, from the oldest to the newest, until the
-reply isn't 'moved'. That keeps each mid and each key in a single queue.
+mid or key lives in them. So for each message, a client tries one queue per epoch, from the oldest epoch to the newest,
+until the reply isn't 'moved'. That keeps each mid and each key in a single queue.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Epoch(NamedTuple):
     """Partitions that were made together; epoch 0 is the queue itself.
 
     Attributes:
-        first: Number of its first partition. Numbers are never used again.
-        drained_at: Time (epoch seconds) when no message was left in it, and none could come; 0 before. Dead messages
-            and results may be left.
+        first: Number of the epoch's first partition. Numbers are never reused.
+        drained_at: Time in epoch seconds when the epoch was found sealed and without messages; 0 until then. Dead
+            messages and results may remain.
     """
 
     number: int
@@ -45,17 +45,17 @@ class Epoch(NamedTuple):
 
     @property
     def drained(self) -> bool:
-        """Whether no message is left in it."""
+        """Whether the epoch has no messages left, and accepts none."""
         return self.drained_at > 0
 
     def names(self, queue: str) -> list[str]:
-        """Return the names of its queues."""
+        """Return the names of the epoch's queues."""
         if not self.number:
             return [queue]
         return [f"{queue}/{number}" for number in range(self.first, self.first + self.size)]
 
     def name_for(self, queue: str, text: str) -> str:
-        """Return the name of the queue to which this text belongs."""
+        """Return the name of the queue for a message with this `place_text`."""
         if not self.number:
             return queue
         digest = blake2b(text.encode(), digest_size=8).digest()
@@ -66,7 +66,7 @@ class Epoch(NamedTuple):
 
 
 class PartitionMap(NamedTuple):
-    """The epochs of a queue, oldest first, as its map in the server lists them."""
+    """The epochs of a queue, oldest first, as stored on the server."""
 
     queue: str
     epochs: tuple[Epoch, ...] = (Epoch(0),)
@@ -82,11 +82,11 @@ class PartitionMap(NamedTuple):
         return self.newest.number > 0
 
     def names(self) -> list[str]:
-        """Return the names of all queues, oldest first."""
+        """Return the names of all queues in the map, oldest first."""
         return [name for epoch in self.epochs for name in epoch.names(self.queue)]
 
     def served(self) -> list[str]:
-        """Return the names of queues in which messages may wait."""
+        """Return the names of all queues in the map in which messages may wait."""
         return [
             name for epoch in self.epochs if not epoch.drained for name in epoch.names(self.queue)
         ]
@@ -120,7 +120,7 @@ def map_key(client: Client, queue: str) -> str:
 
 
 def read_map(client: Client, queue: str) -> PartitionMap:
-    """Return the map of the queue; a map of one epoch if it isn't partitioned."""
+    """Read the map of the queue. A queue without partitions has a map with one epoch."""
     return map_in(queue, client.command("HGET", map_key(client, queue), "map"))
 
 
@@ -135,7 +135,7 @@ def with_partitions(client: Client, names: Iterable[str]) -> list[str]:
 
 
 def map_in(queue: str, stored: bytes | None) -> PartitionMap:
-    """Return the map that is stored as these bytes."""
+    """Parse a stored map."""
     if not stored:
         return PartitionMap(queue)
     parts = [_EPOCH.fullmatch(part) for part in text_of(stored[:MAX_MAP_BYTES]).split(";")]
@@ -174,7 +174,7 @@ def checked_number(count: int) -> int:
 def grouped(
     indexes: Sequence[int], epoch: Epoch, queue: str, texts: Sequence[str]
 ) -> Iterator[tuple[str, list[int]]]:
-    """Yield the name of each queue of an epoch that these messages belong to, and the messages' indexes."""
+    """Group messages by their queue in an epoch. Yield each queue's name, and the indexes of its messages."""
     found: dict[str, list[int]] = {}
     names: dict[str, str] = {}
     for index in indexes:

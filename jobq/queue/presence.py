@@ -104,7 +104,7 @@ class WorkerEntry(NamedTuple):
         running: Number of running jobs.
         started_at: Start of the worker, in epoch ms by the worker's clock.
         seen_at: Time of the heartbeat, in epoch ms by the server's clock.
-        damaged: Whether the entry can't be one that a worker wrote.
+        damaged: Whether the entry is invalid, so that no worker can have written it.
         leaving: Whether the worker is draining.
         strict: Whether the worker empties a queue before it fetches from later queues.
         schedules: Queue -> names of the schedules that the worker's code declares; None if unknown.
@@ -130,15 +130,15 @@ class WorkerEntry(NamedTuple):
     partitions: Mapping[str, int] = {}
 
     def is_live(self, now_ms: int) -> bool:
-        """Return whether the worker counts as working: for a lease and 5 s after its last heartbeat."""
+        """Return whether the worker is alive: its last heartbeat is at most a lease and 5 s old."""
         return not self.damaged and now_ms - self.seen_at < self.lease_ms + LATE_MS
 
     def is_silent(self, now_ms: int) -> bool:
-        """Return whether no heartbeat came for a whole lease. Then other workers take over the worker's messages."""
+        """Return whether the last heartbeat is more than a lease old, so that other workers take over the messages."""
         return now_ms - self.seen_at > self.lease_ms
 
     def is_lost(self, now_ms: int) -> bool:
-        """Return whether the worker disappeared within the last hour without leaving."""
+        """Return whether the worker disappeared within the last hour, without ending properly."""
         return not self.damaged and not self.is_live(now_ms) and now_ms - self.seen_at < KEPT_MS
 
     def keeps_name(self, now_ms: int) -> bool:
@@ -175,7 +175,7 @@ class Stored(NamedTuple):
 
 
 def _store(client: Client, key: str, field: str, text: str, verb: str = "HSET") -> Stored:
-    """Store an entry, with a script if the server is full: workers must not look lost because of a full server."""
+    """Store an entry. If the server is full, a script stores it, so that the worker doesn't look lost."""
     try:
         return Stored(bool(client.command(verb, key, field, text)), True)
     except ServerFullError:
@@ -195,7 +195,7 @@ def put_worker(client: Client, name: str, facts: dict[str, Any]) -> bool:
 def claim_name(client: Client, name: str, facts: dict[str, Any]) -> WorkerEntry | None:
     """Store a worker's first heartbeat, unless the name has an entry already.
 
-    Return None if the worker may use the name, else the worker whose entry reserves the name.
+    Return None if the worker may use the name; otherwise, return the worker that reserves the name.
     """
     key = keys.workers(client.namespace)
     if _store(client, key, name, json.dumps(facts), "HSETNX").is_new:
@@ -255,7 +255,7 @@ def forget_worker(client: Client, name: str) -> None:
 
 
 def should_clean(client: Client, chance: float) -> bool:
-    """Return whether a worker should call `remove_stale` now, so that about MAX_CLEANERS of many workers do.
+    """Return whether a worker should call `remove_stale` now. On average, MAX_CLEANERS workers get True.
 
     Args:
         chance: A random number from 0 to 1.
@@ -301,7 +301,7 @@ def workers_in(reply: Any) -> list[WorkerEntry]:
 
 
 def some_workers(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry]:
-    """Return name -> last heartbeat for these workers, without workers that have no entry."""
+    """Return name -> last heartbeat for these workers. Workers without an entry are left out."""
     found: dict[str, WorkerEntry] = {}
     for first in range(0, len(names), PER_CALL):
         some = names[first : first + PER_CALL]
@@ -315,7 +315,7 @@ def some_workers(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry]
 
 
 def workers_named(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry]:
-    """Return name -> last heartbeat of these workers, and of live workers with a suffix after one of these names."""
+    """Return name -> last heartbeat for these workers, and for live workers with one of these names plus a suffix."""
     known, now_ms = {entry.name: entry for entry in workers(client)}, client.clock_ms()
     chosen: dict[str, WorkerEntry] = {}
     for name in names:
@@ -356,7 +356,7 @@ def running_in(names: Sequence[str], reply: Any) -> dict[str, tuple[ChildEntry, 
 
 
 def job_names(client: Client, digests: Iterable[str]) -> dict[str, frozenset[str] | None]:
-    """Return digest -> names of jobs, or None if the names are missing or damaged."""
+    """Return digest -> names of jobs. The value is None if the names are missing or damaged."""
     wanted = sorted({digest for digest in digests if digest})
     if not wanted:
         return {}
@@ -437,7 +437,7 @@ def _schedules(facts: Any) -> dict[str, frozenset[str]] | None:
 
 
 def _partitions(facts: Any) -> dict[str, int]:
-    """Return the declared numbers of partitions; entries that can't be such numbers are left out."""
+    """Return queue -> declared number of partitions. Invalid entries are left out."""
     if not isinstance(facts, dict):
         return {}
     numbers = {text_in(queue): number_in(count) for queue, count in facts.items()}

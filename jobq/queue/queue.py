@@ -260,7 +260,7 @@ class Queue:
     ) -> Sequence[Enqueued]:
         """Accept up to 250 messages in one call of `caller`, whatever their total size; see enqueue_many.
 
-        A repetition of the call under the same number repeats it in full.
+        The call can be repeated safely under the same number, because it is a single call.
         """
         if len(contents) > PER_CALL:
             raise ConfigError(
@@ -278,14 +278,16 @@ class Queue:
         durability: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Sequence[Enqueued]:
-        """Accept messages of flows, whose mids begin with '~'. A dead mid is rejected as 'exists', 'dead'.
+        """Accept messages of flows, whose mids begin with '~'.
 
-        All options of enqueue_many work except on_conflict, throttle, debounce_max and drop_results, and `until` can't
-        be 'done' or 'start'. The call bypasses an outage buffer, so returned messages are on the server.
+        A mid with a dead message is rejected with the action 'exists' and the status 'dead'. All options of
+        enqueue_many work except on_conflict, throttle, debounce_max and drop_results, and `until` can't be 'done' or
+        'start'. The call bypasses an outage buffer, so returned messages are on the server.
 
         Args:
             in_order: The messages are members of one step in the order of their numbers, and earlier members were
-                accepted. Members accepted within the last hour are rejected as 'exists', 'accepted'.
+                accepted. Members accepted within the last hour are rejected with the action 'exists' and the status
+                'accepted'.
         """
         batches, done = members_batches(contents, options, in_order), EnqueuedMany()
         level = durability or self.client.durability
@@ -367,7 +369,7 @@ class Queue:
         return NumberedCall(self.client, self.wake_key, state, read)
 
     def _dequeue(self, caller: Caller, values: Values) -> CallState:
-        """Return the next call of `caller`, a dequeue with these arguments."""
+        """Return the call of `caller` that dequeues messages."""
         plainly, scripts = self.dequeues, self.scripts
         if plainly.skip:
             plainly.skip -= 1
@@ -418,7 +420,7 @@ class Queue:
     ) -> NumberedCall[Finished]:
         """Return a call of `finish` to send later or together with other calls.
 
-        Even if the call is repeated, its events show when the runs ended.
+        If the call is repeated later, its events still show when the runs ended.
         """
         script, renewals = self.scripts["finish"], caller.renewals
         state = self._finish(caller, endings, dequeue, lease, crash_limit, None)
@@ -449,7 +451,7 @@ class Queue:
         crash_limit: int,
         now: int | None,
     ) -> CallState:
-        """Return the next call of `caller`, a finish with these arguments."""
+        """Return the call of `caller` that ends these attempts."""
         if not (0 <= dequeue <= MAX_COUNT and len(endings) <= MAX_COUNT):
             raise _out_of_range(dequeue if len(endings) <= MAX_COUNT else len(endings), 0)
         values: Values = {
@@ -512,7 +514,7 @@ class Queue:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> list[bool]:
-        """Give unstarted messages back to the front of the queue, which doesn't count as an attempt.
+        """Return unstarted messages to the front of the queue. This doesn't count as an attempt.
 
         Return for each message whether the attempt still held it.
         """
@@ -528,7 +530,10 @@ class Queue:
         return [item == b"ok" for item in reply]
 
     def end_session(self, caller_id: str) -> list[Lease]:
-        """Reject all later calls of a dead caller; return the messages that it still holds from its last call."""
+        """Reject all later calls of a dead caller.
+
+        Return the messages that its last call fetched and that it still holds.
+        """
         reply = self.scripts["close"].run_for(caller_id, {"caller": caller_id})
         texts = [item.decode() for item in reply]
         held = [Lease(mid, token) for mid, token in zip(texts[::2], texts[1::2], strict=True)]
@@ -540,15 +545,15 @@ class Queue:
         return bool(reply[0] == b"ok")
 
     def checkpoint(self, mid: str, token: str, value: str = "") -> str | None:
-        """Keep `value` for the next attempt; without a value, only read the kept value.
+        """Store `value` for the next attempt; without a value, only read the stored value.
 
-        Return the kept value, or '' if there is none; None if this attempt no longer holds the message.
+        Return the stored value, or '' if there is none; None if this attempt no longer holds the message.
         """
         reply = self.scripts["checkpoint"].run({"mid": mid, "token": token, "value": value})
         return text_of(reply[1]) if reply[0] == b"ok" else None
 
     def store_log(self, mid: str, attempt: int, text: bytes, keep_s: float) -> None:
-        """Store the attempt's log so far."""
+        """Store the log of an attempt. `text` replaces the stored log."""
         where = keys.attempt_log(self.prefix, mid, attempt)
         self.client.command("SET", where, text, "PX", max(1, round(keep_s * 1000)))
 
@@ -568,10 +573,10 @@ class Queue:
         return ScriptCall(script.script, script.keys, args, _status)
 
     def check_lease(self, lease: Lease, missing: str) -> None:
-        """Raise UnavailableError unless the server that answers now knows this lease.
+        """Raise UnavailableError unless the current server has this lease.
 
-        A server that knows it has all earlier data, so missing data is really gone. A replaced master or a replica may
-        lack data that still exists elsewhere.
+        A server that has the lease also has all earlier data, so missing data is really gone. Another server, such as a
+        replica, may lack data that still exists elsewhere.
 
         Args:
             missing: The data that was not found, for the error's text.
@@ -584,7 +589,7 @@ class Queue:
             )
 
     def content(self, mid: str) -> bytes | None:
-        """Return the content of a live message, in whichever partition it is; None if there is no such message."""
+        """Return the content of a live message, in whichever partition it is; None if no live message has this mid."""
         reply: bytes | None = self.client.command("HGET", keys.key(self.prefix, "messages"), mid)
         if reply is not None:
             return reply
@@ -630,7 +635,7 @@ class Queue:
     def _cancelled_elsewhere(
         self, mids: Sequence[str], words: list[str], remember: Duration | None
     ) -> list[str]:
-        """Cancel the messages that aren't here in the queue's partitions."""
+        """Cancel messages that the queue itself doesn't have, in its partitions; return the updated words."""
         for queue in self.partitions():
             missing = [at for at, word in enumerate(words) if word == "nil"]
             told = queue.cancel(*[mids[at] for at in missing], remember=remember) if missing else []
@@ -650,7 +655,7 @@ class Queue:
         """Set the limits of the queue and its keys, effective from the next dequeue; return all limits.
 
         To remove a limit, pass None. Omitted limits stay unchanged. Each partition of a partitioned queue has its share
-        of `max`; the other limits apply in each partition, because a key is in a single one.
+        of `max`; the other limits apply in each partition, because each key is in a single partition.
 
         Args:
             max: Maximum number of running messages.
@@ -717,7 +722,7 @@ class Queue:
         return until
 
     def why(self, mid: str, *, now: int | None = None) -> KeyFacts:
-        """Return the facts that explain why `mid` runs or waits, in whichever partition it is."""
+        """Return why `mid` runs or waits, in whichever partition it is."""
         values: Values = {"mid": checked_mid(mid), "now": moment(now)}
         known = facts_of(self.scripts["why"].run(values))
         if known.status != "nil":
@@ -739,7 +744,7 @@ class Queue:
         return [Queue(name, self.client) for name in known.names() if name != self.name]
 
     def alone(self) -> list[Queue]:
-        """Return the queue and its partitions, none of which looks into others."""
+        """Return the queue and each of its partitions. Their methods don't search other partitions."""
         return alone(self.client, [self.name])
 
     def place_of(self, mid: str) -> Queue | None:
@@ -756,7 +761,7 @@ class Queue:
         return None
 
     def _epochs(self) -> list[Epoch]:
-        """Return the queue's partitions by epoch; none for most queues."""
+        """Return the epochs of the queue's partitions. Most queues have none."""
         if self.is_alone or is_partition(self.name):
             return []
         return [epoch for epoch in read_map(self.client, self.name).epochs if epoch.number]
@@ -790,7 +795,7 @@ class Queue:
 
         Args:
             tries: Earlier tries of this call.
-            step: For calls to the partitions of a queue. Without it, the messages go where they belong.
+            step: Set by the router in a call to one partition. If it is empty, the router chooses the partitions.
         """
         if self.routes is not None and not step:
             return self.routes.send(level, values, rows, mids, caller, tries)
@@ -832,7 +837,7 @@ class Queue:
         *,
         step: Step = "",
     ) -> CallState:
-        """Return the next call of `caller`, an enqueue of these messages."""
+        """Return the call of `caller` that enqueues these messages."""
         plainly, scripts = self.enqueues, self.scripts
         if step == "old":
             extra = (*self.extra_keys(values, mids), keys.key(self.prefix, "moved_keys"))
@@ -850,7 +855,7 @@ class Queue:
         return state
 
     def count_refused(self, number: int) -> None:
-        """Count lost messages, which the server rejected after an outage."""
+        """Add `number` to the count of messages lost because the server rejected them after an outage."""
         meta = keys.key(self.prefix, "meta")
         now_ms = self.client.clock_ms(self.wake_key)
         counted = [("HINCRBY", meta, "refused", number), ("HSET", meta, "refused_at", now_ms)]
@@ -901,7 +906,10 @@ class Queue:
             raise unread
 
     def routed(self) -> PartitionRouter:
-        """Return the routes to the partitions of the queue, whose map is read now; all further messages take them."""
+        """Read the queue's partition map, and return its router.
+
+        All later messages of this object go through the router.
+        """
         if self.routes is None:
             self.routes = PartitionRouter(
                 self.name, self.client, partial(Queue, client=self.client)
@@ -980,7 +988,7 @@ def queue_scripts(client: Client, area: str, name: str) -> BoundScripts:
 
 
 def alone(client: Client, names: Iterable[str]) -> list[Queue]:
-    """Return the queues of these names and their partitions, each once; none of them looks into others."""
+    """Return the named queues and their partitions, each once. Their methods don't search other partitions."""
     made: dict[str, Queue] = {}
     for name in names:
         queue = Queue(name, client)
@@ -1042,7 +1050,7 @@ def _debounce_max_ms(options: EnqueueOptions) -> Argument:
 
 
 def is_of_flows(again: Argument) -> bool:
-    """Return whether this `again` belongs to messages of flows."""
+    """Return whether this value of `again` marks messages of flows."""
     return again in (MEMBER, NEXT)
 
 
@@ -1062,9 +1070,9 @@ def members_batches(
 
 
 def given_mid(mid: str, values: Values) -> str:
-    """Return `mid` if these options allow it; else raise ConfigError.
+    """Return `mid`, or raise ConfigError if these options don't allow it.
 
-    Mids that begin with '=' need `until` or `throttle`, as unique jobs have; '~' begins the mids of flows.
+    Mids of unique jobs begin with '=', and need `until` or `throttle`. Mids of flows begin with '~'.
     """
     again = values["again"]
     if not again:
@@ -1164,7 +1172,7 @@ def _wanted(limit: int, lease: Duration, crash_limit: int, now: int | None) -> V
 
 
 def _plain_rows(endings: Sequence[Ending]) -> list[Argument] | None:
-    """Return the endings as arguments of finish_plain; None without endings, or if any isn't a plain success."""
+    """Return the endings as arguments of finish_plain; None if there are none, or if any isn't a plain success."""
     rows: list[Argument] = []
     for ending in endings:
         if ending.outcome != "done" or ending.backoff is not None or ending.result is not None:
@@ -1179,7 +1187,7 @@ def _finished(
     """Return the results in the reply to a `finish`.
 
     Args:
-        renewed: The call was repeated under a new number.
+        renewed: Whether the call was repeated under a new number.
     """
     if reply and reply[0] == PLAIN:
         handed = _handed(reply, 0, caller, dequeue) if dequeue else None
@@ -1195,7 +1203,7 @@ def _finished(
 
 
 def _unreadable(error: Exception) -> ScriptError:
-    """Return the error for a reply of another shape. A script replays its caller's record, which may be forged."""
+    """Return the error for an unreadable reply. A script repeats its caller's record, which may be forged."""
     return ScriptError(
         f"a reply can't be read: another version of jobq is in use here, or the record of a call was forged: {error!r}"
     )

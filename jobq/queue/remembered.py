@@ -22,13 +22,13 @@ def with_result_keys(
     rows: Sequence[T],
     call: Callable[[Sequence[T], Sequence[str]], list[bytes]],
 ) -> list[bytes]:
-    """Make a call for messages, and again with result keys for messages with remembered ends.
+    """Make a call for some messages. Repeat it with result keys for messages whose ends are remembered.
 
     Return one word per message.
 
     Args:
-        rows: The arguments for each of the mids.
-        call: Makes the call with these rows and these result keys.
+        rows: For each mid, the arguments of the call.
+        call: Makes the call with the given rows and result keys.
     """
     words = call(rows, ())
     left = [place for place, word in enumerate(words) if word == REMEMBERS]

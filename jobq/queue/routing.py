@@ -45,7 +45,7 @@ class EnqueuedIn(Enqueued):
 
 
 class Place(Protocol):
-    """A queue to which messages are sent."""
+    """A queue or partition that accepts messages."""
 
     def send(
         self,
@@ -78,7 +78,7 @@ class PartitionRouter:
 
     @property
     def map(self) -> PartitionMap:
-        """The map; read again now and then while older partitions are drained."""
+        """The partition map. It is reread periodically while older partitions aren't drained."""
         epochs, began = self._map.epochs, monotonic()
         if any(not epoch.drained for epoch in epochs[:-1]) and began >= self._read_at:
             try:
@@ -113,11 +113,11 @@ class PartitionRouter:
     ) -> list[Enqueued]:
         """Enqueue messages where they belong, in one call for each partition; see `Queue.send`.
 
-        If a partition doesn't accept its messages, the others still get theirs.
+        If one partition rejects its messages, the messages for other partitions are still sent.
 
         Args:
-            caller: It makes one call to each partition, all under its next number. So the same messages can be sent
-                again under that number.
+            caller: The calls to all partitions have the caller's next number, so the same messages can be sent again
+                under that number.
         """
         call = _RoutedCall(level, values, rows, mids, caller, tries)
         asked, number = -1, caller.number if caller else 0
@@ -143,7 +143,8 @@ class PartitionRouter:
     def _after(self, asked: int, is_repeatable: bool) -> tuple[Epoch, bool]:
         """Return the epoch to ask next, and whether it is the newest.
 
-        A repeatable call leaves out no epoch that an earlier try may have asked. It gets the same replies there.
+        A repeatable call also asks drained epochs, because an earlier try may have asked them. Their replies are the
+        same as then.
         """
         for known in (self.map, self.refresh):
             newest = (known() if callable(known) else known).newest
@@ -164,8 +165,8 @@ class _RoutedCall:
     """Messages of one call, on their way to their partitions.
 
     Attributes:
-        texts: They decide to which partitions the messages belong.
-        pending: Indexes of messages that no partition has accepted or refused.
+        texts: For each message, the text that decides its partition; see `place_text`.
+        pending: Indexes of messages that no partition has accepted or rejected.
     """
 
     def __init__(
@@ -191,7 +192,7 @@ class _RoutedCall:
         self._errors.append(error)
 
     def send(self, place: Place, name: str, indexes: Sequence[int], step: Step) -> None:
-        """Send these messages to this partition. Raises SealedError if they need a later map."""
+        """Send these messages to one partition. Raises SealedError if they need a later map."""
         width, mids = self._width, self._mids
         part = [arg for index in indexes for arg in self._rows[width * index : width * (index + 1)]]
         some = mids if len(indexes) == len(mids) else [mids[index] for index in indexes]

@@ -86,7 +86,7 @@ class KeyRow(NamedTuple):
 
 
 class KeyPage(NamedTuple):
-    """A page of a queue's keys, and the cursor of the next page; None if this is the last page."""
+    """A page of a queue's keys, and the cursor of the next page; None if there is no next page."""
 
     rows: list[KeyRow]
     next_offset: int | None

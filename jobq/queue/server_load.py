@@ -192,7 +192,7 @@ def loads(
 
 
 def _work(was: Sample, now: Sample) -> tuple[int, int]:
-    """Return how many messages were enqueued or started between two samples, and how many of these were starts."""
+    """Return how many enqueues and starts happened between two samples, and the number of starts."""
     started = max(0, now.fence - was.fence)
     ended = started - (now.counts.locked - was.counts.locked)
     more = (now.counts.messages - now.counts.done) - (was.counts.messages - was.counts.done)
@@ -215,7 +215,7 @@ def _load(
 
 
 def _of_scripts(before: NodeCounters, after: NodeCounters) -> float:
-    """Return the share of the CPU time that scripts caused, including their share of the network I/O."""
+    """Return the share of CPU time that scripts used, including their share of the network I/O."""
     scripts = after.scripts_us - before.scripts_us
     plain = max(0.0, after.commands_us - before.commands_us - scripts * (1 + COUNTED_TWICE))
     network = max(0.0, (after.cpu_s - before.cpu_s) * 1e6 - scripts - plain)
@@ -268,7 +268,7 @@ def steps(load: NodeLoad) -> Iterator[str]:
 
 
 def _distributing(name: str) -> str:
-    """Return the step that distributes this queue, or the queue of this partition."""
+    """Return the advice to distribute this queue, or to distribute the queue of this partition further."""
     base = base_of(name)
     if base != name:
         return f"give queue {base} more partitions: jobq partitions {base} shows how many it has"

@@ -20,7 +20,7 @@ _LIMITS = ("most", "starts", "span_ms", "weight", "waiting")
 
 
 def shares(most: Argument, number: int) -> list[Argument]:
-    """Return the share of each partition in a limit on running messages; other values apply to each in full."""
+    """Divide a limit on running messages among the partitions. Any other value is the same for each partition."""
     if not isinstance(most, int):
         return [most] * number
     each, more = divmod(most, number)
@@ -39,14 +39,14 @@ def check_shares(queue: str, most: Argument, newest: Epoch) -> None:
 def set_limits(
     queue: str, epoch: Epoch, values: Mapping[str, Argument], scripts_of: ScriptsOf
 ) -> None:
-    """Set limits in all partitions of an epoch, with the arguments that the script has for the queue itself."""
+    """Set limits in all partitions of an epoch. `values` are the arguments of `set_limits` for the whole queue."""
     names = epoch.names(queue)
     for name, share in zip(names, shares(values["in_queue"], len(names)), strict=True):
         scripts_of(name)["set_limits"].run({**values, "in_queue": share})
 
 
 class Settings:
-    """The settings that a queue has now, to copy them to partitions."""
+    """A queue's current settings, to copy them to partitions."""
 
     def __init__(self, client: Client, queue: str) -> None:
         self._queue = queue
@@ -72,10 +72,10 @@ class Settings:
     def copy_to(
         self, epoch: Epoch, scripts_of: ScriptsOf, now_ms: int, *, again: bool = False
     ) -> None:
-        """Give all partitions of an epoch these settings.
+        """Copy these settings to all partitions of an epoch.
 
         Args:
-            again: They have other settings, which were copied before.
+            again: Replace settings that were copied before.
         """
         level, length, most_dead, age_ms, paused, ends = self._values
         unset = {"now": "", "key": "", "in_queue": self._most, **dict.fromkeys(_LIMITS, "-")}

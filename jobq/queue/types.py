@@ -165,7 +165,7 @@ class AddedMessages(Sequence[Enqueued]):
 class EnqueuedMany(Sequence[Enqueued]):
     """Results of a bulk enqueue, in order.
 
-    Results of new messages without mids of your own take only a few bytes per round trip.
+    Results of new messages with generated mids take only a few bytes per round trip.
     """
 
     __slots__ = ("_ends", "_parts")
@@ -298,7 +298,7 @@ class Lease(NamedTuple):
 
 
 def remember_ms(seconds: float | None) -> int:
-    """Return how long an end is remembered, in ms; 0 if it isn't."""
+    """Return the time to remember an end, in ms; 0 if the end isn't remembered."""
     return max(1, round(seconds * 1000)) if seconds else 0
 
 
@@ -452,7 +452,7 @@ class Entry(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A page of messages, and the offset of the next page; None if this is the last page."""
+    """A page of messages, and the offset of the next page; None if there is no next page."""
 
     entries: list[Entry]
     next_offset: int | None

@@ -1,1 +1,1 @@
-"""Schedules: calls of jobs at times that a cron expression or an interval gives."""
+"""Schedules: jobs that workers enqueue at times given by a cron expression or an interval."""

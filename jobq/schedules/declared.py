@@ -25,14 +25,14 @@ class ScheduleOptions(TypedDict, total=False):
     Args:
         every: An interval, instead of an expression.
         tz: The zone of the expression. Default: UTC.
-        missed: Ticks that passed while no worker ran: "one" runs the latest, "skip" none that is over a minute late,
-            "all" up to 100.
+        missed: How to handle ticks that passed while no worker ran. "one" runs only the latest tick, "all" runs up to
+            100 ticks, and "skip" leaves out ticks over a minute late.
         overlap: What to do with a tick while the previous run isn't over: "skip" or "queue" the tick, "allow" both
             runs, or "cancel" the previous run.
         spread: Delay each tick by a fixed part of this time, so that schedules don't all start together.
         start, end: First and last possible time of a tick; a time without a zone is in tz.
         times: Maximum number of ticks, counted from start.
-        name: Name of the schedule. Default: the job's.
+        name: Name of the schedule. Default: the job's name.
         args, kwargs: Arguments of the job.
     """
 
@@ -50,7 +50,7 @@ class ScheduleOptions(TypedDict, total=False):
 
 
 class Declared(NamedTuple):
-    """One `@schedule`; the job's name isn't known yet."""
+    """One use of `@schedule`, before the job's name is known."""
 
     cron: str | None
     options: dict[str, Any]
@@ -65,7 +65,7 @@ class Declared(NamedTuple):
 
 
 def schedule(cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> Callable[[F], F]:
-    """Have workers enqueue a call of this job at the times of a cron expression, or after each interval.
+    """Schedule a job: workers enqueue a call at the times of a cron expression, or at each interval.
 
     Put this decorator on a function with `@job`, above or below `@job`, once for each schedule.
     """

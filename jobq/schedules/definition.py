@@ -1,4 +1,4 @@
-"""A schedule: which call is made when. It is declared in code, or stored on the server as JSON."""
+"""A schedule: a call of a job, and its times. It is declared in code, or stored on the server as JSON."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.cron or f"every {self.every_ms / 1000:g}s"
 
     def shift_ms(self, queue: str) -> int:
-        """Return the delay after its ticks in this queue, in ms. It is always the same part of `spread`."""
+        """Return the delay in ms between a tick and its call in this queue. It is always the same part of `spread`."""
         return zlib.crc32(f"{queue}/{self.name}".encode()) % self.spread_ms if self.spread_ms else 0
 
     def tick(self, at_ms: int, missed: int) -> Tick:
@@ -89,7 +89,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return Tick(self.name, at_ms, missed, self.zone, self.rule)
 
     def mid(self, tick_ms: int) -> str:
-        """Return the mid of a tick's message. If a tick may replace the previous run, both have the same mid."""
+        """Return the mid of a tick's message.
+
+        With the overlap "queue" or "cancel", all messages of the schedule have the same mid.
+        """
         if self.overlap in ("queue", "cancel"):
             return f"{self.name}@latest"
         return f"{self.name}@{self.tick(tick_ms, 0).at.isoformat(timespec='auto')}"
@@ -100,7 +103,7 @@ class Owed(NamedTuple):
 
     Attributes:
         missed: Number of earlier ticks that this tick replaces.
-        runs: Whether it is enqueued; if not, it is only recorded as missed.
+        runs: Whether the tick is enqueued. If it isn't, it is only recorded as missed.
     """
 
     tick_ms: int
@@ -143,7 +146,7 @@ def ticks_of(cron: str, every_ms: int, zone: str) -> Ticks:
 
 @lru_cache(maxsize=2_000)
 def _nth(cron: str, every_ms: int, zone: str, start_ms: int, number: int) -> float:
-    """Return the time of the tick with this number, counted from a moment; infinity if there are fewer."""
+    """Return the time of a tick, given its number, counted from `start_ms`; infinity if there are fewer ticks."""
     ticks = ticks_of(cron, every_ms, zone).after(start_ms - 1)
     return next(islice(ticks, number - 1, None), math.inf)
 
@@ -223,7 +226,7 @@ def decoded(text: str) -> Schedule:
 
 
 def _bounds(name: str, given: Mapping[str, Any], tz: str | None) -> dict[str, int]:
-    """Return the first and last moment of a schedule, and its number of ticks; raise ConfigError if impossible."""
+    """Return the bounds of a schedule and its number of ticks; raise ConfigError if they are invalid."""
     moments = {
         f"{key}_ms": _moment_ms(key, given[key], tz) for key in ("start", "end") if key in given
     }

@@ -44,11 +44,11 @@ class Ticks(Protocol):
     """The times of a schedule."""
 
     def after(self, moment_ms: int) -> Iterator[int]:
-        """Return the ticks after a moment, in order."""
+        """Return the ticks after `moment_ms`, in order."""
         ...
 
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
-        """Return the ticks after a moment and up to another moment, latest first."""
+        """Return the ticks after `after_ms`, up to and including `until_ms`, latest first."""
         ...
 
 
@@ -59,12 +59,12 @@ class Within:
         self._ticks, self._before_ms, self._last_ms = ticks, first_ms - 1, last_ms
 
     def after(self, moment_ms: int) -> Iterator[int]:
-        """Return the ticks after a moment, in order."""
+        """Return the ticks after `moment_ms`, in order."""
         ticks = self._ticks.after(max(moment_ms, self._before_ms))
         return takewhile(lambda tick: tick <= self._last_ms, ticks)
 
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
-        """Return the ticks after a moment and up to another moment, latest first."""
+        """Return the ticks after `after_ms`, up to and including `until_ms`, latest first."""
         until_ms = int(min(until_ms, self._last_ms))
         return self._ticks.between(max(after_ms, self._before_ms), until_ms)
 
@@ -87,22 +87,22 @@ class Every:
         return f"every {self.step_ms / 1000:g}s"
 
     def after(self, moment_ms: int) -> Iterator[int]:
-        """Return the ticks after a moment, in order."""
+        """Return the ticks after `moment_ms`, in order."""
         tick = (moment_ms // self.step_ms + 1) * self.step_ms
         while True:
             yield tick
             tick += self.step_ms
 
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
-        """Return the ticks after a moment and up to another moment, latest first."""
+        """Return the ticks after `after_ms`, up to and including `until_ms`, latest first."""
         yield from range(until_ms // self.step_ms * self.step_ms, max(-1, after_ms), -self.step_ms)
 
 
 class Cron:
-    """The ticks of an expression in a zone, by the rule of Debian's cron.
+    """The ticks of an expression in a zone. Clock changes are handled as in Debian's cron.
 
-    If a change of clocks skips a fixed time, the tick is right after the change. If a fixed time occurs twice, only the
-    first is a tick. `*` in hours or minutes keeps real intervals.
+    If a clock change skips a fixed time, the tick comes right after the change. If a fixed time occurs twice, only the
+    first time is a tick. With `*` in hours or minutes, the intervals between ticks don't change.
     """
 
     def __init__(self, expression: str, zone: str = "UTC") -> None:
@@ -122,7 +122,7 @@ class Cron:
         return f"{self.expression} {self.zone}"
 
     def after(self, moment_ms: int) -> Iterator[int]:
-        """Return the ticks after a moment, in order."""
+        """Return the ticks after `moment_ms`, in order."""
         last = moment_ms
         for day in self._days(moment_ms, 1):
             for tick in self._on(day):
@@ -131,7 +131,7 @@ class Cron:
                     yield tick
 
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
-        """Return the ticks after a moment and up to another moment, latest first."""
+        """Return the ticks after `after_ms`, up to and including `until_ms`, latest first."""
         last = until_ms + 1
         first_day = _local(max(0, after_ms), self._zone).date() - _DAY
         for day in self._days(until_ms, -1, first_day):
@@ -141,14 +141,14 @@ class Cron:
                     yield tick
 
     def long_steps(self) -> Iterator[tuple[str, str, int]]:
-        """Yield fields whose step is so long that they match only one value, each as text, name and step."""
+        """Yield the text, name and step of each field whose step is so long that the field matches only one value."""
         for field, (name, _, least, most) in zip(self._spec.parts[1:], _FIELDS, strict=True):
             step = re.fullmatch(r"[^,]+/(\d+)", field)
             if step and int(step[1]) > most - least + 1:
                 yield field, name, int(step[1])
 
     def gaps_on(self, day: date) -> list[datetime]:
-        """Return the expression's times on a day that a change of clocks skips."""
+        """Return the expression's times on a day that don't exist, because a clock change skips them."""
         if not self._matches(day):
             return []
         local = (datetime.combine(day, at) for at in self._times)
@@ -158,7 +158,10 @@ class Cron:
         return day.month in self._spec.months and self._spec.match_day(day)
 
     def _days(self, moment_ms: int, step: int, first: date = date(1970, 1, 1)) -> Iterator[date]:
-        """Yield the days with ticks, forward or back from a moment. Around a change of clocks a day may begin twice."""
+        """Yield the days with ticks, forward or backward from a moment.
+
+        The search begins one day early, because a day can begin twice around a clock change.
+        """
         last = _LAST.date()
         day = _local(min(moment_ms, _ms(_LAST)), self._zone).date() - step * _DAY
         day, empty = max(first, min(day, last)), 0
@@ -190,7 +193,7 @@ class Cron:
         return there.astimezone(UTC).astimezone(self._zone).replace(tzinfo=None) != local
 
     def _moved(self, local: datetime) -> int:
-        """Return the first moment after a local time that a change of clocks skips."""
+        """Return the first moment after a clock change that skips this local time."""
         while self._is_left_out(local):
             local += timedelta(minutes=1)
         return _ms(local.replace(tzinfo=self._zone))
@@ -208,7 +211,7 @@ def zone_of(name: str) -> ZoneInfo:
 
 @lru_cache(maxsize=1_000)
 def parsed(expression: str) -> CronSim:
-    """Return an expression as cronsim reads it, or raise ConfigError."""
+    """Parse an expression with cronsim; raise ConfigError if it is invalid."""
     text = NAMES.get(expression.strip().lower(), expression)
     if text.startswith("@"):
         raise ConfigError(f"{expression!r:.100} is unknown; use one of {', '.join(NAMES)}")

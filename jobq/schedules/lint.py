@@ -1,4 +1,4 @@
-"""Behaviour of a schedule that its author may not expect."""
+"""Warnings about behaviour of a schedule that its author may not expect."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def findings(schedule: Schedule, now_ms: int, timeout_s: float | None = None) ->
 
 
 def _gaps(times: Cron, now_ms: int) -> Iterator[str]:
-    """Yield a warning about the first time that a change of clocks skips."""
+    """Yield a warning about the first time that a clock change skips."""
     if times.is_open:
         return
     today = datetime.fromtimestamp(now_ms / 1000, UTC).date()

@@ -32,7 +32,7 @@ class ScheduleRow(NamedTuple):
         origin: "code", "added" or ''.
         next_ms: When its next tick is enqueued; None if it has no more ticks.
         last_ms: Time of the latest enqueued tick; None if there was none.
-        late_ms: How long the next tick has been due.
+        late_ms: How long the next tick has been overdue, in ms.
     """
 
     queue: str
@@ -48,12 +48,12 @@ class ScheduleRow(NamedTuple):
 
     @property
     def state(self) -> str:
-        """The problem, else "paused" or ''."""
+        """The problem, if there is one; otherwise "paused" or ''."""
         return self.problem or ("paused" if self.paused else "")
 
 
 def late_by(schedule: Schedule, queue: str, last_ms: int, now_ms: int) -> int:
-    """Return for how many ms the next tick has been due; 0 if it isn't due."""
+    """Return for how many ms the next tick has been overdue; 0 if it isn't due yet."""
     due = next(schedule.ticks.after(last_ms), None)
     return 0 if due is None else max(0, now_ms - due - schedule.shift_ms(queue))
 
@@ -94,14 +94,14 @@ OVERDUE_MS = 60_000
 
 
 class WorkerCode(NamedTuple):
-    """Names of jobs and of one queue's schedules in a live worker's code; None if unknown."""
+    """The names of jobs, and of one queue's schedules, in the code of a live worker; None if unknown."""
 
     jobs: frozenset[str] | None
     schedules: frozenset[str] | None
 
 
 def known_by_queue(client: Client) -> dict[str, list[WorkerCode]]:
-    """Return, by queue, the declared names of each of its live workers."""
+    """Return, for each queue, the names of jobs and schedules that its live workers declare."""
     now_ms = client.clock_ms()
     live = [worker for worker in presence.workers(client) if worker.is_live(now_ms)]
     names = presence.job_names(client, {worker.jobs for worker in live if worker.jobs})
@@ -115,7 +115,7 @@ def known_by_queue(client: Client) -> dict[str, list[WorkerCode]]:
 
 
 def known_if_readable(client: Client) -> dict[str, list[WorkerCode]] | None:
-    """Return the declared names as `known_by_queue` does; None if the list of workers can't be read."""
+    """Return the result of `known_by_queue`; None if the list of workers can't be read."""
     try:
         return known_by_queue(client)
     except JobqError:
@@ -130,7 +130,7 @@ def of_queue(
 
 
 def paused_queues(client: Client, names: Iterable[str]) -> frozenset[str]:
-    """Return which of these queues are paused. Queues that can't be read are left out."""
+    """Return the paused queues among these. Queues that can't be read are left out."""
     wanted = list(names)
     samples = run_each(client, [Queue(name, client).admin.sample_call() for name in wanted])
     return frozenset(
@@ -160,9 +160,9 @@ def state_of(row: ScheduleRow, known: Sequence[WorkerCode] | None, is_queue_paus
 
 
 def is_undeclared(row: ScheduleRow, known: Sequence[WorkerCode]) -> bool:
-    """Whether no worker of its queue declares a schedule that came from code.
+    """Return whether a schedule came from code, but no worker of its queue declares it now.
 
-    If a worker doesn't report its declarations, an overdue tick decides.
+    If a worker doesn't report its declarations, the schedule counts as undeclared once a tick is overdue.
 
     Args:
         known: Declared names of the queue's workers.
@@ -181,7 +181,7 @@ def _lacks(known: WorkerCode, schedule: str, job: str) -> bool:
 
 
 class ScheduleRecord(JsonRecord):
-    """A schedule of a queue, as `jobq schedule list --json` and the JSON API have it.
+    """A schedule of a queue, in the form that `jobq schedule list --json` and the JSON API return.
 
     Attributes:
         job: Empty, as are the fields of the rule, if its definition can't be read.
@@ -239,7 +239,7 @@ def schedule_records(
 
 
 def names_of(schedules: Schedules) -> list[str]:
-    """Return the sorted names of a queue's schedules, including those that have only ticks."""
+    """Return the sorted names of a queue's schedules, including schedules that have ticks but no definition."""
     return sorted(schedules.definitions.keys() | schedules.ticks.keys())
 
 
@@ -250,7 +250,7 @@ def rows_of(queue: str, schedules: Schedules) -> Iterator[ScheduleRow]:
 
 
 def queues_with(client: Client, names: Sequence[str], *places: str) -> list[str]:
-    """Return the queues that have at least one of these keys, or whose keys can't be checked.
+    """Return the queues that have at least one of the given keys. If keys can't be checked, their queue is included.
 
     One command covers many queues, except on a Cluster.
     """
@@ -281,7 +281,7 @@ def _with_keys(client: Client, names: Sequence[str], places: Sequence[str]) -> l
 def schedules_of_queues(
     client: Client, names: Sequence[str], log: int = 0
 ) -> dict[str, Schedules | JobqError]:
-    """Return the schedules and the latest `log` ticks of each queue with schedules, or the error of reading them."""
+    """Return the schedules and latest `log` ticks of each queue with schedules, or the error if they can't be read."""
     some = queues_with(client, names, "schedules", "ticks")
     calls = [Queue(name, client).admin.schedules_call(log) for name in some]
     return dict(zip(some, run_each(client, calls), strict=True))

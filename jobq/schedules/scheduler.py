@@ -1,7 +1,7 @@
 """Enqueues the ticks of schedules. Every worker has one for the queues that it serves; there is no leader.
 
 A scheduler follows the server's clock: each look at a queue reads that clock, and a monotonic clock measures the time
-between looks. If processes disagree, the script `tick` decides what is enqueued.
+between looks. If processes disagree about the time, the script `tick` decides which ticks are enqueued.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Scheduler:
         return max(0.0, min(self._look_at) - self._monotonic())
 
     def enqueue_due(self, ask: Ask) -> None:
-        """Look at all due queues. Errors of `ask` are raised."""
+        """Look at all due queues, and enqueue due ticks. Errors of `ask` are raised."""
         now = self._monotonic()
         due = [index for index, at in enumerate(self._look_at) if at <= now]
         others = [index for index in due if not self._declared[index]]
@@ -99,7 +99,7 @@ class Scheduler:
                 ask(index, partial(self._look, index))
 
     def _without(self, indexes: list[int], ask: Ask, now: float) -> list[int]:
-        """Return the queues without schedules. One command covers many queues."""
+        """Return the indexes of queues without schedules. One command covers many queues."""
         client = self._queues[indexes[0]].client
         if client.is_cluster:
             return []
@@ -156,7 +156,7 @@ class Scheduler:
         self._look_at[index] = began + wait_s + self._share() * WAIT_S
 
     def _tell_undeclared(self, index: int, schedules: Schedules) -> None:
-        """Name schedules that code declared once and that no running worker declares now."""
+        """Log a warning for each schedule that code declared earlier, but no running worker declares now."""
         queue, declared = self._queues[index], self._declared[index]
         names = {
             name
@@ -217,7 +217,7 @@ class Scheduler:
         return schedules
 
     def _tick(self, queue: Queue, schedule: Schedule, one: Owed, last_ms: int) -> bool | None:
-        """Request one tick; return whether the next tick may follow, None if this tick can't be enqueued."""
+        """Enqueue one tick. Return whether the next tick may follow; None if this tick can't be enqueued."""
         try:
             job = self._registry.get(schedule.job)
             done = enqueue_tick(queue, job, schedule, one, last_ms, now=self._now())

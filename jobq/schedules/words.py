@@ -74,7 +74,7 @@ def _past(field: str, minutes: Sequence[int]) -> str:
 
 
 def _step(field: str, most: int) -> int:
-    """Return n for `*/n` if n divides `most`, 1 for `*`, and 0 for anything else."""
+    """Return the n of `*/n` if it divides `most`, 1 for `*`, and 0 for anything else."""
     if field == "*":
         return 1
     number = field.removeprefix("*/")
