@@ -77,9 +77,10 @@ def masked(url: str) -> str:
             url = url[: key.end()] + "***"
             break
     scheme, colon, rest = url.partition("://")
+    # "redis//host", "redis:/:secret@host" and ":secret@host" are mistakes that an error quotes.
+    rest = rest if colon else url
     if "@" in url:
-        # "redis:/:secret@host" and ":secret@host" are mistakes that an error quotes.
-        before, _, rest = (rest if colon else url).rpartition("@")
+        before, _, rest = rest.rpartition("@")
         rest = "***@" + rest if before or not colon else "@" + rest
     elif not _HOSTS.fullmatch(re.split("[/?#]", rest)[0]):
         # Text after a colon that isn't a port: a password without a host.

@@ -83,6 +83,7 @@ def test_login_of_sentinels_is_apart_from_that_of_the_master():
         (":secret@cache.example:6379", "write redis://[*]{3}@cache.example:6379"),
         ("/run/redis.sock", "write unix:///run/redis.sock"),
         ("//h:1", "must begin with one of"),
+        ("redis//h:1/0", "url 'redis//h:1/0' must begin with one of"),
         ("redis+sentinel://:secret@h", "doesn't name the service"),
         ("redis://a,b", "redis[+]cluster:// for a Cluster"),
         ("rediss://a,b", "rediss[+]sentinel:// for Sentinels"),
