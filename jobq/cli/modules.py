@@ -29,24 +29,39 @@ def load(modules: Iterable[str]) -> None:
     if left_out and modules:
         click.echo(f"jobq: {output.escaped(left_out)}", err=True)
     for name in modules:
-        written = _as_module(name)
-        if name.startswith(".") or "/" in name:
-            raise ConfigError(f"{name!r} isn't the name of a module; write --import {written}")
+        _require_name(name)
         try:
             import_module(name)
         except ModuleNotFoundError as error:
             # Only if this module or its package is missing, not one that it imports.
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise
-            module = sys.modules.get(name.rpartition(".")[0])
-            if module is not None and not hasattr(module, "__path__"):
-                written = module.__name__  # the name of a job or file
-            remedy = "check --import" if written == name else f"write --import {written}"
-            raise ConfigError(
-                f"no module {name!r} is in {Path.cwd()} or installed; {remedy}"
-            ) from error
+            raise _missing(name) from error
     for more in loaders:
         more()
+
+
+def require(modules: Iterable[str]) -> None:
+    """Raise ConfigError for a name that no module can have, or whose package is missing. It isn't imported."""
+    _extend_path()
+    for name in modules:
+        _require_name(name)
+        top = name.partition(".")[0]
+        if top not in sys.modules and find_spec(top) is None:
+            raise _missing(name)
+
+
+def _require_name(name: str) -> None:
+    if name.startswith(".") or "/" in name:
+        raise ConfigError(f"{name!r} isn't the name of a module; write --import {_as_module(name)}")
+
+
+def _missing(name: str) -> ConfigError:
+    written, module = _as_module(name), sys.modules.get(name.rpartition(".")[0])
+    if module is not None and not hasattr(module, "__path__"):
+        written = module.__name__  # the name of a job or file
+    remedy = "check --import" if written == name else f"write --import {written}"
+    return ConfigError(f"no module {name!r} is in {Path.cwd()} or installed; {remedy}")
 
 
 def _as_module(path: str) -> str:

@@ -12,7 +12,7 @@ import click
 
 from jobq.cli import exits
 from jobq.cli.arguments import names_of
-from jobq.cli.modules import load
+from jobq.cli.modules import load, require
 from jobq.cli.options import (
     DURATION,
     NAMESPACE_OPTIONS,
@@ -257,6 +257,8 @@ def worker(
     )
     if check:
         return check_worker(session, health, check)
+    if not session.settings.url:
+        require(modules)  # otherwise a server would start in a wrong folder
     sources = Sources() if given.pop("reload") else None
     ticks = None if given.pop("no_cron") else Scheduler
     intake = intake_of(session, given)

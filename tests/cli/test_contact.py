@@ -61,6 +61,22 @@ def test_misspelt_job_starts_no_server(
 
 
 @pytest.mark.parametrize(
+    ("module", "error"),
+    [
+        ("nowhere.jobs", "no module 'nowhere.jobs' is in"),
+        ("app/jobs.py", "write --import app.jobs"),
+    ],
+)
+def test_worker_does_not_start_a_server_when_its_module_is_missing(
+    bare: Path, line: Any, monkeypatch: pytest.MonkeyPatch, module: str, error: str
+) -> None:
+    monkeypatch.setenv("JOBQ_EMBEDDED", "1")
+    ended = line("worker", "--import", module)
+    assert ended.code == 2 and error in ended.err
+    assert not (bare / ".jobq").exists()
+
+
+@pytest.mark.parametrize(
     ("url", "reason"),
     [
         (NOBODY, "No such file or directory"),
