@@ -24,6 +24,7 @@ from jobq.cli.options import (
 )
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command, opens
+from jobq.client.names import base_of
 from jobq.errors import ConfigError
 from jobq.observe.facts import job_name
 from jobq.queue.audit_log import Performed
@@ -144,7 +145,9 @@ def _say_groups(session: Session, queues: str | None, where: Where) -> None:
         with session.tolerating(queue.name):
             for message in islice(filter(where, _opened(session, queue)), MAX_GROUPED):
                 error = message.reason.partition("\n")[0].partition(":")[0]
-                died = groups.setdefault((queue.name, job_name(message.content), error), [])
+                died = groups.setdefault(
+                    (base_of(queue.name), job_name(message.content), error), []
+                )
                 died.append(message.died_at)
     if sum(map(len, groups.values())) <= max(1, len(groups)):
         return

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any
 
 import click
 
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
-from jobq.errors import UnavailableError
+from jobq.errors import JobqError, UnavailableError
+from jobq.queue.directory import queue_names
 from jobq.queue.partitioning import nodes_of, partition, tidy, without_drained
 from jobq.queue.partitions import PartitionMap, read_map
 from jobq.queue.queue import Queue
@@ -33,6 +35,7 @@ def partitions(session: Session, name: str, count: int | None) -> None:
     queue = session.queue(name)
     with session.operation(name, f"number:{count}", when=count is not None):
         if count is not None:
+            _warn_of_new(session, name)
             tidy(session.client, partition(session.client, name, count))
     known = read_map(session.client, name)
     if not known.is_partitioned:
@@ -42,6 +45,18 @@ def partitions(session: Session, name: str, count: int | None) -> None:
         known = without_drained(session.client, known)
     session.say_all(_rows(session, known), LISTED)
     _warn_of_skew(session, known)
+
+
+def _warn_of_new(session: Session, name: str) -> None:
+    """Warn if the queue was never used here, because its name may be misspelt."""
+    with suppress(JobqError):
+        known = queue_names(session.client)
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            meant = f"; did you mean {near[0]}?" if near else ";"
+            session.remark(
+                f"queue {name} was never used here{meant} 'jobq queue delete {name}' removes it from the list of queues"
+            )
 
 
 def _rows(session: Session, known: PartitionMap) -> Iterator[dict[str, Any]]:

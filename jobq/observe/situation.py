@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from jobq.client.connection import Client
+from jobq.client.names import base_of
 from jobq.client.numbered_calls import ScriptCall
 from jobq.client.pipelining import Read, read_together, run_each
 from jobq.errors import ConfigError, JobqError, UnavailableError
@@ -334,7 +335,7 @@ def runs_of(
 
 
 def running(client: Client, queues: Sequence[str] = ()) -> list[RunningMessage]:
-    """Return the running messages of live workers, in these queues or in all, longest first."""
+    """Return the running messages of live workers, in these queues and their partitions, or in all, longest first."""
     now_ms = client.clock_ms()
     busy = [
         worker.name
@@ -342,4 +343,6 @@ def running(client: Client, queues: Sequence[str] = ()) -> list[RunningMessage]:
         if worker.running and worker.is_live(now_ms)
     ]
     runs = runs_of(client, presence.running(client, busy))
-    return [run for run in runs if not queues or run.queue in queues]
+    return [
+        run for run in runs if not queues or not {run.queue, base_of(run.queue)}.isdisjoint(queues)
+    ]

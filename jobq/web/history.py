@@ -17,11 +17,13 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from msgspec import structs
 
 from jobq.client.connection import Client
+from jobq.client.names import base_of
 from jobq.client.numbered_calls import CallState
 from jobq.client.pipelining import OverlappingCalls
 from jobq.errors import BadRecordError, JobqError
 from jobq.events import Event, decode
 from jobq.queue import keys
+from jobq.queue.partitions import with_partitions
 from jobq.records import JsonRecord, Moment, words
 
 T = TypeVar("T")
@@ -273,8 +275,8 @@ class StreamHistory:
         self._kept: dict[tuple[Span, tuple[str, ...]], tuple[float, Found]] = {}
 
     def found(self, span: Span, queues: Sequence[str] = ()) -> Found:
-        """Return the events in a range; from queues with too many events, only the latest."""
-        names = tuple(queues or self._names())
+        """Return the events of queues and their partitions in a range; if a queue has too many, only the latest."""
+        names = tuple(with_partitions(self._client, queues) if queues else self._names())
         # A range that moves with the clock is requested again and again, so close ranges share a result.
         key = (Span(span.since // 5_000, span.until // 5_000), names)
         with self._lock:
@@ -469,7 +471,10 @@ def _names(found: Iterable[str]) -> tuple[str, ...]:
 
 def matches(run: RunRow, wanted: Wanted) -> bool:
     """Return whether a run matches the conditions of a list."""
-    return all(asked in ("", getattr(run, name)) for name, asked in wanted._asdict().items())
+    return wanted.queue in ("", run.queue, base_of(run.queue)) and all(
+        asked in ("", getattr(run, name))
+        for name, asked in wanted._replace(queue="")._asdict().items()
+    )
 
 
 #: A run's position in a list: its time, then fields that distinguish runs with the same time.

@@ -130,7 +130,7 @@ class LakeHistory:
 
     def jobs(self, span: Span, queues: Sequence[str] = ()) -> list[JobFigures]:
         """Return figures per job, most runs first."""
-        return self._jobs(_within(span, ENDS) & _one_of("queue", queues))
+        return self._jobs(_within(span, ENDS) & _in_queues(queues))
 
     def _jobs(self, chosen: HistoryFilter) -> list[JobFigures]:
         rows = self.query(
@@ -184,7 +184,7 @@ class LakeHistory:
         Parts without attempts are left out. In ranges longer than ROLLED_MS, days with complete hourly sums are read
         from these sums.
         """
-        mine = _one_of("queue", [queue] if queue else [])
+        mine = _in_queues([queue] if queue else [])
         days = self._rolled(span) if span.until - span.since > ROLLED_MS else []
         sums = {row["point"]: row for row in self._hourly(span, mine, days)} if days else {}
         chosen = _within(span, ENDS) & mine
@@ -231,7 +231,7 @@ class LakeHistory:
 
     def errors(self, span: Span, queues: Sequence[str] = (), job: str = "") -> list[ErrorFigures]:
         """Return groups of errors, most frequent first."""
-        mine = _one_of("queue", queues) & _one_of("job", [job] if job else [])
+        mine = _in_queues(queues) & _one_of("job", [job] if job else [])
         return self._errors(span, _within(span, FAILED) & mine)
 
     def error(self, span: Span, group: str) -> ErrorHistory:
@@ -271,8 +271,8 @@ class LakeHistory:
         self, span: Span, wanted: Wanted = ANYTHING, cursor: str = "", limit: int = 100
     ) -> RunPage:
         """Return runs, latest first, starting at a cursor."""
-        chosen = _within(span, ENDS)
-        for name, value in wanted._asdict().items():
+        chosen = _within(span, ENDS) & _in_queues([wanted.queue] if wanted.queue else [])
+        for name, value in wanted._replace(queue="")._asdict().items():
             column = "grouped" if name == "group" else name
             chosen &= (
                 HistoryFilter(f"{column} = :is_{name}", {f"is_{name}": value})
@@ -291,7 +291,7 @@ class LakeHistory:
 
     def message(self, queue: str, mid: str, most: int = 200) -> list[RunRow]:
         """Return the latest events of a message in a queue, or in all queues if `queue` is ''."""
-        mine = _one_of("mid", [mid]) & _one_of("queue", [queue] if queue else [])
+        mine = _one_of("mid", [mid]) & _in_queues([queue] if queue else [])
         return self._runs(mine, "finished_at DESC", most)
 
     def _runs(self, chosen: HistoryFilter, order: str, most: int) -> list[RunRow]:
@@ -483,6 +483,15 @@ def _one_of(column: str, values: Sequence[str]) -> HistoryFilter:
         if args
         else EVERYTHING
     )
+
+
+def _in_queues(names: Sequence[str]) -> HistoryFilter:
+    """Return a condition for rows of these queues and their partitions; without names, for all rows."""
+    by_name = _one_of("queue", names)
+    if not names:
+        return by_name
+    base = by_name.sql.replace("queue IN", "regexp_extract(queue, '^(.*[^/])/[0-9]+$', 1) IN", 1)
+    return by_name._replace(sql=f"({by_name.sql} OR {base})")
 
 
 def _within(span: Span, kinds: Sequence[str] = (), column: str = "finished_at") -> HistoryFilter:

@@ -124,10 +124,17 @@ class MessageShown:
 
 
 def read_message(client: Client, contents: Contents, queue_name: str, mid: str) -> MessageShown:
-    """Read everything about one message. Raises ConfigError for a name that no queue or message can have."""
+    """Read everything about one message, in whichever partition of the queue it is.
+
+    Raises ConfigError for a name that no queue or message can have.
+    """
     queue, mid = Queue(queue_name, client), checked_mid(mid)
     collector = Collector(queue, result=True)
     facts = collector.collect(mid)
+    if facts.status.word in _NOWHERE and (partition := queue.place_of(mid)):
+        queue = partition
+        collector = Collector(queue, result=True)
+        facts = collector.collect(mid)
     content = collector.found_content or (facts.dead.content if facts.dead else b"")
     call = contents.call(queue.name, mid, content) if content else ShownCall()
     job = facts.job or call.job

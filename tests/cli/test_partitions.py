@@ -7,6 +7,7 @@ import pytest
 from jobq.queue import presence
 from jobq.queue.partitions import read_map
 from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 
 
 def test_partitions_are_made_and_shown_when_a_number_is_given(cli, client):
@@ -42,6 +43,43 @@ def test_commands_apply_to_all_partitions_when_they_name_the_queue(cli, client):
     assert all(place.admin.counts().paused for place in (queue, *queue.partitions()))
     assert cli("resume", "low").code == 0
     assert not any(place.admin.counts().paused for place in (queue, *queue.partitions()))
+
+
+def test_partitions_warns_when_the_queue_was_never_used(cli, client):
+    Queue("low", client).enqueue(b"x")
+
+    assert (
+        "lwo was never used here; did you mean low? 'jobq queue delete lwo'"
+        in cli("partitions", "lwo", "2").err
+    )
+    assert "never used" not in cli("partitions", "lwo", "3").err + cli("partitions", "low", "2").err
+    assert cli("queue", "delete", "lwo").code == 0
+    assert [one["queue"] for one in cli("queues", "--json").records] == ["low"]
+
+
+def test_running_jobs_of_partitions_are_listed_when_their_queue_is_named(cli, client):
+    runs = [presence.RunningJob(name, f"in {name}", 1) for name in ("low/1", "low", "slow/1")]
+    queues = ["low", "low/1", "slow/1"]
+    entry = {"queues": queues, "running": 3, "seen_at": client.clock_ms(), "lease_ms": 15_000}
+    presence.put_worker(client, "w", entry)
+    presence.put_running(client, "w", [presence.ChildEntry(4712, "working", 1, 7, runs)])
+
+    assert {one["queue"] for one in cli("running", "low", "--json").records} == {"low", "low/1"}
+    assert {one["queue"] for one in cli("running", "low/1", "--json").records} == {"low/1"}
+
+
+def test_dead_messages_of_partitions_are_one_group_when_they_died_of_the_same_error(cli, client):
+    cli("partitions", "low", "2")
+    queue = Queue("low", client)
+    for number in range(8):
+        place = queue.enqueue(b"x", mid=f"m{number}").partition
+        [message] = Queue(place, client).dequeue().messages
+        end = Ending(mid=message.mid, token=message.token, outcome="dead", reason="Timeout: no")
+        Queue(place, client).finish([end])
+
+    groups, rows = cli("dead", "list", "low").out.split("\n\n")
+    assert [line.split()[:2] for line in groups.splitlines()[1:]] == [["8", "low"]]
+    assert "low/0" in rows and "low/1" in rows
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from jobq.pipeline.lake.tables import ROLLUP
 from jobq.queue import directory
 from jobq.queue.audit import Audit
 from jobq.queue.directory import queue_names
+from jobq.queue.partitioning import partition
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.web import UserRole
@@ -196,6 +197,23 @@ def test_hostile_words_find_nothing_else(client, events, lake_history):
     )}  # fmt: skip
     assert {run.queue for run in lake.message("", "m7")} == {"high", "low", "mails"}
     assert lake.marks(span) == [] and lake.begins_at() == DAY
+
+
+def test_history_of_a_queue_includes_its_partitions_when_it_has_some(client, lake_history):
+    partition(client, "low", 2)
+    for number, queue in enumerate(("low", "low/0", "low/1", "low/1/x", "slow/0", "high")):
+        at = DAY + number
+        write(client, queue, [(at, record("dead", f"m{number}", at, error="Timeout"))])
+    span, names = Span(DAY, DAY + HOUR), ("low", "low/0", "low/1")
+    lake = lake_history(client)
+    for history in (StreamHistory(client, lambda: queue_names(client)), lake):
+        assert [job.queues for job in history.jobs(span, ["low"])] == [names]
+        assert [error.queues for error in history.errors(span, ["low"])] == [names]
+        assert [error.queues for error in history.errors(span, ["low/1"])] == [("low/1",)]
+        runs = history.runs(span, Wanted(queue="low", kind="dead")).runs
+        assert sorted(run.queue for run in runs) == [*names]
+    assert sum(point.dead for point in lake.outcomes(span, "low")) == 3
+    assert [run.queue for run in lake.message("low", "m1")] == ["low/0"]
 
 
 def test_a_child_that_fails_or_hangs_is_replaced(client, events, lake_history, tmp_path):

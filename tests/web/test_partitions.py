@@ -99,3 +99,36 @@ def test_page_of_a_queue_links_its_partitions_when_it_has_some(low, visit):
     visitor.headers["Authorization"] = "Bearer x"
     assert [one["queue"] for one in visitor.get(f"{ROOT}/queues").json()["items"]] == ["low"]
     assert visitor.get(f"{ROOT}/queues/low~2F1").json()["dead"] == 1
+
+
+def test_history_of_a_queue_has_the_attempts_of_its_partitions_when_it_has_some(client, low, visit):
+    visitor = visit()
+    visitor.headers["Authorization"] = "Bearer x"
+
+    def read(path):
+        return visitor.get(f"{ROOT}/{path}").json()["items"]
+
+    [job] = read("jobs?queues=low")
+    assert (job["queues"], job["dead"]) == (["low/0", "low/1"], 2)
+    assert [error["dead"] for error in read("errors?queues=low")] == [2]
+    assert {run["queue"] for run in read("history?queue=low&kind=dead")} == {"low/0", "low/1"}
+    assert {run["queue"] for run in read("history?queue=low/1")} == {"low/1"}
+    assert read("jobs?queues=low/1")[0]["dead"] == 1
+    del visitor.headers["Authorization"]
+    page = visitor.get("/history?queue=low&kind=dead").text
+    assert "low/0 " in page and "low/1 " in page
+
+
+def test_message_of_a_partition_is_shown_when_the_path_names_its_queue(client, low, visit):
+    visitor = visit()
+    [dead] = Queue("low/1", client).admin.iter_dead()
+    died = dead.mid.replace("/", "~2F")
+    for mid in ("m1", died):
+        page = visitor.get(f"/queues/low/messages/{mid}")
+        assert page.status_code == 200 and "low/" in page.text
+    assert visitor.get("/queues/low/messages/nobody").status_code == 404
+    visitor.headers["Authorization"] = "Bearer x"
+    shown = visitor.get(f"{ROOT}/queues/low/messages/{died}").json()
+    assert (shown["queue"], shown["state"]) == ("low/1", "failed")
+    why = visitor.get(f"{ROOT}/queues/low/messages/m1/why").json()
+    assert (why["queue"].rpartition("/")[0], why["state"]) == ("low", "queued")
