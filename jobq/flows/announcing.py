@@ -38,7 +38,7 @@ def announce(
 
     Args:
         home: The queue where the flow was announced.
-        run: The flow with its run id. Without a run id, the signal is for the flow's run at delivery.
+        run: The flow with its run id. Without a run id, the signal is for the run that is current at delivery.
         detail: For `signal`, the step, SEPARATOR and the value. For `retry`, the step, or '' for all steps.
         durability: Default: the client's durability.
     """

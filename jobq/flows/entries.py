@@ -66,7 +66,7 @@ def heard(entries: Sequence[OutboxEntry]) -> Heard:
 
 
 def runs_in(entries: Sequence[OutboxEntry]) -> set[str]:
-    """Return the flows, with their run ids, that entries are for."""
+    """Return the flows that the entries are about, each with its run id."""
     return set(heard(entries))
 
 

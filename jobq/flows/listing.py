@@ -1,6 +1,6 @@
 """The flows of a server, for lists, commands and pages.
 
-The index of flows may lack flows, so a flow that isn't listed may still exist.
+The index of flows may lack flows. It may also have flows that no longer exist; these are left out.
 """
 
 from __future__ import annotations

@@ -104,7 +104,10 @@ def filled(call: Call, worker: str, fill: FillInputs | None) -> Call | Ending:
 
 
 def run_admitted(call: Call | Ending, worker: str, run: Callable[[Call], Ending]) -> Ending:
-    """Run a call if all its limits admit it; otherwise return an ending that postpones it. Return an Ending as is."""
+    """Run a call if all its limits admit it; otherwise, return an ending that postpones it.
+
+    If `call` is already an ending, return it.
+    """
     if isinstance(call, Ending):
         return call
     held: list[Admitted] = []

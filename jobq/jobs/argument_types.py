@@ -285,7 +285,7 @@ class ArgumentTypes:
 
 
 def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the evaluated annotations; unevaluable annotations stay text."""
+    """Return the function's annotations. An annotation that can't be evaluated stays text."""
     function = inspect.unwrap(function)
     try:
         return typing.get_type_hints(function, include_extras=True)

@@ -77,7 +77,7 @@ class Call(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def age_s(self) -> float:
-        """Seconds since the enqueue, by the producer's and this host's clocks; 0 if its time is unknown."""
+        """Seconds since the enqueue, by the producer's and this host's clocks; 0 if the enqueue time is unknown."""
         return wall.s() - self.enqueued_at / 1000 if self.enqueued_at else 0.0
 
     @property

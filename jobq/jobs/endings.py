@@ -276,7 +276,7 @@ class Unrunnable:
         )  # fmt: skip
 
     def nothing(self, message: Message) -> Ending:
-        """Return the ending `done` for a message about a death that has no on_dead function to call."""
+        """Return the ending `done` for a message about a death if there is no on_dead function to call."""
         record = self._record(message, "jobq.on_dead", "", {})
         return Ending(mid=message.mid, token=message.token, record=record)
 

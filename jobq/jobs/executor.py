@@ -216,7 +216,7 @@ class Executor:
             return self._unresolved(queue, message, error)
 
     def _on_dead(self, queue: str, message: Message) -> Call | Ending:
-        """Return the call of a job's on_dead function; if there is none, the ending `done`."""
+        """Return the call of a dead message's on_dead function; if there is nothing to call, the ending `done`."""
         lease = Lease(message.mid, message.token)
         find = self.hooks.find_dead
         dead = find and find(queue, dead_id_in(message.content), lease)
@@ -578,7 +578,7 @@ def _takes_results(call: Call) -> bool:
 
 
 def stops(error: BaseException, told_to_stop: Asked | None) -> bool:
-    """Return whether an error ends the run without an outcome."""
+    """Return whether an error must end the run without an outcome."""
     if isinstance(error, JobAborted) and told_to_stop is not None:
         return told_to_stop()
     return isinstance(error, KeyboardInterrupt | JobAborted)

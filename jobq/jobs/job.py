@@ -385,7 +385,7 @@ class Job(Generic[P, R]):
         return {name: value for name, value in self.queue_options.items() if name != "ordered"}
 
     def due_ms(self, now: int) -> float:
-        """Return when a call enqueued now is due, in epoch ms."""
+        """Return the due time, in epoch ms, of a call enqueued now."""
         settings = self.settings
         if settings.at is not None:
             return settings.at * 1000

@@ -167,7 +167,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def nretries(self) -> int:
-        """Maximum number of retries, as declared or as implied by the policy and `retry_within`."""
+        """Maximum number of retries. If it isn't declared, the policy or `retry_within` implies it."""
         if self.retries is not None:
             return self.retries
         if isinstance(self.retry, Listed):

@@ -83,7 +83,7 @@ def _status(receipt: Receipt[Any]) -> Steps[Status]:
 
 
 def _is_elsewhere(receipt: Receipt[Any]) -> Steps[bool]:
-    """Find the partition that has the message, and bind the receipt to it; return False if there is none.
+    """Find the partition that has the message, and bind the receipt to it. Return whether this changed the receipt.
 
     Receipts made from a mid, and receipts of callers that didn't know the partition map, don't know the partition.
     """

@@ -199,7 +199,7 @@ def limit_damage(client: Client) -> Iterator[LimitDamage]:
 def mend_limit(client: Client, damage: LimitDamage) -> str:
     """Remove an invalid name from the list, or rename a damaged key; return a description of the repair.
 
-    After the rename, the limit restarts empty: it may allow the full rate twice within one span, and hand out slots
+    After the rename, the limit restarts empty. So it may allow the full rate twice within one span, and grant slots
     that are still in use.
     """
     if not damage.key:

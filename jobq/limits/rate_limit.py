@@ -197,7 +197,7 @@ class RateLimit(SharedLimit):
         await self.calls.aio.perform(self.hold_steps(checked_hold(seconds)))
 
     def admit(self, call: Call, worker: str) -> Grant:
-        """Count the start of a job; if the rate doesn't allow it now, the grant says when the job's turn comes."""
+        """Count the start of a job. If the rate doesn't allow it now, the grant has the time until the job's turn."""
         return self.calls.perform(self._turn_steps())
 
     async def aadmit(self, call: Call, worker: str) -> Grant:

@@ -122,7 +122,7 @@ class OutboxTable(ABC):
         self._calling(lambda: [self._execute(one) for one in schema(self.dialect, notify=notify)])
 
     def wait(self, seconds: float) -> bool:
-        """Wait for `seconds` at most; return whether rows may have been committed."""
+        """Wait up to `seconds`; return whether rows may have been committed."""
         time.sleep(seconds)
         return False
 

@@ -116,7 +116,7 @@ class OutageBuffer:
         runtime.buffers.add(self)
 
     def forget(self) -> None:
-        """Drop all waiting calls. A forked child calls this, because its parent sends the calls."""
+        """Drop all waiting calls. A forked child does this, because its parent sends the calls."""
         self._changed = threading.Condition()
         #: Calls in order. Calls that are `aside` were rejected, or wait for a rejected call.
         self._waiting: dict[_Call, None] = {}

@@ -92,7 +92,7 @@ class PartitionMap(NamedTuple):
         ]
 
     def after(self, count: int, skipped: int = 0) -> PartitionMap:
-        """Return the map with a further epoch of `count` partitions, whose numbers begin after some skipped numbers."""
+        """Return the map with a new epoch of `count` partitions. Their numbers start after `skipped` unused numbers."""
         newest = self.newest
         following = Epoch(newest.number + 1, newest.first + newest.size + skipped, count)
         return self._replace(epochs=(*self.epochs, following))
@@ -152,7 +152,7 @@ def map_in(queue: str, stored: bytes | None) -> PartitionMap:
 
 
 def _follow(epochs: Sequence[Epoch]) -> bool:
-    """Return whether epochs and numbers of partitions rise, and all sizes are possible."""
+    """Return whether the numbers of epochs and of partitions rise, and all sizes are allowed."""
     last, beyond = -1, 0
     for epoch in epochs:
         fits = epoch.number > last and epoch.first >= beyond and epoch.size <= MAX_PARTITIONS

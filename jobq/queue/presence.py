@@ -142,7 +142,7 @@ class WorkerEntry(NamedTuple):
         return not self.damaged and not self.is_live(now_ms) and now_ms - self.seen_at < KEPT_MS
 
     def keeps_name(self, now_ms: int) -> bool:
-        """Return whether the worker's name stays reserved, because the worker may only be suspended."""
+        """Return whether the worker's name stays reserved, because the worker may only be suspended and come back."""
         return not self.damaged and now_ms - self.seen_at < 3 * self.lease_ms + NAME_KEPT_MS
 
     def serves(self, queue: str) -> bool:
@@ -469,7 +469,7 @@ def _child(facts: Any) -> ChildEntry | None:
 
 
 def _placed(kind: Callable[[str, str, int], T], facts: Any) -> T | None:
-    """Return a message in a child, as `kind(queue, mid, time)`; None if it can't be read."""
+    """Parse a message that a child has, as `kind(queue, mid, time)`; return None if it can't be read."""
     if not isinstance(facts, list) or len(facts) != 3:
         return None
     queue, mid, at = facts

@@ -957,7 +957,7 @@ class Queue:
 
 
 def _take_back(caller: Caller | None, tries: Tries | None) -> None:
-    """Give back the number of a call that a sealed queue answered: the script recorded nothing."""
+    """Reuse the number of a call that a sealed queue rejected, because the script didn't record the call."""
     if caller is not None:
         caller.number -= 1
     if tries is not None:
@@ -1088,7 +1088,7 @@ def _keyed(options: EnqueueOptions) -> str:
 
 
 def line_full(reply: Sequence[bytes]) -> KeyFullError:
-    """Return the error for an enqueue's reply that the line of a key is full."""
+    """Return the error for a reply which reports that the line of a key is full."""
     key, most = text_of(reply[1]), int(reply[2])
     return KeyFullError(
         f"the line of {key} is full, with {counted(most, 'message')}; nothing was accepted: enqueue later, or raise "

@@ -33,7 +33,7 @@ class EnqueuedIn(Enqueued):
 
     @classmethod
     def of(cls, done: Enqueued, partition: str) -> EnqueuedIn:
-        """Return the result with the name of its partition."""
+        """Return `done` with the name of its partition."""
         made = cls(*done)
         made._partition = partition
         return made

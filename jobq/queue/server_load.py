@@ -192,7 +192,7 @@ def loads(
 
 
 def _work(was: Sample, now: Sample) -> tuple[int, int]:
-    """Return how many enqueues and starts happened between two samples, and the number of starts."""
+    """Return the number of enqueues and starts together between two samples, and the number of starts alone."""
     started = max(0, now.fence - was.fence)
     ended = started - (now.counts.locked - was.counts.locked)
     more = (now.counts.messages - now.counts.done) - (was.counts.messages - was.counts.done)
@@ -226,7 +226,7 @@ def _of_scripts(before: NodeCounters, after: NodeCounters) -> float:
 def load_findings(watch: LoadWatch) -> Iterator[Finding]:
     """Measure the servers, and yield a finding about each.
 
-    It is a warning if the server's thread is too busy, or if a queue takes more than half of a core.
+    A finding is a warning if the server's main thread is too busy, or if one queue uses more than half of a core.
     """
     for load in watch.measure():
         yield _finding(load)
@@ -254,7 +254,7 @@ def _finding(load: NodeLoad) -> Finding:
 
 
 def steps(load: NodeLoad) -> Iterator[str]:
-    """Yield the steps that can relieve a busy server, in the order of docs/operating/scaling.md."""
+    """Yield advice for a busy server, in the order of docs/operating/scaling.md."""
     largest = load.queues[0] if load.queues else None
     if largest and load.calls > MANY_CALLS:
         yield f"use enqueue_many and larger jobs: {load.calls:.1f} calls per message now"

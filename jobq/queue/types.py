@@ -234,8 +234,8 @@ class Dequeued(NamedTuple):
 
     Attributes:
         poll_after_ms: Time to wait. If it is 0, the next dequeue may be sent immediately.
-        next_due_ms: Time until the earliest delayed message is due. It is 0 if there is none, or if another caller
-            knows it.
+        next_due_ms: Time until the earliest delayed message is due. It is 0 if there is no such message, or if the
+            server has already reported the time to another caller.
         outbox: Whether the queue's outbox has entries for flows.
     """
 

@@ -159,7 +159,7 @@ def checked_schedule(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> Schedule:
-    """Return a schedule from options as people write them; raise ConfigError if they are invalid.
+    """Check options in the form that people write, and return the schedule; raise ConfigError if they are invalid.
 
     Args:
         given: The options `every`, `tz`, `missed`, `overlap`, `spread`, `start`, `end` and `times`.

@@ -148,7 +148,7 @@ class Cron:
                 yield field, name, int(step[1])
 
     def gaps_on(self, day: date) -> list[datetime]:
-        """Return the expression's times on a day that don't exist, because a clock change skips them."""
+        """Return the times of the expression on `day` that don't exist, because a clock change skips them."""
         if not self._matches(day):
             return []
         local = (datetime.combine(day, at) for at in self._times)

@@ -141,7 +141,7 @@ def paused_queues(client: Client, names: Iterable[str]) -> frozenset[str]:
 
 
 def state_of(row: ScheduleRow, known: Sequence[WorkerCode] | None, is_queue_paused: bool) -> str:
-    """Return why a schedule's ticks aren't enqueued or why its jobs don't run; '' if neither is the case.
+    """Return why a schedule's ticks aren't enqueued, or why its jobs don't run; '' if the schedule works.
 
     Args:
         known: Declared names of the queue's workers; None if they are unknown.

@@ -272,8 +272,8 @@ def enqueue_tick(
 ) -> Ticked:
     """Enqueue the call of a tick.
 
-    Middleware isn't applied: the supervisor makes this call, and the children that it forks would share connections
-    that middleware opens.
+    Middleware isn't applied, because the supervisor makes this call. Connections that middleware opens there would be
+    shared by all forked children.
 
     Args:
         at_once: Enqueue the call regardless of the schedule's ticks.
