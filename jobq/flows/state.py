@@ -40,7 +40,7 @@ STOPPED_MS = 60_000
 
 
 class Edge(JsonRecord):
-    """The step that another step waits for.
+    """A dependency: the step that another step waits for.
 
     Attributes:
         when: How the step must end.

@@ -72,7 +72,8 @@ class FlowChange(NamedTuple):
         kind: `done`, `dead` or `cancelled` for a member, `signal` or `retry` for a step, or `begin`, `cancel` or `look`
             for the flow.
         detail: The result of a done member, the value of a signal, or the reason why a member is dead; else None.
-        entry: Id of the change's outbox entry, so that it isn't applied twice or after a retry; '' without an entry.
+        entry: Id of the change's outbox entry, so that the change isn't applied twice, or after a retry; '' without an
+            entry.
         members: Numbers of several done members without results, instead of `number`.
     """
 
@@ -127,7 +128,7 @@ class Reserved(NamedTuple):
 
     Attributes:
         outcome: `new`, `doubt` (reserved before; some of it may be enqueued), `added`, `sealed` or `closed` (the flow
-            is over, cancelled or missing), `other` (another count than before, or a chunk was left out).
+            is over, cancelled or missing), `other` (the count differs from an earlier call, or a chunk was left out).
         first: Number of the chunk's first member.
         chunks: Number of chunks reserved so far; all but the last are enqueued.
     """

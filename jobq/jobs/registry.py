@@ -174,7 +174,8 @@ class Declaration(Options, total=False):
         dead_on: Exception classes, or a function of the error. Such an error dead-letters the message immediately.
         on_dead: A job or a function that a worker calls with a DeadCall once a message of this job is dead.
         registry: The registry to which the job is added; by default the program's registry.
-        limits: Limits checked before the job starts. While a limit rejects it, it waits, and no attempt is counted.
+        limits: Limits checked before the job starts. While a limit rejects the job, its message waits, and no attempt
+            is counted.
         trace: "parent" runs attempts in the enqueuer's trace; "link" gives each attempt a trace that links to it.
         redact: Names of arguments, and of keys in them, whose values the dashboard hides. True hides all arguments.
         keep_logs: How long to keep the last 64 KiB of each attempt's log; None doesn't keep it.

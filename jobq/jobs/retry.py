@@ -57,7 +57,10 @@ class Linear:
 
 @dataclass(frozen=True)
 class Exponential:
-    """Wait `factor` times longer before each retry, up to `longest`; with full jitter, a random part of that time."""
+    """Wait `factor` times longer before each retry, up to `longest`.
+
+    With full jitter, wait for a random part of that time.
+    """
 
     base: float
     factor: float

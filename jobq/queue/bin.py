@@ -61,8 +61,8 @@ class Bin:
         """Take waiting messages out of the queue, each given as a mid and a generation.
 
         The generation is '' until an attempt has ended; ANY stands for any generation. Return for each message 'taken',
-        'in bin' (it was taken before), 'nil' (there is no such message), 'changed' (it is running, done or another
-        message) or 'full' (the bin is full).
+        'in bin' (it was taken before), 'nil' (there is no such message), 'changed' (it is running or done, or another
+        message has its mid) or 'full' (the bin is full).
         """
         rows = [(checked_mid(mid), generation) for mid, generation in waiting]
         return self._take("waiting", rows, caller, now)

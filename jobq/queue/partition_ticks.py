@@ -41,7 +41,7 @@ class KeptMessage(NamedTuple):
     """The message of a tick that awaits sending.
 
     Attributes:
-        number: Rises with each message of the schedule.
+        number: A number that grows with each message of the schedule.
         action: 'enqueued', 'waits' (for the previous run) or 'replaced' (the previous run).
     """
 

@@ -111,7 +111,7 @@ class Enqueued(NamedTuple):
     Attributes:
         action: The effect of the enqueue. 'buffered' means that the message is in the client's outage buffer, in this
             process's memory, and not on the server yet.
-        existing_status: The status of the message that has the mid already, if the action is 'exists'.
+        existing_status: If the action is 'exists', the status of the existing message with this mid.
     """
 
     mid: str
@@ -129,7 +129,7 @@ class Rescheduled(NamedTuple):
 
     Attributes:
         word: 'moved', 'same' (the message could already run), 'nil' (there is no such message) or 'changed' (it is
-            running, done or another message).
+            running or done, or another message has its mid).
         former_ms: The former earliest start in epoch ms; None if the message could run immediately.
     """
 

@@ -188,15 +188,15 @@ class ScheduleRecord(JsonRecord):
         rule: Its cron expression or interval, as people write it.
         cron: Empty for an interval.
         every_ms: 0 for a cron expression.
-        tz: Its time zone; empty for an interval.
+        tz: The time zone of its expression; `UTC` for an interval.
         origin: `code` or `added`; empty if unknown.
         state: `paused`, `undeclared`, `unreadable`, `no definition`, `no worker` (no worker serves its queue), `unknown
             job` (its queue's workers don't know its job) or `queue paused` (its ticks come, but their jobs wait). Empty
             if its jobs run, or if the list of workers can't be read.
-        next_at: Time of its next tick; null if none comes.
+        next_at: Time of its next tick; null if it has no more ticks.
         last_at: Time of the last tick that was enqueued; null if there was none.
         last_mid: The message of the last tick.
-        late_ms: How long its next tick has been due.
+        late_ms: How long its next tick has been overdue, in ms.
         start_at: Earliest time of a tick; null without such a bound.
         end_at: Latest time of a tick; null without such a bound.
         times: Maximum number of ticks, counted from `start_at`; null without a maximum.
