@@ -157,8 +157,8 @@ class CodecSettings:
     Attributes:
         keys: Ids with secrets of 32 bytes or more. The first key seals; all keys open.
         accept_plain: Also run calls without a seal, while producers migrate.
-        valid_s: How long after its due time a sealed call may start. Workers remember finished calls for that long, so
-            that none of them runs again.
+        valid_s: How long after its due time a sealed call may start. Workers remember finished calls for this long, so
+            that they don't run again.
     """
 
     keys: tuple[tuple[str, bytes], ...] = field(repr=False)
@@ -197,13 +197,14 @@ class ServerSettings:
         embedded: False forbids the embedded server, True selects it; None uses it with a warning, but not under pytest.
         patience_s: How long a call is retried while connections break or the server is silent. Even with 0, the first
             try may take socket_timeout_s.
-        data_dir: Where the embedded server keeps its data; None: `.jobq` next to the nearest pyproject.toml.
-        codec: Seals calls; None: calls are not sealed.
+        data_dir: Folder for the embedded server's data. Default: `.jobq` next to the nearest pyproject.toml.
+        codec: How calls are sealed; None leaves them unsealed.
         functions: Call the functions that `jobq functions load` has loaded, instead of scripts.
         durability: Where a message must be stored before its enqueue returns: memory, disk, or replicas=n. Run n + 1
             replicas.
-        durable_within_s: Timeout of the durability, at most four fifths of socket_timeout_s.
-        outage_buffer: How many messages wait in memory while the server is away; 0: enqueue raises UnavailableError.
+        durable_within_s: How long to wait for the durability, at most four fifths of socket_timeout_s.
+        outage_buffer: Maximum number of messages that wait in memory while the server is away. With 0, enqueue raises
+            UnavailableError.
         max_content: Maximum size of a job's call in bytes, up to 1 MiB.
     """
 

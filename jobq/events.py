@@ -41,7 +41,10 @@ LOCK_EXPIRED = "lock expired"
 
 
 class Event(msgspec.Struct, frozen=True):
-    """An entry of the stream. Times are epoch ms by the server's clock, but `enqueued_at` by the producer's."""
+    """An entry of the stream.
+
+    Times are epoch ms by the server's clock, except `enqueued_at`, by the producer's clock.
+    """
 
     kind: str
     mid: str
@@ -94,7 +97,7 @@ _BREAKS = re.compile(r"[\x1f\r\n\0]")
 
 
 def ago_ms(enqueued_at: int) -> int:
-    """Return how many ms ago that was by this process's clock, at least 1; 0 if `enqueued_at` is unknown."""
+    """Return the ms since `enqueued_at` by this process's clock, at least 1; 0 if it is unknown."""
     ago = time.time_ns() // 1_000_000 - enqueued_at
     return max(1, ago) if ago < ABSOLUTE else 0
 
@@ -111,7 +114,7 @@ def attempt_record(  # noqa: PLR0913 - a parameter per column
     job: str, attempt: int, enqueued: int, run_us: int, cpu_us: int, rss_kib: int,
     worker: str, error: str = "", fingerprint: str = "", nbytes: int = 0, trace_id: str = "", place: str = "",
 ) -> str:  # fmt: skip
-    """Return the columns that a child knows. The script adds kind, mid and finished_at in front, and the key.
+    """Return the columns that a child knows. The script puts kind, mid and finished_at before them, and adds the key.
 
     Args:
         enqueued: Milliseconds from the enqueue to the end of the attempt, or the enqueue's epoch time; 0 if unknown.

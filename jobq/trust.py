@@ -31,7 +31,7 @@ class Project(NamedTuple):
 
 
 class Search(NamedTuple):
-    """The pyproject.toml to read, and why others with a [tool.jobq] are ignored."""
+    """The pyproject.toml to read, and the reasons why other files with a [tool.jobq] are ignored."""
 
     found: Project | None
     refused: list[str]
@@ -42,7 +42,7 @@ class UntrustedFileError(JobqError):
 
 
 def project(working: Path) -> Search:
-    """Return the nearest pyproject.toml at or above `working` that is trusted, up to your home or the mount.
+    """Return the nearest pyproject.toml at or above `working` that is trusted, up to your home or the mount point.
 
     The file that JOBQ_PYPROJECT names is read without these checks. Raises OSError if a trusted file can't be read.
     """
@@ -108,7 +108,7 @@ def writable_by_all(folder: Path) -> bool:
 
 
 def _trusted_text(folder: Path) -> bytes | None:
-    """Return the file's text, None if there is no file. Descriptors ensure that it reads the file that it checked."""
+    """Return the file's text, None if there is no file. It reads the same open file that it has checked."""
     try:
         place = _opened(folder)
     except OSError:

@@ -1,7 +1,6 @@
-"""Jobs that crash their process, and forks of jobs with different ends.
+"""Jobs that crash their process, and the ways in which a job's fork may end.
 
-A fork that returns from the job with a copy of the process's state would be a second worker.
-"""
+A fork that returns from the job with a copy of the process's state would be a second worker."""
 
 from __future__ import annotations
 
@@ -97,7 +96,7 @@ def gone(pid: int) -> bool:
 
 
 def outlived(pid: int, began: float) -> bool:
-    """Return whether a fork has run so long that it must have taken other work; kill it then."""
+    """Return whether a fork has run so long that it must have taken other work. If so, kill it."""
     if time.monotonic() - began < LEFT_S:
         return False
     signalled(pid, signal.SIGKILL)

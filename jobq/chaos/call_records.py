@@ -16,7 +16,10 @@ _LIFE = "'PX', {:.0f})"
 
 
 def shorten(record_s: float) -> None:
-    """Shorten this process's call records to `record_s`; calls are then repeated for half of that."""
+    """Shorten the lifetime of this process's call records to `record_s`.
+
+    Calls are then repeated for half of this time.
+    """
     before, after = (_LIFE.format(1000 * seconds) for seconds in (caller.RECORD_S, record_s))
     for script in _scripts():
         script.text = script.text.replace(before, after)

@@ -40,7 +40,7 @@ PATIENCE_S = 1.0
 
 
 def run_cluster_round(server: OwnCluster, plan: RoundPlan, folder: Path) -> Verdict:
-    """Run a whole round. `share` of the verdict: prompt runs after the kill, compared to before."""
+    """Run a whole round. The verdict's `share` compares prompt runs after the kill with those before it."""
     namespace, fault = f"chaos-{secrets.token_hex(4)}", plan.fault
     client, names = server.client(namespace), queues_on(server, namespace)
     # As the fault will draw it.
@@ -132,7 +132,10 @@ def _warm_up(workers: WorkerGroup, client: Client, names: Sequence[str]) -> None
 
 
 def of_queues(lines: Iterable[Line], names: Sequence[str]) -> Iterator[Line]:
-    """Yield the lines about messages of these queues, and lines about no message. A mid begins with its queue."""
+    """Yield the lines about messages of these queues, and lines that aren't about a message.
+
+    A mid begins with its queue's name.
+    """
     known = frozenset(names)
 
     def ours(mid: str) -> bool:

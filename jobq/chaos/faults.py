@@ -14,7 +14,7 @@ from jobq.worker.shared_state import lease_and_margin
 
 
 def storm(setup: RoundSetup) -> None:
-    """Inject a random one of the other faults."""
+    """Inject another fault, chosen at random."""
     able = {"own", "proxy"}
     chosen = [
         fault

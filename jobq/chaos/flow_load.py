@@ -1,9 +1,8 @@
 """The jobs and the producers of a round of flows.
 
-`python -m jobq.chaos.flow_load QUEUE,… FLOWS MEMBERS PROGRESS` is one producer: it starts flows of four steps, or one
-with a map of so many members. It appends a line to PROGRESS for each flow that it started and each thousandth member
-that it made. After a kill it continues with the flow that it was at.
-"""
+`python -m jobq.chaos.flow_load QUEUE,… FLOWS MEMBERS PROGRESS` is one producer. It starts FLOWS flows of four steps, or
+one flow with a map of MEMBERS members. It appends a line to PROGRESS for each started flow and for each thousandth
+member. After a kill, it continues with the flow that it was starting."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ def member(number: int) -> None:
 
 @job(name="jobq.chaos.callback", result_ttl=KEEP)
 def callback(*before: int) -> int:
-    """Return the last step of a flow."""
+    """Run the last step of a flow: add up the earlier results."""
     _note("start")
     _note("end")
     return sum(before)
@@ -118,7 +117,7 @@ def wide(members: int, queues: Sequence[str], client: Client, progress: Path) ->
 
 
 def _counted(members: int, progress: Path) -> Iterator[int]:
-    """Yield the numbers of a map's members, and note how far it is and how much memory that took."""
+    """Yield the numbers of a map's members. Record the progress and the peak memory every EACH_MEMBERS members."""
     for number in range(members):
         if number % EACH_MEMBERS == 0:
             _append(progress, f"{number}")

@@ -80,7 +80,7 @@ class ProducerProcess:
         self._start()
 
     def running(self) -> bool:
-        """Return whether it has more to do; start it again if it was killed."""
+        """Return whether the producer has more to do; start it again if it was killed."""
         code = self._process.poll()
         if code is not None and code < 0:
             self._start()
@@ -89,7 +89,7 @@ class ProducerProcess:
 
     @property
     def failed(self) -> bool:
-        """Return whether it ended by an error."""
+        """Return whether the producer ended with an error."""
         return bool(self._process.poll())
 
     def kill(self) -> None:
@@ -203,14 +203,14 @@ def wrong_ends(client: Client, load: FlowLoad) -> Iterator[str]:
 
 
 def accepted(load: FlowLoad) -> Iterator[Line]:
-    """Yield the lines of the ledger that producers would write if steps were messages of their own."""
+    """Yield the lines that producers would write to the ledger if they enqueued each step as a separate message."""
     for mid in load.mids:
         yield {"word": "enqueue", "mid": mid, "at": 0.0}
         yield {"word": "enqueued", "mid": mid, "outcome": "ok", "action": "added", "at": 0.0}
 
 
 def not_once(lines: Iterable[Line], load: FlowLoad) -> Iterator[str]:
-    """Yield steps not accepted exactly once: a message has one generation, whichever attempt runs it."""
+    """Yield steps that weren't accepted exactly once. All attempts of one message have the same generation."""
     known: dict[str, set[str]] = {mid: set() for mid in load.mids}
     for line in lines:
         if line["word"] == "start" and line["mid"] in known:
@@ -258,7 +258,7 @@ def _final(queues: Sequence[Queue], workers: WorkerGroup, exited: tuple[str, ...
 
 
 def _leaked(queues: Sequence[Queue]) -> Iterator[str]:
-    """Yield the keys that nothing will remove. A queue keeps the secret of its flows' steps."""
+    """Yield keys without an expiry that should have been removed. A queue keeps the secret of its flows' steps."""
     client = queues[0].client
     kept = {keys.flow_secret(client.namespace, queue.name) for queue in queues}
     for name in keys_of(client):

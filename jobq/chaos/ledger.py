@@ -1,13 +1,13 @@
 """The ledger of a round: its events as JSON lines outside the tested server, and the history read from it.
 
-Every line has `word` and `at`, seconds of the clock that all processes of a machine share. The others:
+Every line has `word` and `at`, seconds of the clock that all processes of a machine share. The other fields:
 
 ========  =====================================================================
 enqueue   mid: about to be enqueued; key, most, ordered: its key, how many messages
           of the key run at once at most, and whether in the order of their enqueues
 enqueued  mid, outcome (ok, fail = surely not accepted, info = unknown), action,
           again: whether an earlier try may have been accepted
-handed    messages: [mid, token, fence] of what one call handed out; pid
+handed    messages: [mid, token, fence] of the messages that one call handed out; pid
 start     mid, attempt, fence, pid, left: seconds of lease that the run knows of, loop: whether
           its child has an event loop
 end       the same: the run has had its effect
@@ -17,7 +17,7 @@ finished  call, replies: one per ending; absent when no reply came
 injection number, pause: seconds before it
 fault     name, pids (none = all), until, cuts: whether it explains a second run, spares: but not of
           runs that had ended there
-stall     until: this machine woke nobody, long enough for leases to end
+stall     until: this machine woke no thread until then, which may have let leases end
 late      worst: seconds by which this machine was late to wake a sleeping thread
 poison    mid, limit: after so many runs it must be dead; timed: a hard timeout
           ends the run, on a slow machine before it can write that it started
@@ -183,7 +183,7 @@ class History:
     accepted: dict[tuple[str, int], float] = field(default_factory=dict)
 
     def hit(self, fault: InjectedFault, run: Run) -> bool:
-        """Return whether a fault can have caused a second run of this message."""
+        """Return whether a fault can have caused a second run of this run's message."""
         if not fault.cuts or (fault.pids and run.pid not in fault.pids):
             return False
         settled_at = self.answered.get((run.mid, run.fence), FOREVER)
@@ -192,7 +192,10 @@ class History:
         return not fault.spares or not run.ended_by(fault.at) or self._ended_last(run, fault.at)
 
     def _ended_last(self, run: Run, at: float) -> bool:
-        """Whether its process may not have come to note its end: of as many runs as it has threads."""
+        """Return whether the process may have failed to record this run's end.
+
+        It may miss the last run of each thread.
+        """
         if run.mid.startswith(STEM) and at - run.last <= GRACE_S:
             return True
         others = [one for one in self.runs if one.pid == run.pid and one.start <= at]
@@ -293,7 +296,7 @@ def _endings(line: Line, reply: Line | None) -> Iterator[ReportedEnding]:
 
 
 def _crash(history: History) -> None:
-    """Note where poison ended processes, in which other jobs may have run at the same time."""
+    """Record a fault for each run of poison. It ended its process, in which other jobs may have been running."""
     for mid in history.poison:
         for run in history.started.get(mid, ()):
             pids = frozenset((run.pid,))

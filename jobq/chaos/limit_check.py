@@ -15,7 +15,7 @@ RATE = f"{MAX_COUNT}/s"
 
 
 def over_rate(grants: Sequence[int]) -> Iterator[str]:
-    """Yield the moments, epoch ms, at which a start was granted that made too many."""
+    """Yield the times (epoch ms) of granted starts that exceeded the limit."""
     ordered = sorted(grants)
     for first, later in zip(ordered, ordered[MAX_COUNT:], strict=False):
         if later - first <= SPAN_MS:

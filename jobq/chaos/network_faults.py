@@ -12,7 +12,7 @@ from jobq.config import ServerSettings
 
 
 def lost_reply(setup: RoundSetup) -> None:
-    """Lose the reply of an EVALSHA that the server has run, with the connection."""
+    """Reset a connection instead of delivering the reply to an EVALSHA that the server has run."""
     proxy = setup.main_proxy()
     before = proxy.lost
     with setup.injected("lost-reply"):
@@ -21,7 +21,7 @@ def lost_reply(setup: RoundSetup) -> None:
 
 
 def _await(happened: Callable[[], bool]) -> None:
-    """Wait a second at most until the proxy has done what it was asked."""
+    """Wait up to a second until the proxy has injected the fault."""
     deadline = time.monotonic() + 1
     while not happened() and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -43,18 +43,18 @@ def tear(setup: RoundSetup) -> None:
 
 
 def blackhole(setup: RoundSetup) -> None:
-    """Deliver nothing for longer than a lease, then everything."""
+    """Hold all traffic for longer than a lease, then deliver it."""
     _withhold(setup, "blackhole", setup.workers.lease_s * setup.random.uniform(1.2, 1.6))
 
 
 def timeout(setup: RoundSetup) -> None:
-    """Deliver nothing for longer than clients wait for a reply; repeated calls then arrive twice."""
+    """Hold all traffic for longer than clients wait for a reply. Repeated calls then arrive twice."""
     seconds = ServerSettings().socket_timeout_s + setup.random.uniform(0.5, 1.5)
     _withhold(setup, "timeout", seconds)
 
 
 def one_way(setup: RoundSetup) -> None:
-    """Deliver nothing in one direction for longer than a lease, then everything."""
+    """Hold the traffic in one direction for longer than a lease, then deliver it."""
     way = setup.random.choice(BOTH)
     _withhold(setup, "one-way", setup.workers.lease_s * setup.random.uniform(1.2, 1.6), [way])
 
@@ -71,7 +71,7 @@ def half_open(setup: RoundSetup) -> None:
 
 
 def partition(setup: RoundSetup) -> None:
-    """Cut off every other worker for more than two leases, then deliver everything."""
+    """Hold the traffic of half of the workers for more than two leases, then deliver it."""
     proxy, workers = setup.second_proxy(), setup.workers
     pids = [
         pid for worker in workers.on_second_proxy for pid in (worker.pid, *children_of(worker.pid))
@@ -85,7 +85,7 @@ def partition(setup: RoundSetup) -> None:
 
 
 def latency(setup: RoundSetup) -> None:
-    """Delay by up to 30 ms per KB each way, for a while."""
+    """Delay each KB by up to 30 ms in both directions, for a while."""
     proxy = setup.main_proxy()
     with setup.injected("latency"):
         try:
@@ -96,7 +96,7 @@ def latency(setup: RoundSetup) -> None:
 
 
 def slow(setup: RoundSetup) -> None:
-    """Delay by up to 200 ms per KB each way, at most 64 KB/s, for a while."""
+    """Delay each KB by up to 200 ms, and limit each connection to 64 KB/s in both directions, for a while."""
     proxy = setup.main_proxy()
     with setup.injected("slow"):
         try:
@@ -125,9 +125,9 @@ BACK_S = 1.0
 
 
 def long_outage(setup: RoundSetup) -> None:
-    """Deliver no replies, then nothing, for longer than records live; then maybe everything that was sent.
+    """First withhold replies, then all traffic, for longer than call records live. Then maybe deliver what was sent.
 
-    Affects all clients, or the producers and every other worker, while the others run the arrived messages.
+    This affects all clients, or the producers and half of the workers. The other workers run the messages that arrived.
     """
     everybody = bool(setup.random.getrandbits(1))
     proxies = [setup.main_proxy(), setup.second_proxy()] if everybody else [setup.main_proxy()]

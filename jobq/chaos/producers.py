@@ -43,9 +43,9 @@ class ProducerLoad(NamedTuple):
     """The load of a producer: a number of messages within about `seconds`.
 
     Attributes:
-        poison_every: A poison message before each group of this many messages, 0 for none.
-        crash_limit: Of the workers.
-        keys: Number of crowded keys in addition to the many others, 0 for messages without keys.
+        poison_every: Enqueue a poison message before each group of this many messages; 0 enqueues none.
+        crash_limit: The workers' crash limit.
+        keys: Number of crowded keys, in addition to up to 10,000 other keys. With 0, messages don't have keys.
     """
 
     messages: int
@@ -83,7 +83,7 @@ class Producer(threading.Thread):
         self._client.close()
 
     def stop(self) -> None:
-        """Attempt no more messages, and stop waiting for the server."""
+        """Stop enqueueing, and stop waiting for the server."""
         self._client.should_give_up = lambda: True
         self._stopped.set()
 

@@ -25,7 +25,7 @@ class Proxy:
 
     Attributes:
         latency_s: Maximum random delay before each KB.
-        bytes_per_s: Limit of each connection and direction, 0 for none.
+        bytes_per_s: Limit for each connection and direction; 0 means no limit.
         lost, torn: Number of lost replies and of torn connections.
     """
 
@@ -44,12 +44,12 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lose_reply(self, nth: int) -> None:
-        """Lose the reply of the n-th EVALSHA or EVAL from now, with the connection."""
+        """Reset the connection instead of delivering the reply to the `nth` EVALSHA or EVAL from now on."""
         with self._lock:
             self._to_lose = nth
 
     def tear(self, nth: int) -> None:
-        """Deliver only some bytes of the n-th piece from now, request or reply, then reset."""
+        """Deliver only part of the `nth` piece of data from now on, in either direction. Then reset the connection."""
         with self._lock:
             self._to_tear = nth
 
@@ -61,7 +61,7 @@ class Proxy:
             pair.reset()
 
     def freeze(self) -> None:
-        """Forward nothing on the existing connections, and keep them open; new connections work."""
+        """Stop forwarding on existing connections, but keep them open. New connections work."""
         with self._lock:
             for pair in self._pairs:
                 pair.frozen = True
@@ -74,7 +74,7 @@ class Proxy:
             pair.reset()
 
     def hold(self, ways: Sequence[str] = BOTH) -> None:
-        """Deliver nothing until `release`; what is sent until then arrives late."""
+        """Hold the traffic in these directions until `release` delivers it."""
         for way in ways:
             self._open[way].clear()
 
@@ -121,7 +121,7 @@ class Proxy:
         return inside
 
     def forward(self, sink: socket.socket, data: bytes, way: str) -> None:
-        """Send to the other side, with the delay and limit of the moment."""
+        """Send data to the other side, with the current delay and limit."""
         self._open[way].wait()
         if not (self.latency_s or self.bytes_per_s):
             sink.sendall(data)
@@ -134,7 +134,7 @@ class Proxy:
             sink.sendall(piece)
 
     def torn_at(self, size: int) -> int | None:
-        """Return how many bytes of this piece to deliver if it is the one to tear, else None."""
+        """Return how many bytes of this piece to deliver if it must be torn, else None."""
         with self._lock:
             if not self._to_tear:
                 return None
@@ -143,7 +143,7 @@ class Proxy:
             return None if self._to_tear else self._random.randrange(size)
 
     def loses(self, request: bytes) -> bool:
-        """Return whether the reply to this request is the one to lose."""
+        """Return whether the reply to this request must be lost."""
         if not self._to_lose or b"EVAL" not in request[:64]:
             return False
         with self._lock:

@@ -20,7 +20,7 @@ LATER_S = 3600.0
 
 
 def huge(setup: RoundSetup) -> None:
-    """Enqueue a content of 1 KB to 64 MB; content over the limit must be rejected before it is sent."""
+    """Enqueue a message with 1 KB to 64 MB of content. Content over the limit must be rejected before it is sent."""
     size = round(2 ** setup.random.uniform(SMALLEST, LARGEST))
     with setup.injected("huge"):
         mid = f"huge-{setup.random.getrandbits(32):x}"

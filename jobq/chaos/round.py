@@ -43,7 +43,7 @@ WAKEUP_S = 0.02
 
 
 class RoundPlan(NamedTuple):
-    """The plan of a round. The same seed injects at the same moments, if the machine keeps time.
+    """The plan of a round. With the same seed, faults are injected at the same moments, if the machine isn't late.
 
     Attributes:
         events: The queue's event level; at "all" the round is also audited by its events.
@@ -57,7 +57,10 @@ class RoundPlan(NamedTuple):
 
 
 class Injection(NamedTuple):
-    """Injection `number` of a round, from 0, `pause_s` after the previous injection."""
+    """One injection.
+
+    `number` counts the round's injections from 0; `pause_s` is the time since the previous injection.
+    """
 
     number: int
     pause_s: float
@@ -65,9 +68,9 @@ class Injection(NamedTuple):
 
 
 def injections(seed: int, fault: Fault) -> Iterator[Injection]:
-    """Yield injections without end; the seed alone settles their pauses and their random numbers.
+    """Yield injections endlessly. The seed alone determines their pauses and their random numbers.
 
-    Each injection has its own random numbers, so what one draws does not change a later one.
+    Each injection has its own random numbers, so the numbers that it draws don't change later injections.
     """
     for number in itertools.count():
         rng = random.Random(f"{seed} {fault.name} {number}")
@@ -75,9 +78,10 @@ def injections(seed: int, fault: Fault) -> Iterator[Injection]:
 
 
 class WakeupMonitor(threading.Thread):
-    """Measures how late this machine wakes a sleeping thread: `worst_s` at worst.
+    """Measures how late this machine wakes a sleeping thread. `worst_s` is the longest delay.
 
-    A delay of a quarter of a lease is written into the ledger: renewals come every third of a lease, so leases may end.
+    It writes delays of a quarter of a lease or more into the ledger. Leases are renewed every third of a lease, so such
+    a delay may let them end.
     """
 
     def __init__(self, ledger: Ledger, lease_s: float) -> None:
@@ -161,7 +165,7 @@ def _start(workers: WorkerGroup) -> None:
 
 @contextmanager
 def _proxied(server: TargetServer, plan: RoundPlan) -> Iterator[tuple[list[Proxy], list[str]]]:
-    """Yield the proxies, jobq's URL, and the URL of every other worker; '' if it is the same."""
+    """Yield the proxies, and two URLs: jobq's, and another for every second worker, or '' if that doesn't differ."""
     needs = plan.fault.needs
     if "own" in needs and not server.own:
         raise ConfigError(f"{plan.fault.name} needs a server of its own; leave out --url")
@@ -231,7 +235,7 @@ def _inject(setup: RoundSetup, plan: RoundPlan, producers: list[Producer]) -> No
 def drained(queue: Queue, jobs: int, deadline: float | None = None) -> frozenset[str]:
     """Wait until the queue is empty; return the mids that are left at the deadline.
 
-    The default deadline depends on how many `jobs` there are.
+    The default deadline depends on `jobs`, the number of jobs.
     """
     deadline = deadline or time.monotonic() + DRAIN_S + jobs / SLOWEST
     while queue.admin.counts().messages and time.monotonic() < deadline:
@@ -258,7 +262,7 @@ def _final(
 
 
 def _leaked(client: Client, dead: bool) -> Iterator[str]:
-    """Yield the keys that nothing will remove."""
+    """Yield keys without an expiry that should have been removed."""
     for name in keys_of(client):
         last = name.rpartition(":")[2]
         if last in LASTING or (dead and last.endswith(("dead", "dead-messages"))):

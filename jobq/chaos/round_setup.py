@@ -25,8 +25,8 @@ class RoundSetup(NamedTuple):
 
     Attributes:
         client: Connects directly to the server.
-        proxy: Between the server and all other clients.
-        side: A second proxy, for every other worker.
+        proxy: The proxy between the server and all other clients.
+        side: A second proxy, for every second worker.
         random: Seeded for this injection.
     """
 
@@ -62,12 +62,12 @@ class RoundSetup(NamedTuple):
         return self.random.choice(self.workers.running)
 
     def main_proxy(self) -> Proxy:
-        """Return the proxy; only for a fault that needs one."""
+        """Return the main proxy. Only for faults that need it."""
         assert self.proxy is not None
         return self.proxy
 
     def second_proxy(self) -> Proxy:
-        """Return the proxy of every other worker; only for a fault that needs it."""
+        """Return the proxy of every second worker. Only for faults that need it."""
         assert self.side is not None
         return self.side
 
@@ -76,21 +76,21 @@ class Fault(NamedTuple):
     """A kind of fault, and the round in which it is injected.
 
     Attributes:
-        needs: "proxy"; "side", a second proxy for every other worker; "own", a server that may be killed; "alone",
+        needs: "proxy"; "side", a second proxy for every second worker; "own", a server that may be killed; "alone",
             because it disturbs every user of the server; "queues", workers that serve more than the tested queue;
             "limits", jobs with limits; "shards", a separate Cluster; "flows", a round of flows on it.
         pause_s: Minimum and maximum time between injections.
-        lease_s, crash_limit: Of the workers.
-        bounds: On the measurements.
+        lease_s, crash_limit: Options of the workers.
+        bounds: Limits for the measurements.
         per_second: Messages enqueued per second.
         preload: Enqueue everything before the workers start.
-        poison_every: One message in this many is poison, 0 for none.
+        poison_every: One in this many messages is poison; 0 means none.
         baseline: The fault to compare the rate with.
         event_loops: Half of the workers run async jobs.
         threads: Concurrent sync jobs per process.
         queues: Queues of the workers; the first is tested.
-        record_s: Lifetime of call records, 0 for the usual time; producers then have an outage buffer.
-        keys: Number of crowded keys in addition to up to 10,000 others, 0 for messages without keys; KEY_MAX
+        record_s: Lifetime of call records; 0 is the usual time. If it isn't 0, producers have an outage buffer.
+        keys: Number of crowded keys, in addition to up to 10,000 other keys. With 0, messages don't have keys. KEY_MAX
             messages of each key may run concurrently.
     """
 

@@ -1,7 +1,6 @@
-"""Schedulers that are killed and stopped at any moment: each tick is enqueued once, and none is left out.
+"""Kill and stop schedulers at any moment, and check that they enqueue each tick exactly once.
 
-`python -m jobq.chaos.schedule_faults QUEUE` is one scheduler. It has sixty schedules with a tick each second.
-"""
+`python -m jobq.chaos.schedule_faults QUEUE` is one scheduler. It has sixty schedules with a tick each second."""
 
 from __future__ import annotations
 
@@ -84,7 +83,7 @@ def _end(running: list[subprocess.Popen[bytes]]) -> None:
 
 
 def nticks(queue: Queue) -> int:
-    """Return how many events there are."""
+    """Return the number of events in the queue's stream."""
     return int(queue.client.command("XLEN", f"{queue.prefix}events"))
 
 
@@ -116,7 +115,7 @@ def wrong(queue: Queue, first: dict[str, int]) -> Iterator[str]:
     """Yield errors in the ticks of a queue.
 
     Args:
-        first: The first tick, if each tick since then must be accounted for.
+        first: Each schedule's first tick, if all its ticks since then must be accounted for.
     """
     found, stored = _settled(queue)
     runs = Counter((one.job, one.enqueued_at) for one in found if one.error == "enqueued")

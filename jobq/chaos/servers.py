@@ -39,7 +39,7 @@ class TargetServer:
         self.target = _target(url)
 
     def client(self, namespace: str) -> Client:
-        """Connect to the server directly, past every proxy."""
+        """Return a client that connects to the server directly, not through a proxy."""
         return connect(settings=ServerSettings(url=self.url, namespace=namespace, patience_s=30))
 
     def through(self, port: int) -> str:

@@ -30,11 +30,11 @@ class FinalState(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Counts, seconds, and for each guarantee the mids or keys that break it.
+    """The result of a round: counts, times in seconds, and for each guarantee the mids or keys that break it.
 
     Attributes:
-        refused: Ends reported too late.
-        recoveries: Number of interrupted runs with another run, after recovery_… seconds.
+        refused: Number of endings that were reported too late.
+        recoveries: Number of interrupted runs whose message ran again. The recovery_… fields are seconds until then.
         overrun: Maximum time that a run continued after its lease.
         rate: Messages finished per second.
         share: The rate relative to the baseline, or to the time before the fault.
@@ -97,7 +97,7 @@ def verdict_of(lines: Iterable[Line], final: FinalState) -> Verdict:
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """Return the least of these sorted values that at least this share does not exceed; None if empty."""
+    """Return the smallest value that at least this share of the sorted values doesn't exceed; None if empty."""
     return values[max(0, ceil(share * len(values)) - 1)] if values else None
 
 
@@ -148,7 +148,7 @@ def _hits(history: History, run: Run) -> list[InjectedFault]:
 
 
 def _unexplained(history: History, hits: dict[Run, list[InjectedFault]]) -> Iterator[str]:
-    """Yield mids that ran again although no fault had hit the previous run, or although its end was accepted."""
+    """Yield mids that ran again although no fault had hit the previous run, or although its ending was accepted."""
     for mid, count in history.ended.items():
         ended = [run for run in history.started[mid] if run.ended] if count > 1 else []
         for run, following in pairwise(ended):
@@ -159,7 +159,7 @@ def _unexplained(history: History, hits: dict[Run, list[InjectedFault]]) -> Iter
 
 
 def _recoveries(history: History, hits: dict[Run, list[InjectedFault]]) -> Iterator[float]:
-    """Return how long after a fault that interrupted a run its message ran again."""
+    """Yield the seconds from each fault that interrupted a run until the run's message ran again."""
     for run, faults in hits.items():
         later = [one.start for one in history.started[run.mid] if one.start > run.start]
         if not run.ended and later:
@@ -225,7 +225,10 @@ def _out_of_order(history: History) -> Iterator[str]:
 
 
 def _stale_accepted(history: History) -> Iterator[str]:
-    """Yield endings accepted although a later hand-out was known, and endings accepted twice."""
+    """Yield mids whose ending the server should have rejected.
+
+    It had already handed the message out again, or it had already accepted an ending.
+    """
     done: dict[str, set[str]] = defaultdict(set)
     for ending in history.endings:
         if ending.reply != "ok":
@@ -240,7 +243,7 @@ def _stale_accepted(history: History) -> Iterator[str]:
 
 
 def _misreported(history: History, final: FinalState) -> Iterator[str]:
-    """Yield calls whose reply contradicts their effect."""
+    """Yield the mids of calls whose reply contradicts their effect."""
     present = set(history.started) | final.waiting | final.dead
     for mid, outcome in history.outcomes.items():
         if outcome == "fail" and mid in present:

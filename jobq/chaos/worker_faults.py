@@ -45,7 +45,7 @@ def host_loss(setup: RoundSetup) -> None:
 
 
 def any_kill(setup: RoundSetup) -> None:
-    """Inject one of the three faults above."""
+    """Inject one of child_kill, worker_kill and host_loss."""
     setup.random.choice((child_kill, worker_kill, host_loss))(setup)
 
 
@@ -63,7 +63,7 @@ def _replace(setup: RoundSetup, name: str, with_children: bool = False) -> None:
 
 
 def _await_other(setup: RoundSetup, pid: int) -> None:
-    """Wait until another worker has started its processes: how soon a message runs again is measured with it."""
+    """Wait until another worker has started its processes. Otherwise, its start would count as time to recover."""
     others = [other.pid for other in setup.workers.running if other.pid != pid]
     deadline = time.monotonic() + ORPHAN_S
     while others and not any(map(children_of, others)) and time.monotonic() < deadline:

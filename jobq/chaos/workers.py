@@ -21,7 +21,7 @@ START_S, STOP_S = 100.0, 60.0
 
 
 class ChaosTimeoutError(JobqError):
-    """Something that a round waits for did not happen in time."""
+    """An event that a round waits for didn't happen in time."""
 
 
 def wait_until(holds: Callable[[], object], what: str, seconds: float) -> None:
@@ -53,7 +53,7 @@ class WorkerOptions(NamedTuple):
 
 
 class WorkerGroup:
-    """The workers of a round. Every other worker connects to the URL `side`, if there is one.
+    """The workers of a round. Every second worker connects to the URL `side`, if there is one.
 
     Attributes:
         env: The environment of each process.
@@ -107,7 +107,7 @@ class WorkerGroup:
         wait_until(lambda: all(map(children_of, self._pids())), "no worker started", START_S)
 
     def remove(self, process: subprocess.Popen[bytes]) -> None:
-        """Stop counting a worker as one of the round."""
+        """Remove a worker from the list of running workers."""
         self.running.remove(process)
 
     def terminate(self, process: subprocess.Popen[bytes]) -> None:

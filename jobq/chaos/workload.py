@@ -85,7 +85,7 @@ async def fork_on_loop(mid: str, way: str) -> None:
 
 
 def _forked(way: str) -> Iterator[float]:
-    """Yield pauses until the fork has exited. In the fork, end without any, or as its way does."""
+    """Yield pauses until the fork has exited. The fork itself ends as `way` demands, or yields nothing."""
     _note("start")
     pid, began = os.fork(), time.monotonic()
     if pid == 0:
@@ -160,7 +160,7 @@ def dequeue(queue: Queue, limit: int = 1, **options: Any) -> Dequeued:
 
 
 def dequeue_call(queue: Queue, limit: int, **options: Any) -> NumberedCall[Dequeued]:
-    """Queue.dequeue_call, recorded once it is answered."""
+    """Call Queue.dequeue_call, and record the result once the server has answered."""
     call = _dequeue_call(queue, limit, **options)
     if queue.name != NEIGHBOUR:
         read = call.read
@@ -169,7 +169,7 @@ def dequeue_call(queue: Queue, limit: int, **options: Any) -> NumberedCall[Deque
 
 
 def finish_call(queue: Queue, endings: Sequence[Ending], **options: Any) -> NumberedCall[Finished]:
-    """Queue.finish_call, recorded before it is sent and once it is answered."""
+    """Call Queue.finish_call. Record the call now, and its replies once the server has answered."""
     made = _finish_call(queue, endings, **options)
     if queue.name == NEIGHBOUR:
         return made

@@ -170,7 +170,7 @@ def _kind(url: str, parts: SplitResult) -> tuple[str, str, str]:
 
 
 def _with_scheme(text: str) -> str:
-    """Return the URL that a text without a scheme means: a host, perhaps with port and database, or a socket's path.
+    """Return the URL for a text without a scheme, such as `localhost:6379/0` or the path of a socket.
 
     Return '' for any other text.
     """
@@ -180,7 +180,7 @@ def _with_scheme(text: str) -> str:
 
 
 def sentinel_login(url: str) -> dict[str, str]:
-    """Return the user and the password for the Sentinels, without options that the URL doesn't have."""
+    """Return the user and the password for the Sentinels, if the URL has them."""
     options = dict(parse_qsl(_split(url).query))
     return {option: options[name] for name, option in _OF_SENTINELS.items() if options.get(name)}
 

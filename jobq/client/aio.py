@@ -59,7 +59,7 @@ class Reply:
     Args:
         whole: A cancelled coroutine gets its CancelledError only after the reply has arrived, because it must not miss
             the reply.
-        once: The command isn't repeated.
+        once: The command must not be repeated.
     """
 
     __slots__ = (
@@ -130,8 +130,8 @@ class AsyncClient:
     """Makes calls to the deployment of `client` on one event loop. Any number of coroutines may share it.
 
     It has one connection to each node for all calls. Calls made while other calls wait for replies are sent together,
-    in order. It uses the settings of `client` and the same known facts about the nodes. If a coroutine is cancelled,
-    its call isn't: the reply is read and dropped.
+    in order. It shares the settings of `client` and its knowledge about the nodes. Cancelling a coroutine doesn't
+    cancel its call: the reply is read and dropped.
     """
 
     def __init__(self, client: Client) -> None:
@@ -165,7 +165,7 @@ class AsyncClient:
         Args:
             once: If the whole call was sent but no reply came, raise UnavailableError instead of repeating the call.
             whole: A cancelled coroutine still waits for the reply, and gets it in a LateReplyError.
-            read: Returns the result that a reply means; see ScriptCall.
+            read: Converts a reply to the call's result; see ScriptCall.
         """
         while True:
             node: Hashable | None = None
@@ -195,7 +195,10 @@ class AsyncClient:
                 state = instead
 
     def _instead(self, state: CallState, reply: Any, is_read: bool) -> CallState | None:
-        """Return the next call if the reply demands one: the general call, or the same call again. Else return None."""
+        """Return the call to make after this reply, or None if the reply is final.
+
+        A script for plain calls may leave the call to the general script. Any script may ask for the same call again.
+        """
         if not is_read:
             return state.as_general() if state.is_left_by(reply) else None
         if reply and reply[0] == AGAIN:
@@ -227,7 +230,7 @@ class AsyncClient:
         return known if known is not None else await in_thread(topology.locate, key)
 
     async def connection(self, node: Hashable, left_s: float | None = None) -> SharedConnection:
-        """Return the shared connection to `node`, which is opened if necessary."""
+        """Return the shared connection to `node`. Open it if it isn't open."""
         known = self._connections.get(node)
         return known if known and known.is_open else await self._connect(node, left_s)
 
@@ -336,7 +339,7 @@ class SharedConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was sent for a while, so that the peer may be gone without having closed the connection."""
+        """Whether the connection was unused for so long that the peer may have disappeared without closing it."""
         if self._proof is not None:
             return True
         return not self._waiting and self._loop.time() - self._progress > IDLE_S
@@ -363,12 +366,12 @@ class SharedConnection:
         whole: bool = False,
         once: bool = False,
     ) -> Reply:
-        """Send a command and return its awaitable reply. While replies are awaited, commands are sent together.
+        """Send a command and return its awaitable reply. While earlier replies are pending, commands are sent together.
 
         Args:
             within_s: Time limit for the reply.
             whole: A cancelled coroutine still waits for the reply; see Reply.
-            once: The command isn't repeated, so wait for its reply for the longest time that a reply may take.
+            once: The command must not be repeated, so allow its reply the connection's full timeout.
         """
         loop = self._loop
         reply = Reply(loop, whole, once)
@@ -503,7 +506,7 @@ class SharedConnection:
     def _waits_on(self) -> bool:
         """Let calls that can't be repeated wait longer, and time out all other calls.
 
-        Return whether there are such calls that may still wait.
+        Return whether any call may still wait.
         """
         if self._timeout_s >= self._longest_s or not any(one and one.once for one in self._waiting):
             return False
@@ -563,7 +566,7 @@ def _is_lost(error: Exception) -> bool:
 
 
 def _retrieve(opening: asyncio.Future[Any]) -> None:
-    """Mark the error of a future as retrieved: if all waiting coroutines were cancelled, nobody else does."""
+    """Mark a future's error as retrieved, so that asyncio doesn't log it if all waiting coroutines were cancelled."""
     if not opening.cancelled():
         opening.exception()
 

@@ -17,7 +17,7 @@ from jobq.errors import UnavailableError
 
 
 class Channel:
-    """One pub/sub channel, which connects at the first wait. If the server forbids subscribing, waits end later."""
+    """One pub/sub channel, which connects at the first wait. If the server forbids subscribing, no wait ends early."""
 
     def __init__(self, client: Client, name: str) -> None:
         self._client = client

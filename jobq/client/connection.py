@@ -298,7 +298,7 @@ class Client:
         return map(self.topology.open, self.topology.nodes())
 
     def shares_node(self, key: str, other: str) -> bool:
-        """Return whether the same server last served both keys to this process."""
+        """Return whether one server served both keys when this process last called it for them."""
         home = self.topology.last_home(key)
         return home is not None and home == self.topology.last_home(other)
 
@@ -321,15 +321,15 @@ class Client:
     def flush(self, within_s: float | None = None) -> None:
         """Wait until the outage buffer is empty, by default for the client's patience or 10 s, whichever is longer.
 
-        Raises UnavailableError if the buffer isn't empty by then. Also raises it if the outcome of messages has become
-        unknown since the last flush, because an outage lasted longer than a call may be repeated; the error then has
-        their mids. A process that exits normally flushes its buffers.
+        Raises UnavailableError if the buffer isn't empty by then. It is also raised if the outcome of some messages is
+        unknown, because an outage lasted longer than a call may be repeated. The error's `mids` lists these messages. A
+        process that exits normally flushes its buffers.
         """
         if self.outage:
             self.outage.flush(within_s)
 
     def close(self) -> None:
-        """Close all connections; the next call opens new ones."""
+        """Close all connections; the next call opens a new connection."""
         if self.outage:
             self.outage.close()
         idle, self._idle = self._idle, defaultdict(list)
@@ -358,7 +358,7 @@ class Client:
         return first_try_s(self.patience_s, longest_s(connection) or self.socket_timeout_s)
 
     def _settle(self, connection: Connection) -> None:
-        """Limit the waits of later calls on this connection, so that time is left for another connection if it dies."""
+        """Limit how long later calls wait on this connection, so that they can still try another if this one dies."""
         _wait_at_most(connection, self.try_s(connection))
 
     def _take_back(
@@ -481,7 +481,7 @@ def receive(connection: Connection) -> Any:
 
 
 def receive_patiently(connection: Connection) -> Any:
-    """Read one reply as `receive` does, but wait for the longest time that a reply may take."""
+    """Read one reply as `receive` does, but wait up to `longest_s` for it."""
     try:
         return receive(connection)
     except TimeoutError:
@@ -517,7 +517,7 @@ def answered(connection: Connection) -> None:
 
 @contextmanager
 def waiting_longer(connection: Connection) -> Iterator[None]:
-    """Wait longer for replies in this block, up to the longest allowed time: these commands wait at the server."""
+    """Inside this block, wait up to `longest_s` for each reply, because these commands block at the server."""
     usual_s = connection.socket_timeout
     if connection._sock is not None:
         connection._sock.settimeout(longest_s(connection))
@@ -554,7 +554,7 @@ def connect(
     Args:
         durability: Where a message must be stored before an enqueue returns: memory, disk or replicas=n. Use n + 1
             replicas, so that one of them may fail. Default: JOBQ_DURABILITY, else memory.
-        outage_buffer: Maximum number of waiting messages in this process's memory while the server is away. Default:
+        outage_buffer: Maximum number of messages that this process keeps in memory while the server is away. Default:
             JOBQ_OUTAGE_BUFFER, else 0.
     """
     settings = settings or settings_from_env()

@@ -37,7 +37,7 @@ class Library(NamedTuple):
     """A library for `FUNCTION LOAD`.
 
     Attributes:
-        commands: SHA of a script -> the first two words of its calls.
+        commands: The first two words of each script's calls, by the script's SHA.
     """
 
     name: str
@@ -68,7 +68,9 @@ def library() -> Library:
 
 @cache
 def area_library(area: str) -> Library:
-    """Return a library of one protocol's scripts for clients in any language. Its names are fixed: `reliable_push`.
+    """Return a library of one protocol's scripts for clients in any language.
+
+    Function names are fixed, such as `reliable_push`.
 
     Each function takes the keys and arguments that its file in lua/ lists, in that order. If another version of jobq
     loads this library, it replaces the functions.
@@ -79,7 +81,7 @@ def area_library(area: str) -> Library:
 
 
 def made(name: str, functions: Mapping[str, Script]) -> Library:
-    """Return a library with these functions, given as name -> script."""
+    """Return a library with these functions. `functions` maps the name of each function to its script."""
     parts = [f"#!lua name={name}\n", *(_function(*function) for function in functions.items())]
     commands = {
         script.sha: ("FCALL_RO" if _READING in flags(script) else "FCALL", word)
@@ -127,7 +129,7 @@ def drop_library(client: Nodes, name: str) -> None:
 
 
 def check_library(client: Nodes, wanted: Library | None = None) -> None:
-    """Raise ScriptError unless every node has the wanted library, byte for byte, by default that of this version.
+    """Raise ScriptError unless every node has the library, byte for byte. Default: the library of this version.
 
     If the user has no right to list libraries, the check passes; calls of missing functions will raise errors.
     """

@@ -30,9 +30,9 @@ class ItemWaits:
         self._poller: asyncio.Task[None] | None = None
 
     async def first(self, key: str, seconds: float) -> bytes | None:
-        """Wait for the first item of the list at `key`; return None if none came in time, or if a connection broke.
+        """Return the first item of the list at `key`, and wait for it if the list is empty. The item stays in the list.
 
-        The item stays in the list.
+        Return None if no item came in time, or if a connection broke.
         """
         if self._nblocking >= MAX_BLOCKING:
             return await self._polled_for(key, seconds)

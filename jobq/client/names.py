@@ -45,12 +45,12 @@ def is_partition(name: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def base_of(name: str) -> str:
-    """Return the name of the queue that this partition belongs to; for other queues, their own name."""
+    """Return the queue that a partition belongs to. If the queue isn't a partition, return its own name."""
     return name.rpartition("/")[0] if is_partition(name) else name
 
 
 def partition_in(name: str) -> str:
-    """Return the name if it is a partition's; '' for other queues."""
+    """Return `name` if it is the name of a partition, else ''."""
     return name if is_partition(name) else ""
 
 

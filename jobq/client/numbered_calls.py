@@ -275,7 +275,7 @@ class CallState:
         return state
 
     def is_left_by(self, reply: Any) -> bool:
-        """Return whether the reply means that a script for plain calls left this call to the general script."""
+        """Return whether the script for plain calls rejected this call, so that the general script must run it."""
         return self.general is not None and bool(reply) and reply[0] == GENERAL
 
     def as_general(self) -> CallState:
@@ -421,7 +421,7 @@ def is_untrusted(error: BaseException | None) -> bool:
 
 
 def address_error(error: BaseException) -> str:
-    """Return why no server of jobq can be at the address, so that a retry seldom helps; '' for other errors."""
+    """Return why jobq's server can't be at the address, so that retrying seldom helps; '' for other errors."""
     for cause in _causes(error):
         if isinstance(cause, redis_errors.InvalidResponse):
             return "another kind of server answered"
@@ -482,7 +482,7 @@ class ScriptCall(NamedTuple, Generic[T]):
     """A script call as a value: the command, how to read the reply, and whether the call may be repeated.
 
     Attributes:
-        read: Returns the result that a reply means, or raises the error that it means.
+        read: Converts a reply to the call's result, or raises the error in the reply.
         repeatable: Whether repeating the call is harmless. Other calls are repeated only while the server can't have
             received them. If their reply is lost, they raise UnavailableError.
     """
@@ -535,7 +535,7 @@ class NumberedCall(Generic[T]):
         """Create a call from its state.
 
         Args:
-            read: Returns the result that a reply means.
+            read: Converts a reply to the call's result.
             older: Returns the call to repeat, given its earlier tries and the ms since its creation.
         """
         self._client, self._key, self._state = client, key, state
@@ -654,7 +654,7 @@ class BoundScript:
         Args:
             extra_keys: Keys that follow the key of the caller's record.
             by: Makes the exchange, so that other commands can share the connection.
-            fenced: Tokens also fence the call, so it may get a new number when its record may be gone.
+            fenced: Tokens also fence the call. So it may get a new number once the server may have dropped its record.
         """
         state = self.numbered(caller, values, rest, extra_keys, fenced=fenced)
         reply = self._client.perform(self.keys[0], state, by)
@@ -730,7 +730,7 @@ class BoundScript:
     ) -> CallState:  # fmt: skip
         """Return a call with the number that `caller` used last.
 
-        It repeats that call, or replaces a call that a script for plain calls left to the general script.
+        It repeats that call, or makes it with the general script after the script for plain calls rejected it.
         """
         tail = packed((caller.number, *self.script.order_numbered(values), *rest))
         head, nwords = self._head_of(caller, extra_keys), self._nwords + len(extra_keys) + len(rest)
@@ -770,8 +770,8 @@ class PlainFirst:
 
     The script for plain calls has fewer keys and arguments, so it costs the server less. Whether a call is plain also
     depends on the queue. If the call isn't plain, the script answers GENERAL, and the same call is made with the
-    general script. If this happens in a row, `skip` grows up to MAX_SKIPPED. Threads may share a PlainFirst: a lost
-    count only costs a round trip.
+    general script. While calls in a row aren't plain, `skip` grows up to MAX_SKIPPED. Threads may share a PlainFirst: a
+    lost count only costs a round trip.
     """
 
     __slots__ = ("_most", "sent", "skip")

@@ -85,8 +85,8 @@ class PipelinedCalls:
     def run(self, calls: Sequence[ScriptCall[Any]]) -> list[Any]:
         """Make calls and return the result or the error of each, in order. One node must serve all keys.
 
-        The calls also take effect in this order, except that calls which a busy server rejects are sent again. Errors
-        of calls are returned, never raised.
+        The calls also take effect in this order, except for calls that a busy server rejects: these are sent again.
+        Errors of calls are returned, never raised.
         """
         outcomes: list[Any] = []
         for first in range(0, len(calls), IN_FLIGHT):
@@ -168,7 +168,7 @@ def read_together(client: Client, asked: Sequence[Read | ScriptCall[Any]]) -> li
 
 
 def _taken(client: Client, one: Read | ScriptCall[Any], reply: Any) -> Any:
-    """Return the result or error that a reply means. After a temporary error or a missing script, repeat the read."""
+    """Convert a reply to its result or error. After a temporary error or a missing script, repeat the read."""
     if not isinstance(reply, Exception):
         return reply if isinstance(one, Read) else _read(one, reply)
     command, script = (one.words, None) if isinstance(one, Read) else ((), one.script)
@@ -219,7 +219,10 @@ class OverlappingCalls:
             self._break_off(error)
 
     def reply(self) -> Any:
-        """Return the reply to the earliest call. Repeat it if that can help; raise errors as Client.perform does."""
+        """Return the reply to the earliest call.
+
+        Repeat the call if that can help; raise errors as Client.perform does.
+        """
         state, outcome = self._calls[0]
         self._read(outcome)
         [found] = outcome

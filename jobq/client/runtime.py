@@ -21,7 +21,7 @@ class Runtime:
         clients: All clients, so that a forked child can close its parent's connections.
         default: The default client.
         may_buffer: Whether clients may have an outage buffer. It is False in workers.
-        listed: Queue -> time (time.monotonic) at which this process adds the queue to the list of queues again.
+        listed: For each queue, the time (time.monotonic) when this process next adds it to the list of queues.
     """
 
     def __init__(self) -> None:

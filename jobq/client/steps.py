@@ -34,7 +34,7 @@ class Request(NamedTuple):
 
 
 class ItemAt(NamedTuple):
-    """Wait for the first item of the list at `key`. The step's result is the item, or None if none came in time."""
+    """Wait for the first item of the list at `key`. The step's result is the item, or None if no item came in time."""
 
     key: str
     seconds: float

@@ -58,7 +58,7 @@ class KnownNodes:
         slots: The slots of a Cluster with their nodes, while they are known.
         last: The slots that were known last, even if they were forgotten.
         hosts: Nodes of a Cluster to query for the slots.
-        silent: Node that didn't answer -> deadline (time.monotonic) until which it is queried last.
+        silent: Nodes that didn't answer, with the time (time.monotonic) until which each is queried last.
     """
 
     def __init__(self) -> None:
@@ -148,7 +148,6 @@ class _Opening:
         return {**usual, **driver, **options, **host, "protocol": 2, "decode_responses": False}
 
     def _url(self, node: Hashable) -> str:
-        """Return the URL for connections to `node`."""
         raise NotImplementedError
 
 

@@ -145,7 +145,10 @@ def item_wait(key: str, seconds: float) -> tuple[Argument, ...]:
 
 
 def first_item(client: Client, key: str, seconds: float) -> bytes | None:
-    """Wait for the first item of the list at `key`; return None if none came in time, or if the connection broke."""
+    """Wait for the first item of the list at `key` and return it. The item stays in the list.
+
+    Return None if no item came in time, or if the connection broke.
+    """
     connection = BlockingConnection(client, key)
     connection.open()
     try:
@@ -322,7 +325,9 @@ class WakeWaiter:
         return False
 
     def look(self, asleep: Sequence[int], seconds: float) -> int:
-        """Take markers of these queues without waiting: the first, or on a Cluster all. Return how many were checked.
+        """Take the first marker of these queues, without waiting.
+
+        On a Cluster, take all. Return the number of checked queues.
 
         On a Cluster, this sends one command per queue, and stops after `seconds`.
         """

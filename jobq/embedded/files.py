@@ -68,7 +68,7 @@ class ServerFiles(NamedTuple):
 def data_folder(given: str | None, working: Path) -> Path:
     """Return `given`, or `.jobq` next to the nearest trusted pyproject.toml, or in the working folder.
 
-    Links are followed on the way there. The folder itself must not be a link: another user could have made it.
+    Links in the path are followed. The folder itself must not be a link, because another user could have made the link.
     """
     if given:
         path = Path(os.path.abspath(Path(given).expanduser()))
@@ -199,7 +199,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def _make_private(folder: Path) -> None:
-    """Make an empty folder of yours private, if others can read it."""
+    """Make an empty folder of yours private, if other users can read it."""
     descriptor = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -228,7 +228,10 @@ def _is_private(folder: Path) -> bool:
 
 
 def _entries(data: Path) -> list[tuple[Path, os.stat_result]]:
-    """Return the files among the data that the server and jobq write to. A server that ends may remove some first."""
+    """Return the files in the data folder that the server or jobq writes to.
+
+    A server that is ending may remove some.
+    """
     paths = [
         path for path in data.iterdir() if path.name in _NAMES or path.name.startswith("temp-")
     ]

@@ -77,7 +77,7 @@ def client_of(socket: Path) -> Redis:
 
 
 def folder_of(socket: Path) -> str | None:
-    """Return the data folder of the server at `socket`: '' when it was removed, None when no server answers."""
+    """Return the data folder of the server at `socket`: '' if it was removed, None if no server answers."""
     deadline = time.monotonic() + START_S
     while True:
         try:
@@ -96,12 +96,15 @@ def folder_of(socket: Path) -> str | None:
 
 
 def answers(socket: Path, data: Path) -> bool:
-    """Whether the server at `socket` works on these data. A copied folder names the socket of the original."""
+    """Return whether the server at `socket` uses this data folder.
+
+    A copy of a data folder contains the path of the original's socket, so this server may use another folder.
+    """
     return same(folder_of(socket), data)
 
 
 def same(folder: str | None, data: Path) -> bool:
-    """Whether a server's folder is this folder, by any path."""
+    """Return whether a server's folder is `data`, even if their paths differ."""
     try:
         return bool(folder) and os.path.samefile(str(folder), data)
     except OSError:
@@ -109,7 +112,10 @@ def same(folder: str | None, data: Path) -> bool:
 
 
 def launch(files: ServerFiles) -> None:
-    """Start the server and wait until it answers. Call it under `files.lock`, with no server on these data."""
+    """Start the server and wait until it answers.
+
+    Call it with `files.lock` held, and only if no server uses these data.
+    """
     began = files.log.stat().st_size if files.log.exists() else 0
     program = _program(files)
     ran = _spawned(files, program)

@@ -70,7 +70,7 @@ def _installed() -> Iterator[str]:
 
 @cache
 def _asked(path: str) -> Program | str:
-    """Return the program's description of itself, or why it can't be used."""
+    """Return the program at `path`, or the reason why it can't be used."""
     try:
         ran = subprocess.run(
             [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=30

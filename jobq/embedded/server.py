@@ -1,7 +1,7 @@
-"""The embedded server: a Valkey of the project, started or joined where no URL is set.
+"""The embedded server: a Valkey of the project, started or joined if no URL is set.
 
-Any number of processes share it. Its data outlive it (an append-only file), and it outlives the process that started
-it. It stops when no client has been connected for `embedded_idle_s`. It listens on a unix socket only.
+Any number of processes share it. It continues after the process that started it, and its data stay in an append-only
+file after it ends. It stops when no client has been connected for `embedded_idle_s`. It listens on a unix socket only.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def start_or_join(settings: ServerSettings) -> str:
 
 
 def announced_by(say: Callable[[str], object] | None) -> None:
-    """Announce the server with `say` instead of a warning, as the command line does; announce nothing if it is None."""
+    """Announce the server by calling `say` instead of logging a warning. If `say` is None, don't announce it."""
     runtime.announce = say
 
 
@@ -97,7 +97,10 @@ def _announce(text: str, asked: bool) -> None:
 
 
 def _allowed(settings: ServerSettings) -> bool:
-    """Whether the settings ask for the server. Raises EmbeddedError if it is forbidden, or in tests not asked for."""
+    """Return whether the settings ask for the server.
+
+    Raises EmbeddedError if it is forbidden, or isn't asked for in tests.
+    """
     by_variable = embedded_from_env()
     if by_variable is False or settings.embedded is False:
         said = "JOBQ_EMBEDDED=0 forbids" if by_variable is False else "the settings forbid"
@@ -144,7 +147,7 @@ def stop(settings: ServerSettings) -> bool:
 
 
 def running(files: ServerFiles) -> Path | None:
-    """Return the socket of a server that works on these data, wherever it listens."""
+    """Return the socket of the server that uses these data, wherever it listens; None if no server answers."""
     for socket in dict.fromkeys([Path(noted(files.known_socket) or files.socket), files.socket]):
         # Another user's server could claim to work on these data.
         if is_own_socket(socket) and answers(socket, files.data):
@@ -162,7 +165,10 @@ def _where(settings: ServerSettings) -> ServerFiles:
 
 
 def _settled(files: ServerFiles) -> Path | None:
-    """Return the running server's socket; None only if surely no server runs, because two would corrupt the file."""
+    """Return the running server's socket, or None if it is certain that no server runs.
+
+    A second server would corrupt the append-only file.
+    """
     deadline = time.monotonic() + SILENT_S
     while (socket := running(files)) is None and held(files.server_lock):
         if time.monotonic() > deadline:
@@ -184,7 +190,10 @@ def _started(files: ServerFiles) -> Path:
 
 
 def _watch(files: ServerFiles, socket: Path, idle_s: float) -> None:
-    """Start a process that stops the idle server, because all processes that use the server may end before."""
+    """Start a process that stops the server once it is idle.
+
+    All processes that use the server may have ended by then.
+    """
     if held(files.watch_lock):
         return
     package = str(Path(__file__).resolve().parents[2])

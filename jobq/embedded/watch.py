@@ -23,13 +23,16 @@ POLL_EVERY_S = 15.0
 
 
 class Use(NamedTuple):
-    """The number of the server's clients now, and of all its connections ever. Each poll also opens a connection."""
+    """The number of connected clients, and of all connections since the server's start.
+
+    Each poll opens a connection.
+    """
 
     now: int
     ever: int
 
     def since(self, before: Use) -> bool:
-        """Whether a client is connected, or was between the two polls."""
+        """Return whether a client is connected now, or was connected at any time since the poll `before`."""
         return self.now > 1 or self.ever != before.ever + 1
 
 
@@ -99,7 +102,10 @@ def _gone(files: ServerFiles, mine: int) -> Path | None:
 
 
 def _ended(files: ServerFiles, mine: int, last: Use) -> bool:
-    """Stop the idle server; return whether it was stopped. A lock keeps others from joining it during this call."""
+    """Stop the idle server; return whether it was stopped.
+
+    A lock keeps other processes from joining it during this call.
+    """
     try:
         with locked(files.lock):
             use = _poll(files)

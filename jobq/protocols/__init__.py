@@ -1,1 +1,1 @@
-"""Other queues on the same foundations: wire-compatible, each whole by itself."""
+"""Other queue protocols on the same foundations. Each is wire-compatible and can be used alone."""

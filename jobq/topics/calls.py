@@ -114,7 +114,7 @@ class ListedTopics(NamedTuple):
     Attributes:
         names: Sorted names.
         strange: Sorted entries that can't be names of topics.
-        left_out: Number of other, unread names.
+        left_out: Number of further names, which aren't read.
     """
 
     names: list[str]

@@ -88,7 +88,10 @@ class TopicGroup(BlockingFacade):
 
     @stepwise
     def peek(self, count: int = 10) -> Steps[list[TopicMessage]]:
-        """Return the group's next new messages without moving its position. Omits messages with expired leases."""
+        """Return the group's next new messages without moving its position.
+
+        Messages with expired leases aren't included.
+        """
         lag = yield from TopicGroup.lag.steps(self)
         reading = yield from opened(self.topic, lag.handed_out + 1, None, "earliest")
         return (yield from messages_of(reading, count))
@@ -98,8 +101,8 @@ class TopicGroup(BlockingFacade):
         """Return the group's lag, in messages and in time.
 
         Args:
-            exact: Count the existing messages, by reading them. Otherwise, where compaction left holes, the difference
-                of indexes is an upper bound.
+            exact: Read the messages to count them. Without it, the number is a difference of indexes, which is too high
+                if compaction left holes.
         """
         reply = yield from self._run("lag", {"now": moment(now)})
         self._check(reply)

@@ -8,16 +8,16 @@ newest             hash, key -> newest index, while a compaction runs
 marks              sorted set, index by the bytes appended before it, one per 64 KiB
 meta               hash: last, last_at, first, base_to, bytes, limits, how far a compaction is
 groups             set, names of the groups
-call:<caller>      string, PX 10 min: number and reply of that caller's last call; a replay's for the time it is
-                   remembered, with `.first` behind its first index, with `.lock` its right to be the only one
+call:<caller>      string, PX 10 min: number and reply of that caller's last call. A replay's record is kept for
+                   as long as the replay is remembered; the suffix `.first` is its first index, `.lock` its lock
 =================  =======================================================================
 
 of each group:
 
 =================  =======================================================================
 group:<name>       hash: cursor (last index handed out), paused, out_of_range, skipped
-held:<name>        sorted set, token of what a reader holds by its first index
-leases:<name>      sorted set, the same tokens by the end of their lease
+held:<name>        sorted set, tokens of the batches that readers hold, by their first index
+leases:<name>      sorted set, the same tokens, by the end of their lease
 batches:<name>     hash, token -> last index, number of deliveries
 =================  =======================================================================
 """

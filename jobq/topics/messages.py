@@ -96,7 +96,10 @@ class Retention(JsonRecord):
 
 
 class Description(NamedTuple):
-    """Facts about a topic. `nbytes` is the size before compaction of content, keys and headers, rounded to 64 KiB."""
+    """Facts about a topic.
+
+    `nbytes` is the size of its content, keys and headers before compaction, rounded to 64 KiB.
+    """
 
     first: int
     last: int

@@ -1,4 +1,4 @@
-"""`Reader` and `AsyncReader` poll messages for a group and commit them; uncommitted messages come again."""
+"""`Reader` and `AsyncReader` poll messages for a group and commit them; uncommitted messages are delivered again."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ class Reader(BlockingFacade):
     def commit(self, done: TopicBatch | TopicMessage | None = None) -> Steps[int]:
         """Settle a batch, by default the last polled batch; return the index up to which the group is done.
 
-        After an empty poll it settles nothing but still returns the index. If you pass a message of the last polled
-        batch, it settles the batch up to this message, and the rest stays held. Raises LeaseLostError if another reader
-        has or had the messages, or if the group was moved.
+        After an empty poll, it settles no messages, but still returns the index. If you pass a message of the last
+        polled batch, it settles the batch up to this message, and the reader keeps the rest. Raises LeaseLostError if
+        another reader has or had the messages, or if the group was moved.
         """
         self._check_process()
         batch, through = self._held, None
@@ -163,17 +163,17 @@ class Reader(BlockingFacade):
 
     @stepwise
     def take_back(self, batch: TopicBatch) -> Steps[None]:
-        """Undo a poll whose caller never got its messages. With commit='read', the next poll returns them."""
+        """Undo a poll whose caller didn't get the messages. With commit='read', the next poll returns them."""
         if batch.token:
             yield from Reader.release.steps(self, batch)
         else:
             self._unseen = [*batch.messages, *self._unseen]
 
     def __iter__(self) -> Iterator[TopicMessage]:
-        """Yield messages one by one, waiting for them, until `interrupt`. The lease is renewed between messages.
+        """Yield messages one by one, and wait for new messages, until `interrupt` is called.
 
-        With commit='auto', a batch is committed when you request the message after its last message. Closing the reader
-        gives back messages that an exception or a break left unhandled.
+        The lease is renewed between messages. With commit='auto', a batch is committed when you request the message
+        after its last message. Closing the reader gives back messages that an exception or a break left unhandled.
         """
         while True:
             batch = self.poll(block=MAX_WAIT_S)

@@ -110,9 +110,9 @@ class RedismqTopic:
         return int(reply or 0)
 
     def delete(self) -> None:
-        """Drop the messages and the counter. Positions of groups stay: unsubscribe them.
+        """Delete the messages and the counter. Groups keep their positions until you unsubscribe them.
 
-        If the counter is damaged, the number of messages is unknown, so they stay.
+        If the counter is damaged, the number of messages is unknown, so they aren't deleted.
         """
         try:
             last = self.last()

@@ -135,7 +135,7 @@ class Topic(BlockingFacade):
 
     @stepwise
     def find(self, at: datetime | float) -> Steps[int]:
-        """Return the lowest index appended at that time or later; the last index + 1 when there is none."""
+        """Return the lowest index appended at this time or later. If there is none, return the last index + 1."""
         found = yield from self._binding.run_steps("find", {"time": moment_of(at)})
         return int(found[0])
 
@@ -184,8 +184,8 @@ class Topic(BlockingFacade):
         Every append applies the limits to a few messages; `trim` applies them to all.
 
         Args:
-            compact: Keep only the newest message of each key, and all messages without a key; works with max_age, not
-                with the other two.
+            compact: Keep only the newest message of each key, and all messages without a key; works with max_age, but
+                not with max_count or max_bytes.
             tombstones: How long a compaction keeps the deletion of a key. Default: one day.
         """
         if tombstones is None and compact:

@@ -1,7 +1,6 @@
-"""Wait until something is appended: XREAD on a separate connection, from the last index seen.
+"""Wait until a message is appended, with XREAD on a separate connection.
 
-The entries are discarded: the following poll fetches messages. So a lost or extra wake-up only costs time.
-"""
+The entries are discarded: the following poll fetches messages. So a lost or extra wake-up only costs time."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ class LogWaiter:
         self._ended = threading.Event()
 
     def steps(self, after: int, seconds: float) -> Steps[None]:
-        """Return when the log has a message after that index, after so many seconds, or sometimes without a reason.
+        """Return when the log has a message after that index, or after this many seconds. It may also return too early.
 
         Raises UnavailableError when no connection can be opened.
         """

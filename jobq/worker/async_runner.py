@@ -55,7 +55,10 @@ def loop_library(name: str = "auto") -> ModuleType:
 
 
 class StartedCall(NamedTuple):
-    """A starting or waiting call, with its queue and its slot. For a batch, `calls` has all its calls by slot."""
+    """A call that starts or waits for its start, with its queue and slot.
+
+    A batch has all its calls, by slot, in `calls`.
+    """
 
     queue: int
     slot: int
@@ -85,7 +88,7 @@ class JobRun(asyncio.Task[None]):
         super().__init__(coroutine, loop=loop, name=self.call.message.mid, context=context)
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel like any task, but return False if another job calls this."""
+        """Cancel the run. If another job calls this, do nothing and return False."""
         context = running.get(None)
         if context is not None and not context.is_of(self.call):
             return False
@@ -93,7 +96,7 @@ class JobRun(asyncio.Task[None]):
         return super().cancel(msg)
 
     def stop(self, why: str) -> None:
-        """Cancel the run for the worker, once."""
+        """Cancel the run and record why. Later calls do nothing."""
         if not self.why:
             self.why = why
             self.cancel()
@@ -164,9 +167,9 @@ class AsyncRunner(Runner):
         return self._child.slots.count_ended(list(self._threads.runs)) + len(self._ended_calls)
 
     def room(self, index: int, freed: int = 0) -> int:
-        """Return the number of messages to fetch, up to the limits plus a prefetch; 0 while a message runs alone.
+        """Return the number of messages to fetch, limited by free places, free slots and the prefetch.
 
-        It is also 0 while more messages wait for a place than are prefetched.
+        Return 0 while a message runs alone, or while more messages wait for a place than the prefetch allows.
         """
         child = self._child
         if self._nwaiting > self._pace.nahead or self._must_run_alone:
@@ -183,7 +186,7 @@ class AsyncRunner(Runner):
         return min(nfree + freed, most - nused + freed, most - nheld)
 
     def drive(self) -> None:
-        """Run the loop until the end, even if a job stops it."""
+        """Run the event loop until the child ends. If a job stops the loop, run it again."""
         with asyncio.Runner(loop_factory=self._library.new_event_loop) as runner:
             loop = runner.get_loop()
             main = loop.create_task(self._main())
@@ -265,7 +268,7 @@ class AsyncRunner(Runner):
             await self._changed.wait()
 
     def sent(self) -> None:
-        """Read the reply when it arrives, while jobs run. If the server is silent for long, wait for it as usual."""
+        """Watch for the reply to the report while jobs run. After SILENT_S without a reply, block until it arrives."""
         assert self._loop is not None
         self._replied = False
         file = self._child.queues.reply_file()
@@ -333,7 +336,7 @@ class AsyncRunner(Runner):
         self._put_behind(StartedCall(index, slot, call, members))
 
     def _start_due_later(self) -> None:
-        """Start waiting batches when their linger has passed."""
+        """Schedule the start of waiting batches for the time when their linger has passed."""
         left_s = self._gathering.left_s()
         if self._due_alarm is not None:
             self._due_alarm.cancel()
@@ -403,7 +406,7 @@ class AsyncRunner(Runner):
             self._threads.start(run)
 
     def _following(self) -> ThreadRun | None:
-        """In any thread, return the thread's next run, or None if nothing waits or may start without the loop."""
+        """Return the next run for the calling thread; None if no run waits, or if the loop must act first."""
         child, slots = self._child, self._child.slots
         must_wait = child.queues.has_unsafe_endings() or slots.asks(Control.DRAIN | Control.HURRY)
         if must_wait or child.draining:
@@ -421,7 +424,7 @@ class AsyncRunner(Runner):
         return run
 
     def _begins(self, run: JobRun | ThreadRun, in_thread: bool) -> bool:
-        """Start the messages of a run, in any thread; return False if its first message can't start."""
+        """Mark a run's messages as started, in any thread. Return False if its first message can't start."""
         slots, limit_s = self._child.slots, kill_after_s(run.call.job)
         if not slots.start(run.slot, limit_s, in_thread):
             return False
@@ -470,7 +473,7 @@ class AsyncRunner(Runner):
     # Batches.
 
     def _take_endings(self, run: JobRun | ThreadRun) -> TakeEnding:
-        """Return a function that takes the endings of a batch's calls, from any thread."""
+        """Return a function that records the endings of a batch's calls. Any thread may call the function."""
         child, places = self._child, list(run.calls or ())
 
         def take(position: int, ending: Ending) -> None:
@@ -676,7 +679,7 @@ class AsyncRunner(Runner):
         self._wait_alarm = loop.call_later(GRACE_S, self._wake_up, ())
 
     def _wake_up(self, ready: tuple[int, ...]) -> None:
-        """End the wait. Don't call `take_ahead`: this is a callback, and an error there must end the child."""
+        """End the wait. This is a callback, so it doesn't call `take_ahead`, whose errors must end the child."""
         child = self._child
         if self._wait_alarm is not None:
             self._wait_alarm.cancel()
@@ -724,7 +727,7 @@ class AsyncRunner(Runner):
         self._give_back(places)
 
     def _give_back(self, places: Sequence[tuple[int, int]]) -> None:
-        """Give unstarted messages, named by queue and slot, back to their queues."""
+        """Give unstarted messages back to their queues. Each place consists of a queue's index and a slot."""
         by_queue: dict[int, list[int]] = {}
         for index, slot in places:
             by_queue.setdefault(index, []).append(slot)
@@ -747,7 +750,10 @@ class AsyncRunner(Runner):
                 self._changed.set()
 
     def _look(self) -> float:
-        """Check supervisor and leases in the watching thread, because the main thread may wait for the server."""
+        """Check the supervisor and the leases; return the seconds until the next check.
+
+        The watching thread calls this, because the main thread may be waiting for the server.
+        """
         child = self._child
         child.check_parent()
         child.fence(self._stop_expired_threads)
@@ -760,7 +766,7 @@ class AsyncRunner(Runner):
                 self._stop_expired()
 
     def _fenced(self, ask: Callable[[], Answer]) -> Answer:
-        """Call the server, then the fence if that took long: no job may continue past its lease."""
+        """Call the server and return its answer. If that took long, stop jobs whose lease may have ended."""
         asked_at = boot_ns()
         answer = ask()
         if boot_ns() - asked_at > self._child.margin_ns:
@@ -786,7 +792,6 @@ class AsyncRunner(Runner):
 
 
 def _uncancel() -> None:
-    """Undo the cancellation of the running task."""
     current = asyncio.current_task()
     if current is not None:
         current.uncancel()

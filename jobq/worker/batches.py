@@ -17,7 +17,7 @@ Group = list[tuple[int, Call | Ending]]
 
 
 def batch_sizes(registry: Registry, queues: Sequence[str]) -> list[int]:
-    """Return for each queue the largest batch of its jobs; 0 if it has no batch job."""
+    """Return the maximum batch size of each queue's jobs; 0 for a queue without batch jobs."""
     sizes = dict.fromkeys(map(base_of, queues), 0)
     for job in registry:
         if job.settings.batch is not None and job.queue in sizes:
@@ -30,7 +30,7 @@ class Gathering:
 
     Args:
         lingers: Whether batches wait for more calls. If not, they run as they were fetched.
-        renew: Called with a queue and a batch whose calls have waited, before it starts: calls may have been cancelled.
+        renew: Called before a batch that has waited starts, with its queue and calls. Users may have cancelled some.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Gathering:
                 self._slots.gather([slot for slot, _ in group], until)
 
     def due(self, index: int | None = None) -> Iterator[tuple[int, Group]]:
-        """Yield each batch whose linger has passed, as its queue and its calls; with `index`, only of this queue.
+        """Yield the queue and the calls of each batch whose linger has passed. `index` selects one queue.
 
         If no slot is free, no batch can become larger, so all batches are due.
         """
@@ -96,7 +96,7 @@ class Gathering:
         return group
 
     def drop(self) -> list[tuple[int, int]]:
-        """Forget all waiting calls; return their queues and slots, so that the caller gives them back."""
+        """Remove all waiting calls. Return their queues and slots, so that the caller can give the messages back."""
         dropped, self._groups = self._groups, {}
         self._waited.clear()
         return [(key[0], slot) for key, (_, group) in dropped.items() for slot, _ in group]

@@ -49,7 +49,7 @@ class Cautions:
         self._renewed = True
 
     def renewing(self, deadline: int) -> None:
-        """Before a renewal, check the earliest lease deadline of running messages, and the clock."""
+        """Before leases are renewed, warn if little lease time is left, or if the clock was changed."""
         self._look_at_clock()
         left = deadline - self._now()
         # If the last renewal failed, the log has the reason.

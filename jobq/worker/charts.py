@@ -26,7 +26,10 @@ PER_STEP = 500
 
 
 class ChartKeeper:
-    """Writes the figures in steps, between heartbeats. Workers without the turn only send one command a minute."""
+    """Writes the figures in steps, between heartbeats.
+
+    Workers that don't have the turn send only one command a minute.
+    """
 
     def __init__(self, client: Client, worker: str) -> None:
         self._client, self._worker = client, worker
@@ -75,7 +78,7 @@ class ChartKeeper:
                 self._unread.add(base_of(name))
 
     def _put(self, name: str, minute: ChartMinute) -> None:
-        """Add the figures of a queue; partitions count for their queue."""
+        """Add a queue's figures. Figures of a partition are added to those of its queue."""
         base = base_of(name)
         before = self._found.get(base)
         self._found[base] = minute if before is None else _sum([before, minute], minute.minute)
@@ -96,7 +99,10 @@ class ChartKeeper:
         self._send([*writes, ("PEXPIRE", index, KEPT_MS)])
 
     def _ringed(self, found: Mapping[str, ChartMinute], minute: int) -> list[str]:
-        """Return the queues with their own ring of figures. While there is room, the busiest others get a ring."""
+        """Return the queues that have a ring of figures.
+
+        While there is room, the busiest other queues also get a ring.
+        """
         if not found.keys() <= self._kept or len(self._kept) > MAX_RINGS:
             index = keys.charts(self._client.namespace, "queues")
             self._client.command("ZREMRANGEBYSCORE", index, 0, minute - KEPT_MS // MINUTE_MS)

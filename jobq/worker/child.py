@@ -1,9 +1,8 @@
 """The child: a loop that fetches messages, runs them, reports their ends, and watches its leases.
 
 A runner runs the jobs: sequentially (`sync_runner`), or concurrently (`async_runner`): async jobs on an event loop,
-sync jobs in threads (`thread_runner`). Slots, reports, returned messages, stops and the fence are the same for all, and
-are here.
-"""
+sync jobs in threads (`thread_runner`). This module has the parts that all runners share: slots, reports, returned
+messages, stops and the fence."""
 
 from __future__ import annotations
 
@@ -67,7 +66,10 @@ class TickSource(Protocol):
         ...
 
     def enqueue_due(self, ask: Callable[[int, Callable[[], object]], bool]) -> None:
-        """Enqueue due ticks. `ask` makes the calls of one queue, given by number; see QueueUpkeep."""
+        """Enqueue due ticks.
+
+        `ask(index, call)` runs `call`, which makes the calls of the queue with this index; see QueueUpkeep.ask.
+        """
         ...
 
 
@@ -77,10 +79,10 @@ class Hooks(NamedTuple):
     Attributes:
         start: Called in each child before its first message.
         exit: Called in each child before its exit.
-        keeper: In the supervisor, renews resources that jobs hold elsewhere; None if each child renews its own.
-        ticks: Returns the object that enqueues ticks of schedules, in the supervisor.
+        keeper: The supervisor uses it to renew resources that jobs hold elsewhere. If None, each child renews its own.
+        ticks: Returns the object with which the supervisor enqueues ticks of schedules.
         changed: Returns whether the program's files have changed. If so, the worker ends with exit_codes.RELOAD.
-        listeners: Listeners in the monitor process; without listeners, there is no such process.
+        listeners: Listeners in the monitor process. If there are none, the worker has no monitor process.
     """
 
     start: Callable[[], object] = lambda: None
@@ -95,8 +97,8 @@ class PoolPlan(NamedTuple):
     """The state that a worker's children have in common.
 
     Attributes:
-        alive_read: Readable once the supervisor is gone.
-        counters: Counters of one child, separate for each child; None if metrics are off.
+        alive_read: A file that becomes readable once the supervisor is gone.
+        counters: The child's counters. Each child has its own. None if metrics are off.
     """
 
     settings: WorkerSettings
@@ -137,7 +139,7 @@ class Runner(Protocol):
     """Runs the messages of one child, and calls `Child.turn` until it returns END.
 
     Attributes:
-        overlaps: Whether it runs jobs while a report is on its way.
+        overlaps: Whether it runs jobs while a report awaits its reply.
     """
 
     overlaps: bool
@@ -261,7 +263,7 @@ class Child:
             raise
 
     def _warn_of_threads(self) -> None:
-        """Log threads that jobs left running, because this process ends without waiting for them."""
+        """Log a warning about threads that jobs left running. This process ends without waiting for them."""
         frames = sys._current_frames()
         cut_off = [
             thread
@@ -307,7 +309,7 @@ class Child:
         return self.runner.is_running or self.queues.has_endings
 
     def leaving(self) -> bool:
-        """Return whether this child is to end once all its messages have ended or were given back."""
+        """Return whether this child must end as soon as it holds no more messages."""
         self.draining = self.draining or self._must_leave()
         return self.draining or self.recycling.due(self.slots.nfinished)
 
@@ -333,7 +335,7 @@ class Child:
         return False
 
     def _limited(self, room: int) -> int:
-        """Return how many of `room` messages may be taken before this child is replaced."""
+        """Limit `room` to the number of messages that this child may still take before it is replaced."""
         if self.settings.max_jobs is None:
             return room
         slots = self.slots
@@ -342,7 +344,7 @@ class Child:
         return self.recycling.left(room, taken)
 
     def _accept(self, index: int, dequeued: Dequeued, deadline: int) -> bool:
-        """Hold and run fetched messages; return whether there were any, or other work."""
+        """Run the fetched messages. Return True if there were any, or if flows may have enqueued some."""
         self.polling.found(index, dequeued)
         messages = dequeued.messages
         if not messages:
@@ -364,7 +366,10 @@ class Child:
         return True
 
     def _tell_flows_of_ends(self) -> None:
-        """Deliver entries of reports that didn't check the outbox. Entries of a report in flight follow later."""
+        """Deliver outbox entries to flows after reports that didn't check the outbox.
+
+        While a report awaits its reply, leave this to a later turn.
+        """
         ended, sent = self.queues.ended_members, self.queues.is_sent
         while ended and not sent:
             if self.flows.noticed(ended.pop(), is_busy=self.runner.is_running):
@@ -387,7 +392,7 @@ class Child:
     # Ended runs.
 
     def stopped(self, index: int, slot: int, call: Call, why: object) -> None:
-        """Free the slot of a stopped job: its lock is lost, or its message was returned."""
+        """Log and count a stopped job, and free its slot. Its lock was lost, or its message was returned."""
         message = call.message
         if self.slots.is_lost(slot):
             # The supervisor logs the reason, because only the supervisor queries the server.
@@ -461,7 +466,7 @@ class Child:
                 self.queues.send(index, limit, self.slow_ns)
 
     def _collect(self) -> bool:
-        """Wait for the reply to the sent calls, and hold their messages; return whether the report arrived."""
+        """Wait for the reply to the sent report, and take its messages. Return whether the report arrived."""
         if not self.queues.is_sent:
             return True
         try:
@@ -507,9 +512,10 @@ class Child:
         return nap_s, self._pipeline_ask(nap_s)
 
     def _pipeline_ask(self, nap_s: float) -> bytes | None:
-        """Return the dequeue to pipeline after the wait for a message.
+        """Return the dequeue to pipeline after the wait for a message, or None.
 
-        Only with a single queue, and for waits that are short compared with a lease, which counts from now.
+        Return None unless this child has a single queue and the wait is short compared with a lease: leases of the
+        pipelined dequeue count from now.
         """
         settings = self.settings
         if self.is_busy or len(settings.queues) > 1 or nap_s * 3 > settings.lease_s:
@@ -562,7 +568,7 @@ class Child:
         self.polling.return_wakes(self.queues.hasty)
 
     def drain_signals(self) -> None:
-        """Empty the pipe that signals fill; exit immediately when the supervisor is gone."""
+        """Empty the pipe to which signals write. If the supervisor is gone, exit immediately."""
         alive, signalled = self.context.plan.alive_read, self.context.signalled
         readable, _, _ = select.select([alive, signalled], [], [], 0)
         if alive in readable:
@@ -589,7 +595,10 @@ class Child:
                 signals.after_job(call.job.name)
 
     def run_calls(self, index: int, slots: Sequence[int], calls: Sequence[Call]) -> None:
-        """Run calls of a batch job in this thread. Raises JobAborted if they were stopped; some may have ended then."""
+        """Run calls of a batch job in this thread.
+
+        Raises JobAborted if they were stopped; some calls may have ended by then.
+        """
         timers = self.timers
         self._sync_slots, self.abort = slots, ""
 
@@ -622,12 +631,12 @@ class Child:
                 self.queues.ended(index, slot, ending)
 
     def on_notice(self) -> None:
-        """Handle the signal of a request of the supervisor, of a lost lock, or of a late timer."""
+        """Handle the supervisor's signal. It has a request, a lock was lost, or the timer is late."""
         self.timers.late()
         self.on_control()
 
     def on_control(self) -> None:
-        """Carry out the supervisor's requests for a job in the main thread."""
+        """Carry out the supervisor's requests. If necessary, stop the job in the main thread."""
         if self._must_leave():
             self.draining = True
         if not self.timers.in_job or not self._sync_slots:
@@ -644,7 +653,7 @@ class Child:
             raise JobAborted(why)
 
     def _look_around(self, now: int) -> float:
-        """While a sync job runs for long, watch the supervisor and the lease, and report earlier endings.
+        """During a long sync job, check the supervisor and the lease, and report earlier endings.
 
         Return the seconds until the next check.
         """
@@ -684,12 +693,12 @@ class Child:
             os._exit(exit_codes.FENCED)
 
     def next_look_s(self) -> float:
-        """Return the seconds until the next check of running jobs: at the earliest deadline or before."""
+        """Return the seconds until the next check of running jobs, at the latest when the earliest lease ends."""
         left_s = (self.slots.deadline() - boot_ns()) / 1e9
         return max(0.01, min(left_s, self.settings.lease_s / 6))
 
     def all_stopped(self) -> None:
-        """End an abort, because nothing runs any longer."""
+        """Reset the state of an abort after all jobs have stopped."""
         self.abort, self._aborted_at = "", 0
 
     def check_parent(self) -> None:

@@ -1,4 +1,4 @@
-"""After a child's exit: end or return all its messages, immediately and exactly once."""
+"""Ends or returns all messages of a child after its exit, immediately and exactly once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ChildExit(NamedTuple):
     """How a child ended, and the messages that it held.
 
     Attributes:
-        marks: Endings that may be reported but uncounted, by slot.
+        marks: Marks of endings that were perhaps reported but not counted, by slot.
     """
 
     pid: int
@@ -110,7 +110,7 @@ class CrashedAttempt(NamedTuple):
 
     @property
     def what(self) -> str:
-        """The beginning of its log line."""
+        """The job, message and queue, with which its log line begins."""
         attempt = f" attempt {self.attempt}" if self.attempt else ""
         return f"{self.job} {self.mid}{attempt} of queue {self.queue}".lstrip()
 
@@ -134,7 +134,7 @@ def inspect_exit(
 
 
 def cause_of(child: ChildExit, out_of_memory: bool) -> str:
-    """Return one of jobq.jobs.crashes.CAUSES.
+    """Return the cause of a child's death, one of jobq.jobs.crashes.CAUSES.
 
     Args:
         out_of_memory: Whether the kernel has just killed a process because memory ran out.
@@ -153,7 +153,7 @@ def end_held(
 ) -> list[CrashedAttempt]:  # fmt: skip
     """End or return the child's messages of one queue; return the crashed attempts. Safe to repeat after an error.
 
-    The child's caller is closed first, so that a dequeue that arrives later returns nothing.
+    It closes the child's caller first. So if a dequeue of the child reaches the server later, it returns nothing.
     """
     handed = queue.end_session(child.caller) if child.caller else []
     mine = [held for held in child.held if held.queue == index]
@@ -216,7 +216,7 @@ def _crash(
 def _ending(
     queue: Queue, child: ChildExit, held: HeldMessage, worker: str
 ) -> tuple[Ending, Mapping[str, str]]:
-    """Return how the attempt ended, and the headers of its call if it is to be reported."""
+    """Return the ending to send for a message, and its call's headers if the attempt is to be reported."""
     if held.state == SlotState.ENDED:
         record, headers, _ = _record(queue, child, held, worker)
         return Ending(mid=held.mid, token=held.token, record=record), headers
@@ -239,7 +239,7 @@ def _ending(
 def _remembered(
     queue: Queue, mid: str, content: bytes, reason: str, record: str
 ) -> tuple[bytes | None, float]:
-    """Return the end to store if this crash makes the message dead, and for how long."""
+    """Return the failure to store if this crash makes the message dead, and the time to keep it."""
     seal = seal_of(queue.client)
     try:
         for_ms = decode(opened(seal, queue.name, mid, content)).remember_ms

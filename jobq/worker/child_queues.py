@@ -1,8 +1,7 @@
 """The queues of one child: it takes messages, reports their endings, and gives back unstarted messages.
 
-A message keeps its slot in the shared memory until its report has reached the queue. So its lease is renewed, and a
-death of this child is cleaned up, while a report waits.
-"""
+A message keeps its slot in the shared memory until its report has reached the queue. So while a report waits, the
+supervisor renews the lease, and cleans up if this child dies."""
 
 from __future__ import annotations
 
@@ -106,7 +105,10 @@ class ChildQueues:
     # Take.
 
     def dequeue(self, index: int, limit: int) -> tuple[Dequeued, int]:
-        """Return the queue's messages and their lease deadline; none, and 0, if the queue is in trouble."""
+        """Return the queue's messages and their lease deadline.
+
+        If the queue is in trouble, return no messages and 0.
+        """
         self._before_call()
         line = self._lines[index]
         dequeued, deadline = line.dequeue(limit)
@@ -116,12 +118,18 @@ class ChildQueues:
         return dequeued, deadline
 
     def send_behind_wait(self, limit: int) -> bytes | None:
-        """Return a dequeue of the only queue, to be pipelined after the wait for a message; None if impossible now."""
+        """Return a dequeue command for the only queue, to pipeline after the wait for a message.
+
+        Return None while another call of the queue is unfinished.
+        """
         line = self._lines[0]
         return line.send(limit) if line.is_idle else None
 
     def take_behind_wait(self, reply: object) -> tuple[Dequeued, int]:
-        """Return the pipelined dequeue's messages and their lease deadline; `reply` is None if it was lost."""
+        """Return the pipelined dequeue's messages and their lease deadline.
+
+        A `reply` of None means that it was lost.
+        """
         line = self._lines[0]
         try:
             dequeued, deadline = line.take(reply)
@@ -143,7 +151,7 @@ class ChildQueues:
     def renew(self, index: int, calls: Sequence[tuple[int, Call | Ending]]) -> None:
         """Renew the leases of unstarted calls, each given with its slot, so that cancelled calls don't start.
 
-        If the server doesn't answer, they start: the supervisor's renewals notice a cancellation later.
+        If the server doesn't answer, all calls start. The supervisor notices a cancellation when it next renews leases.
         """
         waiting = [(slot, call.message) for slot, call in calls if isinstance(call, Call)]
         leases = [Lease(message.mid, message.token) for _, message in waiting]
@@ -203,7 +211,10 @@ class ChildQueues:
         return bool(self._unsafe)
 
     def nended(self) -> dict[int, int]:
-        """Return the number of endings that aren't reported, by queue."""
+        """Return the number of new endings to report, by queue.
+
+        Endings that were kept back for `repeat` aren't counted.
+        """
         return {index: len(line.outbox) - line.nlate for index, line in self._ended.items()}
 
     def report(self, index: int, limit: int = 0) -> tuple[Dequeued | None, int]:
@@ -249,7 +260,7 @@ class ChildQueues:
         return dequeued, deadline
 
     def send(self, index: int, limit: int, claim_after_ns: int) -> bool:
-        """Send a report, whose reply `collect` reads; return False if that is impossible now.
+        """Send a report and leave its reply to `collect`. Return False if that is impossible now.
 
         The supervisor knows about the call before it is sent, so no message is lost if this child dies.
 
@@ -291,7 +302,7 @@ class ChildQueues:
         return line.index, dequeued, deadline
 
     def _take_nothing(self, line: QueueLine, reply: object) -> tuple[None, int]:
-        """Read the reply to a call that the supervisor closes."""
+        """Read the reply to a call whose messages the supervisor gives back."""
         line.take_nothing(reply)
         self._slots.reading_done()
         if not any(line.waits for line in self._lines):
@@ -347,7 +358,10 @@ class ChildQueues:
         self._progress[queue].store_log(mid, attempt, text, keep_s)
 
     def find_dead(self, queue: str, dead_id: str, lease: Lease) -> DeadMessage | None:
-        """Return a message from the dead-letter set, or None. `lease` belongs to the message about its death."""
+        """Return a message from the dead-letter set, or None.
+
+        `lease` is the lease of the message that reports its death.
+        """
         asked = self._progress[queue]
         found = asked.admin.dead(mid=dead_id)
         if found and found[0].dead_id == dead_id:
@@ -358,7 +372,10 @@ class ChildQueues:
     # Give back.
 
     def release(self, index: int, leases: Sequence[Lease], slots: Sequence[int] = ()) -> bool:
-        """Give unstarted messages back to the queue; return False if that happens later, so these slots stay held."""
+        """Give unstarted messages back to the queue.
+
+        Return False if this happens later; until then, keep their slots.
+        """
         self._before_call()
         done = not leases or self._lines[index].release(leases, slots)
         if not done:
@@ -384,7 +401,7 @@ class ChildQueues:
     def repeat_reports(self) -> None:
         """Send each reachable queue its pending reports.
 
-        If a repeated call hands out messages, these are given back, because this doesn't fetch.
+        If a repeated call hands out messages, give them back, because this method doesn't run messages.
         """
         for line in self._late:
             if line.waits and self._health.may_ask(line.index):

@@ -60,12 +60,12 @@ class Counted(NamedTuple):
     """The counters of a worker at one moment.
 
     Attributes:
-        attempts: (queue, job, outcome) -> count.
-        runs: Job -> seconds.
-        waits: Queue -> seconds until the first attempt.
-        cpu_s: Job -> seconds.
-        deaths: Cause -> count.
-        plain: Counts by the names of PLAIN.
+        attempts: Number of attempts by queue, job and outcome.
+        runs: Run times in seconds, by job.
+        waits: Seconds until the first attempt, by queue.
+        cpu_s: CPU time in seconds, by job.
+        deaths: Number of dead children, by cause.
+        plain: Other counts, by their names in PLAIN.
     """
 
     attempts: dict[tuple[str, str, str], int]
@@ -77,7 +77,7 @@ class Counted(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """Names that have counters of their own."""
+    """The names of queues and jobs that have their own counters."""
 
     queues: tuple[str, ...]
     jobs: tuple[str, ...]
@@ -125,7 +125,7 @@ class Counters:
         self._ended[queue][ending.token] = slot, counter, figures
 
     def reported(self, queue: int, endings: Sequence[Ending], replies: Sequence[str]) -> None:
-        """Count endings that the server has answered. Most batches are successful calls of one job."""
+        """Count the endings whose reports the server has answered."""
         take = self._ended[queue].pop
         noted = [take(ending.token, None) for ending in endings]
         groups: dict[int, list[_Noted]] = {}
@@ -143,7 +143,7 @@ class Counters:
             self._count(queue, counter, group)
 
     def _counter_of(self, counter: int, reply: str) -> int:
-        """Return the counter for an ending that wasn't simply accepted; 0 for none."""
+        """Return the counter for an ending that the server didn't answer with `ok`; 0 if the ending isn't counted."""
         if reply == "dead":
             return counter + _DEAD - _CRASHED
         return 1 + PLAIN.index("completions_rejected") if reply == "stale" else 0
@@ -185,7 +185,7 @@ class Counters:
         self._words[self._series_of(queue, job) + _ABORTED] += 1
 
     def crashed(self, queue: int, ending: Ending, reply: str) -> None:
-        """In the supervisor, count the endings that it reported for a dead child."""
+        """In the supervisor, count an ending that it reported for a dead child."""
         if reply not in ("ok", "dead"):
             return
         columns = ending.record.split(SEPARATOR, 5)
@@ -233,7 +233,7 @@ class Counters:
     # The supervisor's, between two writers.
 
     def take_marks(self) -> dict[int, int]:
-        """Return and remove the marks of the process that wrote here: slot -> argument of `marked`."""
+        """Return and remove the marks of the process that wrote here, by slot, as arguments for `marked`."""
         found = {}
         for slot, counter in enumerate(self._marks):
             if counter:
@@ -295,7 +295,7 @@ def counted(pages: Sequence[Counters]) -> Counted:
 
 
 def summed(rows: Sequence[Sequence[int]]) -> list[int]:
-    """Return the sums of columns."""
+    """Return the sum of each column."""
     return [sum(column) for column in zip(*rows, strict=True)]
 
 

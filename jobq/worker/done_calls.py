@@ -1,9 +1,8 @@
-"""Records finished sealed calls, so that a call put back without a key doesn't run again.
+"""Records finished sealed calls, so that they don't run again if someone without the key enqueues them again.
 
 A sorted set per queue, `jobq:spent:{low}`, maps a digest of the sealed call to a time in epoch ms. After that time, the
-call is no longer valid. Users of producers may not write there (docs/operating/security.md). It is written after the
-server has accepted an ending: if the worker is killed in between, a call may run again.
-"""
+call is no longer valid. Producers' users can't write to this set (docs/operating/security.md). The worker writes to it
+after the server has accepted an ending. If the worker is killed in between, a call may run again."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ class DoneCalls:
             self._done.discard(token)
 
     def holds(self, message: Message) -> bool:
-        """Return whether the call was done before it was handed out this time."""
+        """Return whether the call was already done when the queue handed it out this time."""
         return message.token in self._done
 
     def note(self, queue: str, endings: Sequence[Ending], replies: Sequence[str]) -> None:

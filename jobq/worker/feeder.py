@@ -1,8 +1,7 @@
 """A message source: a separate process next to the children that enqueues messages into the worker's queues.
 
-It starts before them, stops enqueueing when the worker drains, and leaves last, so that other systems that watch it
-see the worker until its end. If it dies it is started again, like a child; a source must tolerate that.
-"""
+It starts before the children, stops enqueueing when the worker drains, and exits last. So other systems that watch it
+see the worker until its end. If it dies, the supervisor restarts it; a source must tolerate that."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ class SourceControl:
             os.set_blocking(end, False)
 
     def stopping(self) -> bool:
-        """Return whether the source must leave now, because it was asked to or the supervisor is gone."""
+        """Return whether the source must exit now: the supervisor has asked it to, or is gone."""
         return self._stopping or os.getppid() != self.supervisor
 
     def quiet(self) -> bool:

@@ -31,7 +31,7 @@ class Flows(Protocol):
     """The worker's interface to flows, whose code is in a higher layer."""
 
     def drain(self, queue: str, most: int, /) -> int:
-        """Deliver about `most` entries of a queue's outbox to the flows; return how many."""
+        """Deliver about `most` entries of a queue's outbox to the flows; return the number of delivered entries."""
         ...
 
     def fill_inputs(self, call: Call, /) -> Call:
@@ -44,7 +44,7 @@ class Flows(Protocol):
 
 
 class LateFlows:
-    """Loads the code of flows at the first call. All calls use `client`."""
+    """Implements Flows, but loads the code of flows at the first call. All calls use `client`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -55,22 +55,21 @@ class LateFlows:
         return flows
 
     def drain(self, queue: str, most: int) -> int:
-        """Drain through the loaded flows; see Flows."""
         return self._flows.drain(queue, most)
 
     def fill_inputs(self, call: Call) -> Call:
-        """Fill inputs through the loaded flows; see Flows."""
         return self._flows.fill_inputs(call)
 
     def flow_of(self, context: Context) -> MemberFlow:
-        """Return the flow from the loaded flows; see Flows."""
         return self._flows.flow_of(context)
 
 
 class FlowDrains:
-    """Delivers entries of queues, given by index, to flows. With `aside`, this happens in a separate thread.
+    """Delivers outbox entries of queues, which are given by index, to flows.
 
-    `client` has a short patience.
+    Args:
+        client: A client with a short patience.
+        aside: Deliver the entries in a separate thread.
     """
 
     def __init__(self, client: Client, names: Sequence[str], *, aside: bool) -> None:

@@ -82,7 +82,10 @@ def warn_of_unknown(client: Client, registry: Registry, settings: WorkerSettings
 
 
 def _was_used(client: Client, name: str) -> bool:
-    """Return whether the queue has or had messages, or was paused. A worker that only waits doesn't change that."""
+    """Return whether the queue has or had messages, or was paused.
+
+    A worker that only waits for messages doesn't count.
+    """
     prefix = keys.prefix(client.namespace, name)
     meta, messages = keys.key(prefix, "meta"), keys.key(prefix, "messages")
     facts = client.command("HMGET", meta, "fence", "paused")
@@ -93,7 +96,7 @@ def warn_of_eviction(client: Client) -> None:
     """Log a warning if the server deletes keys once its memory is full.
 
     A user created by `jobq acl` may not send INFO, and the rejection would appear in the server's ACL LOG. So this
-    checks first whether it may. `jobq check doctor` also warns.
+    function first checks whether the user may send INFO. `jobq check doctor` also warns.
     """
     try:
         if not _may_ask(client):
@@ -268,7 +271,7 @@ class Heartbeat:
 
 
 def child_entry(member: PoolMember, queues: Sequence[str], now_ms: int = 0) -> presence.ChildEntry:
-    """Return a living child's entry. `now_ms` is the server's clock, or else this machine's."""
+    """Return a living child's entry. `now_ms` is the server's time; 0 means this machine's time."""
     slots, now_ms, now_ns = member.slots, now_ms or round(time.time() * 1000), boot_ns()
     running = tuple(
         presence.RunningJob(queues[held.queue], held.mid, now_ms - (now_ns - since) // 1_000_000)

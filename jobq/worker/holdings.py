@@ -1,8 +1,8 @@
 """Resources that jobs hold elsewhere, such as slots of limits: recorded by the child, renewed by the supervisor.
 
-The child records an entry before it acquires the resource, so nothing is held unrecorded. The supervisor renews entries
-with the leases. It returns resources whose message the child no longer holds, and all resources of a dead child.
-"""
+The child records an entry before it acquires the resource, so every held resource is recorded. The supervisor renews
+entries with the leases. It returns resources whose message the child no longer holds, and all resources of a dead
+child."""
 
 from __future__ import annotations
 
@@ -120,11 +120,11 @@ class SharedHoldings:
             self._lock.release()
 
     def left(self) -> list[Holding]:
-        """Return all entries, after the child's exit."""
+        """Return all entries. Call this only after the child's exit."""
         return [self._read(index) for index, state in enumerate(self._states) if state]
 
     def confirm(self, renewed: Iterable[Holding], state: HoldingState) -> None:
-        """Set the state of these resources, unless they were dropped."""
+        """Set the state of the resources in `renewed`, except for resources that were dropped since."""
         if not self._lock.acquire(timeout=LOCK_WAIT_S):
             return
         try:
@@ -190,7 +190,7 @@ class Keeping:
         self.leave()
 
     def _held(self, slots: SharedSlots, holdings: SharedHoldings) -> list[Holding]:
-        """Return the resources of a child's running jobs. Other resources will be given back."""
+        """Return the resources of a child's running jobs. Mark the child's other resources to be given back."""
         # In this order: a message is held before its job holds any resource, and until the job has given it back.
         noted, messages = holdings.snapshot(), slots.snapshot()
         if noted is None or messages is None:
@@ -203,10 +203,10 @@ class Keeping:
 
 
 def _given_back_since(held: Iterable[tuple[SharedHoldings, Holding]]) -> list[bytes]:
-    """Return resources that were given back during their renewal, which may have acquired them again.
+    """Return resources that jobs gave back while they were being renewed. The renewal may have acquired them again.
 
-    If a child's memory can't be read now, none of its resources are returned, because it may still hold them all.
-    Otherwise they expire, because they aren't renewed again.
+    If a child's memory can't be read now, return none of its resources, because the child may still hold them.
+    Resources that it no longer holds expire, because the supervisor doesn't renew them again.
     """
     gone: list[bytes] = []
     for holdings, some in groupby(held, key=itemgetter(0)):

@@ -21,7 +21,7 @@ class OpenConnections:
         self._before = set(_connections())
 
     def warn_of_new(self) -> None:
-        """Log a warning about connections opened since then."""
+        """Log a warning about connections opened since this object was created."""
         new = sorted(what for _, what in set(_connections()) - self._before)
         if new:
             logger.warning(

@@ -45,7 +45,10 @@ class Leases:
         self._on_lost = on_lost
 
     def renew(self, members: Iterable[PoolMember], ask: Ask) -> bool:
-        """Renew all leases, one call per queue and 500 locks; return whether all were confirmed."""
+        """Renew all leases, with one call for up to 500 locks of a queue.
+
+        Return whether all renewals were confirmed.
+        """
         if self._taken or self._claimed:
             self.release_taken(ask)
         by_queue: dict[int, list[tuple[PoolMember, HeldMessage]]] = {}
@@ -98,7 +101,10 @@ class Leases:
                 )
 
     def _is_cancelled(self, held: HeldMessage) -> bool:
-        """Return whether a user cancelled a message. While its lease was live, only its child could run or end it."""
+        """Return whether a user cancelled a message.
+
+        While its lease was live, only its child could otherwise end it.
+        """
         try:
             word = self._queues[held.queue].status(held.mid).word
         except JobqError:
@@ -106,7 +112,7 @@ class Leases:
         return word in ("done-with-backoff", "done-awaiting-gc", "done-with-requeue")
 
     def take_back(self, member: PoolMember, ask: Ask) -> None:
-        """Release messages waiting for a slow job, including messages that its child fetched but didn't read."""
+        """Release the messages that a slow job keeps waiting, including fetched messages that its child hasn't read."""
         slots = member.slots
         if not slots.nrunning or slots.ran_ns() < self._slow_ns:
             return
@@ -129,7 +135,10 @@ class Leases:
                 self._claimed.remove(claimed)
 
     def _close(self, index: int, caller: str, held: frozenset[str]) -> None:
-        """Release the messages of a caller's last call, or reject that call if it arrives later."""
+        """Close a caller and release the messages of its last call, except those in `held`.
+
+        If that call reaches the server later, the server rejects it.
+        """
         handed = self._queues[index].end_session(caller)
         self._release(index, [lease for lease in handed if lease.token not in held])
 
@@ -161,7 +170,10 @@ class Leases:
             member.kill("lease")
 
     def _look_for(self, member: PoolMember, now: int) -> None:
-        """Make a child check its job if its timer is late: the job has stopped it, or blocks its signal."""
+        """Make a child check its job if the child's timer is late.
+
+        The job has stopped the timer, or blocks its signal.
+        """
         at = member.slots.look_at
         if member.looked_for < at < now - LATE_NS and member.slots.nrunning:
             member.looked_for = at

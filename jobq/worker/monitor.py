@@ -2,8 +2,7 @@
 
 The supervisor has one thread, so it forks this process before the children. The process reads the memory that the
 worker's processes share. The supervisor sends it a datagram for each death and each crashed attempt. The process runs
-only if there are listeners. It is the last process of the worker to end, and it is started again if it dies.
-"""
+only if there are listeners. It is the last process of the worker to end. If it dies, the supervisor restarts it."""
 
 from __future__ import annotations
 
@@ -284,7 +283,7 @@ def _receive(listeners: Sequence[MonitorListener], inbox: socket.socket, parent:
 
 
 def _notify(call: object, *arguments: object) -> None:
-    """Call a listener. Its error must not keep the report from other listeners."""
+    """Call a listener and log its error, so that other listeners still get the report."""
     assert callable(call)
     try:
         call(*arguments)

@@ -1,4 +1,4 @@
-"""Orders of operators, which the worker reads, carries out and answers, and the stack dumps for TTIN."""
+"""Reads, carries out and answers operators' orders to a worker, and dumps stacks on TTIN."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Act = Callable[[], str]
 
 
 class Orders:
-    """The orders to one worker. `acts` has the action of each order, except dumps."""
+    """The orders to one worker. `acts` maps each order to its action, except dumps."""
 
     def __init__(
         self, client: Client, name: str, members: Sequence[PoolMember], queues: Sequence[str],
@@ -41,7 +41,7 @@ class Orders:
 
     @property
     def is_dumping(self) -> bool:
-        """Whether children write their stacks."""
+        """Whether children are writing their stacks now."""
         return bool(self._dumps)
 
     def look_after(self, started_at: int, every_s: float) -> bool:

@@ -19,7 +19,8 @@ def with_partitions(
     """Return the queues and their weights, each followed by its partitions, which have its weight.
 
     Args:
-        declared: The number of partitions that jobs declare, by queue. A queue that doesn't exist is created with it.
+        declared: The number of partitions that jobs declare, by queue. A queue that doesn't exist yet is created with
+            this number.
     """
     found: dict[str, int] = {}
     for name, weight in queues:
@@ -37,10 +38,10 @@ def with_partitions(
 
 
 def wanted(client: Client, base: str, *, tidies: bool) -> list[str]:
-    """Return the queues to serve because this queue has partitions.
+    """Return the queues in which this queue's messages may wait: the queue itself, its partitions, or both.
 
     Args:
-        tidies: Also note in the map which older partitions are drained, if all of them answer.
+        tidies: Also mark drained older partitions in the map, if all older partitions answer.
     """
     known = read_map(client, base)
     if tidies and any(not epoch.drained for epoch in known.epochs[:-1]):

@@ -161,7 +161,7 @@ class Polling:
         self.waiter.silent.clear()
 
     def return_wakes(self, queues: Sequence[Queue]) -> None:
-        """Before leaving, make the server push markers again that may have come as this child stopped waiting.
+        """Before leaving, make the server push the markers again that this child may have taken without using them.
 
         `queues` are the same queues on a client with little patience.
         """

@@ -65,7 +65,7 @@ class PoolMember:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def exited(self, crashed: bool) -> None:
-        """Record the child's exit; `due_at` is the time of the next fork."""
+        """Record the child's exit, and set `due_at`, the time of the next fork."""
         useful = self.slots.nfinished or time.monotonic() - self._started_at > SETTLED_S
         self._failures = self._failures + 1 if crashed and not useful else int(crashed)
         self.pid = 0
@@ -120,7 +120,7 @@ class PoolMember:
 
 
 class StackDump:
-    """The stacks of some children. The children write them, and the supervisor doesn't block on that."""
+    """The stacks of some children. The children write them while the supervisor continues its work."""
 
     def __init__(self, members: Sequence[PoolMember]) -> None:
         self._files = {member.pid: member.stacks for member in members if member.pid}
@@ -132,7 +132,7 @@ class StackDump:
                 os.kill(pid, signal.SIGTTIN)
 
     def is_over(self) -> bool:
-        """Return whether all stacks are complete, because none grew since the last check, or the time is up."""
+        """Return whether the dump is over: no stack has grown since the last check, or the time is up."""
         sizes = [stacks.size() for stacks in self._files.values()]
         written = all(sizes) and sizes == self._sizes
         self._sizes = sizes

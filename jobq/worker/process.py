@@ -51,7 +51,10 @@ class StackFile:
         self._closing()
 
     def clear(self) -> None:
-        """Empty the file. The supervisor and the child share the position in it, so this also resets the child's."""
+        """Empty the file.
+
+        The supervisor and the child share the file position, so this also resets the child's position.
+        """
         os.ftruncate(self._file, 0)
         os.lseek(self._file, 0, os.SEEK_SET)
 
@@ -177,10 +180,12 @@ def _ignore(number: int, _: object) -> None:
 
 
 def _let_jobs_fork(listeners: Listeners) -> None:
-    """Let TERM end a process that a job forks. It still ignores signals that a terminal sends to all processes.
+    """Let TERM end a process that a job forks.
 
-    A signal that came between the fork and the change of its handler would run this child's Python handler. It would be
-    lost, or mistaken for a signal to this child. So signals are blocked until then.
+    The process still ignores signals that a terminal sends to all processes.
+
+    A signal that came between the fork and the change of its handler would run this child's Python handler. The signal
+    would be lost, or mistaken for a signal to this child. So signals are blocked until the handler is changed.
     """
     ours = (signal.SIGALRM, signal.SIGUSR2, signal.SIGTERM)
     masks = threading.local()

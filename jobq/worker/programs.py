@@ -48,8 +48,8 @@ def lead_group() -> None:
 def end_programs(child: int, since: int) -> None:
     """Kill the programs of a child's running jobs, the first of which started at `since` (boot_ns).
 
-    These are the processes below the child, or in its group, that started then or later. The child may have exited, but
-    must not be reaped yet. Programs of earlier jobs continue. Without /proc, programs aren't killed.
+    These are the child's descendants, and the processes in its group, that started at `since` or later. The child may
+    have exited, but must not be reaped yet. Programs of earlier jobs continue. Without /proc, programs aren't killed.
     """
     if not os.path.exists(f"/proc/{child}/stat"):
         return

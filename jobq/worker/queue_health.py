@@ -33,7 +33,7 @@ _TEXT = 400
 
 
 class QueueTrouble(NamedTuple):
-    """Why a queue is skipped, and since which time (boot_ns)."""
+    """The reason why a queue is skipped, and when (boot_ns) the trouble began."""
 
     state: int
     since: int

@@ -1,9 +1,8 @@
 """The calls of one child to one queue: the current call, and unreported endings.
 
-The server keeps the last call number of a caller per queue. So a call whose reply was lost is repeated under its number
-before the caller makes another call, and returns the messages that it handed out. Trouble with one queue doesn't affect
-other queues.
-"""
+The server keeps the last call number of a caller per queue. So if a reply was lost, the caller first repeats that call
+under the same number, and gets the messages that the call handed out. Trouble with one queue doesn't affect other
+queues."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ ANSWER_S, REDIRECTED_S = 1.0, 0.1
 
 
 class NotReportedError(JobqError):
-    """The report didn't reach the queue; it waits in its line."""
+    """A report didn't reach its queue. The queue's line repeats it later."""
 
 
 class ReportRefusedError(NotReportedError):
@@ -48,7 +47,7 @@ class ReportRefusedError(NotReportedError):
 
 
 class ChildClients:
-    """The connections of one child, each for calls that may wait for a different time.
+    """The connections of one child. They differ in how long a call may wait for the server.
 
     Attributes:
         patient: For calls between jobs.
@@ -168,7 +167,10 @@ class QueueLine:
     # Calls.
 
     def dequeue(self, limit: int) -> tuple[Dequeued, int]:
-        """Return the queue's messages and their lease deadline; none, and 0, if the queue is in trouble."""
+        """Return the queue's messages and their lease deadline.
+
+        If the queue is in trouble, return no messages and 0.
+        """
         if self._health.any_trouble and not self._health.may_ask(self.index):
             return self.nothing()
         try:
@@ -205,7 +207,10 @@ class QueueLine:
         return command
 
     def take(self, reply: Any) -> tuple[Dequeued | None, int]:
-        """Return the result of `ask`, given the reply to the sent call. If it is None, it was lost: repeat the call."""
+        """Return the result of `ask`, given the reply to the sent call.
+
+        If the reply is None, it was lost: repeat the call.
+        """
         return self._answered(self._reading(reply), boot_ns())
 
     def take_nothing(self, reply: Any) -> None:
@@ -222,8 +227,8 @@ class QueueLine:
     def repeat(self, client: Client | None = None) -> tuple[Dequeued | None, int]:
         """Repeat the call whose reply was lost, then report the endings that were kept back. Return the same as `ask`.
 
-        If the call hands out messages, they are returned first, and the endings stay. `client` replaces the line's
-        client.
+        If the call handed out messages, return these; the endings wait for the next call of `repeat`. `client` replaces
+        the line's client.
         """
         if self.is_sent:
             raise NotReportedError
@@ -238,7 +243,7 @@ class QueueLine:
         return None, 0
 
     def release(self, leases: Sequence[Lease], slots: Sequence[int | None] = ()) -> bool:
-        """Give unstarted messages back; return False if `repeat` does that later, so that these slots stay held."""
+        """Give unstarted messages back. Return False if `repeat` does this later; until then, keep their slots."""
         asked_at = boot_ns()
         try:
             if self.waits:
@@ -258,10 +263,10 @@ class QueueLine:
         return True
 
     def restart(self) -> None:
-        """Continue with another caller id, because a user who can write to the queue can corrupt the caller's record.
+        """Continue with a new caller id. A user who can write to the queue may have corrupted the caller's record.
 
-        The supervisor closes only the first id. Messages that a lost call of another id handed out run again once their
-        lease ends.
+        The supervisor closes only the first id. If a lost call under another id handed out messages, they run again
+        once their lease ends.
         """
         self.rename(new_id())
 
@@ -306,7 +311,7 @@ class QueueLine:
     def _answered(
         self, read: Callable[[], Any], tried_at: int = 0, again: bool = False
     ) -> tuple[Dequeued | None, int]:
-        """Read the answer to the call under way. This try began at `tried_at`; 0 doesn't record trouble."""
+        """Read the answer to the call under way. This try began at `tried_at`; if that is 0, trouble isn't recorded."""
         try:
             answer = read()
         except self._passing as error:

@@ -101,7 +101,7 @@ class QueueUpkeep:
             self._not_before[each] = now + max(FIRST_PAUSE_NS, pause)
 
     def look_after(self) -> None:
-        """Ask the queues that have work to do, and check some of the other queues.
+        """Do the work of queues that are due, and check whether some of the other queues have work.
 
         Raises JobqError if the only server is away.
         """
@@ -168,7 +168,7 @@ class QueueUpkeep:
                 )
 
     def _sweep(self, now: int) -> None:
-        """Find work that was left behind, for example by a dead host, or because a marker was lost."""
+        """Check the next part of the queues for work that was left behind by a dead host or a lost marker."""
         part = self._parts[self._next_part]
         self._next_part = (self._next_part + 1) % len(self._parts)
         self._sweep_at = now + max(SWEEP_PART_NS, SWEEP_NS // len(self._parts))

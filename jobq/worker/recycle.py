@@ -48,7 +48,10 @@ class Recycling:
 
 
 def resident_bytes(pid: int | None = None) -> int:
-    """Return the resident memory of this process or a child, 0 if unknown; without /proc, this process's peak."""
+    """Return the resident memory of this process or of a child, in bytes.
+
+    Without /proc, return this process's peak memory, and 0 for a child.
+    """
     try:
         with open(f"/proc/{pid or 'self'}/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

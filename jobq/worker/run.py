@@ -59,7 +59,8 @@ def run_worker(
     embedded server, raises UnavailableError instead.
 
     Args:
-        load: Imports the modules with jobs and returns their names; its exception is a boot failure.
+        load: Imports the modules with jobs and returns their names. If it raises an exception, the worker doesn't
+            start.
         hooks: Functions and objects of other packages; see Hooks.
         source: Enqueues messages from elsewhere, in a separate process.
         log: The log of runs.
@@ -128,7 +129,10 @@ def _await_server(client: Client, settings: WorkerSettings) -> None:
 
 
 def _with_own_name(settings: WorkerSettings, client: Client) -> WorkerSettings:
-    """Return the settings, with another name if a live worker has this name, because each would hide the other."""
+    """Return the settings.
+
+    If a live worker has this name, use another, because the two workers would hide each other.
+    """
     host, pid = socket.gethostname(), os.getpid()
     facts: dict[str, Any] = {
         "host": host, "pid": pid, "queues": [name for name, _ in settings.queues],
@@ -162,7 +166,7 @@ def _runs(pid: int) -> bool:
 
 
 def _note_on_dead(client: Client, registry: Registry, settings: WorkerSettings) -> None:
-    """Make dead messages add messages for on_dead, before the first job runs.
+    """Before the first job runs, set the queues to enqueue an `on_dead` call for each dead message.
 
     If the server is away, the supervisor does this later.
     """

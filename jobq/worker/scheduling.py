@@ -119,7 +119,10 @@ class BatchSize:
 
 
 class EndingPace:
-    """Decides, by how fast jobs end, how many messages to fetch ahead, and whether an ending may wait for others."""
+    """Decides how many messages to prefetch, and whether an ending may wait for more endings.
+
+    Both depend on how fast jobs end.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most

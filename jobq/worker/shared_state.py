@@ -167,7 +167,7 @@ class SharedSlots:
         return self._words[_FINISHED]
 
     def asks(self, control: int) -> bool:
-        """Return whether the supervisor has requested any of these."""
+        """Return whether the supervisor has made any of these requests."""
         return bool(self._words[_CONTROL] & control)
 
     def ask(self, control: int) -> None:
@@ -236,7 +236,7 @@ class SharedSlots:
         return found
 
     def fetching(self, queue: int, claim_at: int) -> None:
-        """Record, before it is sent, a dequeue whose reply is read later.
+        """Record a dequeue before it is sent. Its reply is read later.
 
         Starting at `claim_at` (boot_ns), the supervisor may take its messages.
         """
@@ -248,7 +248,7 @@ class SharedSlots:
         return self._words[_FETCH] != 0
 
     def fetched(self) -> bool:
-        """Record that the reply is here; return False if the supervisor returns its messages."""
+        """Record that the reply arrived. Return False if the supervisor has claimed its messages to give them back."""
         with self._lock:
             claimed, self._words[_FETCH] = self._words[_FETCH] == _CLAIMED, 0
         return not claimed
@@ -400,7 +400,7 @@ class SharedSlots:
     def held(self, taken: bool = False) -> list[HeldMessage]:
         """Return all held messages. Call it after the child's exit, or use `snapshot`.
 
-        With `taken`, include messages that were to be given back, and perhaps were.
+        With `taken`, also return messages that were to be given back, whether or not this has happened.
         """
         wanted = _HOLDING | {_TAKEN} if taken else _HOLDING
         states = enumerate(self._states)
@@ -461,10 +461,11 @@ class SharedSlots:
         return held.state == _HELD
 
     def claim_fetch(self) -> tuple[int, str, frozenset[str]] | None:
-        """Take the messages of a dequeue whose reply the child doesn't read.
+        """Claim the messages of a dequeue whose reply the child hasn't read in time; return None if there is no such
+        dequeue.
 
-        Return its queue, the child's caller, and the tokens of the child's messages: if that dequeue never reached the
-        server, the caller's last call is the call that returned these messages.
+        Return the dequeue's queue, the child's caller, and the tokens of the messages that the child holds. If the
+        dequeue never reached the server, the caller's last call is the call that handed out these messages.
         """
         words = self._words
         if not 0 < words[_FETCH] <= boot_ns() or not self._lock.acquire(block=False):
@@ -519,7 +520,7 @@ class SharedSlots:
 
 
 def lease_and_margin(lease_s: float) -> tuple[int, int]:
-    """Return, in ns, a lease's length and how long before its end a child must have stopped."""
+    """Return a lease's duration, and how long before its end a child must have stopped, both in ns."""
     lease_ns = round(lease_s * 1e9)
     return lease_ns, min(lease_ns // 10, 500_000_000)
 

@@ -75,7 +75,9 @@ class Signals:
         self._timers = list(map(signal.getitimer, _OTHER_TIMERS))
 
     def watch(self) -> None:
-        """Keep `touched` up to date in this process, because a check after each job costs a microsecond.
+        """Record in `touched` whether a job may have changed signal handling.
+
+        A check after each job would cost a microsecond.
 
         Python's own functions look up the functions of a C module by name, so this can replace them there. Other
         changes are detected after a batch.
@@ -97,7 +99,7 @@ class Signals:
         return noted
 
     def after_job(self, job: str = "a job") -> None:
-        """In the main thread, undo this job's changes before the next job."""
+        """In the main thread, undo this job's changes to signal handlers and blocked signals."""
         if list(map(_getsignal, _NUMBERS)) != self._before:
             self._undo(job)
         # The usual handlers are set again, so blocked signals may arrive now.
@@ -111,7 +113,7 @@ class Signals:
             self._warn(job, "which signals are blocked")
 
     def after_batch(self) -> None:
-        """In the main thread, also undo changes that went unnoticed."""
+        """In the main thread, undo all changes by a batch's jobs, including changes that `watch` doesn't detect."""
         self.after_job()
         self.stop_timers()
 

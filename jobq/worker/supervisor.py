@@ -176,7 +176,7 @@ class Supervisor:
         self._serve_more(more)
 
     def _partitions_of(self, base: str) -> list[str]:
-        """Return the queues to serve instead of this queue; none while its node is away, which is looked at later."""
+        """Return the queues to serve instead of this queue. While its node is away, return none and try again later."""
         found: list[str] = []
 
         def look() -> None:
@@ -191,7 +191,7 @@ class Supervisor:
         return found
 
     def _serve_more(self, wanted: dict[str, int]) -> None:
-        """Start serving these queues. Children know them once they are replaced."""
+        """Start serving these queues. Running children don't serve them, but the children that replace them do."""
         first, health = len(self.queues), self.plan.health
         new = [each for each in wanted.items() if each[0] not in self._names][: health.room]
         if not new:
@@ -314,7 +314,7 @@ class Supervisor:
         return f"it drains, for at most {left_s} s more"
 
     def stop(self, code: int | None = None) -> None:
-        """Drain at the first call, hurry at the second, kill at the third."""
+        """Drain at the first call. At the second, stop running jobs; at the third, kill the children."""
         self.stopping += 1
         self.code = self.code if code is None else code
         if self.stopping == 1:
@@ -509,7 +509,7 @@ class Supervisor:
             self.restarting.pop(0)
 
     def _final_cleanup(self) -> None:
-        """While leases last, end the remaining messages of dead children; then collect done messages."""
+        """End the remaining messages of dead children, for at most 5 s or a lease. Then collect done messages."""
         until = time.monotonic() + min(5.0, self.settings.lease_s)
         while self._exits and time.monotonic() < until:
             self._end_held()

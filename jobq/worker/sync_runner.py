@@ -40,7 +40,7 @@ class SyncRunner(Runner):
 
     @property
     def is_running(self) -> bool:
-        """Whether calls wait for others of their batch; nothing runs between fetches."""
+        """Whether calls wait for more calls of their batch. No job runs between fetches."""
         return bool(self._gathering)
 
     @property
@@ -49,7 +49,7 @@ class SyncRunner(Runner):
         return 0
 
     def drive(self) -> None:
-        """Run the child's turns in this thread until one returns END."""
+        """Run the child's turns in this thread until a turn returns END."""
         child = self._child
         while (following := child.turn()) is not Next.END:
             if following is Next.SLEEP:

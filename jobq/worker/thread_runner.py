@@ -70,7 +70,7 @@ class ThreadRun:
     # Called in other threads.
 
     def stop(self, why: str) -> None:
-        """Stop the run for the worker, once."""
+        """Stop the run and record why. Later calls do nothing."""
         with self._lock:
             if not self.why:
                 self.why = why
@@ -164,8 +164,8 @@ RunCall = Callable[[ThreadRun], Ending | None]
 class JobThreads:
     """The threads of one child. A thread is started when a job arrives and all others are busy.
 
-    One more thread watches times while jobs run, because the main thread may wait for a server that doesn't answer: it
-    calls `look`, which returns the seconds until the next call, and raises timeouts.
+    Another thread checks timeouts while jobs run, because the main thread may be waiting for a server that doesn't
+    answer. It raises timeouts, and calls `look`, which returns the seconds until the next call.
 
     Args:
         on_over: Called in the main thread for each finished run.

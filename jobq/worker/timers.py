@@ -16,7 +16,7 @@ HARD_TIMEOUT_GRACE_S = 10.0
 
 
 class Timers:
-    """While a job runs, this calls `look_around(now)` after `first_s`, then after as many seconds as it returned.
+    """While a job runs, calls `look_around(now)`: first after `first_s`, then after the seconds that it returned.
 
     `look_around` may raise an exception for the job, and is then called again after `first_s`. If a job stops the timer
     or blocks its signal, the supervisor detects that the timer is late, and triggers `late` in the main thread.

@@ -51,7 +51,7 @@ class ReliableQueue(BlockingFacade):
 
     @stepwise
     def push(self, key: str, *items: str | bytes, now: int | None = None) -> Steps[list[str]]:
-        """Append items, all or none; return their ids, each greater than all earlier ids of the queue."""
+        """Append all items or none; return their ids. Each id is greater than all earlier ids of the queue."""
         contents = [_content(item) for item in items]
         if not contents:
             raise ConfigError(f"push to {key!r} has no item; pass at least one")
@@ -68,7 +68,7 @@ class ReliableQueue(BlockingFacade):
         recover_after: float | str | timedelta | None = None,
         now: int | None = None,
     ) -> Steps[list[Popped] | None]:
-        """Return up to `count` messages: from the first key, then from the next key.
+        """Return up to `count` messages, from the first key and then from the following keys.
 
         Waiting clients are served in the order in which they began to wait, each with new messages of a single queue.
 
@@ -76,8 +76,8 @@ class ReliableQueue(BlockingFacade):
             block: How many ms to wait. 0 doesn't wait; a negative number waits without limit. At the timeout, None is
                 returned.
             token: Names the holder for ack, nack and extend.
-            recover_after: First return messages of each key delivered at least this long ago and not acknowledged.
-                Waiting clients also get such messages.
+            recover_after: First return each key's messages that were delivered at least this long ago and not
+                acknowledged. Waiting clients also get such messages.
         """
         names = _names(keys)
         at_least("count", count, 0)
@@ -206,7 +206,10 @@ class ReliableQueue(BlockingFacade):
     def dead(
         self, key: str, start: int = 0, count: int = 100, *, now: int | None = None
     ) -> Steps[list[DeadItem]]:
-        """Return messages delivered too often, in the order of their deaths. Raises EmptyKeyError."""
+        """Return dead messages, which were delivered too often, in the order in which they died.
+
+        Raises EmptyKeyError.
+        """
         rows = yield from self._inspect(key, start, count, ["DEAD"], now)
         return [DeadItem(text_of(id), *rest) for id, *rest in rows]
 
@@ -235,7 +238,7 @@ class ReliableQueue(BlockingFacade):
 
     @stepwise
     def revive(self, key: str, *ids: str, now: int | None = None) -> Steps[list[str] | None]:
-        """Put dead messages back as if never delivered; return the ids that were dead."""
+        """Put dead messages back as if they had never been delivered; return the ids of messages that were dead."""
         return self._of_ids("revive", key, ids, now=now)
 
     @stepwise
@@ -261,7 +264,7 @@ class ReliableQueue(BlockingFacade):
 
     @stepwise
     def configure(self, key: str, *, max_deliveries: int) -> Steps[None]:
-        """Set after how many deliveries without an acknowledgement a message is dead; 0 means never."""
+        """Set the number of unacknowledged deliveries after which a message is dead; 0 means no limit."""
         most = at_least("max_deliveries", max_deliveries, 0)
         yield from self._calls.ask_steps("configure", [checked_key(key)], most)
 
@@ -300,7 +303,7 @@ class ReliableQueue(BlockingFacade):
 
 
 class AsyncReliableQueue(AsyncFacade[ReliableQueue]):
-    """The methods of ReliableQueue as coroutines: calls and any number of waits on the event loop.
+    """The methods of ReliableQueue as coroutines. Any number of coroutines may wait on the event loop.
 
     A cancelled pop or recover gives back the messages that it got, so that they needn't be recovered.
     """

@@ -132,7 +132,7 @@ def recovering(
     block: int,
     elapsed: int,
 ) -> Steps[list[Recovered] | None]:
-    """Try again when the oldest delivery is old enough, until `block` ms are over."""
+    """Repeat `recover` whenever the oldest delivery is old enough, for up to `block` ms."""
     until = _deadline(block)
     while (left := until - time.monotonic()) > 0:
         due = yield from calls.ask_steps("rest", [name], "RECOVER", elapsed)

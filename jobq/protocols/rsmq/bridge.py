@@ -36,7 +36,10 @@ class UnknownMethodError(JobqError):
 
 
 class Bridge:
-    """Answers the calls of one process, also with errors. Only the end of the input, or `quit`, ends the bridge."""
+    """Answers the calls of one process.
+
+    Only the end of the input, or `quit`, ends the bridge; an error is also an answer.
+    """
 
     def __init__(self, client: Client, calls: Requests) -> None:
         self._requests = calls

@@ -1,7 +1,6 @@
-"""RSMQ's rules for names, ids, numbers and messages; pure.
+"""RSMQ's rules for names, ids, numbers and messages, without I/O.
 
-Names and ids that don't follow the rules are accepted if they exist, because other clients create them.
-"""
+Names and ids that don't follow the rules are accepted if they exist, because other clients create them."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ _RANDOM, _AHEAD = 22, 100
 
 
 def queue_name(value: Any) -> str:
-    """Return a name that RSMQ accepts."""
+    """Return a new queue's name. Raises an RsmqError if RSMQ rejects it."""
     if not value:
         raise MissingParameterError("qname")
     if not is_regular_name(value) or value == RESERVED:
@@ -46,7 +45,7 @@ def queue_name(value: Any) -> str:
 
 
 def existing_name(value: Any) -> str:
-    """Return a name that a queue may have; PyRSMQ gives queues names that Node rejects."""
+    """Return the name of an existing queue. PyRSMQ gives queues names that Node's client rejects."""
     if isinstance(value, str) and can_name(value):
         return value
     return queue_name(value)
@@ -63,7 +62,7 @@ def is_regular_name(value: Any) -> bool:
 
 
 def message_id(value: Any) -> str:
-    """Return an id that a message may have. Other clients make ids that Node rejects; stored ids may be any bytes."""
+    """Return the id of an existing message. Other clients create ids that Node's client rejects, even of any bytes."""
     if not value:
         raise MissingParameterError("id")
     if not isinstance(value, str) or not 0 < len(bytes_of(value)) <= _MAX_ID_LENGTH:
@@ -72,12 +71,12 @@ def message_id(value: Any) -> str:
 
 
 def text_of(written: bytes) -> str:
-    """Return a name or an id as text, from which `bytes_of` makes the same bytes again, whatever they are."""
+    """Decode a name or an id. `bytes_of` restores the same bytes, even if they aren't UTF-8."""
     return written.decode("utf-8", "surrogateescape")
 
 
 def bytes_of(text: str) -> bytes:
-    """Return the text of a name or an id; empty if it can't be written."""
+    """Encode the text of a name or an id; return b'' if that is impossible."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -99,7 +98,7 @@ def whole(value: Any) -> int | None:
 
 
 def seconds(item: str, value: Any) -> int:
-    """Return a visibility timeout or a delay."""
+    """Return a visibility timeout or a delay in seconds. Raises InvalidValueError."""
     number = whole(value)
     if number is None or not 0 <= number <= MAX_S:
         raise InvalidValueError(item, 0, MAX_S)
@@ -127,7 +126,7 @@ def body(message: Any) -> bytes:
 
 
 def random_parts(count: int) -> list[bytes]:
-    """Return the random ends of `count` ids, each only once."""
+    """Return the random ends of `count` ids. No end is returned twice."""
     try:
         return [_drawn.pop() for _ in range(count)]
     except IndexError:

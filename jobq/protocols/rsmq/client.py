@@ -39,7 +39,7 @@ class Rsmq(BlockingFacade):
 
     Args:
         client: A client of jobq, a URL, or None for the default client.
-        realtime: Publish after every send.
+        realtime: Publish the number of messages on the queue's channel after every send.
     """
 
     def __init__(
@@ -84,7 +84,10 @@ class Rsmq(BlockingFacade):
 
     @stepwise
     def get_queue_attributes(self, qname: str) -> ScriptCall[Attributes]:
-        """Return settings, totals and counts; hidden messages can't be received at this millisecond."""
+        """Return the queue's settings, totals and counts.
+
+        Messages count as hidden if they can't be received at this millisecond.
+        """
         return self.requests.describe(qname)
 
     @stepwise
@@ -95,12 +98,12 @@ class Rsmq(BlockingFacade):
         delay: int | None = None,
         maxsize: int | None = None,
     ) -> ScriptCall[Attributes]:
-        """Change the attributes that are given; return them all."""
+        """Change the given attributes; return all attributes."""
         return self.requests.set(qname, vt, delay, maxsize)
 
     @stepwise
     def counts(self, qname: str) -> Steps[RsmqCounts]:
-        """Return exactly how many messages can be received now, and how many can't yet."""
+        """Return the exact number of messages that can be received now, and of messages that are still hidden."""
         return steps.counts(self.requests, qname)
 
     @stepwise
@@ -126,7 +129,10 @@ class Rsmq(BlockingFacade):
     def receive_message(
         self, qname: str, vt: int | None = None, *, wait: float | str | timedelta = 0
     ) -> ScriptCall[RsmqMessage | None] | Steps[RsmqMessage | None]:
-        """Return the first visible message, hidden for `vt` seconds; None when there is none within `wait`."""
+        """Receive the first visible message and hide it for `vt` seconds.
+
+        Return None if no message is visible within `wait`.
+        """
         if wait == 0:
             return self.requests.receive_one(qname, vt)
         return _first(steps.receive(self.requests, self.channel, qname, 1, vt, wait))
@@ -163,7 +169,7 @@ class Rsmq(BlockingFacade):
     def delete_messages(
         self, qname: str, held: Iterable[RsmqMessage | MessageRef]
     ) -> Steps[list[bool]]:
-        """Delete messages; return for each whether it existed and no other client had received it since."""
+        """Delete messages. Return for each whether it still existed and no other client had received it since."""
         return steps.each(held, lambda some: self.requests.delete(qname, some))
 
     @stepwise
@@ -195,29 +201,35 @@ class Rsmq(BlockingFacade):
     def peek(
         self, qname: str, place: str = "visible", offset: int = 0, limit: int = 100
     ) -> Steps[list[Peeked]]:
-        """Return messages without receiving them: 'visible', 'hidden' or 'all', next message first."""
+        """Return messages without receiving them, next message first. `place` is 'visible', 'hidden' or 'all'."""
         return steps.peek(self.requests, qname, place, offset, limit)
 
     @stepwise
     def purge(self, qname: str) -> Steps[int]:
-        """Remove all current messages, including hidden messages; return how many. Settings and totals stay."""
+        """Remove all current messages, including hidden messages; return their number. Settings and totals stay."""
         return steps.purge(self.requests, qname)
 
     @stepwise
     def move_messages(
         self, qname: str, target: str, held: Iterable[RsmqMessage | MessageRef]
     ) -> Steps[list[bool]]:
-        """Move messages to another queue: same ids, visible immediately. Returns flags like delete_messages."""
+        """Move messages to another queue, where they have the same ids and are visible immediately.
+
+        Return for each whether it was moved, as delete_messages does.
+        """
         return steps.each(held, lambda some: self.requests.move(qname, target, some))
 
     @stepwise
     def redrive(self, qname: str, target: str, limit: int | None = None) -> Steps[int]:
-        """Move visible messages to another queue, for example back from a dead-letter queue; return how many."""
+        """Move visible messages to another queue, for example back from a dead-letter queue; return their number."""
         return steps.redrive(self.requests, qname, target, limit)
 
     @stepwise
     def repair(self, qname: str) -> Steps[Repaired]:
-        """Remove leftovers of crashed clients: ids without a body and fields of deleted messages. Relist the queue."""
+        """Remove what crashed clients left behind: ids without a body, and fields of deleted messages.
+
+        Also add the queue to the list of queues if it is missing there.
+        """
         return steps.repair(self.requests, qname)
 
     def consume(

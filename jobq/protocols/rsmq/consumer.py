@@ -45,7 +45,9 @@ RENEWALS = 3
 
 
 class Consumed(NamedTuple):
-    """How many messages were done, failed, were dead-lettered, or were lost to another client or an outage."""
+    """The numbers of messages that were handled, failed, were dead-lettered, or were lost to another client or an
+    outage.
+    """
 
     done: int = 0
     failed: int = 0
@@ -104,7 +106,7 @@ class Consuming:
         return self.dead_letter or f"{self.qname}-dead"
 
     def hidden_s(self, attributes: Attributes) -> int:
-        """Return the visibility timeout, which a heartbeat must be able to renew in time."""
+        """Return the visibility timeout. Raises ConfigError if it is too short to be renewed in time."""
         vt = self.vt or attributes.vt
         if vt < 1:
             raise ConfigError(
@@ -121,7 +123,7 @@ class Consuming:
         return Settlement("dead", reason=f"received {message.rc} times without a reported outcome")
 
     def settlement(self, message: RsmqMessage, error: BaseException | None) -> Settlement:
-        """Return what to do with a message after its handler returned or raised an error."""
+        """Return the settlement of a message after its handler returned or raised an error."""
         if error is None:
             return Settlement("delete")
         if isinstance(error, Dead):
@@ -159,7 +161,7 @@ class Consuming:
 
 
 class Settlement(NamedTuple):
-    """What to do with a message. A retry is visible after `after_s` seconds, or if that is None, when its vt ends."""
+    """The action for a message. A retry is visible after `after_s` seconds, or if that is None, when its vt ends."""
 
     verb: Literal["delete", "dead", "retry"]
     after_s: int | None = None
@@ -295,7 +297,10 @@ class BaseConsumer:
         yield from ask(self._requests.visibility(self._qname, [receipt], after_s))
 
     def _once_more(self, request: ScriptCall[list[bool]], again: bool) -> Steps[bool]:
-        """Send a request; repeat it if the reply is lost. If its message is then missing, the first try settled it."""
+        """Send a request, and repeat it if the reply is lost.
+
+        If the message is then missing, the first try settled it.
+        """
         if not again:
             try:
                 return (yield from ask(request))[0]
@@ -414,7 +419,10 @@ class Consumer(BaseConsumer):
     def _received(
         self, channel: Channel, vt: int, free: Callable[[], int]
     ) -> Iterator[list[RsmqMessage]]:
-        """Yield messages as they come, until stopped, or in a burst until none is visible."""
+        """Yield messages as they arrive, until the consumer is stopped.
+
+        A burst also ends when no message is visible.
+        """
         while not self._stopping.is_set():
             limit = free()
             if self._stopping.is_set():
@@ -535,7 +543,7 @@ class AsyncConsumer(BaseConsumer):
 
 
 class VisibilityRenewer:
-    """The messages that a Consumer holds. A thread renews their invisibility every third of `vt` seconds."""
+    """The messages that a Consumer holds. A thread hides them again every third of `vt` seconds."""
 
     def __init__(self, rsmq: Queues, qname: str, vt: int) -> None:
         self._rsmq, self._qname, self._vt = rsmq, qname, vt

@@ -40,7 +40,7 @@ def _number(value: float) -> str:
 
 
 def _placed(digits: str, point: int) -> str:
-    """Return the digits with a decimal point after `point` of them."""
+    """Return the number with a decimal point after the first `point` digits, formatted as JavaScript does."""
     if len(digits) <= point <= 21:
         return digits.ljust(point, "0")
     if 0 < point <= 21:

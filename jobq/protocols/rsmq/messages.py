@@ -37,11 +37,14 @@ class RsmqMessage(msgspec.Struct, frozen=True):
 
     @property
     def receipt(self) -> int:
-        """Proof of being its last receiver, for delete_message and change_message_visibility."""
+        """The receipt for delete_message and change_message_visibility.
+
+        It is valid until another client gets the message.
+        """
         return self.rc
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the message as Node's client does."""
+        """Return the message as a dict with the same names as in Node's client."""
         return {
             "id": self.id,
             "message": self.message,
@@ -58,7 +61,7 @@ class Peeked(RsmqMessage, frozen=True):
 
 
 class Attributes(msgspec.Struct, frozen=True):
-    """A queue's settings in seconds and bytes, totals, times in epoch seconds, and current messages.
+    """A queue's settings in seconds and bytes, its totals, its times in epoch seconds, and its current messages.
 
     `created` and `modified` are None if no client wrote a readable value.
     """
@@ -74,26 +77,26 @@ class Attributes(msgspec.Struct, frozen=True):
     hiddenmsgs: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the attributes as Node's client does."""
+        """Return the attributes as a dict with the same names as in Node's client."""
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
 
 class RsmqCounts(NamedTuple):
-    """How many messages can be received now, and how many can't yet."""
+    """The numbers of messages that can be received now, and of messages that are still hidden."""
 
     visible: int
     hidden: int
 
 
 class Received(NamedTuple):
-    """Messages, or if there are none, the seconds until the next hidden message becomes visible (None without one)."""
+    """Received messages. If there are none, `next_s` is the seconds until a hidden message becomes visible, or None."""
 
     messages: list[RsmqMessage]
     next_s: float | None = None
 
 
 class PeekedPage(NamedTuple):
-    """A page of peek: how many ids it passed, and the messages among them that have a body."""
+    """A page of peek. `passed` is the number of ids in the page; ids without a body aren't in `messages`."""
 
     passed: int
     messages: list[Peeked]
@@ -129,7 +132,7 @@ def read_attributes(reply: list[Any], *, as_node: bool = False) -> Attributes:
     """Return the attributes in a reply.
 
     Args:
-        as_node: Count messages as hidden like Node's client, from the beginning of the current second.
+        as_node: Count hidden messages as Node's client does, by the beginning of the current second.
     """
     vt, delay, maxsize, received, sent, created, modified = map(_text, reply[1:8])
     return Attributes(
@@ -144,7 +147,10 @@ def too_long(size: int, maxsize: int) -> bool:
 
 
 def epoch_s(text: str) -> int | None:
-    """Convert a client's timestamp to epoch seconds: seconds, milliseconds, or a date of RFC 3339."""
+    """Convert a client's timestamp to epoch seconds; return None if it is unreadable.
+
+    It may be in seconds or milliseconds, or a date of RFC 3339.
+    """
     try:
         number = float(text)
     except ValueError:

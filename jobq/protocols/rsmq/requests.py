@@ -1,8 +1,7 @@
-"""RSMQ's calls as requests: arguments checked in RSMQ's order, replies read. No I/O here.
+"""RSMQ's calls as requests. They check arguments in RSMQ's order and read replies, without I/O.
 
 RSMQ makes some checks only after it has found the queue. They run here before the call, and are reported after the
-server has confirmed that the queue exists.
-"""
+server has confirmed that the queue exists."""
 
 from __future__ import annotations
 
@@ -78,7 +77,7 @@ class Requests:
         return self._call("remove", name, {"name": name}, read, repeatable=False)
 
     def _unlisted(self, qname: Any) -> ScriptCall[int]:
-        """Remove an entry that can't be a queue's name from the list of queues."""
+        """Return a request that removes an entry from the list of queues. The entry can't be a queue's name."""
         written = checks.bytes_of(qname) if isinstance(qname, str) else b""
         if not written:
             raise InvalidFormatError("qname")

@@ -71,7 +71,10 @@ def receive(
     vt: int | None,
     wait: float | str | timedelta,
 ) -> Steps[list[RsmqMessage]]:
-    """Receive messages, and wait for the first message. `channel` returns the channel that senders publish to."""
+    """Receive messages.
+
+    If none is visible, wait for the first. `channel` returns the channel that senders publish to.
+    """
     seconds = duration_s(wait)
     found = (yield from ask(requests.receive(qname, limit, vt))).messages
     if found or seconds <= 0:
@@ -141,7 +144,7 @@ def each(
 
 
 def refs(messages: Iterable[RsmqMessage | MessageRef]) -> list[MessageRef]:
-    """Return ids with receipts; a message has both."""
+    """Return the id and the receipt of each message. References are returned unchanged."""
     return [
         (message.id, message.receipt) if isinstance(message, RsmqMessage) else message
         for message in messages
@@ -184,7 +187,7 @@ def peek(
 
 
 def redrive(requests: Requests, qname: str, target: str, limit: int | None) -> Steps[int]:
-    """Move visible messages to another queue; messages that other clients receive during the call stay with them."""
+    """Move visible messages to another queue, except for messages that other clients receive during the call."""
     yield from ask(requests.describe(target))
     there = yield from ask(requests.describe(qname))
     unseen = there.msgs - there.hiddenmsgs

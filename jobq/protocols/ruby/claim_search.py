@@ -19,7 +19,7 @@ class ClaimedJob(NamedTuple):
     """The claim in which a job waits.
 
     Attributes:
-        lease_at: When others may take over the claim, epoch ms.
+        lease_at: Time (epoch ms) when other intakes may take over the claim.
     """
 
     ruby_queue: RubyQueueName

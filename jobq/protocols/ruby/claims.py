@@ -85,7 +85,7 @@ class Claims:
         self._last_call = self._beside(f"call:{self._caller.id}")
 
     def take(self, limit: int = LIMIT) -> Claim:
-        """Claim up to `limit` jobs of the list, fewer once they exceed 1 MiB; the claim may be empty."""
+        """Claim up to `limit` jobs of the list, or fewer if they exceed 1 MiB together. The claim may be empty."""
         claim_id = secrets.token_urlsafe(12)
         values: Values = {
             "now": "", "claim": claim_id, "number": self._caller.next(), "lease_ms": self._lease_ms,
@@ -94,7 +94,7 @@ class Claims:
         return Claim(claim_id, self._run("claim", values, claim_id))
 
     def rescue(self) -> Claim | None:
-        """Take over a claim whose holder hasn't settled it in time."""
+        """Take over a claim whose holder hasn't settled it in time; return None if there is no such claim."""
         reply = self._run("rescue", {"now": "", "lease_ms": self._lease_ms})
         if reply is None:
             return None
@@ -117,11 +117,11 @@ class Claims:
     ) -> list[ClaimedMessage]:
         """Enqueue the messages of a claim's jobs, once; return messages that the queue rejects for now.
 
-        If the queue rejects none, the claim is settled. Live messages are never replaced.
+        If the queue accepts all messages, settle the claim. Live messages are never replaced.
 
         Args:
             when_taken: Handles a message whose mid is already in use.
-            stopped: Keys with waiting earlier messages; rejected keys are added.
+            stopped: Keys with waiting earlier messages; keys of rejected messages are added.
         """
         stopped = set() if stopped is None else stopped
         left: list[ClaimedMessage] = []
@@ -148,7 +148,7 @@ class Claims:
         when_taken: Callable[[ClaimedMessage], None],
         stopped: set[str],
     ) -> list[ClaimedMessage] | None:
-        """Enqueue all in one call; return rejected messages, or None if the call as such is rejected.
+        """Enqueue all in one call; return rejected messages, or None if the whole call is rejected.
 
         An ordered call needs a separate caller.
         """

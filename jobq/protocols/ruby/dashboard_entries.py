@@ -61,7 +61,7 @@ class DashboardEntry:
         self._describe(fed_worker, [ruby_queue.queue for ruby_queue in ruby_queues])
 
     def _describe(self, fed_worker: FedWorker, names: list[str]) -> None:
-        """Set the entry's fields about the worker and its queues. For subclasses."""
+        """Set the entry's fields about the worker and its queues. Subclasses override this method."""
         raise NotImplementedError
 
     def _run_since(self) -> dict[str, int]:
@@ -222,7 +222,7 @@ def memory_kb(supervisor: int) -> int:
 
 
 class RubyWorker(JsonRecord):
-    """An entry for one worker.
+    """A worker's entry in a dashboard.
 
     Attributes:
         busy: Number of running jobs.

@@ -102,8 +102,8 @@ def _show_refused(
 def with_reason(raw: bytes, queue: str, jid: str, why: str, kind: str = REFUSED) -> bytes:
     """Return a Sidekiq job with the reason of its death, otherwise byte for byte unchanged, so that it can be retried.
 
-    A job of over 8 MiB stays without the reason, which the log has. A job that Sidekiq's API and web interface couldn't
-    show is wrapped as the only argument of a job that they can show, with the same queue and jid.
+    A job of over 8 MiB is returned without the reason, which is only in the log. A job that Sidekiq's API and web
+    interface couldn't show is wrapped as the only argument of a job that they can show, with the same queue and jid.
     """
     if len(raw) > MAX_BYTES:
         return raw  # with more around it, it might be longer than a server accepts
@@ -204,7 +204,7 @@ class DeadJobs:
         return ", ".join(queue.name for queue in self._queues)
 
     def fill(self) -> int:
-        """Show all messages with a death after the last call; return their number."""
+        """Show all messages that died since the last call; return their number."""
         return sum(self._fill(queue) for queue in self._queues)
 
     def _fill(self, queue: Queue) -> int:
@@ -224,7 +224,7 @@ class DeadJobs:
         return len(fresh)
 
     def _died_since(self, queue: Queue, until: int, shown: Sequence[str]) -> list[DeadMessage]:
-        """Return each dead message with a death at `until` or later, except for `shown` messages.
+        """Return each message that died at `until` or later, except for `shown` messages.
 
         Other clients add and remove dead messages between two pages, which shifts the pages. So the ids are read first,
         and the pages are read again until all these messages were seen.
@@ -278,7 +278,7 @@ class DeadJobs:
 
 
 def _pages(queue: Queue, until: int) -> Iterator[DeadMessage]:
-    """Yield the dead messages from newest to oldest, with deaths at `until` or later."""
+    """Yield the messages that died at `until` or later, from newest to oldest."""
     offset = 0
     while page := queue.admin.dead(offset, PAGE):
         for died in page:

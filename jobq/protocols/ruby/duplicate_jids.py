@@ -1,9 +1,8 @@
 """A job whose jid is already the mid of a message in its queue: the same call, its next run, or a separate message.
 
 A waiting message is never replaced: between reading it and a write, other processes may have put another job there. If
-an intake crashes after that read and before its claim is settled, the next intake decides. It may then run a job
-again that was found to be the same as another.
-"""
+an intake crashes after that read and before its claim is settled, the next intake decides. It may then run a job again
+that the first intake found to be a duplicate."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ class DuplicateJids:
         self._ruby_queue, self._queue, self._seal = ruby_queue, queue, seal
 
     def apart(self, arrivals: list[tuple[str, Arrival]]) -> list[tuple[str, Arrival]]:
-        """Give different calls of a claim with the same mid different mids, and return equal calls only once."""
+        """If different calls of a claim have the same mid, give them different mids. Return equal calls only once."""
         found: dict[str, tuple[str, Arrival]] = {}
         for own, arrival in arrivals:
             known = found.get(arrival.mid)
@@ -41,7 +40,10 @@ class DuplicateJids:
         return list(found.values())
 
     def settle(self, own: str, arrival: Arrival, sealed: bytes, sealed_as_own: bytes) -> None:
-        """Ensure that a call runs whose mid was taken when it was enqueued. Repeating this doesn't enqueue more."""
+        """Ensure that a call runs, although its mid was taken when it was enqueued.
+
+        Repeating this doesn't enqueue it twice.
+        """
         mid, plain = arrival.mid, arrival.content
         options: EnqueueOptions = {}
         if arrival.key:

@@ -1,10 +1,9 @@
 """The intake: one loop that moves Ruby's jobs into queues of jobq while a worker runs them.
 
 For every Ruby queue, each round takes over a dead intake's claims, claims up to 100 jobs and delivers them. While a
-jobq queue is paused or holds about a second's work, no jobs are claimed for it: they stay visible to Ruby. Jobs of a
-key whose line is full wait in their claims, and jobs of other keys pass them. An idle loop sleeps until a list has jobs
-or the next scheduled job is due. The loop has one thread, in a process of its own.
-"""
+jobq queue is paused or holds about a second's work, the intake doesn't claim jobs for it, so they stay visible to Ruby.
+Jobs of a key whose line is full wait in their claims, and jobs of other keys pass them. An idle loop sleeps until a
+list has jobs or the next scheduled job is due. The loop has one thread, in a process of its own."""
 
 from __future__ import annotations
 
@@ -165,7 +164,7 @@ class QueueIntake:
         """Deliver a claim; return the number of delivered jobs. Park the claim if some jobs must wait.
 
         Args:
-            stopped: Keys with waiting earlier messages.
+            stopped: Keys with waiting earlier messages; keys of rejected messages are added.
         """
         arrivals, njobs = [], 0
         for index, raw in enumerate(claim.jobs):

@@ -44,7 +44,7 @@ _write = msgspec.json.Encoder().encode
 
 
 class Arrival(NamedTuple):
-    """One claimed job. With a `fault` it can't become a call, and `content` is a refusal.
+    """One claimed job. If it has a `fault`, it can't become a call, and `content` is a refusal.
 
     Attributes:
         key: Its key in the queue, '' for none.
@@ -66,7 +66,7 @@ def read_job(
 
     Args:
         default_mid: The mid of a job without a jid.
-        names: Class name in Ruby -> name of the job.
+        names: Maps names of Ruby classes to names of jobs.
     """
     mid = default_mid
     try:
@@ -101,7 +101,7 @@ def read_fields(raw: bytes) -> dict[str, Any]:
 
 
 def _shown_before(args: object) -> bytes:
-    """Return the originally pushed text of a job that Ruby was shown as unreadable and that was pushed again."""
+    """Return the original text of a job that Ruby was shown as unreadable and that was then pushed again."""
     match args:
         case [str(text)]:
             return text.encode()
@@ -154,7 +154,7 @@ def epoch_ms(value: object) -> int:
 
 
 def allowed_retries(fields: Mapping[str, Any]) -> int | None:
-    """Return how often a Sidekiq job may still be retried; None if it doesn't say."""
+    """Return how often a Sidekiq job may still be retried; None if the job doesn't set a limit."""
     wanted, used = fields.get("retry"), fields.get("retry_count")
     if wanted is None:
         return None

@@ -29,7 +29,7 @@ class ListWaiter:
         self._waiting: set[int] = set()
 
     def wait(self, seconds: float, others: Sequence[int]) -> None:
-        """Return when a list has a job, when one of `others` becomes readable, or after so many seconds."""
+        """Return when a list has a job, when one of `others` becomes readable, or after this many seconds."""
         try:
             files = {
                 self._begin(number, seconds): number for number in range(len(self._ruby_queues))

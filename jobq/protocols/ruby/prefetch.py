@@ -36,7 +36,7 @@ class PrefetchWindow:
         self._taken_at = now
 
     def _step(self) -> int:
-        """Return the minimum number of jobs to take, so that not every ended message causes a take."""
+        """Return the minimum number of jobs to take, so that jobs aren't taken one by one as messages end."""
         return max(1, min(LIMIT, self.size // 4))
 
     def _fit(self, seconds: float) -> None:

@@ -37,7 +37,7 @@ class SidekiqOptions(TypedDict, total=False):
         at: Earliest start time: a datetime with a zone, or epoch seconds.
         delay: Delay before the first attempt.
         retry: Maximum number of retries. True means 25, and False means none.
-        retry_for: Seconds after the first failure in which to retry.
+        retry_for: Retry only within this many seconds after the first failure.
         retry_queue: The queue for retries.
         tags: Tags that the dashboard shows.
         dead: False keeps the job out of the dead set.
@@ -107,7 +107,7 @@ class SidekiqQueue(RubyQueue):
         self, job_class: str, args: Sequence[Any] = (), *, jid: str | None = None,
         **options: Unpack[SidekiqOptions],
     ) -> str:  # fmt: skip
-        """Have a Sidekiq worker call `job_class.new.perform(*args)`; return the jid.
+        """Push a job for which a Sidekiq worker calls `job_class.new.perform(*args)`; return its jid.
 
         Raises CodecError for an argument that JSON can't represent, and ConfigError for a bad option.
         """
@@ -169,7 +169,7 @@ class ResqueQueue(RubyQueue):
         super().__init__(name, client, namespace)
 
     def push(self, job_class: str, args: Sequence[Any] = ()) -> None:
-        """Have a Resque worker call `job_class.perform(*args)`."""
+        """Push a job for which a Resque worker calls `job_class.perform(*args)`."""
         self.push_many(job_class, [args])
 
     def push_many(self, job_class: str, arguments: Iterable[Sequence[Any]]) -> int:

@@ -3,9 +3,8 @@
 `retry: 5` is part of the message. This module has the other rules:
 
 - Waits grow as in Sidekiq, for jobs that don't declare a `retry=` policy.
-- `retry_for` limits the time after the first failure in which to retry.
-- A job with another `retry_queue` goes to Sidekiq's retry set, as in Sidekiq.
-"""
+- `retry_for` limits how long after the first failure a job is retried.
+- A job with another `retry_queue` goes to Sidekiq's retry set, as in Sidekiq."""
 
 from __future__ import annotations
 
@@ -37,7 +36,10 @@ _write = msgspec.json.Encoder().encode
 
 
 class RubyJobCounts:
-    """How many Ruby jobs ran and failed, counted by children in memory made before they were forked."""
+    """How many Ruby jobs ran and failed.
+
+    Children count them in memory that was created before the children were forked.
+    """
 
     def __init__(self) -> None:
         # Each child has words of shared memory that no other child writes, so that none waits for another.
@@ -100,7 +102,7 @@ class RubyRetries:
     def _apply_rules(
         self, context: Context, error: BaseException, fields: dict[str, Any]
     ) -> float | None:
-        """Decide by Ruby's rules; return after how many seconds the job is tried again, None if it isn't."""
+        """Apply Ruby's rules. Return the seconds until the job is retried, or None if it isn't retried."""
         if isinstance(error, Outcome):
             return None
         decision = context.decide(error)
@@ -160,7 +162,10 @@ class RubyRetries:
     def _first_failure(
         self, context: Context, error: BaseException, fields: dict[str, Any], window_s: float
     ) -> int:
-        """Return the time of the first failure, epoch ms; recorded once, since a retried message doesn't contain it."""
+        """Return the time of the first failure in epoch ms.
+
+        It is recorded once, because a retried message doesn't contain it.
+        """
         known = epoch_ms(fields.get("failed_at"))
         if known:
             return known
@@ -178,7 +183,7 @@ class RubyRetries:
 
 
 def _retry_count(context: Context, fields: dict[str, Any]) -> int:
-    """Return how often it was retried before, as Sidekiq counts."""
+    """Return how often the job was retried before, counted as Sidekiq does."""
     used = fields.get("retry_count")
     return context.failures - 1 + (used + 1 if type(used) is int else 0)
 

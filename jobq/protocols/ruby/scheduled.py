@@ -25,7 +25,7 @@ LIMIT = 100
 
 
 def promote(client: Client, namespace: str) -> float:
-    """Move up to 100 due jobs of each set; return after how many seconds to call again, inf if none waits.
+    """Move up to 100 due jobs of each set. Return the seconds until the next call is needed; inf if no job waits.
 
     If a job is rejected, its error is raised after the other jobs are moved.
     """
@@ -113,7 +113,10 @@ def _move(
 
 
 def _stamped(client: Client, job: bytes, fields: dict[str, Any]) -> bytes:
-    """Return the job with its time of enqueueing, in its own unit; everything else stays byte for byte."""
+    """Return the job with the time when it was enqueued, in the job's own unit of time.
+
+    All other bytes stay the same.
+    """
     if "enqueued_at" in fields:
         return job
     seconds, micros = client.command("TIME")

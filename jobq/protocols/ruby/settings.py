@@ -23,7 +23,7 @@ class IntakeSettings:
 
     Attributes:
         ruby_queues: The queues. Their jobs go to the jobq queues with the same names.
-        names: Name of a Ruby class -> name of the job.
+        names: Maps names of Ruby classes to names of jobs.
         backlog: Maximum number of ready messages in the jobq queue; fewer if a second's work is less.
         ruby_dead: Also show dead messages in Sidekiq's dead set or Resque's failed list.
         lease_s: Seconds after which other intakes take over undelivered claims.
@@ -105,7 +105,7 @@ def expanded(
 
 
 def _is_excluded(queues: Iterable[RubyQueueName], name: RubyQueueName) -> bool:
-    """Return whether a `!` among these excludes a queue that a pattern names."""
+    """Return whether one of the `!` patterns in `queues` excludes the queue `name`."""
     return any(
         queue.queue.startswith("!") and queue[:2] == name[:2] and queue.matches(name.queue)
         for queue in queues
