@@ -40,7 +40,7 @@ PATIENCE_S = 1.0
 
 
 def run_cluster_round(server: OwnCluster, plan: RoundPlan, folder: Path) -> Verdict:
-    """Run a whole round. The verdict's `share` compares prompt runs after the kill with those before it."""
+    """Run a whole round. The verdict's `share` compares prompt runs before and after the kill."""
     namespace, fault = f"chaos-{secrets.token_hex(4)}", plan.fault
     client, names = server.client(namespace), queues_on(server, namespace)
     # As the fault will draw it.

@@ -7,7 +7,7 @@ enqueue   mid: about to be enqueued; key, most, ordered: its key, how many messa
           of the key run at once at most, and whether in the order of their enqueues
 enqueued  mid, outcome (ok, fail = surely not accepted, info = unknown), action,
           again: whether an earlier try may have been accepted
-handed    messages: [mid, token, fence] of the messages that one call handed out; pid
+handed    messages: [mid, token, fence] of each message that a call handed out; pid
 start     mid, attempt, fence, pid, left: seconds of lease that the run knows of, loop: whether
           its child has an event loop
 end       the same: the run has had its effect

@@ -43,7 +43,7 @@ class ProducerLoad(NamedTuple):
     """The load of a producer: a number of messages within about `seconds`.
 
     Attributes:
-        poison_every: Enqueue a poison message before each group of this many messages; 0 enqueues none.
+        poison_every: Enqueue a poison message before each group of this many messages, or none if it is 0.
         crash_limit: The workers' crash limit.
         keys: Number of crowded keys, in addition to up to 10,000 other keys. With 0, messages don't have keys.
     """

@@ -25,7 +25,7 @@ class Proxy:
 
     Attributes:
         latency_s: Maximum random delay before each KB.
-        bytes_per_s: Limit for each connection and direction; 0 means no limit.
+        bytes_per_s: Limit for each connection and direction, or 0 for no limit.
         lost, torn: Number of lost replies and of torn connections.
     """
 
@@ -44,12 +44,12 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lose_reply(self, nth: int) -> None:
-        """Reset the connection instead of delivering the reply to the `nth` EVALSHA or EVAL from now on."""
+        """Reset the connection instead of delivering the reply to the `nth` following EVALSHA or EVAL."""
         with self._lock:
             self._to_lose = nth
 
     def tear(self, nth: int) -> None:
-        """Deliver only part of the `nth` piece of data from now on, in either direction. Then reset the connection."""
+        """Deliver only part of the `nth` following piece of data, in either direction. Then reset the connection."""
         with self._lock:
             self._to_tear = nth
 

@@ -57,10 +57,7 @@ class RoundPlan(NamedTuple):
 
 
 class Injection(NamedTuple):
-    """One injection.
-
-    `number` counts the round's injections from 0; `pause_s` is the time since the previous injection.
-    """
+    """Injection of a fault. `number` counts the round's injections from 0; `pause_s` is the pause before it."""
 
     number: int
     pause_s: float

@@ -84,7 +84,7 @@ class Fault(NamedTuple):
         bounds: Limits for the measurements.
         per_second: Messages enqueued per second.
         preload: Enqueue everything before the workers start.
-        poison_every: One in this many messages is poison; 0 means none.
+        poison_every: One in this many messages is poison, or none if it is 0.
         baseline: The fault to compare the rate with.
         event_loops: Half of the workers run async jobs.
         threads: Concurrent sync jobs per process.

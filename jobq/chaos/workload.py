@@ -169,7 +169,7 @@ def dequeue_call(queue: Queue, limit: int, **options: Any) -> NumberedCall[Deque
 
 
 def finish_call(queue: Queue, endings: Sequence[Ending], **options: Any) -> NumberedCall[Finished]:
-    """Call Queue.finish_call. Record the call now, and its replies once the server has answered."""
+    """Call Queue.finish_call, and record the call now and its replies once the server has answered."""
     made = _finish_call(queue, endings, **options)
     if queue.name == NEIGHBOUR:
         return made

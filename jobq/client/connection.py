@@ -358,7 +358,10 @@ class Client:
         return first_try_s(self.patience_s, longest_s(connection) or self.socket_timeout_s)
 
     def _settle(self, connection: Connection) -> None:
-        """Limit how long later calls wait on this connection, so that they can still try another if this one dies."""
+        """Limit how long later calls wait on this connection.
+
+        If it dies, they can then still try another connection.
+        """
         _wait_at_most(connection, self.try_s(connection))
 
     def _take_back(

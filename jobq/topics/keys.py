@@ -8,8 +8,8 @@ newest             hash, key -> newest index, while a compaction runs
 marks              sorted set, index by the bytes appended before it, one per 64 KiB
 meta               hash: last, last_at, first, base_to, bytes, limits, how far a compaction is
 groups             set, names of the groups
-call:<caller>      string, PX 10 min: number and reply of that caller's last call. A replay's record is kept for
-                   as long as the replay is remembered; the suffix `.first` is its first index, `.lock` its lock
+call:<caller>      string, PX 10 min: number and reply of that caller's last call. A replay's record is kept
+                   while the replay is remembered, with its first index in `….first` and its lock in `….lock`
 =================  =======================================================================
 
 of each group:

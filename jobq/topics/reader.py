@@ -170,7 +170,7 @@ class Reader(BlockingFacade):
             self._unseen = [*batch.messages, *self._unseen]
 
     def __iter__(self) -> Iterator[TopicMessage]:
-        """Yield messages one by one, and wait for new messages, until `interrupt` is called.
+        """Yield messages one by one, and wait for new messages, until a call of `interrupt`.
 
         The lease is renewed between messages. With commit='auto', a batch is committed when you request the message
         after its last message. Closing the reader gives back messages that an exception or a break left unhandled.

@@ -26,10 +26,7 @@ PER_STEP = 500
 
 
 class ChartKeeper:
-    """Writes the figures in steps, between heartbeats.
-
-    Workers that don't have the turn send only one command a minute.
-    """
+    """Writes the figures in steps, between heartbeats. Workers without a turn send only one command a minute."""
 
     def __init__(self, client: Client, worker: str) -> None:
         self._client, self._worker = client, worker
@@ -78,7 +75,7 @@ class ChartKeeper:
                 self._unread.add(base_of(name))
 
     def _put(self, name: str, minute: ChartMinute) -> None:
-        """Add a queue's figures. Figures of a partition are added to those of its queue."""
+        """Add a queue's figures. Figures of a partition are added to its queue's figures."""
         base = base_of(name)
         before = self._found.get(base)
         self._found[base] = minute if before is None else _sum([before, minute], minute.minute)

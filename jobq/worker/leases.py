@@ -135,7 +135,7 @@ class Leases:
                 self._claimed.remove(claimed)
 
     def _close(self, index: int, caller: str, held: frozenset[str]) -> None:
-        """Close a caller and release the messages of its last call, except those in `held`.
+        """Close a caller. Release the messages of its last call, except messages whose token is in `held`.
 
         If that call reaches the server later, the server rejects it.
         """

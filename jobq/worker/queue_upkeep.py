@@ -101,7 +101,7 @@ class QueueUpkeep:
             self._not_before[each] = now + max(FIRST_PAUSE_NS, pause)
 
     def look_after(self) -> None:
-        """Do the work of queues that are due, and check whether some of the other queues have work.
+        """Do the due work of queues, and check whether some of the other queues have work.
 
         Raises JobqError if the only server is away.
         """

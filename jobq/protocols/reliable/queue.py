@@ -76,8 +76,8 @@ class ReliableQueue(BlockingFacade):
             block: How many ms to wait. 0 doesn't wait; a negative number waits without limit. At the timeout, None is
                 returned.
             token: Names the holder for ack, nack and extend.
-            recover_after: First return each key's messages that were delivered at least this long ago and not
-                acknowledged. Waiting clients also get such messages.
+            recover_after: First return each key's unacknowledged messages whose last delivery was at least this long
+                ago. Waiting clients also get such messages.
         """
         names = _names(keys)
         at_least("count", count, 0)
@@ -238,7 +238,7 @@ class ReliableQueue(BlockingFacade):
 
     @stepwise
     def revive(self, key: str, *ids: str, now: int | None = None) -> Steps[list[str] | None]:
-        """Put dead messages back as if they had never been delivered; return the ids of messages that were dead."""
+        """Put dead messages back as if they had never been delivered; return their ids."""
         return self._of_ids("revive", key, ids, now=now)
 
     @stepwise

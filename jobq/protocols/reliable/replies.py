@@ -83,7 +83,7 @@ class ReliableRecord(JsonRecord):
     """A queue and the number of its messages in each place.
 
     Attributes:
-        promised: Undelivered messages that are promised to a waiting client.
+        promised: Undelivered messages promised to a waiting client.
         max_deliveries: 0 for no limit.
         last_id: Empty before the first push.
     """

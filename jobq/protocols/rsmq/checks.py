@@ -126,7 +126,7 @@ def body(message: Any) -> bytes:
 
 
 def random_parts(count: int) -> list[bytes]:
-    """Return the random ends of `count` ids. No end is returned twice."""
+    """Return the random ends of `count` ids. All ends are different."""
     try:
         return [_drawn.pop() for _ in range(count)]
     except IndexError:

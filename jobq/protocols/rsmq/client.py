@@ -169,7 +169,7 @@ class Rsmq(BlockingFacade):
     def delete_messages(
         self, qname: str, held: Iterable[RsmqMessage | MessageRef]
     ) -> Steps[list[bool]]:
-        """Delete messages. Return for each whether it still existed and no other client had received it since."""
+        """Delete messages; return for each whether it still existed and no other client had received it since."""
         return steps.each(held, lambda some: self.requests.delete(qname, some))
 
     @stepwise

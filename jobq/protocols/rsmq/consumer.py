@@ -45,9 +45,7 @@ RENEWALS = 3
 
 
 class Consumed(NamedTuple):
-    """The numbers of messages that were handled, failed, were dead-lettered, or were lost to another client or an
-    outage.
-    """
+    """The numbers of handled, failed and dead-lettered messages, and of messages lost to other clients or outages."""
 
     done: int = 0
     failed: int = 0

@@ -89,7 +89,10 @@ class RsmqCounts(NamedTuple):
 
 
 class Received(NamedTuple):
-    """Received messages. If there are none, `next_s` is the seconds until a hidden message becomes visible, or None."""
+    """The messages of one receive call.
+
+    Without messages, `next_s` has the seconds until a hidden message becomes visible.
+    """
 
     messages: list[RsmqMessage]
     next_s: float | None = None

@@ -71,9 +71,9 @@ def receive(
     vt: int | None,
     wait: float | str | timedelta,
 ) -> Steps[list[RsmqMessage]]:
-    """Receive messages.
+    """Receive messages; if none is visible, wait for the first.
 
-    If none is visible, wait for the first. `channel` returns the channel that senders publish to.
+    `channel` returns the channel that senders publish to.
     """
     seconds = duration_s(wait)
     found = (yield from ask(requests.receive(qname, limit, vt))).messages

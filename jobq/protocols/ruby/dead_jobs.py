@@ -204,7 +204,7 @@ class DeadJobs:
         return ", ".join(queue.name for queue in self._queues)
 
     def fill(self) -> int:
-        """Show all messages that died since the last call; return their number."""
+        """Show all deaths since the last call to Ruby; return the number of dead messages."""
         return sum(self._fill(queue) for queue in self._queues)
 
     def _fill(self, queue: Queue) -> int:
@@ -224,7 +224,7 @@ class DeadJobs:
         return len(fresh)
 
     def _died_since(self, queue: Queue, until: int, shown: Sequence[str]) -> list[DeadMessage]:
-        """Return each message that died at `until` or later, except for `shown` messages.
+        """Return each dead message whose death was at `until` or later, except for `shown` messages.
 
         Other clients add and remove dead messages between two pages, which shifts the pages. So the ids are read first,
         and the pages are read again until all these messages were seen.
@@ -278,7 +278,7 @@ class DeadJobs:
 
 
 def _pages(queue: Queue, until: int) -> Iterator[DeadMessage]:
-    """Yield the messages that died at `until` or later, from newest to oldest."""
+    """Yield dead messages from newest to oldest, until a message that died before `until`."""
     offset = 0
     while page := queue.admin.dead(offset, PAGE):
         for died in page:

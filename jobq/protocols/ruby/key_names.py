@@ -84,10 +84,7 @@ def checked_queue(system: System, queue: str, namespace: str) -> RubyQueueName:
 
 
 def system_of(system: System, namespace: str | None = None) -> RubyQueueName:
-    """Return a queue without a name, to build other keys of its namespace.
-
-    None means the system's default namespace.
-    """
+    """Return a queue without a name, to build other keys of its namespace. Default: the system's default namespace."""
     return RubyQueueName(system, DEFAULT_NAMESPACE[system] if namespace is None else namespace, "")
 
 
