@@ -203,7 +203,7 @@ class ServerSettings:
         durability: Where a message must be stored before its enqueue returns: memory, disk, or replicas=n. Run n + 1
             replicas.
         durable_within_s: How long to wait for the durability, at most four fifths of socket_timeout_s.
-        outage_buffer: Maximum number of messages that wait in memory while the server is away. With 0, enqueue raises
+        outage_buffer: Maximum number of messages to keep in memory while the server is away. With 0, enqueue raises
             UnavailableError.
         max_content: Maximum size of a job's call in bytes, up to 1 MiB.
     """

@@ -53,7 +53,7 @@ class FlowLoad(NamedTuple):
 
     @property
     def mids(self) -> Iterator[str]:
-        """Yield every step whose runs are counted one by one, without the run id of its flow."""
+        """Yield the mid of every step whose runs are counted one by one, without the run id of its flow."""
         for number in range(self.flows):
             for step in ("top", "left", "right", "last"):
                 yield member_mid(f"{flow_load.DIAMOND}:{number}", step)
@@ -159,7 +159,7 @@ def run_flow_round(server: OwnCluster, plan: RoundPlan, folder: Path) -> Verdict
 def _disturb(
     setup: RoundSetup, plan: RoundPlan, producers: Sequence[ProducerProcess], load: FlowLoad
 ) -> None:
-    """Kill workers and producers until all flows were started and have ended, or take too long for that."""
+    """Kill workers and producers until all flows have ended, or until this takes too long."""
     deadline = time.monotonic() + SETTLE_S + load.members * MEMBER_S
     left = runs_of(setup.client, load)
     for injection in injections(plan.seed, plan.fault):

@@ -95,7 +95,10 @@ class Run:
 
     @property
     def overrun(self) -> float:
-        """Return how long the run continued past its lease. A stopped event loop counts only if the run ended."""
+        """Return how long the run continued past its lease.
+
+        If the run didn't end, it is 0 for a run on an event loop.
+        """
         return 0.0 if self.loop and not self.ended else max(0.0, -self.points[-1][1])
 
     def ended_by(self, at: float) -> bool:

@@ -46,7 +46,7 @@ class RoundPlan(NamedTuple):
     """The plan of a round. With the same seed, faults are injected at the same moments, if the machine isn't late.
 
     Attributes:
-        events: The queue's event level; at "all" the round is also audited by its events.
+        events: The queue's event level; at "all", the round's events are also audited.
     """
 
     fault: Fault

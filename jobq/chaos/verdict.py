@@ -213,7 +213,7 @@ def _held(history: History, run: Run) -> Iterator[tuple[float, float]]:
 
 
 def _out_of_order(history: History) -> Iterator[str]:
-    """Yield keys whose messages must run in the order of their enqueues, but did not."""
+    """Yield keys whose messages didn't run in the order in which they were enqueued, although they must."""
     numbers = {mid: number for number, mid in enumerate(history.keys)}
     latest: dict[str, int] = {}
     for run in sorted(history.runs, key=lambda run: run.fence):

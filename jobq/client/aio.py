@@ -111,7 +111,7 @@ class Reply:
         return self._value
 
     def add_done_callback(self, wake: Callable[[Reply], object], *, context: Context) -> None:
-        """Set the callback that resumes the waiting task, which calls this once; see Future.add_done_callback."""
+        """Set the callback that resumes the waiting task. The task calls this once; see Future.add_done_callback."""
         self._wake, self._context = wake, context
 
     def cancel(self, msg: Any = None) -> bool:

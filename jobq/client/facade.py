@@ -116,7 +116,7 @@ class Wrapping(Generic[P, A]):
 def stepwise(
     method: Callable[Concatenate[Any, P], ScriptCall[T] | Generator[Any, Any, T]],
 ) -> Stepwise[P, T]:
-    """Return a blocking method that makes the call, or runs the steps, that `method` of a BlockingFacade returns."""
+    """Return a blocking method, which makes the call or runs the steps that `method` returns."""
 
     @wraps(method)
     def blocking(self: Any, *args: P.args, **kwargs: P.kwargs) -> Any:

@@ -107,7 +107,7 @@ def called_by_sha(script: Script) -> tuple[str, str]:
 
 
 def load_library(client: Nodes, wanted: Library | None = None) -> int:
-    """Load a library on every node that serves keys, replacing any of that name; return the number of nodes."""
+    """Load a library on every node that serves keys, replacing a library of that name; return the number of nodes."""
     return len(_on_each(client, "LOAD", "REPLACE", (wanted or library()).source))
 
 

@@ -20,7 +20,10 @@ LATE_S = 0.15
 
 
 class ItemWaits:
-    """Waits of any number of coroutines. Up to MAX_BLOCKING waits block at the server; for the rest, the loop polls."""
+    """Waits of any number of coroutines.
+
+    Up to MAX_BLOCKING waits block at the server; the loop polls for the others.
+    """
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client

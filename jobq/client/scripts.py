@@ -35,7 +35,7 @@ def wire(command: Command) -> bytes:
 
 
 def words_packed(words: tuple[Argument, ...]) -> bytes:
-    """Return some packed words of a command, without the line that counts the words."""
+    """Pack some words of a command, without the line that contains the number of words."""
     made = packed(words)
     return made[made.index(b"\n") + 1 :]
 

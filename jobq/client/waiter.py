@@ -325,11 +325,9 @@ class WakeWaiter:
         return False
 
     def look(self, asleep: Sequence[int], seconds: float) -> int:
-        """Take the first marker of these queues, without waiting.
+        """Take the first marker of these queues, without waiting. Return the number of checked queues.
 
-        On a Cluster, take all. Return the number of checked queues.
-
-        On a Cluster, this sends one command per queue, and stops after `seconds`.
+        On a Cluster, take all markers, with one command per queue, and stop after `seconds`.
         """
         if not self._client.is_cluster:
             keys = [self._keys[index] for index in asleep]

@@ -33,7 +33,7 @@ OTHER_SERVER = "{} can't read the files of another server here; set JOBQ_SERVER 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock on a file: one thread of one process at a time."""
+    """Hold the lock on a file. Only one thread of one process can hold it at a time."""
     try:
         descriptor = opened(path, os.O_RDWR | os.O_CREAT)
         try:

@@ -99,7 +99,7 @@ def _announce(text: str, asked: bool) -> None:
 def _allowed(settings: ServerSettings) -> bool:
     """Return whether the settings ask for the server.
 
-    Raises EmbeddedError if it is forbidden, or isn't asked for in tests.
+    Raises EmbeddedError if it is forbidden, or if tests don't ask for it.
     """
     by_variable = embedded_from_env()
     if by_variable is False or settings.embedded is False:

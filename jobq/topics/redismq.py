@@ -78,7 +78,7 @@ class RedismqTopic:
         return RedismqReader(self, group, out_of_range)
 
     def read(self, start: int = 1, end: int | None = None) -> Iterator[TopicMessage]:
-        """Yield existing messages from `start` to `end`; no position moves.
+        """Yield existing messages from `start` to `end`. Groups keep their positions.
 
         Args:
             end: Last index; None for the current last message.

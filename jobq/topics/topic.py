@@ -42,7 +42,7 @@ STEP = 500
 class Topic(BlockingFacade):
     """The topic `name`, on `client` or the default client. Threads may share it.
 
-    Times are the server's. For tests, some methods take `now`, epoch ms, instead of the server's time.
+    Times are by the server's clock. For tests, some methods take `now`, in epoch ms, instead of the server's time.
     """
 
     def __init__(self, name: str, client: Client | None = None) -> None:
@@ -116,7 +116,7 @@ class Topic(BlockingFacade):
         *,
         out_of_range: str = "error",
     ) -> Iterator[TopicMessage]:
-        """Yield messages from `start` to `end`, both included. No group's position moves.
+        """Yield messages from `start` to `end`, both included. Groups keep their positions.
 
         Raises OutOfRangeError if retention has dropped messages of this range, even while you read. With
         out_of_range='earliest', it continues with the first existing message instead.
@@ -128,7 +128,7 @@ class Topic(BlockingFacade):
 
     @stepwise
     def get(self, index: int) -> Steps[TopicMessage | None]:
-        """Return the message of that index; None when it was dropped or doesn't exist yet."""
+        """Return the message with this index; None if it was dropped or doesn't exist yet."""
         reading = RangeReader(self._binding, index, index, strict=False)
         found = yield from messages_of(reading, 1)
         return found[0] if found else None
@@ -221,7 +221,7 @@ class Topic(BlockingFacade):
 
     @stepwise
     def compact(self, *, now: int | None = None) -> Steps[int]:
-        """Compact up to the current last message; return the index reached. Safe while the topic is in use."""
+        """Compact up to the current last message; return the last compacted index. Safe while the topic is in use."""
         values = {"now": moment(now), "limit": STEP}
         under_way, reached = yield from self._compact({**values, "begin": 1})
         while under_way:
@@ -281,8 +281,7 @@ class Topic(BlockingFacade):
 class AsyncTopic(AsyncFacade[Topic]):
     """A Topic with awaitable methods.
 
-    A coroutine that is cancelled while it waits for messages doesn't lose messages: its last call's messages are given
-    back.
+    Cancelling a coroutine that waits for messages doesn't lose messages: the messages of its last call are given back.
     """
 
     def __init__(self, name: str, client: Client | None = None) -> None:

@@ -42,7 +42,10 @@ WITHDRAWN = "withdrawn"
 
 
 def loop_library(name: str = "auto") -> ModuleType:
-    """Return the module that makes the children's event loops; for "auto" uvloop if it is installed, else asyncio."""
+    """Return the module that makes the children's event loops.
+
+    For "auto", this is uvloop if it is installed, else asyncio.
+    """
     if name != "asyncio":
         try:
             return importlib.import_module("uvloop")

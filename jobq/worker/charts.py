@@ -51,7 +51,7 @@ class ChartKeeper:
             logger.debug("charts will have a gap: %s", error)
 
     def sample(self) -> None:
-        """Sample the next queues of the current minute, and write it after the last queue."""
+        """Sample the next queues for the current minute. After the last queue, write the minute's figures."""
         if not self._left:
             return
         names, self._left = self._left[:PER_STEP], self._left[PER_STEP:]

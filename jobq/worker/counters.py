@@ -50,7 +50,10 @@ _Noted = tuple[int, int, RunFigures]
 
 
 class Histogram(NamedTuple):
-    """The number of values per bucket, and their sum. Counts aren't cumulative; the last is for all larger values."""
+    """The number of values per bucket, and their sum.
+
+    Counts aren't cumulative; the last count is for all larger values.
+    """
 
     buckets: tuple[int, ...]
     sum: float

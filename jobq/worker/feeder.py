@@ -46,7 +46,7 @@ class SourceControl:
         return self._quiet
 
     def running(self) -> list[tuple[int, str, str, int]]:
-        """Return for each running job: its child's index, queue, mid, and ms since the child last started a job."""
+        """Return each running job's child index, queue and mid, and the ms since that child last started a job."""
         return [job for member in self._members for job in self._running(member)]
 
     def _running(self, member: PoolMember) -> list[tuple[int, str, str, int]]:
@@ -76,7 +76,10 @@ class SourceControl:
             pass
 
     def handle_signals(self) -> None:
-        """In the source's process, TERM stops it, USR1 pauses it, USR2 resumes it. The supervisor handles others."""
+        """In the source's process, let TERM stop the source, USR1 pause it and USR2 resume it.
+
+        The supervisor handles all other signals.
+        """
         signal.set_wakeup_fd(self._filled, warn_on_full_buffer=False)
         for number in (
             signal.SIGINT,
@@ -140,7 +143,7 @@ class Feeder:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def wanted(self) -> dict[str, int]:
-        """Return the queues that the source has asked to be served since the last call, with their weights."""
+        """Return the queues, with weights, that the source has asked the worker to serve since the last call."""
         if self._asked < 0:
             return {}
         with suppress(BlockingIOError):

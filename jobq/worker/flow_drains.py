@@ -84,7 +84,7 @@ class FlowDrains:
         self.left: set[int] = set()
 
     def noticed(self, index: int, *, is_busy: bool) -> bool:
-        """Drain a queue's outbox now, or later if this child is busy; return whether any entries were taken."""
+        """Drain a queue's outbox now, or later if this child is busy. Return whether entries were delivered now."""
         if is_busy and monotonic() - self._drained_at.get(index, 0.0) < EVERY_S:
             return False
         if not self._aside:

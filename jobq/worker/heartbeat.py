@@ -184,7 +184,9 @@ class Heartbeat:
             self._facts["schedules"] = schedules
 
     def send(self, members: list[PoolMember], quiet: bool = False, leaving: bool = False) -> bool:
-        """Renew the worker's entries; once a minute also the lists of queues and jobs, which the server may have lost.
+        """Renew the worker's entries.
+
+        Once a minute, also renew the lists of queues and jobs, which the server may have lost.
 
         Return whether the server has answered. The worker is paused if `quiet`, and drains if `leaving`.
         """
@@ -208,7 +210,7 @@ class Heartbeat:
         return True
 
     def _server_ms(self) -> int:
-        """Return the server's clock, which readers compare heartbeats with; it is read once a minute."""
+        """Return the time by the server's clock, with which readers compare heartbeats. It is queried once a minute."""
         if time.monotonic() >= self._list_at:
             self._server_clock = self._client.clock_ms(), boot_ns()
         at_ms, since = self._server_clock

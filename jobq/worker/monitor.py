@@ -205,7 +205,7 @@ class Monitor:
             listener.close()
 
     def tell(self, report: ChildDeath | CrashReport) -> None:
-        """Send a report to the process. If the process can't receive it now, the report is lost, which is logged."""
+        """Send a report to the process. If the process can't receive it now, log that the report is lost."""
         if self._outbox is None:
             return
         data = msgspec.json.encode(report)

@@ -45,7 +45,7 @@ class Orders:
         return bool(self._dumps)
 
     def look_after(self, started_at: int, every_s: float) -> bool:
-        """Finish dumps, and read and carry out orders if it is time; return whether there were orders."""
+        """Finish dumps, and if it is time, read and carry out orders. Return whether there were orders."""
         self._finish_dumps()
         began = time.monotonic()
         if began < self._read_at:

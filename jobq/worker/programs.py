@@ -35,7 +35,7 @@ def reap_orphans(ours: Collection[int]) -> None:
 
 
 def lead_group() -> None:
-    """In a child, lead a process group. Programs of its jobs stay in this group when the child is gone.
+    """Make this child the leader of a process group. Programs of its jobs stay in the group when the child is gone.
 
     Only the foreground group may read from a terminal. So a child whose stdin is a terminal, for a debugger, doesn't
     lead a group.

@@ -60,7 +60,7 @@ class QueueHealth:
         self.on_failure: Callable[[], None] = lambda: None
 
     def grow(self, count: int) -> None:
-        """In the supervisor, add queues to serve. Only children forked after that know them."""
+        """In the supervisor, add queues to serve. Only children forked after that serve them."""
         self.count, self.room = self.count + count, self.room - count
 
     @property

@@ -106,9 +106,9 @@ class CallUnderWay(NamedTuple):
 class QueueLine:
     """The calls of one caller to queue number `index` of a child, one at a time.
 
-    A line is in one of three states. It is idle. Its call is sent, and `take` reads the reply. Or the reply was lost,
-    and `repeat` makes the same call before any other. `repeat` also reports the endings that were kept back because
-    the queue was in trouble; newer endings wait for these.
+    A line is idle, or its call is sent and `take` will read the reply, or the reply was lost. After a lost reply,
+    `repeat` must make the same call before any other call. `repeat` also reports the endings that were kept back
+    because the queue was in trouble; newer endings wait until then.
     """
 
     def __init__(
@@ -122,7 +122,8 @@ class QueueLine:
     ) -> None:
         """Prepare a line.
 
-        Errors of `passing` only delay a call, which is repeated later. Other errors except REFUSED are raised.
+        After an error in `passing`, the line repeats the call later. It also handles errors in REFUSED, and raises all
+        other errors.
         """
         self.index, self.queue, self.caller = index, queue, caller
         self._health, self._settings = health, settings
@@ -392,7 +393,7 @@ class RefusedLog:
         self._once = once or OnceAMinute()
 
     def __call__(self, endings: Sequence[Ending], replies: Sequence[str]) -> None:
-        """Log rejected endings: one warning a minute with a remedy, otherwise `info`."""
+        """Log rejected endings: at most one warning a minute, with a remedy, and the other endings as `info`."""
         for ending, reply in zip(endings, replies, strict=True):
             if reply == "stale":
                 self._stale(ending)
@@ -415,7 +416,7 @@ class RefusedLog:
 
 
 def same_node(queues: Sequence[Queue], index: int) -> list[int]:
-    """Return the indexes of the queues that are known to be on the same node as this queue, including its own."""
+    """Return the indexes of all queues that are known to be on the same node as this queue, including this queue."""
     key, client = queues[index].wake_key, queues[index].client
     return [
         other

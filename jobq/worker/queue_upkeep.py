@@ -175,7 +175,10 @@ class QueueUpkeep:
         self._find([index for index in part if index not in self._due], now)
 
     def _find(self, indexes: Sequence[int], now: int) -> None:
-        """Schedule the queues that aren't empty. One command shows only whether any of several queues has messages."""
+        """Schedule the queues that aren't empty.
+
+        One command checks several queues, but shows only whether any of them has messages.
+        """
         if not indexes:
             return
         names = [

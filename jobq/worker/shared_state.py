@@ -75,7 +75,7 @@ class HeldMessage(NamedTuple):
     """A message held by a child.
 
     Attributes:
-        in_thread: Whether it was started in another thread than the main thread, which reads messages.
+        in_thread: Whether its job was started in another thread than the main thread, which reads messages.
     """
 
     slot: int
@@ -278,7 +278,10 @@ class SharedSlots:
             self._release()
 
     def gather(self, slots: Iterable[int], until: int) -> None:
-        """Let unstarted messages wait for others until a time (boot_ns). Before then, the supervisor leaves them."""
+        """Let unstarted messages wait for the rest of their batch, until a time (boot_ns).
+
+        Before that time, the supervisor doesn't take them back.
+        """
         with self._lock:
             for slot in slots:
                 if self._states[slot] in _UNSTARTED:
@@ -286,7 +289,10 @@ class SharedSlots:
                     self._words[_HARD + slot] = until
 
     def note_again(self, at: int) -> None:
-        """Record that an ended message runs again by `at` (boot_ns), even if this child is replaced before."""
+        """Record that an ended message will run again by `at` (boot_ns).
+
+        A replacement of this child keeps the record.
+        """
         self._words[_AGAIN_AT] = max(self._words[_AGAIN_AT], at)
 
     @property
@@ -312,7 +318,10 @@ class SharedSlots:
             self._states[slot] = _FREE
 
     def withdraw(self, slots: Iterable[int]) -> tuple[list[int], dict[int, Lease]]:
-        """Return the slots that won't start, and the leases, by slot, that the child itself must give back."""
+        """Withdraw the unstarted messages in these slots.
+
+        Return the slots that won't start, and, by slot, the leases that the child itself must give back.
+        """
         unstarted, leases = [], {}
         with self._lock:
             for slot in slots:
@@ -407,7 +416,7 @@ class SharedSlots:
         return [self._read(slot, state) for slot, state in states if state in wanted]
 
     def running(self) -> list[HeldMessage]:
-        """Return running messages, read without the lock: a record may be half written."""
+        """Return running messages. They are read without the lock, so a record may be half written."""
         return [held for held in self.held() if held.state == _RUNNING]
 
     def running_since(self) -> list[tuple[HeldMessage, int]]:
@@ -420,7 +429,7 @@ class SharedSlots:
         return self._ran
 
     def gathering_until(self) -> list[tuple[HeldMessage, int]]:
-        """Return the waiting calls of a batch, with the latest start of their batch (boot_ns)."""
+        """Return the waiting calls of batches, each with the latest start time (boot_ns) of its batch."""
         return [
             (held, self._words[_HARD + held.slot])
             for held in self.snapshot() or ()

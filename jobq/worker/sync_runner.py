@@ -58,7 +58,7 @@ class SyncRunner(Runner):
                 child.rest(self._gathering.left_s())
 
     def room(self, index: int, freed: int = 0) -> int:
-        """Return the number of messages to fetch: as many as run in a short time, at most the free slots."""
+        """Return the number of messages to fetch: as many as can run in a short time, but at most the free slots."""
         size = self._sizes[index].size
         if self._gathering:
             size = max(1, size - self._gathering.largest(index))

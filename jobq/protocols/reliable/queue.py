@@ -111,7 +111,7 @@ class ReliableQueue(BlockingFacade):
     def ack(
         self, key: str, *ids: str, token: str = "", now: int | None = None
     ) -> Steps[list[str] | None]:
-        """Remove delivered messages; return the removed ids, None if the queue doesn't exist.
+        """Remove delivered messages; return the removed ids, or None if the queue doesn't exist.
 
         If the result lacks an id, its message was acknowledged before or, with a token, has another holder now.
         """
@@ -123,7 +123,7 @@ class ReliableQueue(BlockingFacade):
     ) -> Steps[list[str] | None]:
         """Put delivered messages back at the end of the queue, or at its front; returns the same as ack.
 
-        A message delivered `max_deliveries` times, a setting of the queue, is dead-lettered instead.
+        After `max_deliveries` deliveries (see `configure`), a message is dead-lettered instead.
         """
         where = ("FRONT",) if front else ()
         return self._of_ids("nack", key, ids, *_token(token), *where, now=now)
@@ -275,7 +275,7 @@ class ReliableQueue(BlockingFacade):
 
     @stepwise
     def delete(self, key: str) -> Steps[int | None]:
-        """Delete a queue; return how many messages it had, None when the queue doesn't exist."""
+        """Delete a queue; return the number of its messages, or None if the queue doesn't exist."""
         return self._calls.change_steps("clear", [checked_key(key)], "QUEUE")
 
     def _of_ids(

@@ -84,7 +84,7 @@ class ReliableRecord(JsonRecord):
 
     Attributes:
         promised: Undelivered messages promised to a waiting client.
-        max_deliveries: 0 for no limit.
+        max_deliveries: Number of deliveries after which a message is dead, or 0 for no limit.
         last_id: Empty before the first push.
     """
 

@@ -26,7 +26,7 @@ Pop = Callable[..., Steps[list[Popped]]]
 
 
 class BlockingPop:
-    """One waiting client, in line for a ticket, which also polls for recoverable messages."""
+    """One waiting client. It waits in line for a ticket, and polls for recoverable messages."""
 
     def __init__(
         self, calls: ReliableCalls, pop: Pop, names: Sequence[str], block: int,

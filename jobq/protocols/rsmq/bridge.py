@@ -65,7 +65,7 @@ class Bridge:
         self.ended = False
 
     def serve(self, source: int, sink: int) -> None:
-        """Answer the lines of one file in another file, until the first file ends."""
+        """Read lines from `source` and write an answer to each line to `sink`, until `source` ends."""
         for lines in _lines(source):
             answers = b"".join(self.answer(lines))
             while answers:

@@ -52,7 +52,7 @@ def existing_name(value: Any) -> str:
 
 
 def can_name(name: str) -> bool:
-    """Whether a queue can have this name; the list of queues may hold any bytes."""
+    """Whether a queue can have this name. The list of queues may contain any bytes."""
     return name != RESERVED and _FOREIGN_NAME.fullmatch(name) is not None
 
 

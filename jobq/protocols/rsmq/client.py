@@ -194,7 +194,7 @@ class Rsmq(BlockingFacade):
     def change_messages_visibility(
         self, qname: str, held: Iterable[RsmqMessage | MessageRef], vt: int
     ) -> Steps[list[bool]]:
-        """Change the visibility of many messages, each only if no other client has received it since."""
+        """Change the visibility of messages, except for messages that another client has received since."""
         return steps.each(held, lambda some: self.requests.visibility(qname, some, vt))
 
     @stepwise

@@ -205,7 +205,7 @@ class AsyncQueues(Protocol):
 
 
 class BaseConsumer:
-    """The common part of both consumers: how to stop, and the handling of a message, as steps."""
+    """The common part of both consumers. It stops a consumer, and handles a message in steps."""
 
     def __init__(self, requests: Requests, qname: str, options: ConsumeOptions) -> None:
         self.options = Consuming(qname=qname, **options)

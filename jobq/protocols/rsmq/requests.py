@@ -140,7 +140,7 @@ class Requests:
         return self._call("receive", name, values, _existing(name, _received))
 
     def send_one(self, qname: str, message: Any, delay: Any) -> ScriptCall[str]:
-        """Return a request that sends one message. In the usual case, it is built faster than by `send`."""
+        """Return a request that sends one message. In the common case, this is faster than `send`."""
         if delay is not None or self._clock is not None or type(qname) is not str:
             return then(self.send(qname, [message], delay), first)
         script, keys, args, read, _ = self._usual("send", qname)
@@ -151,13 +151,13 @@ class Requests:
         return ScriptCall(script, keys, (*args, checks.random_part(), body), read, False)
 
     def receive_one(self, qname: str, vt: Any) -> ScriptCall[RsmqMessage | None]:
-        """Return a request that receives one message. In the usual case, it is built faster than by `receive`."""
+        """Return a request that receives one message. In the common case, this is faster than `receive`."""
         if vt is not None or self._clock is not None or type(qname) is not str:
             return then(self.receive(qname, 1, vt), _first_received)
         return self._usual("receive", qname)
 
     def delete_one(self, qname: str, id_: str, receipt: int | None) -> ScriptCall[bool]:
-        """Return a request that deletes one message. In the usual case, it is built faster than by `delete`."""
+        """Return a request that deletes one message. In the common case, this is faster than `delete`."""
         if type(receipt) is not int or type(qname) is not str:
             return then(self.delete(qname, [(id_, receipt)]), first)
         script, keys, _, read, _ = self._usual("delete", qname)
@@ -275,7 +275,10 @@ class Requests:
     def _after_name(
         self, name: str, error: RsmqError, held: Sequence[MessageRef] = ()
     ) -> ScriptCall[Any]:
-        """Raise `error`, or for a name that Node rejects, return a request that raises it once the queue is found."""
+        """Raise `error`, unless Node rejects the name.
+
+        Then return a request that raises `error` only if the queue exists.
+        """
         if not checks.is_regular_name(name):
             return self._if_there(name, error)
         # RSMQ would first report an id that only other clients make.
@@ -369,7 +372,7 @@ def _lawful(name: str, read: Callable[[list[Any]], T]) -> Callable[[list[Any]], 
 
 
 def _refuse_irregular_name(name: str) -> None:
-    """Reject a name that Node rejects, after the server found no such queue."""
+    """After the server has found no queue of this name, reject the name if Node rejects it."""
     if not checks.is_regular_name(name):
         raise InvalidFormatError("qname")
 

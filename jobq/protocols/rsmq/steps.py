@@ -112,7 +112,7 @@ def await_messages(
 
 
 class Pauses:
-    """Limits of a waiting poll's sleep before it polls again, in seconds.
+    """Limits how long a waiting poll sleeps before it polls again, in seconds.
 
     A publish ends the sleep. But it may never come: the sender may not publish, the connection may be lost, or the
     message may be delayed. So a sleep never lasts beyond the time when the next hidden message becomes visible, and

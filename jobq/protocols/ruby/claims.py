@@ -148,7 +148,7 @@ class Claims:
         when_taken: Callable[[ClaimedMessage], None],
         stopped: set[str],
     ) -> list[ClaimedMessage] | None:
-        """Enqueue all in one call; return rejected messages, or None if the whole call is rejected.
+        """Enqueue all messages in one call; return rejected messages, or None if the whole call is rejected.
 
         An ordered call needs a separate caller.
         """
@@ -255,7 +255,7 @@ class Claims:
         return Read(self._claims, ("LRANGE", self._taken(claim_id), 0, most - 1))
 
     def give_back(self, claim_id: str) -> int:
-        """Put a claim's jobs back at the front of their list; return how many. The claim must not have a holder."""
+        """Put a claim's jobs back at the front of their list; return their number. The claim must not have a holder."""
         values = {"claim": claim_id, "side": self.ruby_queue.oldest}
         return int(self._run("return", values, claim_id))
 

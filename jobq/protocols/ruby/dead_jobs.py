@@ -130,7 +130,7 @@ def _is_call(fields: dict[str, Any]) -> bool:
 
 
 def _shows(fields: dict[str, Any]) -> bool:
-    """Whether Ruby's API can show a job. If it can't show one job, its web page doesn't show any job."""
+    """Whether Ruby's API can show a job. If one job can't be shown, Ruby's web page doesn't show any job."""
     args = fields["args"]
     if fields["class"] in WRAPPERS and not _shows_wrapped(fields.get("wrapped"), args):
         return False
@@ -278,7 +278,7 @@ class DeadJobs:
 
 
 def _pages(queue: Queue, until: int) -> Iterator[DeadMessage]:
-    """Yield dead messages from newest to oldest, until a message that died before `until`."""
+    """Yield dead messages from newest to oldest. Stop at the first death before `until`."""
     offset = 0
     while page := queue.admin.dead(offset, PAGE):
         for died in page:
@@ -289,7 +289,7 @@ def _pages(queue: Queue, until: int) -> Iterator[DeadMessage]:
 
 
 def _noted(stored: bytes | None) -> tuple[int, list[str]]:
-    """Return the latest death that was shown, and the messages shown for that moment; (-1, []) for unreadable bytes."""
+    """Return the time of the latest death that was shown, and the ids shown for it; (-1, []) for unreadable bytes."""
     try:
         until, shown = json.loads(stored or b"[-1,[]]")
         return int(until), [str(one) for one in shown]

@@ -65,7 +65,7 @@ class DuplicateJids:
         self._queue.enqueue(sealed_as_own, mid=own, caller=caller, **options)
 
     def _compared(self, mid: str, plain: bytes) -> str:
-        """Return 'one' if the same call waits, 'another' if another call waits or runs, else 'next': run it next."""
+        """Return 'one' if the same call waits, 'another' if a different call waits or runs, else 'next'."""
         word = self._queue.status(mid).word
         waits = word.endswith("-with-requeue")
         if word == "nil" or (word.startswith("done") and not waits):

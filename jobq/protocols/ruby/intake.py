@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class DeclaredKeys:
-    """Finds the keys of calls by the declarations of `registry`. Calls of other jobs don't have a key."""
+    """Finds the key of a call, as its job in `registry` declares it. Calls of other jobs don't have a key."""
 
     def __init__(self, registry: Registry) -> None:
         self._find = registry.find
@@ -358,7 +358,7 @@ class Intake:
             return default
 
     def _all_done(self) -> bool:
-        """Return whether all claimed jobs have run: a burst ends after the results were shown to Ruby."""
+        """Return whether all claimed jobs have run. A burst ends only then, so that their results are shown to Ruby."""
         counts = [queue.admin.counts() for queue in self._queues.values()]
         waits = any(count.ready and not count.paused for count in counts)
         if waits or self._fed_worker.running() or any(line.parked for line in self.lines):

@@ -19,7 +19,7 @@ def queues_of(client: Client, system: RubyQueueName) -> list[RubyQueueName]:
 
 
 def usable_queues(client: Client, system: RubyQueueName) -> list[RubyQueueName]:
-    """Return the queues whose names are valid for jobq; the list may contain anything."""
+    """Return the queues whose names are valid for jobq. Ruby's list may contain any names."""
     names = client.command("SMEMBERS", system.key("queues"))
     return sorted(system._replace(queue=name.decode()) for name in names if is_name("queue", name))
 

@@ -53,7 +53,7 @@ class IntakeSettings:
 def parse_queue_names(
     system: System, texts: Iterable[str], namespace: str | None = None
 ) -> dict[RubyQueueName, int]:
-    """Return queues as options name them, repeated or comma-separated, with their weights.
+    """Parse the queues in repeated or comma-separated options; return the queues with their weights.
 
     For Sidekiq, a number after a queue is its weight: `default,5`.
     """
@@ -85,7 +85,7 @@ def expanded(
     """Return the queues with patterns replaced by existing queues, without queues that a `!` excludes.
 
     Args:
-        listed: Returns all queues of the system and namespace of a name.
+        listed: Returns all queues in the system and namespace of the given queue.
     """
     found: dict[RubyQueueName, int] = {}
     for queue, weight in queues.items():
@@ -165,7 +165,7 @@ class FedWorker(Protocol):
         ...
 
     def running(self) -> list[tuple[int, str, str, int]]:
-        """Return for each running job: process, queue, mid, and a lower bound of its run time in ms."""
+        """Return the process, queue, mid and minimum run time in ms of each running job."""
         ...
 
     def drain(self) -> None:
