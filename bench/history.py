@@ -140,7 +140,8 @@ def _table(
     trace = _fixed(rng.bytes(16 * messages).hex().encode(), messages)
     sizes = rng.lognormal(5, 0.6, messages).astype(np.int32) + 40
     arrays = {
-        "queue": _named(QUEUES, queue[message]), "kind": _named(KINDS, kind), "mid": ids.take(pa.array(message)),
+        **dict.fromkeys(("queue", "base_queue"), _named(QUEUES, queue[message])),
+        "kind": _named(KINDS, kind), "mid": ids.take(pa.array(message)),
         "job": _named(JOBS, job[message], ran), "attempt": pa.array(attempt, pa.int32()),
         "enqueued_at": _times(enqueued[message] * 1000, ran), "started_at": _times(at * 1000 - run_us, ran),
         "finished_at": _times(at * 1000), "entry_at": _times(at * 1000), "entry_seq": pa.array(entry_seq, pa.int32()),

@@ -17,6 +17,7 @@ from jobq.cli.options import Function, group, option, queues_option, yes_option
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command, opens
 from jobq.cli.spark import master_option, memory_option
+from jobq.client.names import base_of
 from jobq.config import parse_time
 from jobq.durations import counted
 from jobq.errors import ConfigError, PipelineError
@@ -824,6 +825,8 @@ def _check_known(lake: Lake, column: str, name: str, tables: Sequence[str]) -> N
     for table in tables:
         for rows in stored_rows(lake, TABLES[table], [column]):
             known.update(map(str, rows[column].unique().to_pylist()))
+    if column == "queue":
+        known |= {base_of(value) for value in known}
     if known and name not in known:
         raise ConfigError(unknown(column, name, known))
 
@@ -956,7 +959,8 @@ def _lives(session: Session, source: str) -> Callable[[str, str], bool]:
                 f"asked; use queues of one source, and name that source with --source"
             )
         queue = session.queue(own)
-        return queue.status(mid).word in LIVE and not unplaced(queue, [mid])
+        place = queue.place_of(mid) or queue
+        return place.status(mid).word in LIVE and not unplaced(place, [mid])
 
     return lives
 

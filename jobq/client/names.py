@@ -10,7 +10,9 @@ from jobq.errors import ConfigError
 MAX_LENGTH = 128
 _REFUSED = frozenset("{} ")
 _WEIGHTED = re.compile(r":\d+\Z")
-_PARTITION = re.compile(r"[^/]/\d+\Z")
+#: The pattern of a partition's whole name; its group is the queue. Regular expressions of Java and SQL engines agree.
+PARTITION = "(.*[^/])/[0-9]+"
+_PARTITION = re.compile(PARTITION)
 
 
 def checked_name(kind: str, name: str) -> str:
@@ -40,7 +42,7 @@ def checked_queue(name: str) -> str:
 
 def is_partition(name: str) -> bool:
     """Whether this is the name of a partition of a queue, such as `low/3`."""
-    return _PARTITION.search(name) is not None
+    return _PARTITION.fullmatch(name) is not None
 
 
 @lru_cache(maxsize=1024)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from jobq.client.names import base_of
 from jobq.errors import BadRecordError
 from jobq.events import ABSOLUTE, COLUMNS, LIMITS, SCHEMA, SEPARATOR, columns_of, in_utc
 from jobq.pipeline.schema import events_schema, members
@@ -247,6 +248,7 @@ def _batch(queue: str, entries: pa.Table, table: pa.Table) -> pa.RecordBatch:
     arrays["flow"], arrays["step"] = members(arrays["mid"])
     arrays["attempt"] = pc.fill_null(arrays["attempt"], 0)
     arrays["queue"] = pa.repeat(pa.scalar(queue), rows)
+    arrays["base_queue"] = pa.repeat(pa.scalar(base_of(queue)), rows)
     arrays["version"] = pa.repeat(pa.scalar(int(SCHEMA), pa.int32()), rows)
     columns = [arrays[field.name].cast(field.type) for field in _SCHEMA]
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)

@@ -6,7 +6,10 @@ this module doesn't import pyarrow or pyspark.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jobq.client.names import PARTITION, base_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,8 +31,13 @@ class Column(NamedTuple):
 
 Columns = tuple[Column, ...]
 
+#: Entry ids are unique per stream, so the lake stores the name of the stream's queue or partition.
+BASE_QUEUE = Column(
+    "base_queue", "string", "The queue; for a partition `low/3`, its queue `low`.", in_lake=False
+)
 EVENT_COLUMNS: Columns = (
-    Column("queue", "string", "The queue's name, from the stream's key."),
+    Column("queue", "string", "The queue's or partition's name, from the stream's key."),
+    BASE_QUEUE,
     Column("kind", "string", "What happened."),
     Column("mid", "string", "The message's id; null for events of the whole queue."),
     Column("job", "string", "The job's name; null where it is unknown."),
@@ -126,6 +134,11 @@ MEMBER = (
 )
 #: SQL of the columns that the lake doesn't store. `wait_ms` is computed as in jobq.events.Event.
 DERIVED = {
+    # Most names have no slash, for which LIKE is several times as fast.
+    BASE_QUEUE.name: (
+        "CASE WHEN queue LIKE '%/%' THEN "
+        f"coalesce(nullif(regexp_extract(queue, '^{PARTITION}$', 1), ''), queue) ELSE queue END"
+    ),
     "started_at": "timestamp_micros(unix_micros(finished_at) - run_us)",
     # greatest() ignores nulls.
     "wait_ms": (
@@ -188,6 +201,28 @@ def struct(columns: Columns) -> StructType:
         "map": t.MapType(t.StringType(), t.StringType()),
     }  # fmt: skip
     return t.StructType([t.StructField(column.name, known[column.type]) for column in columns])
+
+
+def bases(names: Any) -> Any:
+    """Return the queue of each queue or partition in an Arrow array."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    each = pc.unique(names)
+    known = [name and base_of(name) for name in each.to_pylist()]
+    if known == each.to_pylist():
+        return names
+    return pc.take(pa.array(known, pa.string()), pc.index_in(names, each))
+
+
+def is_of(column: str, values: Any, wanted: Sequence[str]) -> Any:
+    """Return a mask of the wanted values in an Arrow array. Queues among them include their partitions."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    sought = pa.array(wanted, values.type)
+    found = pc.is_in(values, sought)
+    return pc.or_(found, pc.is_in(bases(values), sought)) if column == "queue" else found
 
 
 def members(mids: Any) -> tuple[Any, Any]:

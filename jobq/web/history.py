@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from msgspec import structs
 
 from jobq.client.connection import Client
-from jobq.client.names import base_of
+from jobq.client.names import base_of, partition_in
 from jobq.client.numbered_calls import CallState
 from jobq.client.pipelining import OverlappingCalls
 from jobq.errors import BadRecordError, JobqError
@@ -134,7 +134,11 @@ class ErrorFigures(JsonRecord):
 
 
 class RunRow(JsonRecord, order=True):
-    """A finished attempt."""
+    """A finished attempt.
+
+    Attributes:
+        partition: The name of the queue's partition; empty for other queues.
+    """
 
     at: Moment
     queue: str
@@ -148,6 +152,7 @@ class RunRow(JsonRecord, order=True):
     error: str
     group: str
     trace_id: str
+    partition: str = ""
 
 
 class Point(JsonRecord):
@@ -251,8 +256,9 @@ def percentiles(values: list[float]) -> Percentiles:
 def run_of(queue: str, event: Event) -> RunRow:
     """Return one event as a row."""
     return RunRow(
-        event.finished_at, queue, event.kind, event.mid, event.job, event.attempt, event.run_us / 1000, event.wait_ms,
-        event.worker, event.error, group_of(event) if event.kind in FAILED else "", event.trace_id,
+        event.finished_at, base_of(queue), event.kind, event.mid, event.job, event.attempt, event.run_us / 1000,
+        event.wait_ms, event.worker, event.error, group_of(event) if event.kind in FAILED else "", event.trace_id,
+        partition_in(queue),
     )  # fmt: skip
 
 
@@ -419,7 +425,7 @@ def figures_of(job: str, events: Sequence[tuple[str, Event]]) -> JobFigures:
     crashed = kinds["crashed"] + kinds["recovered"]
     cpu_ms = sum(event.cpu_us for event in ran) / len(ran) / 1000 if ran else None
     return JobFigures(
-        job, tuple(sorted({queue for queue, _ in events})), len(events),
+        job, tuple(sorted({base_of(queue) for queue, _ in events})), len(events),
         kinds["done"], kinds["retry"], kinds["dead"], crashed, kinds["retry"] + kinds["dead"] + crashed,
         percentiles([event.run_us / 1000 for event in ran]), percentiles(waits),
         None if cpu_ms is None else round(cpu_ms, 3), max((event.rss_kib for event in ran), default=0),
@@ -458,7 +464,7 @@ def error_figures(group: str, span: Span, events: Sequence[tuple[str, Event]]) -
     newest = max(events, key=lambda event: event[1].finished_at)[1]
     return ErrorFigures(
         group, newest.error or newest.kind, len(events), sum(event.kind == "dead" for _, event in events),
-        _names(event.job for _, event in events), _names(queue for queue, _ in events),
+        _names(event.job for _, event in events), _names(base_of(queue) for queue, _ in events),
         _names(event.worker for _, event in events),
         min(event.finished_at for _, event in events), newest.finished_at, tuple(trend),
         max(((event.finished_at, event.place) for _, event in events if event.place), default=(0, ""))[1],
@@ -471,10 +477,9 @@ def _names(found: Iterable[str]) -> tuple[str, ...]:
 
 def matches(run: RunRow, wanted: Wanted) -> bool:
     """Return whether a run matches the conditions of a list."""
-    return wanted.queue in ("", run.queue, base_of(run.queue)) and all(
-        asked in ("", getattr(run, name))
-        for name, asked in wanted._replace(queue="")._asdict().items()
-    )
+    if wanted.queue and wanted.queue == run.partition:
+        wanted = wanted._replace(queue="")
+    return all(asked in ("", getattr(run, name)) for name, asked in wanted._asdict().items())
 
 
 #: A run's position in a list: its time, then fields that distinguish runs with the same time.

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
+from jobq.client.names import partition_in
 from jobq.errors import LakeError
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.tables import RESTORED, TABLES, parted, sourced
@@ -63,7 +64,7 @@ LATEST_MS = 253_402_300_799_999
 _EVENTS = f"""{RESTORED["enqueued_at"]} AS enqueued_at, {DERIVED["wait_ms"]} AS wait_ms,
     CASE WHEN attempt <= 1 THEN wait_ms END AS first_wait_ms, unix_millis(finished_at) AS at_ms,
     coalesce(nullif(fingerprint, ''), nullif(error, ''), kind) AS grouped"""
-_RUN = "at_ms, queue, kind, mid, job, attempt, run_us, total_ms, worker, error, grouped, trace_id"
+_RUN = "at_ms, queue, part, kind, mid, job, attempt, run_us, total_ms, worker, error, grouped, trace_id"
 _POINT = f"least({POINTS - 1}, (at_ms - :since) DIV :step)"
 
 
@@ -102,14 +103,16 @@ class LakeHistory:
         Args:
             path, options: See `jobq.pipeline.lake.Lake.open`.
             most_s: Time limit of a query, in seconds.
-            server: Source name of this server in the lake. Queue names are returned without it.
+            server: Source name of this server in the lake. Queue names are returned without it, and partitions count as
+                their queues.
         """
         self.path, self.server = path, server
         self._args = {"mine": sourced(server, ""), "log": sourced(server, "audit")}
-        mine = "SELECT * FROM stored WHERE NOT startswith(queue, '{')"
+        rows = "SELECT * FROM stored WHERE NOT startswith(queue, '{')"
         if server:
             queue = f"substr(queue, {len(self._args['mine']) + 1}) AS queue"
-            mine = f"SELECT * EXCEPT (queue), {queue} FROM stored WHERE startswith(queue, :mine)"  # noqa: S608  # nosec B608
+            rows = f"SELECT * EXCEPT (queue), {queue} FROM stored WHERE startswith(queue, :mine)"  # noqa: S608  # nosec B608
+        mine = f"SELECT * EXCEPT (queue), {DERIVED['base_queue']} AS queue, queue AS part FROM ({rows})"  # noqa: S608  # nosec B608
         self._mine = {
             "events": f"SELECT *, {_EVENTS} FROM ({mine})",  # noqa: S608  # nosec B608
             "rollup_hourly": mine,
@@ -486,12 +489,13 @@ def _one_of(column: str, values: Sequence[str]) -> HistoryFilter:
 
 
 def _in_queues(names: Sequence[str]) -> HistoryFilter:
-    """Return a condition for rows of these queues and their partitions; without names, for all rows."""
-    by_name = _one_of("queue", names)
-    if not names:
-        return by_name
-    base = by_name.sql.replace("queue IN", "regexp_extract(queue, '^(.*[^/])/[0-9]+$', 1) IN", 1)
-    return by_name._replace(sql=f"({by_name.sql} OR {base})")
+    """Return a condition for rows of these queues or partitions; without names, for all rows."""
+    chosen = _one_of("queue", names)
+    return (
+        chosen._replace(sql=f"({chosen.sql} OR {chosen.sql.replace('queue', 'part', 1)})")
+        if names
+        else chosen
+    )
 
 
 def _within(span: Span, kinds: Sequence[str] = (), column: str = "finished_at") -> HistoryFilter:
@@ -553,7 +557,7 @@ def _run(row: Mapping[str, Any]) -> RunRow:
     return RunRow(
         row["at_ms"], row["queue"], kind, row["mid"] or "", row["job"] or "", row["attempt"] or 0, run_us / 1000,
         0 if total_ms is None else max(0, total_ms - run_us // 1000), row["worker"] or "", row["error"] or "",
-        row["grouped"] if kind in FAILED else "", row["trace_id"] or "",
+        row["grouped"] if kind in FAILED else "", row["trace_id"] or "", partition_in(row["part"]),
     )  # fmt: skip
 
 

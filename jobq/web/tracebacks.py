@@ -20,10 +20,9 @@ def tracebacks(client: Client, contents: Contents, runs: Sequence[RunRow]) -> di
     """
     failed = [run for run in runs if run.mid and run.kind in ("retry", "dead")]
     asked = [
-        Queue(run.queue, client).admin.dead_call(run.mid)
-        if run.kind == "dead"
-        else Queue(run.queue, client).status_call(run.mid)
+        place.admin.dead_call(run.mid) if run.kind == "dead" else place.status_call(run.mid)
         for run in failed
+        for place in [Queue(run.partition or run.queue, client)]
     ]
     try:
         replies = read_together(client, asked)

@@ -59,7 +59,7 @@ def row(queue: str, entry: bytes, found: dict[str, Any]) -> dict[str, Any]:
     if enqueued is not None and run_us is not None:
         waited = max(0, finished - run_us // 1000 - enqueued)
     shown: dict[str, Any] = {name: found.get(name) for name in COLUMNS} | {
-        "queue": queue, "attempt": found.get("attempt", 0), "finished_at": moment(finished),
+        "queue": queue, "base_queue": queue, "attempt": found.get("attempt", 0), "finished_at": moment(finished),
         "enqueued_at": moment(enqueued), "wait_ms": waited, "entry_at": moment(at),
         "started_at": None if run_us is None else moment(finished, run_us),
         "entry_seq": sequence, "version": 1,

@@ -27,6 +27,7 @@ from jobq.pipeline.replay import (
     batches,
     newest_deaths,
 )
+from jobq.queue.partitioning import partition
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.topics import Record, Topic
@@ -302,6 +303,21 @@ def test_replay_of_dead_messages_says_what_the_queue_refused(valkey_client, inge
     assert (code, told["sent"], told["refused"]) == (1, 0, ["a"])
     code, _, err = jobq("lake", "replay", "--dead", "--queue", "lov", *SINCE)
     assert (code, "queue 'lov' is unknown; did you mean 'low'?" in err) == (2, True)
+
+
+def test_dead_messages_of_all_partitions_come_back_to_their_queue(valkey_client, ingest, replay):
+    queue = Queue("low", valkey_client)
+    partition(valkey_client, "low", 2)
+    queue.enqueue_many([(f"m{number}", b"1") for number in range(8)])
+    parts = {place.name: run_all(place, "dead") for place in queue.partitions()}
+    assert all(parts.values())
+    ingest()
+    partition(valkey_client, "low", 3)
+    args = ("--dead", "--queue", "low", *SINCE)
+    assert replay(*args, "--dry-run") == {"queue": "low", "dead": 8, "bytes": 8}
+    assert replay(*args)["sent"] == 8
+    assert queue.admin.dead() == []
+    assert replay(*args)["behind"] == 8
 
 
 def test_topic_named_dead_and_the_dead_are_two_replays(valkey_client, ingest, replay):

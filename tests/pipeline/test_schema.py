@@ -66,7 +66,7 @@ def test_view_of_queues_has_every_count():
 
 def test_lake_stores_all_but_what_follows_from_the_rest():
     left_out = set(events_schema().names) - {column.name for column in stored(EVENT_COLUMNS)}
-    assert left_out == set(DERIVED) == {"started_at", "wait_ms", "flow", "step"}
+    assert left_out == set(DERIVED) == {"base_queue", "started_at", "wait_ms", "flow", "step"}
 
 
 def test_derived_columns_computed_in_sql_equal_the_decoded_ones(spark):

@@ -199,21 +199,26 @@ def test_hostile_words_find_nothing_else(client, events, lake_history):
     assert lake.marks(span) == [] and lake.begins_at() == DAY
 
 
-def test_history_of_a_queue_includes_its_partitions_when_it_has_some(client, lake_history):
+@pytest.mark.parametrize("source", ["", "eu"])
+def test_history_counts_partitions_as_their_queue_when_it_has_some(client, lake_history, source):
     partition(client, "low", 2)
     for number, queue in enumerate(("low", "low/0", "low/1", "low/1/x", "slow/0", "high")):
         at = DAY + number
         write(client, queue, [(at, record("dead", f"m{number}", at, error="Timeout"))])
-    span, names = Span(DAY, DAY + HOUR), ("low", "low/0", "low/1")
-    lake = lake_history(client)
+    span, lake = Span(DAY, DAY + HOUR), lake_history(client, source)
     for history in (StreamHistory(client, lambda: queue_names(client)), lake):
-        assert [job.queues for job in history.jobs(span, ["low"])] == [names]
-        assert [error.queues for error in history.errors(span, ["low"])] == [names]
-        assert [error.queues for error in history.errors(span, ["low/1"])] == [("low/1",)]
+        assert [job.queues for job in history.jobs(span)] == [("high", "low", "low/1/x", "slow")]
+        assert [(job.queues, job.dead) for job in history.jobs(span, ["low"])] == [(("low",), 3)]
+        for name, failures in (("low", 3), ("low/1", 1)):
+            [error] = history.errors(span, [name])
+            assert (error.queues, error.failures) == (("low",), failures)
         runs = history.runs(span, Wanted(queue="low", kind="dead")).runs
-        assert sorted(run.queue for run in runs) == [*names]
+        assert [run.queue for run in runs] == ["low"] * 3
+        assert sorted(run.partition for run in runs) == ["", "low/0", "low/1"]
+        assert [run.mid for run in history.runs(span, Wanted(queue="low/1")).runs] == ["m2"]
     assert sum(point.dead for point in lake.outcomes(span, "low")) == 3
-    assert [run.queue for run in lake.message("low", "m1")] == ["low/0"]
+    assert sum(point.dead for point in lake.outcomes(span, "low/1")) == 1
+    assert [run.partition for run in lake.message("low", "m1")] == ["low/0"]
 
 
 def test_a_child_that_fails_or_hangs_is_replaced(client, events, lake_history, tmp_path):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jobq.client.names import base_of
 from jobq.durations import counted
 from jobq.errors import ConfigError
 from jobq.events import in_utc
@@ -137,7 +138,7 @@ class LakeAudit:
         unreadable: Iterable[tuple[str, int]],
     ) -> LakeAudited:  # fmt: skip
         jumps = sum(start <= entry and at <= until for entry, at in self.recorded[queue].jumps)
-        bad = sum(name == queue and start <= at for name, at in unreadable)
+        bad = sum(base_of(name) == queue and start <= at for name, at in unreadable)
         span = {"since_ms": start, "until_ms": until, "clock_jumps": jumps, "unreadable": bad}
         result = LakeAudited(**{**found, "queue": queue, **span})
         return replace(result, notes=list(_notes(result, self.recorded[queue], losses)))
@@ -192,7 +193,7 @@ def _notes(result: LakeAudited, recorded: RecordedSpan, losses: Iterable[Loss]) 
             "wasn't always 'all', or events were lost; accepted and lost don't count them"
         )
     for one in losses:
-        if one.queue == result.queue and one.upto_ms >= result.since_ms:
+        if base_of(one.queue) == result.queue and one.upto_ms >= result.since_ms:
             yield (
                 f"the ingest missed {counted(one.nevents, 'event')} between {in_utc(one.after_ms)} and "
                 f"{in_utc(one.upto_ms)}, "

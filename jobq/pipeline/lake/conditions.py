@@ -18,6 +18,7 @@ from jobq.errors import CodecError, ConfigError
 from jobq.jobs import codec
 from jobq.jobs.signing import is_sealed, unverified
 from jobq.pipeline.options import parsed_moment
+from jobq.pipeline.schema import is_of
 
 _TEXT = r"'(?:[^']|'')*'"
 _VALUE = rf"(?:{_TEXT}|-?\d+)"
@@ -116,7 +117,7 @@ def _matches(column: Any, condition: Condition) -> Any:
     else:
         column = column.cast(pa.string()) if not pa.types.is_binary(column.type) else column
         values = pa.array(condition.values, column.type)
-    found = pc.is_in(column, values)
+    found = is_of(condition.column, column, values)
     return pc.and_(pc.invert(found), pc.is_valid(column)) if condition.is_not else found
 
 

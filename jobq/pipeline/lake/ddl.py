@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
+from jobq.client.names import PARTITION
 from jobq.errors import ConfigError
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.tables import EVENTS, LAKE_EVENTS, RESTORED, TABLES
@@ -40,8 +41,9 @@ def _computed(ago: str, later: str, started: str, run_ms: str, group: str) -> di
         "entry_at": later,
         "started_at": started,
         "wait_ms": f"CASE WHEN {waited} < 0 THEN 0 ELSE {waited} END",
-        "flow": group.format(_MEMBER, 1),
-        "step": group.format(_MEMBER, 2),
+        "base_queue": f"coalesce({group.format(f'^{PARTITION}$', 1, 'queue')}, queue)",
+        "flow": group.format(_MEMBER, 1, "mid"),
+        "step": group.format(_MEMBER, 2, "mid"),
     }
 
 
@@ -61,7 +63,7 @@ _DIALECTS: dict[str, _Dialect] = {
         _computed(
             "finished_at - to_milliseconds(total_ms)", "finished_at + to_milliseconds(entry_ms)",
             "finished_at - to_microseconds(run_us)", "run_us // 1000",
-            "nullif(regexp_extract(mid, '{0}', {1}), '')",
+            "nullif(regexp_extract({2}, '{0}', {1}), '')",
         ),
     ),
     "trino": _Dialect(
@@ -69,7 +71,7 @@ _DIALECTS: dict[str, _Dialect] = {
         "CALL system.register_table(schema_name => '{0}', table_name => '{1}', table_location => '{2}')".format,
         _computed(
             "date_add('millisecond', -total_ms, finished_at)", "date_add('millisecond', entry_ms, finished_at)",
-            "finished_at - run_us / 1e6 * INTERVAL '1' SECOND", "run_us / 1000", "regexp_extract(mid, '{0}', {1})",
+            "finished_at - run_us / 1e6 * INTERVAL '1' SECOND", "run_us / 1000", "regexp_extract({2}, '{0}', {1})",
         ),
     ),
     "snowflake": _Dialect(
@@ -86,7 +88,7 @@ _DIALECTS: dict[str, _Dialect] = {
         _computed(
             "DATEADD(millisecond, -total_ms, finished_at)", "DATEADD(millisecond, entry_ms, finished_at)",
             "DATEADD(microsecond, -run_us, finished_at)", "FLOOR(run_us / 1000)",
-            "REGEXP_SUBSTR(mid, '{0}', 1, 1, 'e', {1})",
+            "REGEXP_SUBSTR({2}, '{0}', 1, 1, 'e', {1})",
         ), "",
     ),
 }  # fmt: skip

@@ -73,6 +73,7 @@ from jobq.pipeline.lake.tombstones import (
     names_of_rows,
     tombstone_files,
 )
+from jobq.pipeline.schema import bases
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -211,7 +212,9 @@ def _search(unit: _SearchUnit) -> _Found:
                 mask, skipped = unit.sought.mask(rows, queue)
                 unsearched += skipped
                 rows = rows.filter(mask)
-                names = zip(rows[queue].to_pylist(), names_of_rows(unit.table, rows).to_pylist())
+                # A message has one id in all partitions of its queue.
+                queues = bases(rows[queue]) if kind == "mid" else rows[queue]
+                names = zip(queues.to_pylist(), names_of_rows(unit.table, rows).to_pylist())
                 found.update(Erasable(kind, *name) for name in names if name[1] is not None)
     except LakeError as error:
         return _Found(failed=str(error))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from jobq.client.connection import Client
-from jobq.client.names import is_name
+from jobq.client.names import base_of, is_name
 from jobq.errors import ConfigError
 from jobq.pipeline import offsets
 from jobq.pipeline.engine import Engine
@@ -38,6 +38,7 @@ from jobq.pipeline.reading.request import ReadRequest
 from jobq.pipeline.schema import MESSAGE_COLUMNS
 from jobq.queue.directory import queue_names
 from jobq.queue.mids import checked_mid
+from jobq.queue.partitions import with_partitions
 from jobq.queue.queue import Queue
 
 #: Entries of a stream per call, and mids per call.
@@ -146,8 +147,9 @@ def _select_live(server: Ingest, sought: Sought, chosen: Selection) -> None:
     if owner != source or any(condition.column not in known for condition in sought.conditions):
         return
     sought = sought._replace(queue=name)
+    names = queue_names(client) if name is None else _places(server, name)
     request = ReadRequest(view="messages", settings=client.settings, columns=MESSAGE_COLUMNS)
-    for each in [name] if name is not None else queue_names(client):
+    for each in names:
         with server.tolerating(f"messages of queue {each}"):
             for batch in message_batches(request, QueueRows(each, 0), client):
                 rows = pa.Table.from_batches([batch])
@@ -156,7 +158,7 @@ def _select_live(server: Ingest, sought: Sought, chosen: Selection) -> None:
                     chosen.unsearched["live messages"] += skipped
                 mids = rows.filter(mask)["mid"].to_pylist()
                 chosen.found.update(
-                    Erasable("mid", sourced(source, each), str(mid)) for mid in mids
+                    Erasable("mid", sourced(source, base_of(each)), str(mid)) for mid in mids
                 )
 
 
@@ -165,6 +167,7 @@ def _erase_messages(server: Ingest, by_queue: dict[str, set[str]], done: LiveEra
     for name, mids in by_queue.items():
         with server.tolerating(f"messages of queue {name}"):
             queue = Queue(name, server.client)
+            queue.is_alone = True
             # A stream's entry may have an id that no message can have.
             for some in _pages(sorted(filter(_can_be_mid, mids))):
                 words = Counter(queue.cancel(*some))
@@ -244,9 +247,19 @@ def _by_queue(server: Ingest, chosen: Iterable[Erasable], done: LiveErased) -> d
             everywhere.add(one.name)
         elif is_name("queue", queue.encode()):
             found.setdefault(queue, set()).add(one.name)
+    for name, mids in list(found.items()):
+        for place in _places(server, name):
+            found.setdefault(place, set()).update(mids)
     for name in queue_names(server.client) if everywhere else ():
         found.setdefault(name, set()).update(everywhere)
     return found
+
+
+def _places(server: Ingest, name: str) -> list[str]:
+    """Return the names of a queue and of its partitions."""
+    with server.tolerating(f"partitions of queue {name}"):
+        return with_partitions(server.client, [name])
+    return [name]
 
 
 def _pages(mids: Iterable[str]) -> Iterator[list[str]]:

@@ -53,6 +53,7 @@ from jobq.pipeline.lake.tombstones import tombstone_files
 from jobq.pipeline.offsets import LogOffset, LogRange, LogTail, Overrun, ReadPlan, clocks
 from jobq.pipeline.options import EngineName
 from jobq.queue.directory import queue_names
+from jobq.queue.partitions import with_partitions
 from jobq.topics.calls import topic_names
 
 MAX_ROWS = 1_000_000
@@ -129,7 +130,8 @@ class Ingest:
         """Ingest one batch of events."""
         state = state_of(self.lake, EVENTS)
         own = of_source(self.options.source, state.places)
-        found = self._tails(self.options.names or sorted({*self.queues(), *own}))
+        names = self.queues()
+        found = self._tails(names if self.options.names else sorted({*names, *own}))
         near = offsets.overruns(self.client, own, found)
         tails = self._sourced(found)
         batch = self._batch(EVENTS, self._counted(state, tails), tails)
@@ -169,11 +171,14 @@ class Ingest:
 
     def queues(self) -> list[str]:
         """Return the names of the queues to read."""
-        found = list(self.options.names or ())
+        found = dict.fromkeys(self.options.names or ())
+        for name in list(found):
+            with self.tolerating(f"partitions of queue {name}"):
+                found |= dict.fromkeys(with_partitions(self.client, [name]))
         if not found:
             with self.tolerating("the list of queues"):
-                found = queue_names(self.client)
-        return found
+                return queue_names(self.client)
+        return list(found)
 
     @contextmanager
     def tolerating(self, what: str) -> Iterator[None]:

@@ -32,9 +32,20 @@ from jobq.pipeline.lake.files import (
 )
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.store import LakeStore, lake_errors
-from jobq.pipeline.lake.tables import EVENTS, RESTORED, TABLES, LakeTable, from_lake, stored_for
+from jobq.pipeline.lake.tables import (
+    DEAD,
+    EVENTS,
+    JOB_RUNS,
+    QUARANTINE,
+    RESTORED,
+    ROLLUP,
+    TABLES,
+    LakeTable,
+    from_lake,
+    stored_for,
+)
 from jobq.pipeline.options import EngineName, Moment, parsed_moment
-from jobq.pipeline.schema import DERIVED, EVENT_COLUMNS, Columns, ddl, struct
+from jobq.pipeline.schema import BASE_QUEUE, DERIVED, EVENT_COLUMNS, Columns, ddl, is_of, struct
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -87,7 +98,7 @@ def read(
     files = live_files(delta, span.first_day, span.last_day)
     _check_all_there(lake, known, files)
     if lake.store.is_local:
-        rows = _viewed(known, _parquet(spark, lake, known, files))
+        rows = _viewed(known, view(known), _parquet(spark, lake, known, files))
     else:
         rows = _from_bucket(spark, lake, table, span)
     return _within(rows, known, span)
@@ -96,10 +107,14 @@ def read(
 def of_files(
     spark: SparkSession, lake: Lake, table: LakeTable, files: Sequence[LiveFile]
 ) -> DataFrame:
-    """Return the rows of these files of a table as `read` does, with a column `file` for the file's name."""
+    """Return the rows of these files of a table, with a column `file` for the file's name.
+
+    The columns of events are those of `read`, other tables have their stored columns.
+    """
+    columns = EVENT_COLUMNS if table is EVENTS else table.columns
     store, schema = (
         lake.below(table.name),
-        struct(view(table)).add("dt", "date").add("file", "string"),
+        struct(columns).add("dt", "date").add("file", "string"),
     )
     if not files:
         return spark.createDataFrame([], schema)
@@ -107,7 +122,7 @@ def of_files(
     if lake.store.is_local:
         rows = _parquet(spark, lake, table, files)
         named = rows.selectExpr("*", "regexp_extract(_metadata.file_path, '[^/]+$', 0) AS file")
-        return _viewed(table, named, "file").select(*schema.names)
+        return _viewed(table, columns, named, "file")
     units = spark.createDataFrame(
         [(*file,) for file in files],
         "path STRING, size BIGINT, rows BIGINT, dt STRING, low_us BIGINT, high_us BIGINT",
@@ -175,6 +190,8 @@ def _in_span(table: LakeTable, span: TimeSpan) -> Any:
 
 def view(table: LakeTable) -> Columns:
     """Return the columns that `read` returns for a table, without `dt`."""
+    if table in (DEAD, QUARANTINE, JOB_RUNS, ROLLUP):
+        return (*table.columns, BASE_QUEUE)
     return EVENT_COLUMNS if table is EVENTS else table.columns
 
 
@@ -208,14 +225,11 @@ def _parquet(
     return reader.option("basePath", store.uri).parquet(*paths)
 
 
-def _viewed(table: LakeTable, rows: DataFrame, *more: str) -> DataFrame:
-    if table is not EVENTS:
-        return rows
-    near = rows.selectExpr("*", *(f"{text} AS {name}" for name, text in RESTORED.items()))
-    columns = (
-        f"{DERIVED[c.name]} AS {c.name}" if c.name in DERIVED else c.name for c in EVENT_COLUMNS
-    )
-    return near.selectExpr(*columns, "dt", *more)
+def _viewed(table: LakeTable, columns: Columns, rows: DataFrame, *more: str) -> DataFrame:
+    if table is EVENTS:
+        rows = rows.selectExpr("*", *(f"{text} AS {name}" for name, text in RESTORED.items()))
+    texts = (f"`{c.name}`" if c.in_lake else f"{DERIVED[c.name]} AS {c.name}" for c in columns)
+    return rows.selectExpr(*texts, "dt", *more)
 
 
 def _from_bucket(spark: SparkSession, lake: Lake, table: str, span: TimeSpan) -> DataFrame:
@@ -259,7 +273,7 @@ class ArchiveSummary(NamedTuple):
 class ArchivedRows:
     """The rows of `table` where `column` is `name`, within `span`, ordered by day, then by `order`.
 
-    Without Spark, they are a snapshot of the table at the first read.
+    A queue's rows include those of its partitions. Without Spark, they are a snapshot of the table at the first read.
     """
 
     lake: Lake
@@ -321,15 +335,21 @@ class ArchivedRows:
 
     def _day(self, day: list[LiveFile], columns: tuple[str, ...] | None = None) -> pa.Table:
         table = TABLES[self.table]
-        chosen = _in_span(table, self.span) & (pc.field(self.column) == self.name)
+        named = pc.field(self.column) == self.name
+        if self.column == "queue":
+            named |= pc.starts_with(pc.field("queue"), f"{self.name}/")
         names = columns or table.schema().names
-        return _times_as_us(_dataset_rows(self.lake, table, day, names, chosen))
+        rows = _dataset_rows(self.lake, table, day, names, _in_span(table, self.span) & named)
+        return _times_as_us(rows.filter(is_of(self.column, rows[self.column], [self.name])))
 
     def _frame(self, spark: SparkSession) -> DataFrame:
         from pyspark.sql import functions as f
 
         rows = read(spark, self.lake, self.table, self.span.since, self.span.until)
-        rows = rows.where(f.col(self.column) == self.name)
+        named = f.col(self.column) == self.name
+        if self.column == "queue":
+            named |= f.expr(DERIVED[BASE_QUEUE.name]) == self.name
+        rows = rows.where(named)
         times = [c.name for c in TABLES[self.table].columns if c.type == "timestamp"]
         for name in times:
             rows = rows.withColumn(name, f.unix_micros(name))

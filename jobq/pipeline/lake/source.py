@@ -15,7 +15,7 @@ from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.reading import TimeSpan, time_span, view
 from jobq.pipeline.lake.tables import EVENTS, TABLES, LakeTable, from_lake
 from jobq.pipeline.options import SparkOptions, unknown
-from jobq.pipeline.schema import struct
+from jobq.pipeline.schema import BASE_QUEUE, bases, struct
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,5 +91,7 @@ def _viewed(table: LakeTable, rows: pa.Table, day: str) -> pa.Table:
     import pyarrow as pa
 
     found = from_lake(rows) if table is EVENTS else rows
+    if table is not EVENTS and BASE_QUEUE in view(table):
+        found = found.append_column(BASE_QUEUE.name, bases(found["queue"]))
     days = pa.repeat(pa.scalar(date.fromisoformat(day), pa.date32()), found.num_rows)
     return found.append_column("dt", days)

@@ -17,6 +17,7 @@ from jobq.pipeline.schema import (
     Column,
     Columns,
     arrow_schema,
+    bases,
     members,
     stored,
 )
@@ -235,6 +236,7 @@ def to_lake(batch: pa.RecordBatch) -> pa.Table:
 
 #: Computed columns of the view `events`, each with the stored columns that it is computed from.
 _MADE_OF = {
+    "base_queue": ("queue",),
     "flow": ("mid",), "step": ("mid",),
     "enqueued_at": ("finished_at", "total_ms"), "started_at": ("finished_at", "run_us"),
     "wait_ms": ("total_ms", "run_us"), "entry_at": ("finished_at", "entry_ms"),
@@ -273,6 +275,8 @@ def _computed(table: pa.Table, names: Set[str]) -> dict[str, Any]:
         return pc.subtract(table["finished_at"].cast(pa.int64()), distance).cast(stamp)
 
     found: dict[str, Any] = {}
+    if "base_queue" in names:
+        found["base_queue"] = bases(table["queue"])
     if names & {"flow", "step"}:
         found["flow"], found["step"] = members(table["mid"])
     if "enqueued_at" in names:

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from jobq.client.names import base_of
 from jobq.pipeline.lake.files import live_files, rows_of_paths
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.store import LakeStore
@@ -29,6 +30,7 @@ from jobq.pipeline.lake.tables import (
     parted,
     sourced,
 )
+from jobq.pipeline.schema import is_of
 
 #: The name of a row, by table: the kind of tombstone, the column with the queue or topic, and the columns of the name.
 NAMED = {
@@ -120,7 +122,8 @@ class Tombstones:
 
     def has(self, kind: str, queue: str, name: str) -> bool:
         """Return whether the named row is erased."""
-        return not {None, queue}.isdisjoint(self.queues(kind, name))
+        mine = {None, queue, base_of(queue)} if kind == "mid" else {None, queue}
+        return not mine.isdisjoint(self.queues(kind, name))
 
     def mask(self, table: str, rows: pa.Table) -> Any:
         """Return a mask of erased rows and rows with an erased mid; None if there are no such rows."""
@@ -151,7 +154,14 @@ class Tombstones:
     def _redacted(self, entry: dict[str, Any]) -> dict[str, Any]:
         """Return an entry of the audit log with REDACTED in place of erased mids."""
         source, queues = parted(entry["log"])[0], (entry["queue"] or "*").split(",")
-        known = None if "*" in queues else {None, *(sourced(source, queue) for queue in queues)}
+        known = (
+            None
+            if "*" in queues
+            else {
+                None,
+                *(sourced(source, name) for queue in queues for name in (queue, base_of(queue))),
+            }
+        )
 
         def is_erased(word: str) -> bool:
             found = self.queues("mid", word)
@@ -185,7 +195,8 @@ class Tombstones:
                 continue
             mask = pc.is_in(names, pa.array(some, pa.string()))
             if queue is not None:
-                mask = pc.and_(mask, pc.is_in(queues, pa.array([queue], pa.string())))
+                column = "queue" if kind == "mid" else "topic"
+                mask = pc.and_(mask, is_of(column, queues, [queue]))
             found = mask if found is None else pc.or_(found, mask)
         return found
 

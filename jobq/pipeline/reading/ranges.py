@@ -16,6 +16,7 @@ from jobq.pipeline.offsets import LogOffset, LogTail
 from jobq.pipeline.options import parsed_moment, unknown
 from jobq.pipeline.reading.request import ReadRequest
 from jobq.queue.directory import queue_names
+from jobq.queue.partitions import with_partitions
 from jobq.topics.calls import TopicCalls, topic_names
 
 #: Approximate number of rows per partition by default. Each partition costs PySpark 40 ms.
@@ -77,7 +78,7 @@ def tails_of(client: Client, view: str, names: Sequence[str]) -> dict[str, LogTa
 
 
 def chosen(client: Client, request: ReadRequest, strict: bool = True) -> list[str]:
-    """Return the queues or topics to read, sorted.
+    """Return the queues, with their partitions, or topics to read, sorted.
 
     Args:
         strict: Raise ConfigError for a queue or topic that was never used.
@@ -93,7 +94,9 @@ def chosen(client: Client, request: ReadRequest, strict: bool = True) -> list[st
                 if known
                 else f"there is no {what} {name!r}, because this server has no {what}s yet"
             )
-    return sorted(request.names)
+    if request.view == "topic":
+        return sorted(request.names)
+    return sorted(with_partitions(client, request.names))
 
 
 def _has_stream(client: Client, request: ReadRequest, name: str) -> bool:

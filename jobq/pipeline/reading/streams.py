@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobq.client.connection import Client
+from jobq.client.names import base_of
 from jobq.errors import BadRecordError, DataLossError, OutOfRangeError
 from jobq.pipeline import offsets
 from jobq.pipeline.decode import BadEntry, columns, decode
@@ -183,6 +184,7 @@ def _shells(name: str, bad: list[BadEntry]) -> pa.RecordBatch:
         rows.append(
             {
                 "queue": name,
+                "base_queue": base_of(name),
                 "entry_at": ms * 1000 if told else None,
                 "entry_seq": seq if told else None,
             }

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from jobq.client.names import base_of
 from jobq.pipeline.lake.tables import JOB_RUNS, ROLLUP, sourced
 from jobq.pipeline.report.query import HOUR_S, ReportQuery, iso, zone_of
 from jobq.pipeline.report.registry import Report
@@ -132,7 +133,8 @@ class ExpiredPart:
     def queues(self) -> set[str]:
         """Return the names of all queues in rollup_hourly."""
         rows = self._rollups.table(ROLLUP.name, None, self._before).select("queue").distinct()
-        return {row["queue"] for row in rows.toArrow().to_pylist()}
+        names = {row["queue"] for row in rows.toArrow().to_pylist()}
+        return names | {base_of(name) for name in names}
 
     def shown(
         self, report: Report, plain: DataFrame
@@ -242,9 +244,12 @@ def _cut(query: ReportQuery, whole: ReportQuery) -> str:
 
 
 def of_queues(rows: DataFrame, query: ReportQuery) -> DataFrame:
-    """Return the rows of the queues that the query asks for."""
+    """Return the rows of the queues that the query asks for. Rows of partitions become rows of their queues."""
     from pyspark.sql import functions as f
 
+    base = f.expr(DERIVED["base_queue"])
     if query.source:
         rows = rows.where(f.startswith("queue", f.lit(sourced(query.source, ""))))
-    return rows.where(f.col("queue").isin(*query.queues)) if query.queues else rows
+    if query.queues:
+        rows = rows.where(f.col("queue").isin(*query.queues) | base.isin(*query.queues))
+    return rows.withColumn("queue", base).drop("base_queue")

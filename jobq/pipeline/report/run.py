@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
+from jobq.client.names import base_of
 from jobq.errors import ConfigError, PipelineError
 from jobq.pipeline.lake.files import live_files
 from jobq.pipeline.lake.lake import Lake
@@ -54,7 +55,8 @@ Show = Callable[[Report], tuple[ReportQuery, list[str]]]
 def events_view(engine: SqlEngine, read: EventSource, query: ReportQuery) -> Iterator[EventsSeen]:
     """Make the view `events` for the length of the context: the events of the query's range and queues.
 
-    In addition to the columns of `sources.READ_COLUMNS` it has `first_wait_ms`: how long a message waited for its first
+    In addition to the columns of `sources.READ_COLUMNS`, without `base_queue` because its `queue` is that, it has
+    `first_wait_ms`: how long a message waited for its first
     run, or its first run since its revival. It is null for every other event, and for a run after a snooze, which
     doesn't cost an attempt. `arrived_at` is the time of that revival, or else of the enqueue. The view `rollup_hours`
     is empty.
@@ -141,13 +143,17 @@ def _looked_over(
     """Make the view of the chosen events. Return facts about the range, and which of the special kinds occur in it."""
     engine.open(_READ, read.between(query.since, query.until))
     args: dict[str, Any] = {"since": query.since, "until": query.until}
-    chosen = "SELECT * FROM events_read WHERE finished_at >= :since AND finished_at < :until"
+    chosen = (
+        "SELECT * EXCEPT (queue, base_queue), base_queue AS queue FROM events_read "
+        "WHERE finished_at >= :since AND finished_at < :until"
+    )
     if query.source:
         chosen += " AND startswith(queue, :source)"
         args["source"] = sourced(query.source, "")
     if query.queues:
         names = {f"queue{number}": name for number, name in enumerate(query.queues)}
-        chosen += f" AND queue IN ({', '.join(f':{name}' for name in names)})"
+        marks = ", ".join(f":{name}" for name in names)
+        chosen += f" AND (queue IN ({marks}) OR base_queue IN ({marks}))"
         args |= names
     engine.make(_CHOSEN, chosen, args)
     rows = engine.rows(
@@ -196,11 +202,12 @@ def _check_queues(
     seen: EventsSeen,
     part: ExpiredPart | None,
 ) -> None:
-    missing = [name for name in query.queues if name not in seen.queues]
+    missing = [name for name in query.queues if base_of(name) not in seen.queues]
     if missing:
         engine.open(_READ, read.between(None, None))
-        rows = engine.rows("SELECT DISTINCT queue FROM events_read")
-        known = sorted({row["queue"] for row in rows} | (part.queues() if part else set()))
+        rows = engine.rows("SELECT DISTINCT queue, base_queue FROM events_read")
+        told = {name for row in rows for name in row.values()}
+        known = sorted(told | (part.queues() if part else set()))
         for name in missing:
             if name not in known:
                 raise ConfigError(unknown("queue", name, known))

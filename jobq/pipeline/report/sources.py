@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: The columns that reports read.
 READ_COLUMNS = (
-    "queue", "kind", "mid", "job", "attempt", "enqueued_at", "started_at", "finished_at", "run_us",
+    "queue", "base_queue", "kind", "mid", "job", "attempt", "enqueued_at", "started_at", "finished_at", "run_us",
     "cpu_us", "rss_kib", "error", "fingerprint", "key", "flow", "step",
 )  # fmt: skip
 _COLUMNS = (*READ_COLUMNS, "wait_ms")

@@ -1,4 +1,4 @@
--- What became of the messages of each mid: jobq.queue.audit_lives as a fold, a row per queue and mid.
+-- What became of the messages of each mid: jobq.queue.audit_lives as a fold, a row per queue, partition and mid.
 -- events: the view `events`. starts: queue, since_ms. :until_ms: acceptances after it don't count, by the time that
 -- an event tells: after a clock was set back, the times of entries run ahead.
 --
@@ -8,7 +8,7 @@
 -- content that waits, -1 without.
 WITH told AS (
   SELECT /*+ BROADCAST(s) */
-    e.queue, e.mid, unix_millis(e.entry_at) * 1048576 + e.entry_seq AS place, s.since_ms,
+    s.queue, e.queue AS part, e.mid, unix_millis(e.entry_at) * 1048576 + e.entry_seq AS place, s.since_ms,
     CASE
       WHEN kind IN ('enqueued', 'revived') THEN
         CASE coalesce(error, 'added') WHEN 'updated' THEN NULL WHEN 'requeued' THEN 2 ELSE 1 END
@@ -22,25 +22,25 @@ WITH told AS (
     END AS move,
     CASE WHEN unix_millis(e.finished_at) <= :until_ms THEN 1 ELSE 0 END AS counted,
     CASE WHEN kind IN ('done', 'dead', 'expired') THEN unix_millis(e.enqueued_at) END AS asked_ms
-  FROM {events} e JOIN {starts} s ON e.queue = s.queue AND unix_millis(e.entry_at) >= s.since_ms
+  FROM {events} e JOIN {starts} s ON e.base_queue = s.queue AND unix_millis(e.entry_at) >= s.since_ms
 ),
 clears AS (
   SELECT /*+ BROADCAST(s) */
-    e.queue, collect_list(
+    e.queue AS part, collect_list(
       named_struct('place', unix_millis(e.entry_at) * 1048576 + e.entry_seq, 'move', 9, 'counted', 0)) AS clears
-  FROM {events} e JOIN {starts} s ON e.queue = s.queue AND unix_millis(e.entry_at) >= s.since_ms
+  FROM {events} e JOIN {starts} s ON e.base_queue = s.queue AND unix_millis(e.entry_at) >= s.since_ms
   WHERE kind = 'cleared' GROUP BY e.queue
 ),
 mids AS (
   SELECT
-    queue, mid, max(asked_ms) AS asked_ms, max(since_ms) AS since_ms,
+    queue, part, mid, max(asked_ms) AS asked_ms, max(since_ms) AS since_ms,
     CAST(sum(counted * if(move = 1, 1, 0)) AS INT) AS counted,
     count_if(move BETWEEN 3 AND 5) AS endings, CAST(count_if(move = 7) AS INT) AS again,
     count_if(move = 1) = 1 AND count_if(move IN (2, 8)) = 0 AND count_if(move BETWEEN 3 AND 5) <= 1
       AND min(place) = min(if(move = 1, place, NULL))
       AND coalesce(max(place) = max(if(move BETWEEN 3 AND 5, place, NULL)), true) AS plain,
     collect_list(named_struct('place', place, 'move', move, 'counted', counted)) AS moves
-  FROM told WHERE move < 9 GROUP BY queue, mid
+  FROM told WHERE move < 9 GROUP BY queue, part, mid
 ),
 folded AS (
   SELECT /*+ BROADCAST(c) */
@@ -87,7 +87,7 @@ folded AS (
         )
       )
     END AS life
-  FROM mids t LEFT JOIN clears c ON t.queue = c.queue
+  FROM mids t LEFT JOIN clears c ON t.part = c.part
 )
 SELECT
   queue, mid, life.accepted, life.finished, life.duplicates, life.lost, life.superseded, life.earlier,

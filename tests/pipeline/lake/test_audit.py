@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from msgspec import structs
 
 from jobq.cli import main
+from jobq.client.names import base_of
 from jobq.errors import ConfigError
 from jobq.events import Event
 from jobq.pipeline.lake.audit import LakeAudit
@@ -28,7 +29,7 @@ KINDS = ("enqueued",) * 5 + ("done",) * 4 + (
 )  # fmt: skip
 ACTIONS = ("added", "added", "updated", "requeued", "requeued")
 SCHEMA = (
-    "queue STRING, kind STRING, mid STRING, error STRING, enqueued_at TIMESTAMP, "
+    "queue STRING, base_queue STRING, kind STRING, mid STRING, error STRING, enqueued_at TIMESTAMP, "
     "finished_at TIMESTAMP, entry_at TIMESTAMP, entry_seq INT"
 )
 
@@ -37,7 +38,17 @@ def row(queue, at, seq, kind, mid=None, error=None, enqueued_at=None, entry_at=N
     def moment(ms):
         return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
-    return (queue, kind, mid, error, moment(enqueued_at), moment(at), moment(entry_at or at), seq)
+    return (
+        queue,
+        base_of(queue),
+        kind,
+        mid,
+        error,
+        moment(enqueued_at),
+        moment(at),
+        moment(entry_at or at),
+        seq,
+    )
 
 
 def stories(queue, *events):
@@ -51,7 +62,7 @@ def stories(queue, *events):
 
 def tallied(rows, until_ms):
     tally = Tally(until_ms)
-    for _, kind, mid, error, _, _, at, _ in rows:
+    for _, _, kind, mid, error, _, _, at, _ in rows:
         at_ms = round(at.timestamp() * 1000)
         tally.take(at_ms, Event(kind, mid or "", at_ms, error=error or ""))
     return tally.figures([])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from jobq.client.names import base_of
 from jobq.pipeline.report.engines import SparkEngine, SqlEngine
 from jobq.pipeline.report.query import ReportQuery
 from jobq.pipeline.report.registry import named
@@ -42,6 +43,7 @@ def event(kind: str = "done", **given: Any) -> tuple[Any, ...]:
     unknown = set(given) - {column.name for column in EVENT_COLUMNS}
     assert not unknown, unknown
     row |= given
+    row.setdefault("base_queue", base_of(row["queue"]))
     return tuple(row.get(column.name) for column in EVENT_COLUMNS)
 
 

@@ -104,7 +104,7 @@ def many(count: int) -> pa.Table:
         "wait_ms": pa.array(pick.integers(0, 100_000, count)),
         "mid": pa.array([f"m{n}" for n in numbers]),
         "job": pa.array([f"app.job{n % 40}" for n in numbers]),
-        "queue": pa.array([f"q{n % 5}" for n in numbers]),
+        **dict.fromkeys(("queue", "base_queue"), pa.array([f"q{n % 5}" for n in numbers])),
     }
     return pa.table([columns[name] for name in one.column_names], schema=one.schema)
 
@@ -183,6 +183,15 @@ def test_first_run_after_a_revival_counts_when_the_message_was_snoozed_before(en
     check(engine, "queue-time", events, [("low", "app.send", 3, 4_000, 7_000, 7_000, 7_000)])
     rows = [dict(zip((one.name for one in EVENT_COLUMNS), row, strict=True)) for row in events]
     assert [one["first"] for one in in_range(rows, ASKED) if one["first"]] == [4_000, 3_000, 7_000]
+
+
+def test_tick_of_a_queue_starts_with_its_call_in_a_partition(engine):
+    tick = event(
+        "tick", mid=None, job="a", run=None, attempt=0, end=60.1, enqueued_at=at(60),
+        error="enqueued", fingerprint="a@60",
+    )  # fmt: skip
+    [row] = answered(engine, "schedules", [tick, event(mid="a@60", queue="low/3", end=62.5, run=2)])
+    assert (row["queue"], row["ticks"], row["started"], row["max_ms"]) == ("low", 1, 1, 500)
 
 
 def test_schedules_are_late_until_their_calls_start(engine):
