@@ -1,6 +1,6 @@
 """The command line: a command parses, calls one function and prints.
 
-`main` is the entry point of `jobq` and of `python -m jobq`; click is imported when it is called.
+`main` is the entry point of `jobq` and of `python -m jobq`; `main` imports click when it is called.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ __all__ = ["main"]
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run one command line; the exit code (see jobq.cli.exits)."""
+    """Run one command line. Return its exit code; see `jobq.cli.exits`."""
     words = sys.argv[1:] if args is None else args
     if os.getpid() == 1:
         _end_at_term()
     if "worker" in words[:1] and threading.current_thread() is threading.main_thread():
-        # Until a worker handles it, TTIN would stop the process as if it read from a terminal it may not read.
+        # Until a worker handles TTIN, the signal would stop the process, as for a background read from a terminal.
         signal.signal(signal.SIGTTIN, signal.SIG_IGN)
     from jobq.cli.app import run
 
@@ -28,9 +28,10 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _end_at_term() -> None:
-    """End by TERM and HUP until a command handles them. The kernel keeps signals without a handler from process 1.
+    """Let TERM and HUP end this process until a command handles them.
 
-    Process 1 is the first of a container, so a TERM during slow imports would be lost.
+    The first process of a container has the id 1. The kernel doesn't deliver a signal to process 1 if the process has
+    no handler for it, so a TERM during slow imports would be lost.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: os._exit(128 + number))

@@ -1,4 +1,4 @@
-"""The `jobq` command: its commands, each loaded when called, and how every one ends."""
+"""The `jobq` command: its commands, which load at first use, and the exit code for each outcome."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ CORE = {
     },
 }
 SECTIONS = with_optional(CORE)
-#: Every verb of the first level. schedule and django are kept free.
+#: Every verb of the first level.
 COMMANDS = tuple(name for verbs in SECTIONS.values() for name in verbs)
 
 
@@ -127,7 +127,7 @@ def app(ctx: click.Context) -> None:
 
     The help of a command names a variable for each option. Options can also be set in [tool.jobq] of the nearest
     pyproject.toml. A flag overrides a variable, and a variable overrides the file. The file and its folder must be
-    owned by you or root and writable for nobody else. JOBQ_PYPROJECT names another file.
+    owned by you or root, and nobody else may have write access. JOBQ_PYPROJECT names another file.
     """
     ctx.color = output.wants_color()
     found, refused = settings.nearest(Path.cwd())

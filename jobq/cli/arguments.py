@@ -23,7 +23,7 @@ _FIELDS = {"args": list, "kwargs": dict, "mid": str}
 
 @dataclass(frozen=True)
 class Given:
-    """The arguments of one call, and its mid if it has one."""
+    """The arguments of one call, and its message id if it has one."""
 
     args: list[Any] = field(default_factory=list)
     kwargs: dict[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What is wrong with the deployment, below the tables of `jobq queues` and `jobq workers`."""
+"""Print the deployment's problems below the tables of `jobq queues` and `jobq workers`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jobq.queue.doctor import Finding
 
 #: Findings below a table.
 MAX_COUNT = 5
-#: Findings of one kind that `jobq check doctor` names.
+#: Maximum number of findings of one kind that `jobq check doctor` prints.
 MAX_OF_KIND = 20
 #: Code -> the check of `jobq check doctor`, and whether it is a failure. A pause is intended.
 CHECKS = {
@@ -30,8 +30,9 @@ CHECKS = {
 
 
 def incidents_at(client: Client, names: Sequence[str] | None = None) -> list[Incident]:
-    """Return the findings about these queues (default: all), or none if they can't be read, which the command
-    reports itself.
+    """Return the findings about these queues (default: all).
+
+    If the findings can't be read, return an empty list, because the command reports that error itself.
     """
     try:
         return incidents(read_situation(client, names))
@@ -40,7 +41,7 @@ def incidents_at(client: Client, names: Sequence[str] | None = None) -> list[Inc
 
 
 def attention(found: Sequence[Incident]) -> Iterator[str]:
-    """Yield lines for people, below an empty one."""
+    """Yield an empty line, then the findings as lines for people. Without findings, yield nothing."""
     if found:
         yield ""
     for incident in found[:MAX_COUNT]:
@@ -52,7 +53,7 @@ def attention(found: Sequence[Incident]) -> Iterator[str]:
 
 
 def records_of(found: Sequence[Incident], queue: str) -> list[dict[str, Any]]:
-    """Return the findings that explain a queue, for --json."""
+    """Return the findings that explain a problem of the queue, for --json."""
     return [
         {name: value for name, value in structs.asdict(one).items() if name != "queues"}
         for one in found

@@ -31,10 +31,10 @@ ENTRIES_OF_BOTH = Listing((*COLUMNS, "source"), ("role", "note", "count", "filte
 
 
 class _Older:
-    """Reads entries from a lake that are older than the server's oldest entry.
+    """Reads older entries of the audit log from a lake.
 
     Attributes:
-        source: Source of the last entry read.
+        source: Source of the last entry read: `server` or `lake`.
     """
 
     source = "server"

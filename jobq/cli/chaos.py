@@ -85,7 +85,7 @@ def chaos(
 
 
 def _with_clean(chosen: Iterable[Fault]) -> Iterator[Fault]:
-    """Yield each fault, after the baseline that it is compared to."""
+    """Yield each fault. Before a fault, yield the baseline that it is compared to."""
     played: set[str] = set()
     for fault in chosen:
         if fault.baseline and fault.baseline not in played:
@@ -95,7 +95,7 @@ def _with_clean(chosen: Iterable[Fault]) -> Iterator[Fault]:
 
 
 def suitable(url: str | None) -> list[Fault]:
-    """Return the faults that are injected without --fault."""
+    """Return the faults that the command injects if --fault is not given."""
     if url is None:
         return list(FAULTS.values())
     able = {"queues", "proxy", "side"} if TargetServer(url).target else {"queues"}

@@ -48,9 +48,9 @@ from jobq.topics.calls import forget_topic, strange_topic_names
 #: A time of the command line, by the clock of a queue's server.
 Moment = Callable[[Queue], int | None]
 
-#: A key of another type hides what it held, so a repair may uncover more violations.
+#: Maximum number of repairs in a row, because a repair can uncover more violations.
 REPAIRS = 3
-#: Workers take entries to flows as they end members, and every third of a lease; then something is wrong.
+#: Workers deliver entries to flows when a member ends, and every third of a lease. An older entry is a problem.
 LATE_S = 60.0
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -113,7 +113,7 @@ def _samples(session: Session) -> Iterator[tuple[Queue, Sample]]:
 
 
 def _of_load(session: Session, names: Sequence[str]) -> Iterator[Finding]:
-    """Yield how busy each server is, and queues that take half of a core."""
+    """Yield how busy each server is, and queues that take more than half of a core."""
     with closing(LoadWatch(session.client, names)) as watch:
         yield from load_findings(watch)
 
@@ -148,7 +148,7 @@ def _of_partitions(session: Session) -> Iterator[Finding]:
 
 
 def _of_partitioned(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Iterator[Finding]:
-    """Yield what is wrong with the partitions of each queue."""
+    """Yield a finding for each problem with the partitions of a queue."""
     samples = {queue.name: sample for queue, sample in sampled}
     for base, names in by_base(samples).items():
         if len(names) > 1 or is_partition(names[0]):
@@ -197,7 +197,7 @@ def _flow_findings(queue: Queue, sample: Sample) -> Iterator[Finding]:
 
 
 def _full(session: Session, keyed: Sequence[Queue]) -> Iterator[Finding]:
-    """Yield findings about full lines of keys, used-up limits, and maps that wait for a line."""
+    """Yield findings about full lines of keys, used-up limits, and flow maps that wait for room in a line."""
     client = session.client
     parts: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
         ("keys", lambda: full_keys(client, keyed)), ("limits", lambda: full_limits(client)),
@@ -255,7 +255,7 @@ def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> bool
 
 
 def _names(session: Session, repairs: bool, yes: bool) -> int:
-    """Return how many invalid names are left in the lists of queues and topics."""
+    """Check the lists of queues and topics, and return how many invalid names remain."""
     return sum(
         _strange(session, kind, listed, forget if repairs else None, yes)
         for kind, listed, forget in (
@@ -292,7 +292,7 @@ def _strange(
 
 
 def _limits(session: Session, repairs: bool, yes: bool) -> int:
-    """Return how many violations of limits are left."""
+    """Check all limits, and return how many violations remain."""
     try:
         found = list(limit_damage(session.client))
     except ScriptError as error:
@@ -315,7 +315,7 @@ def _limits(session: Session, repairs: bool, yes: bool) -> int:
 
 
 def _check_queue(session: Session, queue: Queue, repairs: bool, yes: bool) -> int:
-    """Return how many violations are left, after the repair if there is one."""
+    """Check a queue, repair it if `repairs` is set, and return how many violations remain."""
     violations = _violations(session, queue)
     for violation in violations:
         record = {"queue": queue.name, "rule": violation.rule, "mid": violation.mid}
@@ -332,7 +332,7 @@ def _check_queue(session: Session, queue: Queue, repairs: bool, yes: bool) -> in
 
 
 def _repaired(session: Session, queue: Queue, violations: list[Violation]) -> int:
-    """Repair the violations, and violations that a repair uncovers; return how many are left."""
+    """Repair the violations, and violations that a repair uncovers; return how many remain."""
     for _ in range(REPAIRS):
         for violation, done in repair(queue, violations):
             record = {
@@ -409,7 +409,7 @@ def audit(
 
 @contextmanager
 def _tolerating_audit(session: Session, queue: Queue) -> Iterator[None]:
-    """Continue after errors like `session.tolerating`; incomplete events also affect only their queue."""
+    """Report errors like `session.tolerating`. Incomplete events also affect only their queue."""
     try:
         with session.tolerating(queue.name):
             yield
@@ -425,7 +425,7 @@ def _begun(queue: Queue, since: Moment, until: Moment, following: float | None) 
 
 
 def _moment_of(text: str | None) -> Moment:
-    """Return the moment in epoch milliseconds, by the clock of a queue's server."""
+    """Return a function that returns the time in epoch milliseconds, by the clock of a queue's server."""
     if text is None:
         return lambda queue: None
     parse_time(text, now=datetime.now(UTC))  # refuses it before any queue is read

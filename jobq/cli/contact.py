@@ -1,4 +1,4 @@
-"""First contact of a command with the server: report wrong addresses and folders immediately, and waits."""
+"""Check the server before a command uses it: report a wrong address or folder immediately, and say if it waits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def require_data(settings: ServerSettings) -> None:
 def require_listener(client: Client) -> None:
     """Raise UnavailableError if nothing listens at the address of the only server.
 
-    JOBQ_PATIENCE asks to wait for such a server. A Cluster and Sentinels may be in the middle of a failover.
+    This isn't checked if JOBQ_PATIENCE is set, because then the command waits for the server. It isn't checked for a
+    Cluster or Sentinels, because they may be in the middle of a failover.
     """
     if "JOBQ_PATIENCE" in os.environ or not isinstance(client.topology, Single):
         return
@@ -49,7 +50,7 @@ def require_listener(client: Client) -> None:
 
 
 def telling_waits(client: Client, say: Callable[[str], object]) -> Callable[[], bool]:
-    """Return a function for `Client.should_give_up`, which says once that the client waits for the server."""
+    """Return a function for `Client.should_give_up`, which tells the user when the client waits for the server."""
     began = last = 0.0
 
     def keep_waiting() -> bool:

@@ -60,7 +60,7 @@ def control(
 
 
 def _send(session: Session, names: list[str], verb: str, child: int) -> dict[str, str]:
-    """Send the order to each worker, or to none if one of them would not read it."""
+    """Send the command to each worker. If one of them could not read it, raise an error and send it to none."""
     client = session.client
     known = presence.workers_named(client, names)
     for name in names:

@@ -53,7 +53,7 @@ older_option = option(
 
 
 class Conditions(click.types.StringParamType):
-    """Conditions of --where; a variable holds one per line, because patterns contain blanks."""
+    """Conditions of --where. A variable has one condition per line, because patterns can contain spaces."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
         return rv.splitlines()
@@ -68,7 +68,7 @@ all_option = option("--all", "everything", "All dead messages of the queue in --
 
 
 class Where:
-    """Conditions of --where: pairs of a field and a pattern that must match all its text."""
+    """Conditions of --where: fields, each with a pattern that must match the whole text of the field."""
 
     FIELDS: ClassVar[dict[str, Callable[[DeadMessage], str]]] = {
         "reason": lambda message: message.reason.partition("\n")[0],
@@ -279,8 +279,8 @@ on_chosen = opens(
 def revive(session: Session, chosen: Chosen) -> bool:
     """Enqueue dead messages again, with all their attempts.
 
-    It doesn't ask for confirmation, with or without a terminal, so there is no --yes. `jobq cancel` takes a revived
-    message back.
+    It doesn't ask for confirmation, with or without a terminal, so there is no --yes. `jobq cancel` cancels a revived
+    message.
 
     Exit code 1: there is no such dead message, or a newer message has its mid.
     """
@@ -327,7 +327,7 @@ def retention(session: Session, most: int | None, age: float | None, queues: str
 
     By default 10,000 for 180 days. Workers delete the oldest beyond either limit, a few at a time.
     """
-    # Set all before printing, so that a reader that goes away leaves none unset.
+    # Change all queues before printing, so that a closed pipe can't interrupt the changes.
     limits = f"max:{most or 'as-before'} age:{'as-before' if age is None else f'{age:g}s'}"
     with session.operation(queues, limits, when=most is not None or age is not None):
         found = list(session.from_each(queues, lambda q: [(q.name, q.admin.retention(most, age))]))
@@ -345,7 +345,7 @@ def _purged(queue: Queue, ids: list[str]) -> list[str]:
 
 
 def _opened(session: Session, queue: Queue, offset: int = 0) -> Iterator[DeadMessage]:
-    """Yield the dead messages from `offset` on, with sealed reasons opened."""
+    """Yield the dead messages, starting at `offset`, with encrypted reasons decrypted."""
     for message in queue.admin.iter_dead(offset):
         reason = session.shown("reason", queue.name, message.mid, message.reason)
         yield message._replace(reason=reason)

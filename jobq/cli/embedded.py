@@ -35,7 +35,7 @@ def status(session: Session) -> bool:
 
 @command("stop", "", group=embedded)
 def stop(session: Session) -> bool:
-    """Stop the embedded server; its data stay.
+    """Stop the embedded server; its data is kept.
 
     Exit code 1: it wasn't running.
     """

@@ -77,7 +77,6 @@ _OPTIONS = (
 
 
 def _call_options(function: Function) -> Function:
-    """Add every option of a call."""
     return reduce(lambda inner, decorate: decorate(inner), reversed(_OPTIONS), function)
 
 
@@ -157,7 +156,7 @@ def _require_worker(session: Session, job: str) -> None:
 
 
 def options_of(given: dict[str, Any]) -> Any:
-    """Return the given flags as options of a call; the job's options apply to the others."""
+    """Return the given flags as options of a call. Options that are not given keep the job's values."""
     lease, at, headers = given.pop("lease"), given.pop("at"), given.pop("headers")
     wanted = {
         **given,
@@ -212,7 +211,7 @@ def _name(file: IO[bytes]) -> str:
 def find(name: str, modules: Sequence[str]) -> Job[..., Any]:
     """Return the job from these modules, else from the module that its name begins with.
 
-    If this code can't know the job, return a job with this name that takes any arguments.
+    If the job's code isn't here, return a job with this name that accepts any arguments.
     """
     imported = list(modules) or module_of(name)
     load(imported)
@@ -222,10 +221,10 @@ def find(name: str, modules: Sequence[str]) -> Job[..., Any]:
 
 
 def _refuse_mistake(name: str, imported: Sequence[str], chosen: bool) -> None:
-    """Raise JobNotFoundError if the imported modules should have the job.
+    """Raise JobNotFoundError if one of the imported modules should have the job.
 
     Args:
-        chosen: The user named the modules.
+        chosen: Whether the user named the modules.
     """
     module, _, last = name.rpartition(".")
     own = module in imported
@@ -245,7 +244,7 @@ def _nearest(name: str, others: Iterable[str] = ()) -> str:
 
 
 def deliver(job: Job[..., Any], calls: Iterable[Given]) -> Iterator[list[Receipt[Any]]]:
-    """Enqueue in order: up to a thousand calls without a mid per round trip, and each call with a mid in its own."""
+    """Enqueue calls in order: up to 1,000 calls without a mid per round trip, and each call with a mid separately."""
     for batch in _batches(_checked(job, calls)):
         one = batch[0].mid
         target = job.options(mid=one) if one else job

@@ -33,7 +33,7 @@ def events() -> None:
 @queues_option
 def level(session: Session, level: str | None, queues: str | None) -> None:
     """Show or set how much queues record: off, attempts, or all (enqueues too)."""
-    # Set all before printing, so that a reader that goes away leaves none unset.
+    # Change all queues before printing, so that a closed pipe can't interrupt the changes.
     with session.operation(queues, f"level:{level}", when=level is not None):
         levels = list(
             session.from_each(queues, lambda q: [(q.name, q.admin.events_level(level or ""))])
@@ -60,7 +60,7 @@ def maxlen(session: Session, length: int | None, queues: str | None) -> None:
 @option("--follow", "Print new events until Ctrl-C.")
 @queues_arguments
 def tail(session: Session, limit: int, follow: bool, queues: str | None) -> int | bool:
-    """Print the newest events, oldest first.
+    """Print the latest events in chronological order.
 
     Each line shows the time, queue, kind, job, message and attempt of an event, then its other fields. Exit code 1:
     there are no events.
@@ -92,7 +92,7 @@ class _Entry(NamedTuple):
 
 
 class _Stream:
-    """The events of one queue, and how far they were read."""
+    """The events of one queue, and the position up to which they were read."""
 
     def __init__(self, queue: Queue) -> None:
         self.name, self._command = queue.name, queue.client.command

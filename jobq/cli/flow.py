@@ -53,7 +53,7 @@ STEPS = Listing(
     drops=("kind", "took", "after"),
     empty="the flow has no steps",
 )
-#: The newest flows whose ids a shell completes.
+#: Maximum number of flows whose ids a shell completes, latest first.
 MAX_COMPLETED = 200
 #: Number of failed members to list; the second limit is for --json.
 NAMED, MAX_NAMED = 5, 100
@@ -63,7 +63,7 @@ COMPLETION_S = 1.0
 
 
 def _completed(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return ids of flows for a shell; none if no server answers."""
+    """Return ids of flows for shell completion; an empty list if no server answers."""
     session = Session(ctx.params.get("url"), ctx.params.get("namespace"), as_json=True)
     try:
         settings = replace(session.settings, patience_s=COMPLETION_S)
@@ -227,7 +227,7 @@ def text_graph(view: FlowView) -> Iterator[str]:
 
 
 def mermaid(view: FlowView) -> Iterator[str]:
-    """Yield a flowchart of Mermaid."""
+    """Yield the lines of the flow as a Mermaid flowchart."""
     number = {step.name: f"s{at}" for at, step in enumerate(view.steps)}
     yield "flowchart LR"
     for step in view.steps:
@@ -240,12 +240,12 @@ def mermaid(view: FlowView) -> Iterator[str]:
 
 
 def _quoted(name: str) -> str:
-    """Return a name without characters that would end a quoted text. Other programs may have written it."""
+    """Return a name without characters that would end a quoted text. Other programs may have written the name."""
     return name.translate(_IN_QUOTES)
 
 
 def dot(view: FlowView) -> Iterator[str]:
-    """Yield a graph of Graphviz."""
+    """Yield the lines of the flow as a Graphviz graph."""
     yield "digraph flow {"
     yield "  rankdir=LR;"
     for step in view.steps:
@@ -266,7 +266,7 @@ def dot(view: FlowView) -> Iterator[str]:
 @click.argument("step")
 @click.argument("value", required=False)
 def signal(session: Session, flow: str, step: str, value: str | None) -> None:
-    """End a wait of a flow. STEP is its name, and VALUE is JSON for the steps that use it.
+    """End a wait of a flow. STEP is the name of the wait, and VALUE is JSON for the steps that use it.
 
     A signal sent before its wait begins is stored until then.
     """
@@ -304,7 +304,8 @@ def cancel(session: Session, flow: str, yes: bool) -> bool:
 @flow_argument
 @click.argument("step", required=False)
 def retry(session: Session, flow: str, step: str | None) -> bool:
-    """Retry a flow's dead members, or only one step's. The following steps run when the retried members are done.
+    """Retry a flow's dead members, or only the dead members of one step. The following steps run when the retried
+    members are done.
 
     A member of a map whose dead message was purged can't run again. Exit code 1: no member can run again.
     """

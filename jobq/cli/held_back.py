@@ -19,7 +19,7 @@ MAX_QUEUES, MAX_KEYS, MAX_LIMITS, MAX_FLOWS, MAX_NAMES = 200, 1_000, 1_000, 1_00
 
 
 def full_keys(client: Client, queues: Sequence[Queue]) -> Iterator[Finding]:
-    """Yield a finding for each queue with full lines, and for each queue with keys at their maximum.
+    """Yield a finding for each queue whose keys have full lines, and for each queue with keys at their maximum.
 
     Args:
         queues: The queues that have keys.

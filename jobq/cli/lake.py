@@ -47,7 +47,7 @@ storage_option = option(
 
 
 def lake_option(needed: str = "required") -> Callable[[Function], Function]:
-    """Declare --lake; `needed` says when it is required."""
+    """Declare the option --lake. Its help shows `needed`, which says when the option is required."""
     text = f"The lake: a folder, or s3://bucket/folder.  [{needed}]"
     return option("--lake PATH", "path", text, shared=("JOBQ_LAKE",))
 
@@ -165,7 +165,7 @@ def ingest(
 
 
 def _note_batch(session: Session, batch: IngestBatch) -> None:
-    """Print facts about a batch before the round ends."""
+    """Print the problems of a batch, and its rows if more batches follow."""
     for queue, number in batch.lost.items():
         session.note(
             f"{batch.table} of {queue}: {number:,} entries were dropped before they were read; "
@@ -218,7 +218,7 @@ wait_option = option("--wait DURATION", "Maximum wait for an ingest or maintenan
 @option("--backlog", "Also show how much is still unread.")
 @source_option
 def stats(session: Session, lake: Lake, backlog: bool, source: str) -> None:
-    """Show rows, bytes and days of every table, and with --backlog how far it is behind each queue."""
+    """Show rows, bytes and days of every table, and with --backlog how far the lake is behind each queue."""
     from jobq.pipeline.lake import inspection
 
     rows = [one._asdict() for one in inspection.stats(lake)]
@@ -243,7 +243,7 @@ def stats(session: Session, lake: Lake, backlog: bool, source: str) -> None:
 @engine_option
 @master_option
 def check(session: Session, lake: Lake, engine: Any, master: str | None) -> bool:
-    """Read every file and check that its rows are as committed, that no row is there twice, and that offsets only grow.
+    """Read every file and check that its rows match the commit, that no row is duplicated, and that offsets only grow.
 
     Entries that a stream dropped before they were read are printed, but are not a fault of the lake. Exit code 1: a
     check failed.
@@ -398,7 +398,10 @@ def expire(session: Session, lake: Lake, tables: tuple[str, ...], yes: bool, **g
 
 
 def _count_first(session: Session, lake: Lake, engine: Engine, before: str, rollups: bool) -> None:
-    """Add events to the rollups before they are dropped; raise PipelineError if that fails."""
+    """Add the events to the rollups before the command drops them. Raise PipelineError if that fails.
+
+    If `rollups` is false, print how many events the rollups may not contain.
+    """
     from jobq.pipeline.engine import WHERE
     from jobq.pipeline.lake import rollup
     from jobq.pipeline.sessions import words_of
@@ -644,7 +647,7 @@ def ddl(session: Session, lake: Lake, engine: Any, schema: str) -> None:
 )
 @master_option
 def replay(session: Session, lake: Lake, topic: str | None, dead: bool, **given: Any) -> bool:
-    """Send messages from the lake again: topic messages, or dead messages as new ones.
+    """Send messages from the lake again: topic messages, or dead messages as new messages.
 
     If you run the command again, even after a kill, it continues where it stopped and sends each message only once.
     After a kill with --dead, run it again within --dedupe-for: the queue rejects ids of the interrupted call only for
@@ -698,7 +701,7 @@ def _asked_span(since: str, until: str | None) -> TimeSpan:
 
 
 class _Reading:
-    """Reads the lake, by a Spark session that is started when needed and stopped by `close`."""
+    """Reads the lake with a Spark session, which starts at first use. `close` stops the session."""
 
     def __init__(self, when: Any, master: str | None) -> None:
         self._when, self._master = when, master
@@ -715,7 +718,6 @@ class _Reading:
         return self._spark
 
     def close(self) -> None:
-        """Stop the session."""
         if self._spark is not None:
             self._spark.stop()
 
@@ -816,7 +818,7 @@ def _dedupe_s(given: dict[str, Any], default: float) -> float:
 
 
 def _check_known(lake: Lake, column: str, name: str, tables: Sequence[str]) -> None:
-    """Raise ConfigError with the nearest name if these tables never had this value."""
+    """Raise ConfigError, with the most similar value, if the column of these tables never had this value."""
     from jobq.pipeline.lake.reading import stored_rows
     from jobq.pipeline.lake.tables import TABLES
     from jobq.pipeline.options import unknown

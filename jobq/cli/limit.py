@@ -29,8 +29,8 @@ def limit() -> None:
 def list_limits(session: Session) -> None:
     """List the limits.
 
-    rule: a rate, or a number of slots. used: starts in the last period of the rate, or slots in use; for rates
-    above 10,000, the share of the burst. waits: the latest turn given to a waiting caller. held: time until starts
+    rule: a rate, or a number of slots. used: starts in the last period of the rate, or slots in use; for rates above
+    10,000, the share of the burst. waits: time until the latest turn given to a waiting caller. held: time until starts
     are allowed. The last column shows differences from the program, and who holds slots.
     """
     facts = limit_facts(session.client)

@@ -33,13 +33,13 @@ from jobq.queue.types import DeadMessage, Status
 
 
 def content_facts(content: bytes, wanted: bool) -> dict[str, Any]:
-    """Return `job`, and if `wanted` the content."""
+    """Return the name of the content's job, and the content itself if `wanted` is set."""
     return {"job": job_name(content), **(output.content_facts(content) if wanted else {})}
 
 
-#: Characters of a checkpoint or result that people see; --json has all of it.
+#: Maximum characters to print of a checkpoint or result; --json prints all of it.
 MAX_SHOWN = 200
-#: Attempts whose log is looked for.
+#: Maximum number of attempts whose logs are searched for.
 MAX_LOGS = 20
 #: Facts that have lines of their own.
 _LISTED = (
@@ -47,9 +47,9 @@ _LISTED = (
 )  # fmt: skip
 #: Fact -> its name for people, where that isn't the field's.
 _NAMES = {"not_before": "starts at", "lock_expires_at": "lease ends", "ncrashes": "crashes"}
-#: Attempts that people see; --json has all of them.
+#: Maximum number of attempts to print; --json prints all of them.
 MAX_ATTEMPTS = 20
-#: Queues whose events and results are searched for a message that no queue has.
+#: Maximum number of queues whose events and results are searched for a message that no queue has.
 MAX_SEARCHED = 1_000
 #: A queue's word for a message id that it doesn't have.
 UNKNOWN = "nil"
@@ -116,7 +116,7 @@ def _sentence(record: dict[str, Any]) -> str:
 
 
 def _log_of(session: Session, record: dict[str, Any], names: str | None) -> dict[str, Any]:
-    """Return the log and number of the latest attempt that has a log; removed messages may have one."""
+    """Return the log and number of the latest attempt that has a log; a removed message can still have a log."""
     mid, attempts = record["mid"], [MAX_LOGS]
     if record["queue"]:
         names, attempts = record["queue"], [one["attempt"] for one in record["history"]]
@@ -145,7 +145,7 @@ def _log_lines(log: dict[str, Any]) -> list[str]:
 def _failure(
     session: Session, queue: str, mid: str, status: Status, dead: DeadMessage | None
 ) -> dict[str, Any]:
-    """Return the number and the traceback of the latest failed attempt. A dead message's reason has it."""
+    """Return the number and the traceback of the latest failed attempt. A dead message's reason has the traceback."""
     number, text = status.failed_attempt, session.shown("reason", queue, mid, status.traceback)
     if dead is not None and not text:
         number = dead.attempts
@@ -210,7 +210,9 @@ def _attempt_line(attempt: dict[str, Any]) -> str:
 
 
 def queues_to_ask(session: Session, queues: list[Queue], mid: str) -> list[str]:
-    """Return the queues that have a message, in a few round trips; if none, the queues whose events may name it."""
+    """Return the queues that have a message, in a few round trips. If none has it, return queues whose events may name
+    it.
+    """
     statuses = run_each(session.client, [queue.status_call(mid) for queue in queues])
     # A queue that can't be read may have it. Querying the queue reports the error.
     holding = [
@@ -257,9 +259,9 @@ def _statuses(session: Session, queue: Queue, mid: str) -> Iterator[dict[str, An
 def note_unread(session: Session, queue: str, unread: dict[str, str], is_known: bool) -> None:
     """Report which facts about a message can't be read.
 
-    Without events, or with an unreadable result, a message isn't known to be gone.
+    If no queue has the message, unreadable events or an unreadable result are a problem, because the message may exist.
 
-    A user with few rights can read few parts, so several parts share a line; --json has the error of each.
+    A user with few rights can read few facts, so several facts share a line; --json has the error of each.
     """
     if is_known and unread:
         more = " (see --json for all errors)" * (len(unread) > 1)
@@ -304,7 +306,7 @@ def cancel(session: Session, mids: tuple[str, ...], queues: str | None) -> bool:
 
 
 def of_mids(mids: Iterable[str]) -> str:
-    """Return the messages in the form of the audit log."""
+    """Return the messages as the filter of an entry in the audit log."""
     return " ".join(f"mid:{mid}" for mid in mids)
 
 

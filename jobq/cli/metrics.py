@@ -34,7 +34,7 @@ def metrics(
     server with a few calls, at most every five seconds, and doesn't write. For metrics of attempts, use jobq worker
     --health.
     """
-    # Without it every scrape would fail.
+    # Without this package, every scrape would fail.
     import prometheus_client  # noqa: F401
 
     from jobq.metrics.of_queues import QueueExporter
@@ -51,7 +51,7 @@ def metrics(
     if not endpoint.path:
         endpoint = endpoint._replace(port=listening.getsockname()[1])
     numbers = (signal.SIGTERM, signal.SIGINT)
-    # Before the first thread: all others inherit it, and the signals wait for `sigwait`.
+    # Block them before the first thread starts, so that all threads inherit the mask, and `sigwait` gets the signals.
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     PageServer(
         listening, {"/metrics": page, "/healthz": lambda _: Answer(b"ok\n")}

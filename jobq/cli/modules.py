@@ -65,13 +65,13 @@ def _missing(name: str) -> ConfigError:
 
 
 def _as_module(path: str) -> str:
-    """Return the name of the module in a file: `app.jobs` of app/jobs.py. A name stays as it is."""
+    """Return the name of the module in a file, such as `app.jobs` for app/jobs.py. A module name stays unchanged."""
     name = Path(path).name if path.startswith(("/", "..")) else path
     return name.removeprefix("./").removesuffix(".py").strip("./").replace("/", ".")
 
 
 def module_of(job: str) -> list[str]:
-    """Return the module that a job's name begins with, if there is one: `app.jobs` of app.jobs.resize.
+    """Return the module that a job's name begins with, such as `app.jobs` for app.jobs.resize; empty if there is none.
 
     The user did not name the module, so a module that another user may have put into the working folder is left out.
     """

@@ -1,4 +1,4 @@
-"""How commands are declared: every option has a variable, and every help ends with examples.
+"""Declare commands: every option has an environment variable, and every help text ends with examples.
 
 An option is taken from the flag, JOBQ_<COMMAND>_<OPTION>, JOBQ_<OPTION> (shared options only), [tool.jobq] of the
 nearest pyproject.toml, or its default, in this order.
@@ -23,7 +23,7 @@ SHARED_DEFAULTS = "jobq.shared_defaults"
 
 
 def variable_of(path: str) -> str:
-    """`worker --max-jobs` -> JOBQ_WORKER_MAX_JOBS."""
+    """Return the environment variable of an option: `worker --max-jobs` -> JOBQ_WORKER_MAX_JOBS."""
     return "JOBQ_" + path.replace(" --", "_").replace(" ", "_").replace("-", "_").upper()
 
 
@@ -31,7 +31,7 @@ class Option(click.Option):
     """An option that names its variables in the help; shared variables are read after the command's own.
 
     Attributes:
-        key: Its name in variables and pyproject.toml, if the long flag would be too long there.
+        key: The name in variables and pyproject.toml, if the long flag would be too long.
     """
 
     def __init__(
@@ -253,8 +253,8 @@ def option(names: str, *words: str, **attrs: Any) -> Callable[[Function], Functi
     """Declare an Option: `option("-n, --name QUEUE", "Name of the queue.")`.
 
     Args:
-        names: Names as in the help. An option without a metavar or a type is a flag. The metavar DURATION is that type,
-            and low|high is a choice.
+        names: Names as in the help. An option without a metavar or a type is a flag. The metavar DURATION sets the type
+            Duration, and low|high a choice.
         words: The parameter's name if it differs from the long flag's, and the help, which ends with the default.
     """
     *flags, last = names.split(", ")
@@ -278,20 +278,20 @@ def _joined(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
 
 
 def queues_option_of(text: str, **attrs: Any) -> Callable[[Function], Function]:
-    """Declare --queues, given as low,high or repeated; the command gets one comma-separated text, or None."""
+    """Declare --queues, given as low,high or repeated. The command gets one comma-separated text, or None."""
     attrs |= {"type": Names(), "multiple": True, "callback": _joined, "shared": ("JOBQ_QUEUES",)}
     return option("-q, --queues NAMES", text, **attrs)
 
 
 def queues_arguments(function: Function) -> Function:
-    """Let a command name queues as arguments; it gets one comma-separated text, or None."""
+    """Declare queues as arguments of a command. The command gets one comma-separated text, or None."""
     return click.argument("queues", metavar="[QUEUE...]", nargs=-1, callback=_joined)(function)
 
 
 def limit_option(
     default: int | None, most: int | None = None, *, short: bool = True
 ) -> Callable[[Function], Function]:
-    """Declare --limit, the maximum number to show; also -n if `short`."""
+    """Declare --limit, the maximum number to show; `short` also declares -n."""
     names, kind = "-n, " * short + "--limit N", click.IntRange(0 if most is None else 1, most)
     shown = "all" if default is None else True
     return option(names, "Show at most N.", type=kind, default=default, show_default=shown)
@@ -310,7 +310,7 @@ server_options = (
     option("--namespace NAME", "Prefix of all jobq keys.  [default: jobq]", shared=("JOBQ_NAMESPACE",)),
     option("--json", "as_json", "Print JSON, one document per line.", shared=("JOBQ_JSON",)),
 )  # fmt: skip
-#: Of commands that the audit log names.
+#: Option of commands that write to the audit log.
 by_option = option(
     "--actor NAME", "who", "Your name in the audit log.  [default: the system's user and host]", shared=("JOBQ_ACTOR",)
 )  # fmt: skip
@@ -327,7 +327,7 @@ def group(name: str, *examples: str, parent: Group | None = None) -> Callable[[F
     return declare
 
 
-#: Of commands that name queues of Sidekiq and Resque.
+#: Options of commands that name queues of Sidekiq and Resque.
 NAMESPACE_OPTIONS = (
     option("--sidekiq-namespace TEXT", "Namespace of Sidekiq's keys.  [default: none]"),
     option("--resque-namespace TEXT", "Namespace of Resque's keys.  [default: resque]"),

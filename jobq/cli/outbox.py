@@ -167,8 +167,8 @@ def retry(session: Session, table: OutboxTable) -> None:
 def prune(session: Session, table: OutboxTable, older_than: float) -> None:
     """Delete old rows of the inbox.
 
-    A message delivered again after its row was deleted runs again. Keep rows for longer than a message can be retried,
-    wait in the outbox, or stay dead before it is revived.
+    If a message is delivered again after its row was deleted, it runs again. Keep rows for longer than a message can be
+    retried, wait in the outbox, or stay dead before it is revived.
     """
     count = table.prune_inbox(_now() - round(older_than * 1000))
     table.close()

@@ -34,7 +34,7 @@ LATEST_MS = 253_402_214_400_000
 
 
 def indented(text: str) -> str:
-    """Escape `text` but keep its lines, indented, so that none can look like one of jobq's."""
+    """Escape `text` and indent its lines, so that no line looks like a line that jobq prints."""
     return "\n    ".join(map(escaped, text.split("\n")))
 
 
@@ -148,7 +148,7 @@ def table(
 def _fitting(
     headings: Sequence[str], widths: Sequence[int], drops: Sequence[str], width: int
 ) -> list[int]:
-    """Return the columns that are left when enough of `drops` are left out."""
+    """Return the columns to show: as many of `drops` are left out as it takes to fit into `width`."""
     kept = list(range(len(headings)))
     for heading in drops:
         if _length(kept, widths) <= width:
@@ -162,7 +162,7 @@ def _length(kept: Sequence[int], widths: Sequence[int]) -> int:
 
 
 def _narrow(widths: list[int], texts: Sequence[int], over: int) -> None:
-    """Take `over` columns from the text columns, always from the widest, but leave each readable."""
+    """Narrow the text columns by `over` characters in total, always the widest first, but none below MIN_WIDTH."""
     for _ in range(over):
         widest = max(texts, key=lambda i: widths[i], default=None)
         if widest is None or widths[widest] <= MIN_WIDTH:
@@ -199,7 +199,7 @@ def moment(at_ms: int) -> str:
 
 
 def open_standard_streams() -> None:
-    """Open standard streams that were closed at start on /dev/null, so that no socket gets their numbers."""
+    """Open /dev/null for each standard stream that was closed at the start, so that no socket gets its number."""
     while (nowhere := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         pass
     os.close(nowhere)
@@ -209,7 +209,7 @@ def open_standard_streams() -> None:
 
 
 def silence_closed_pipes() -> bool:
-    """Flush both streams, and redirect streams without a reader to /dev/null. Return whether there was one."""
+    """Flush both streams, and redirect streams without a reader to /dev/null. Return whether a stream had no reader."""
     gone = False
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -244,7 +244,7 @@ def progress(length: int | None, label: str, *, quiet: bool) -> AbstractContextM
 
 @contextmanager
 def waiting(text: str, *, quiet: bool) -> Iterator[None]:
-    """Print on stderr what a command waits for, if it is a terminal; remove the text at the end."""
+    """Show on stderr what the command waits for while the block runs, if stderr is a terminal."""
     shown = not quiet and sys.stderr.isatty()
     if shown:
         click.echo(f"{text}…", nl=False, err=True)

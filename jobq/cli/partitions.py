@@ -84,7 +84,7 @@ def _nodes(session: Session, names: Sequence[str]) -> list[str]:
 
 
 def _warn_of_skew(session: Session, known: PartitionMap) -> None:
-    """Warn if a node of a Cluster has more partitions than its even share and one more."""
+    """Warn if a node of a Cluster has over one partition more than an even share."""
     if not session.client.is_cluster:
         return
     names, nnodes = known.newest.names(known.queue), len(session.client.topology.nodes())

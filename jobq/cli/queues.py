@@ -112,13 +112,13 @@ def _look(
 
 
 class Rates:
-    """Starts per second of queues, from the fences of two samples; before the second sample, from events."""
+    """Computes starts per second from the fences of two samples of a queue; before the second sample, from events."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[float, int]] = {}
 
     def of(self, queue: Queue, fence: int) -> float | None:
-        """Return the rate, None if it isn't known."""
+        """Return the starts per second of a queue; None if they are unknown."""
         now, before = time.monotonic(), self._before.get(queue.name)
         self._before[queue.name] = now, fence
         if before is None:
@@ -284,7 +284,7 @@ def resume(session: Session, names: tuple[str, ...]) -> bool:
 def _set(
     session: Session, names: tuple[str, ...], act: Callable[[Queue], dict[str, Any]], filter: str = ""
 ) -> bool:  # fmt: skip
-    """Change all queues first, then print, so that a closed pipe can't interrupt the changes."""
+    """Change all queues before printing the results, so that a closed pipe can't interrupt the changes."""
     used = used_names(session, names)
     with session.operation(used, filter, when=bool(used)):
         changed = (
@@ -297,7 +297,10 @@ def _set(
 
 
 def used_names(session: Session, names: tuple[str, ...]) -> list[str]:
-    """Return the names that queues here have; print a line for each other name."""
+    """Return the names of this namespace's queues. Print a line for each name that isn't among them.
+
+    If the list of queues can't be read, return all names.
+    """
     session.queues(names)  # refuses what cannot be a name
     try:
         known = set(queue_names(session.client))
@@ -322,7 +325,7 @@ class _Wanted(NamedTuple):
     """Options of `queue peek` for each queue.
 
     Attributes:
-        end: The offset to stop before; None: to the end.
+        end: Offset before which the list stops; None lists all messages.
     """
 
     place: str

@@ -52,7 +52,7 @@ def _queue(session: Session, ns: str) -> ReliableQueue:
 def verb(
     name: str, *examples: str, takes_negatives: bool = False, operation: str = ""
 ) -> Callable[[Function], Command]:
-    """Declare a command that gets `queue`, and whose answer is printed as redis-cli would.
+    """Declare a command that gets `queue`, and prints its answer as redis-cli would.
 
     Exit code 1: the queue doesn't exist and the module calls that an error.
     """
@@ -86,7 +86,7 @@ def verb(
 def _operation(
     session: Session, key: str, ids: Sequence[str] = (), more: str = ""
 ) -> AbstractContextManager[Performed]:
-    """Record the change of a queue in the audit log."""
+    """Record a change to a queue in the audit log."""
     messages = "".join(f" id:{id_}" for id_ in ids)
     return session.operation("", f"reliable:{key}{more}{messages}", when=bool(session.verb))
 
@@ -106,7 +106,7 @@ def _plain(reply: Any) -> Any:
 @click.argument("elements", metavar="ELEMENT...", nargs=-1, required=True)
 def push(session: Session, queue: ReliableQueue, key: str, elements: tuple[str, ...]) -> object:
     """Append each ELEMENT to the queue KEY; print their ids."""
-    # As redis-cli: the bytes that were typed, whether they are text or not.
+    # Like redis-cli, push the typed bytes, even if they aren't text.
     return queue.push(key, *map(os.fsencode, elements))
 
 
@@ -143,13 +143,16 @@ def pop(
 
 
 def _counted(session: Session, found: Any, deliveries: bool) -> object:
-    """Add the number of deliveries to each message. JSON always has it."""
+    """Add the number of deliveries to each message. JSON output always has this number."""
     counted = deliveries and found and not session.as_json
     return [(*one, one.deliveries) for one in found] if counted else found
 
 
 def pop_words(words: Sequence[str]) -> tuple[int, int, Sequence[str]]:
-    """Return count, block and keys; a word at an option's position is an option, and is followed by a number."""
+    """Return COUNT, BLOCK and the keys.
+
+    A word at an option's position is an option, and a number follows it.
+    """
     found = {"COUNT": 1, "BLOCK": 0}
     given = set()
     while words and (word := words[0].upper()) in found and word not in given:
@@ -347,7 +350,7 @@ _ESCAPES = {
 
 
 def shown(reply: Reply, margin: str = "") -> str:
-    """Return the lines of a reply, without the last line's end; all but the first begin with `margin`."""
+    """Return the lines of a reply, without a final newline. Every line but the first begins with `margin`."""
     if reply is None:
         return "(nil)"
     if isinstance(reply, int):

@@ -12,7 +12,7 @@ from pathlib import Path
 from jobq.worker import exit_codes, logger
 
 EVERY_S = 0.5
-#: Installed packages, Python's own modules, and jobq.
+#: Folders that are not watched: installed packages, Python's standard library, and jobq.
 _LEFT_OUT = (
     *{sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")},
     str(Path(__file__).parents[1]),
@@ -46,7 +46,7 @@ class Sources:
         self._state = self._read()
 
     def changed(self) -> bool:
-        """Whether a file was changed, added or removed. It looks twice a second at most."""
+        """Whether a file was changed, added or removed. It checks the files at most twice a second."""
         now = time.monotonic()
         if now < self._look_at:
             return False

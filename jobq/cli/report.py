@@ -199,7 +199,7 @@ def _answers(
 def _engine(
     session: Session, lake: Lake | None, asked: ReportQuery, given: dict[str, Any]
 ) -> tuple[SqlEngine, EventSource]:
-    """Return the engine that computes the reports, and their events."""
+    """Return the engine that computes the reports, and the source of their events."""
     from jobq.pipeline.report.engines import LocalEngine, SparkEngine
     from jobq.pipeline.report.sources import engine_for, from_lake, from_server
     from jobq.pipeline.sessions import session as spark_session
@@ -222,7 +222,7 @@ def _beside_earlier(
     results: list[ReportResult],
     asked: ReportQuery,
 ) -> list[ReportResult]:
-    """Return the results next to the comparison range's results, if a range was given and has events."""
+    """Return the results, each compared to the result for the earlier range if that was requested and has events."""
     from jobq.pipeline.report.compare import KEYS, compared
     from jobq.pipeline.report.run import answers, check_range
 

@@ -81,7 +81,7 @@ def verb(
 def _operation(
     session: Session, rsmq: Rsmq, name: str, more: str = ""
 ) -> AbstractContextManager[Performed]:
-    """Record the change of a queue in the audit log."""
+    """Record a change to a queue in the audit log."""
     return session.operation("", f"rsmq:{name}{more}", client=rsmq.client)
 
 

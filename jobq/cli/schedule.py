@@ -86,10 +86,10 @@ def schedule() -> None:
 def list_schedules(session: Session, queues: str | None) -> None:
     """List schedules, with their next and last ticks.
 
-    The state says why a schedule's ticks don't come: `paused`; `undeclared`: no running worker of the queue has it
-    in its code; `no worker` serves the queue; `unknown job`: the queue's workers don't know its job; `unreadable`;
-    `no definition`. `queue paused`: its ticks come, and their jobs wait. Empty: its jobs run, or the list of workers
-    can't be read, which is printed.
+    The state says why a schedule has no ticks: `paused`; `undeclared`: no running worker of the queue has it in its
+    code; `no worker` serves the queue; `unknown job`: the queue's workers don't know its job; `unreadable`; `no
+    definition`. `queue paused`: its ticks enqueue jobs, which wait. Empty: its jobs run, or the list of workers can't
+    be read, which is printed.
     """
     known: dict[str, list[WorkerCode]] | None = None
     with session.tolerating("workers", "list of"):
@@ -235,7 +235,7 @@ def _refuse(home: Queue, name: str, word: str, other: str) -> None:
 
 
 def _steering(verb: str, done: str) -> Any:
-    """Return the shared parts of pause, resume and delete."""
+    """Return the function that `pause`, `resume` and `delete` share."""
 
     def steer(session: Session, name: str, queues: str | None) -> bool:
         queue, _ = _home(session, name, queues)
@@ -251,7 +251,7 @@ def _steering(verb: str, done: str) -> Any:
 
 
 def _home(session: Session, name: str, queues: str | None) -> tuple[Queue, Schedules]:
-    """Return the one queue that has this schedule."""
+    """Return the queue that has this schedule, and the queue's schedules."""
     homes = []
     for queue in session.queues(queues):
         schedules = queue.admin.schedules()

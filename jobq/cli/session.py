@@ -1,4 +1,4 @@
-"""Context of a command: the server, and how to print. Declares commands with the shared options."""
+"""The context of a command: its server and its output. This module also declares commands with the shared options."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Session:
     Attributes:
         url, namespace: None means the environment's value, or else the default.
         changes: The command changes several things, and must finish even if its output's reader exits.
-        problems: Errors of unreadable things, mostly queues.
+        problems: Errors after which the command continues, mostly about unreadable queues.
     """
 
     url: str | None = field(repr=False)
@@ -99,10 +99,10 @@ class Session:
         If an entry can't be written, the command prints a remark and continues.
 
         Args:
-            queue: Names of queues; None: all, '': none.
+            queue: Names of queues; None for all queues, '' for no queue.
             filter: The changed thing, as `key:value`.
             when: False if nothing is changed, so that no entry is written.
-            client: The command's client, if it isn't the session's.
+            client: The client to use instead of the session's client.
         """
         names = "*" if queue is None else queue if isinstance(queue, str) else ",".join(queue)
         act = Act(self.who or this_user(), "cli", self.verb, names, filter)
@@ -120,7 +120,7 @@ class Session:
             self.note(text)
 
     def shown(self, purpose: Purpose, queue: str, mid: str, text: str) -> str:
-        """Return a progress or a reason, decrypted if it is encrypted."""
+        """Return a text about a message, such as its progress or its reason, decrypted if it is encrypted."""
         return shown_text(seal_for(self.settings.codec), purpose, queue, mid, text)
 
     def queue(self, name: str) -> Queue:
@@ -141,7 +141,7 @@ class Session:
         return self._alone(found)
 
     def _alone(self, names: Iterable[str]) -> list[Queue]:
-        """Return queues that ignore their partitions, because these are among the names."""
+        """Return queue objects that ignore their partitions, because `names` already contains the partitions."""
         queues = [self.queue(name) for name in names]
         for queue in queues:
             queue.is_alone = True
@@ -162,8 +162,10 @@ class Session:
                 yield from read(queue)
 
     def readable(self, names: str | Iterable[str] | None, *, strange: bool = True) -> list[Queue]:
-        """Return a bounded number of queues. An unreadable list is reported as a problem, and invalid names are
-        counted.
+        """Return the named queues; without names, a bounded number of all queues.
+
+        If the list of queues can't be read, this reports a problem and looks for the keys of queues. It also reports
+        how many names in the list are invalid.
         """
         if names:
             return self.queues(names)
@@ -189,9 +191,7 @@ class Session:
             return self._alone(by_keys)
 
     def strange(self, kind: str, names: Sequence[bytes]) -> None:
-        """Report how many names of a list are invalid. So a producer that writes an invalid name can't make commands
-        fail.
-        """
+        """Report how many names in a list are invalid, and continue. Any producer can write an invalid name."""
         if names:
             many = "entries" if len(names) > 1 else "entry"
             self.remark(
@@ -201,7 +201,7 @@ class Session:
 
     @contextmanager
     def tolerating(self, name: str, kind: str = "queue") -> Iterator[None]:
-        """Report a rejection by the server, or a missing node of a Cluster, as a problem of this queue alone."""
+        """Report a rejection by the server, or a missing node of a Cluster, as a problem of this queue."""
         try:
             yield
         except ScriptError as error:
@@ -214,7 +214,7 @@ class Session:
             self.problem(f"{kind} {name}", error)
 
     def problem(self, what: str, error: JobqError) -> None:
-        """Print one line on stderr, once, and end with an exit code other than 0."""
+        """Print a line about an error on stderr, once. The command continues, but its exit code will not be 0."""
         if what not in self.problems:
             self._echo(f"jobq: {output.escaped(what)}: {output.escaped(str(error))}", err=True)
         self.problems[what] = error
@@ -284,7 +284,7 @@ class Session:
             self._echo(output.escaped(text), err=True)
 
     def confirmed(self, question: str, yes: bool) -> None:
-        """Continue only with --yes or after a person confirms."""
+        """Return if --yes is given or a person confirms the question; otherwise raise click.Abort."""
         if yes:
             return
         try:
@@ -349,9 +349,7 @@ def command(
 def opens(
     parameter: str, make: Callable[..., object], *options: Callable[[Function], Function]
 ) -> Callable[[Function], Function]:
-    """Declare options; the command gets, as `parameter`, the object that `make` creates from the session and their
-    values.
-    """
+    """Declare options of a command. It gets the object that `make` creates from the session and the options' values."""
     taken = list(signature(make).parameters)[1:]
 
     def declare(function: Function) -> Function:

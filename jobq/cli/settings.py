@@ -80,9 +80,10 @@ def _renamed(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def unknown(app: click.Group, environ: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each JOBQ_… that no setting and no option reads.
+    """Return a sentence for each variable JOBQ_… that no setting and no option reads.
 
-    Loads only commands that a variable's name mentions, and all commands to suggest a name for an unknown variable.
+    This loads only commands that the name of a variable mentions. To suggest a name for an unknown variable, it loads
+    all.
     """
     names = {name for name in environ if name.startswith(variables.PREFIX)} - variables.KNOWN
     if not names:
@@ -95,7 +96,7 @@ def unknown(app: click.Group, environ: Mapping[str, str]) -> list[str]:
 
 
 def options(app: click.Group) -> Iterator[str]:
-    """Yield the variables of every option."""
+    """Yield the environment variables of every option."""
     with click.Context(app, info_name="jobq", auto_envvar_prefix="JOBQ") as context:
         yield from _of(app, context)
 

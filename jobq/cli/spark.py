@@ -68,7 +68,7 @@ def shell(session: Session, memory: str | None, master: str | None) -> None:
 
     from jobq.pipeline import session as started
 
-    # By the environment, since Spark shows options when it explains a plan.
+    # Set the URL in the environment, because Spark shows options when it explains a plan.
     os.environ["JOBQ_URL"] = session.client.url
     os.environ["JOBQ_NAMESPACE"] = session.client.namespace
     running = started("jobq-shell", memory=memory, master=master)

@@ -28,7 +28,7 @@ from jobq.topics.listing import description_record, group_record, lag_record, to
 
 
 class TopicPosition(click.ParamType["str | int | datetime"]):
-    """A position in a topic: earliest, latest, an index, a time, or how long ago."""
+    """A position in a topic: earliest, latest, an index, a time, or a duration before now."""
 
     name = "position"
 
@@ -70,7 +70,7 @@ on_any_topic = opens("topic", _laid_out, name_argument, layout_option)
 
 
 def group_names(session: Session, topic: Topic) -> list[str]:
-    """Return the groups; report each listed name that can't be a group's name as a problem."""
+    """Return the groups; report each invalid name in the list as a problem."""
     for strange in topic.strange_groups():
         remedy = "can't be a group's name; jobq topic unsubscribe removes it"
         session.problem(f"{strange!r} among the groups of {topic.name}", JobqError(remedy))
@@ -253,7 +253,7 @@ def read(
 ) -> bool:
     """Print a range of a topic without moving any group.
 
-    Exit code 1: the range has no message, or they were dropped.
+    Exit code 1: the range has no message, or its messages were dropped.
     """
     if isinstance(topic, RedismqTopic):
         if isinstance(start, datetime) or isinstance(end, datetime) or start == "latest":
@@ -410,7 +410,7 @@ def peek(session: Session, topic: Topic | RedismqTopic, group: str, limit: int) 
 @on_topic
 @group_option
 def pause(session: Session, topic: Topic, group: str) -> None:
-    """Stop handing messages to a group until it is resumed. It can still commit what it has leased."""
+    """Stop handing messages to a group until it is resumed. The group can still commit leased messages."""
     with _operation(session, topic, group):
         topic.group(group).pause()
     session.say({"topic": topic.name, "group": group, "paused": True}, f"{group}: paused")
@@ -569,7 +569,7 @@ def delete(session: Session, name: str, yes: bool, layout: str) -> bool:
 def _operation(
     session: Session, topic: Topic | RedismqTopic, group: str = "", more: str = "", *, when: bool = True
 ) -> AbstractContextManager[Performed]:  # fmt: skip
-    """Record the change of a topic in the audit log."""
+    """Record a change to a topic in the audit log."""
     of_group = f" group:{group}" if group else ""
     return session.operation("", f"topic:{topic.name}{of_group}{more}", when=when)
 

@@ -91,7 +91,7 @@ def _remembering(
 
 
 def _operating(session: Session, url_operate: str | None) -> Client | None:
-    """Connect as the server's user who may change things; return None if the reading user also changes things."""
+    """Connect as the server's user that makes changes. Return None if the user of --url also makes the changes."""
     return connect(url_operate, settings=session.settings) if url_operate else None
 
 

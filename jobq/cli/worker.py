@@ -316,7 +316,7 @@ def listeners_of(health: str | None, by_job: bool) -> list[MonitorListener]:
 
 
 def check_worker(session: Session, health: str | None, page: str) -> int:
-    """Print the worker's answer at that address; return 0 if it is live or ready."""
+    """Print the answer of the worker at this address. Return 0 if the worker is live or ready, as `page` asks."""
     if not health:
         raise ConfigError(
             "--check needs the worker's address; use --health, or set JOBQ_WORKER_HEALTH for both"
@@ -328,7 +328,7 @@ def check_worker(session: Session, health: str | None, page: str) -> int:
 
 
 def crash_listeners() -> list[MonitorListener]:
-    """Return the crash reporters of the loaded modules. Without reporters, no process reports crashes."""
+    """Return the listeners that report crashes to OpenTelemetry and Sentry, if these are in use."""
     spans: list[MonitorListener] = [otel.CrashSpans()] if otel.is_wanted() else []
     return spans + ([sentry.CrashEvents()] if sentry.is_wanted() else [])
 

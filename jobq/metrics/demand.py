@@ -1,4 +1,4 @@
-"""Measure how many slots queues need for running, arriving and waiting messages, for an autoscaler."""
+"""Estimate how many worker slots queues need, for an autoscaler."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Demand(JsonRecord):
     """The combined demand of queues.
 
     Attributes:
-        wanted_slots: Number of jobs that should be able to run at the same time.
+        wanted_slots: Number of jobs that workers should be able to run at the same time.
         unread: Queues that can't be read, with the reason; they count as 0.
     """
 
@@ -54,7 +54,7 @@ class Demand(JsonRecord):
 
 
 class _Before(NamedTuple):
-    """An earlier sample: the total of hand-outs, and the number of ready messages."""
+    """The counts of an earlier sample: all messages handed out so far, and ready messages."""
 
     at: float
     fence: int
@@ -62,7 +62,7 @@ class _Before(NamedTuple):
 
 
 def _runs_in_all(queue: Queue) -> EndedRuns | None:
-    """Return how often and how long attempts ran in a partitioned queue."""
+    """Return the rate and the mean run time of recent attempts in a queue and its partitions."""
     found = [runs for one in (queue, *queue.partitions()) if (runs := ended_runs(one))]
     if not found:
         return None
@@ -73,7 +73,7 @@ def _runs_in_all(queue: Queue) -> EndedRuns | None:
 
 
 class DemandMeter:
-    """Measures the demand of queues at each call. Threads may share it."""
+    """Measures the demand of queues at each call. It is thread-safe."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -82,7 +82,7 @@ class DemandMeter:
         self._before: dict[str, tuple[_Before, _Before]] = {}
 
     def measure(self, names: Sequence[str], target_s: float) -> Demand:
-        """Return the demand of these queues, with enough slots to finish waiting messages within `target_s`."""
+        """Return how many slots these queues need to finish their waiting messages within `target_s` seconds."""
         rows, unread = [], dict[str, str]()
         for name in dict.fromkeys(names):
             queue = Queue(name, self._client)
@@ -126,8 +126,9 @@ def demand_of(
 ) -> QueueDemand:
     """Return the demand of a queue.
 
-    It is at least the number of running slots, and more if arriving and waiting messages need more. While run times are
-    unknown, it is a slot for each running or ready message. A paused queue gets only its running slots.
+    The demand is at least the number of running messages. It is higher if arriving and waiting messages need more
+    slots. While run times are unknown, each running or ready message counts as a slot. For a paused queue, only running
+    messages count.
     """
     counts = sample.counts
     rate = arrivals if arrivals is not None else runs.per_s if runs else None

@@ -25,7 +25,7 @@ def metrics_page(collect: Callable[[], Iterable[Family]], application: str = "")
 
     Args:
         collect: Returns the metrics; called for each scrape.
-        application: Folder of the application's own metrics.
+        application: Folder to which children write the application's own metrics.
     """
 
     def page(request: PageRequest) -> Answer:
@@ -46,13 +46,13 @@ def metrics_page(collect: Callable[[], Iterable[Family]], application: str = "")
 
 
 class _Application:
-    """Collects the metrics that jobs count with prometheus_client, from the files of all children."""
+    """Collects the application's own prometheus_client metrics from the files that all children write."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def collect(self) -> Iterator[Any]:
-        """Yield the counts of all children, without the live gauges of ended children."""
+        """Yield the metrics of all children, without the live gauges of ended children."""
         from prometheus_client import CollectorRegistry, multiprocess
 
         untyped: Any = multiprocess
@@ -68,23 +68,19 @@ class _Application:
             logger.warning("can't read the application's metrics in %s: %s", self._folder, error)
 
     def describe(self) -> list[Any]:
-        """Return nothing, like `_Collector.describe`."""
         return []
 
 
 class _Collector:
-    """Collector for a prometheus_client registry."""
-
     def __init__(self, collect: Callable[[], Iterable[Family]]) -> None:
         self._collect = collect
 
     def collect(self) -> Iterator[Any]:
-        """Yield all families."""
         for family in self._collect():
             yield _as_known_there(family)
 
     def describe(self) -> list[Any]:
-        """Return nothing: names are checked by this package's tests, not at each scrape."""
+        """Return an empty list, so that names aren't checked at each scrape. This package's tests check them."""
         return []
 
 

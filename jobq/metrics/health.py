@@ -13,14 +13,14 @@ from jobq.metrics.serving import Answer, Endpoint, Page, PageRequest, PageServer
 from jobq.worker.monitor import PoolView
 from jobq.worker.shared_state import Phase
 
-#: A supervisor is stuck if its loop made no turn for this time, or for a lease if that is longer.
+#: A supervisor is stuck if an iteration of its loop takes longer than this, and longer than a lease.
 HANGS_S = 10.0
 #: Number of leases after which a server that doesn't answer counts as away.
 AWAY_LEASES = 2
 
 
 def why_dead(pool: PoolView) -> str:
-    """Return why the worker should be restarted; '' if it works. A lost server isn't a reason."""
+    """Return why the worker should be restarted; '' if it works. A lost connection to the server isn't a reason."""
     age_s = pool.state.loop_age_s
     if age_s < max(HANGS_S, pool.settings.lease_s):
         return ""
@@ -28,7 +28,7 @@ def why_dead(pool: PoolView) -> str:
 
 
 def why_not_ready(pool: PoolView) -> str:
-    """Return why the worker doesn't fetch messages, or its jobs can't enqueue; '' if all is well."""
+    """Return why the worker isn't ready: it doesn't fetch messages, or its jobs can't enqueue. '' if it is ready."""
     state = pool.state
     if dead := why_dead(pool):
         return dead
@@ -47,7 +47,7 @@ def why_not_ready(pool: PoolView) -> str:
 
 
 def probe(why: Callable[[], str]) -> Page:
-    """Return a page that says ok, or the reason with status 503."""
+    """Return a page that answers `ok`, or the status 503 with the reason."""
 
     def page(_: PageRequest) -> Answer:
         text = why()

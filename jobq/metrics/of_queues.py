@@ -52,7 +52,7 @@ _LAKE_LAG = ("jobq_lake_overrun_seconds", "jobq_lake_lag_seconds")
 
 
 class Sheet:
-    """The values of one scrape. Names beyond MAX_LABELS, in the order of their arrival, share the label OTHER."""
+    """The values of one scrape. After the first MAX_LABELS names, all further names share the label OTHER."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Rows] = {name: {} for name in EXPORTER}
@@ -67,7 +67,11 @@ class Sheet:
             rows[key] = max(row, value) if name in _GREATEST else row + value
 
     def put_lake_lag(self, queue: str, overruns_in_s: float, behind_s: float) -> None:
-        """Set both values, which alerts compare. OTHER has the values of the queue that is closest to losing events."""
+        """Record how far a lake is behind a queue.
+
+        Alerts compare the two values, so they must come from the same queue. OTHER has the values of the queue that is
+        closest to losing events.
+        """
         overruns, behind = (self.rows[name] for name in _LAKE_LAG)
         key = self._key(_LAKE_LAG[0], (queue,))
         match overruns.get(key), behind.get(key):
@@ -84,7 +88,7 @@ class Sheet:
 
 
 class QueueExporter:
-    """Reads everything at most once in CACHED_S seconds. Threads may share it."""
+    """Reads metrics from the server, at most once every CACHED_S seconds. It is thread-safe."""
 
     def __init__(
         self, client: Client, names: Sequence[str] | None = None,
@@ -166,7 +170,7 @@ class QueueExporter:
     def _each(
         self, queues: Sequence[Queue], call: Callable[[Queue], Any]
     ) -> Iterator[tuple[Queue, Any]]:
-        """Yield queues with the results of their calls. A queue that the server rejects is logged and left out."""
+        """Yield each queue with the result of its call. If a call fails, log its error and leave out its queue."""
         results = run_each(self._client, [call(queue) for queue in queues])
         for queue, result in zip(queues, results, strict=True):
             if isinstance(result, Exception):
@@ -198,7 +202,6 @@ class QueueExporter:
             put_schedules(sheet, queue.name, found)
 
     def _with_schedules(self, queues: Sequence[Queue]) -> list[Queue]:
-        """Return the queues with schedules."""
         some = set(queues_with(self._client, [queue.name for queue in queues], "schedules"))
         self._scheduled &= some
         return [queue for queue in queues if queue.name in some]

@@ -17,7 +17,7 @@ def worker_families(pool: PoolView, by_job: bool = True) -> Iterator[Family]:
     """Yield the counts and current state of the worker's processes.
 
     Args:
-        by_job: False drops the label job.
+        by_job: Whether metrics have the label job.
     """
     found = counted(pool.pages)
     yield from _of_attempts(found) if by_job else _without_jobs(found)

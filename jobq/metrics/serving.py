@@ -33,7 +33,7 @@ class Endpoint(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The address as a person would write it."""
+        """The address as text: `http://127.0.0.1:9464` or `unix:/run/jobq.sock`."""
         if self.path:
             return f"unix:{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -155,13 +155,13 @@ class PageServer(ThreadingMixIn, HTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Forget the connection, and close it."""
+        """Stop counting the connection, and close it."""
         with self._lock:
             self._clients.pop(id(request), None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log the error at the level debug, because mostly a client has disconnected early."""
+        """Log the error at the level debug, because the usual cause is a client that disconnected early."""
         logger.debug("a request for metrics failed", exc_info=True)
 
 
@@ -203,8 +203,6 @@ class PageHandler(BaseHTTPRequestHandler):
 
 
 class _PathConnection(http.client.HTTPConnection):
-    """An HTTP connection over a Unix socket."""
-
     def __init__(self, path: str, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
         self._path = path

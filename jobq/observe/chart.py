@@ -1,8 +1,8 @@
 """Line charts, bar charts, heat maps and sparklines as static SVG, for reports and the dashboard.
 
-Style sheets set the colours: `style_sheet()` returns the tokens that both share, and the rules for charts. Every text
-is escaped here. A chart is a Drawing, which templates don't escape again. Charts are 400 units wide unless a size is
-given, so that the text is readable on a phone that shows 330 pixels.
+Style sheets set the colours. `style_sheet()` returns the rules for charts, and the tokens that reports and the
+dashboard share. Every text is escaped here. A chart is a Drawing, which templates don't escape again. Charts are 400
+units wide by default, so that their text is readable on a phone screen of 330 pixels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WIDTH, HEIGHT = 400, 210
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 26
 #: Distance of two bars.
 STEP = 34
-#: The most ticks of a time line, and the possible seconds between two.
+#: Maximum number of ticks of a time axis, and the possible seconds between two ticks.
 TICKS = 7
 TICK_STEPS = (
     60, 300, 900, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 2 * 86_400, 4 * 86_400, 7 * 86_400,
@@ -72,7 +72,7 @@ class ChartLine(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A moment that all charts show, such as the start of a new version.
+    """A time that every chart marks, such as a deploy.
 
     Attributes:
         at: Epoch seconds.
@@ -86,10 +86,10 @@ class Bar(NamedTuple):
     """A bar of a chart.
 
     Attributes:
-        label: Parts by name. If there is no room, `job` and `jobs` lose their beginning, other parts their end.
+        label: Parts of the label by name. If the label is too long, `job` and `jobs` are cut at the beginning, and
+            other parts at the end.
         shown: The value as text.
-
-    `before` is the value in an earlier range. A thin bar below shows it.
+        before: Value in an earlier range. A thin bar below the bar shows it.
     """
 
     label: Mapping[str, str]
@@ -151,7 +151,7 @@ def _framed(frame: ChartFrame, width: float, height: float, parts: Sequence[str]
 def line_chart(
     frame: ChartFrame, lines: Sequence[ChartLine], axis: TimeAxis, label: Callable[[float], str]
 ) -> Drawing:
-    """Draw lines over time, with marks; empty if no line has a value.
+    """Draw lines over time, with marks. The drawing is empty if no line has a value.
 
     Args:
         label: Formats a value.
@@ -229,7 +229,7 @@ def _grid(place: _Place, label: Callable[[float], str]) -> list[str]:
 
 
 def _parts(top: float, label: Callable[[float], str]) -> int:
-    """Return how many parts a chart is divided into: four, or fewer if labels would repeat or be inexact."""
+    """Return the number of parts of the value axis: four, or fewer if its labels would repeat or be inexact."""
     rounds = label(0.5) in (label(0.0), label(1.0))
     for parts in (4, 2):
         values = [top * i / parts for i in range(parts + 1)]
@@ -250,7 +250,7 @@ def _marks(place: _Place, axis: TimeAxis) -> list[str]:
 
 
 def _time_ticks(place: _Place, first_s: float, last_s: float, zone: tzinfo) -> list[str]:
-    """Return ticks at the beginnings of days, hours or shorter steps; if there are none, at the first moment."""
+    """Return ticks at the starts of days, hours or shorter steps. Without such a time, return a tick at `first_s`."""
     first, last = (datetime.fromtimestamp(at, UTC) for at in (first_s, last_s))
     span = last_s - first_s
     days = math.ceil(span / TICKS / 86_400)
@@ -270,7 +270,7 @@ def _time_ticks(place: _Place, first_s: float, last_s: float, zone: tzinfo) -> l
 
 
 def _rounds(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[datetime]:
-    """Return the moments in the range at which that zone's clock shows a multiple of `step`, each only once."""
+    """Return each time in the range at which the zone's clock shows a multiple of `step`."""
     if step > 3600:
         return _walls(first, last, step, zone)
     # When clocks change, an hour is repeated or skipped. In UTC each moment is there once.
@@ -285,7 +285,7 @@ def _rounds(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[da
 
 
 def _walls(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[datetime]:
-    """Return times at steps of over an hour. A step is longer or shorter when the clocks change."""
+    """Return the times in the range, for steps of over an hour. A clock change makes one step longer or shorter."""
     wall = first.astimezone(zone).replace(tzinfo=None)
     midnight = wall.replace(hour=0, minute=0, second=0, microsecond=0)
     skipped = math.ceil((wall - midnight).total_seconds() / step)
@@ -300,7 +300,7 @@ def _walls(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[dat
 
 
 def ceiling(value: float) -> float:
-    """Return the next of 1, 2, 4, 8, 10 times a power of ten, so that quarters are round."""
+    """Round a value up to 1, 2, 4, 8 or 10 times a power of ten, so that its quarters are round numbers."""
     if value <= 0:
         return 1
     power = 10 ** math.floor(math.log10(value))
@@ -348,13 +348,12 @@ def _bar(y: int, bar: Bar, scale: float, zero: float) -> str:
 
 
 def _before(y: int, length: float, zero: float) -> str:
-    """Return the thin bar of an earlier value."""
     x, width = zero + min(0, length), max(1, abs(length))
     return f'<rect class="before" x="{x:.1f}" y="{y + 28}" width="{width:.1f}" height="3" rx="1"/>'
 
 
 def _label(parts: Mapping[str, str], most: int = 52) -> str:
-    """Shorten parts to at most `most` characters: keep the beginning of an error, and the end of a dotted name."""
+    """Return the label, shortened to about `most` characters: an error keeps its beginning, a dotted name its end."""
     room, cut = most - 3 * (len(parts) - 1), {}
     for i, name in enumerate(sorted(parts, key=lambda name: len(parts[name]))):
         cut[name] = short(parts[name], room // (len(parts) - i), name in ("job", "jobs"))
@@ -368,7 +367,7 @@ def _label(parts: Mapping[str, str], most: int = 52) -> str:
 def column_chart(
     frame: ChartFrame, columns: Sequence[tuple[str, float]], label: Callable[[float], str]
 ) -> Drawing:
-    """Draw a histogram: upright bars side by side, each with its name; empty if all are 0."""
+    """Draw a histogram: upright bars, each with its name. The drawing is empty if all values are 0."""
     most = max((value for _, value in columns), default=0)
     if not most:
         return Drawing()
@@ -421,10 +420,9 @@ def heat_map(
 
 
 def sparkline(values: Sequence[float | None], style: str = "ready") -> Drawing:
-    """Draw a line without axes, from 0 to the greatest value; about 200 bytes for 60 values. The value None means
-    unknown.
+    """Draw a line without axes, from 0 to the greatest value. The value None means unknown.
 
-    Screen readers skip it, because the row contains its figures as text.
+    A drawing of 60 values has about 200 bytes. Screen readers skip it, because its row contains the figures as text.
     """
     known = [value for value in values if value is not None]
     if len(known) < 2:
@@ -449,7 +447,7 @@ def sparkline(values: Sequence[float | None], style: str = "ready") -> Drawing:
 def spread(
     points: Sequence[tuple[float, float | None]], since: float, until: float, count: int
 ) -> list[float | None]:
-    """Divide the time into `count` equal parts; return the greatest value of each, None for parts without a value."""
+    """Divide the time into `count` equal parts, and return the maximum of each. A part without values is None."""
     found: list[float | None] = [None] * count
     at = bisect_left(
         points, (since,)

@@ -1,4 +1,4 @@
-"""Make text from anywhere safe for a terminal or a log: `\\x1b[2J` is printed literally and clears nothing."""
+"""Make text from anywhere safe for a terminal or a log: `\\x1b[2J` is printed, and doesn't clear the screen."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Collect the facts about a message for people: its status, its history, the workers of its queue.
 
-All of it is read in bounded calls, without a lock between them: on a busy queue the parts may be milliseconds apart.
-A part that can't be read is left out, and named.
+The number of calls is bounded. There is no lock between calls, so on a busy queue the facts may be milliseconds apart.
+Facts that can't be read are left out, and `Collector.unread` has the reasons.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from jobq.queue.types import DeadMessage, Page, Sample, Status, text_of
 #: Maximum number of latest events to search for a message's history, and events per call.
 MAX_EVENTS, EVENTS_PER_CALL = 5_000, 500
 _SEPARATOR, _ATTEMPTS = SEPARATOR.encode(), frozenset(kind.encode() for kind in ATTEMPTS)
-#: So many before a message are counted one by one.
+#: Up to this number, the ready messages before a message are counted one by one.
 FEW_AHEAD = 100
-#: Maximum number of queues to check that come first at a worker.
+#: Maximum number of queues to check among the queues that a worker empties first.
 MAX_FIRST = 50
-#: Over which time a rate is measured, and at least.
+#: Maximum and minimum time over which a rate is measured.
 RATE_MS, MIN_RATE_MS = 60_000, 1_000
-#: A part of the request to a server, or a number in its place.
+#: A call to the server, or a number that is already known.
 Asked: TypeAlias = Read | ScriptCall[Any] | int
 #: Sections of INFO that show whether the server accepts writes.
 SECTIONS = ("memory", "persistence")
 _NEEDED = ("status", "clock")
-#: Kinds of a message's last event, and its state then.
+#: Kind of a message's last event -> state of the message.
 _STATES: dict[str, StateWord] = {
     "done": "done", "cancelled": "cancelled", "expired": "expired", "dead": "failed", "evicted": "failed",
 }  # fmt: skip
@@ -61,7 +61,7 @@ class Collector:
 
     Attributes:
         result: Also read the job's result.
-        unread: Unreadable parts, with the reason for each.
+        unread: Facts that can't be read, with the reason for each.
         found_content: Content of the last message collected.
         found_result: Result of the last message collected, with its remaining seconds (-1 if it never expires).
     """
@@ -139,8 +139,9 @@ class Collector:
     def _longest(
         self, second: dict[str, Any], busy: Sequence[str], live: set[str], events: Sequence[WrittenEvent], mid: str
     ) -> RunningMessage | None:  # fmt: skip
-        """Return the queue's longest-running message; its job is read in another round trip, except for this
-        message.
+        """Return the queue's longest-running message with its job, which takes another round trip.
+
+        Returns None if that is the message `mid` itself, or if no message runs.
         """
         queue = self.queue
         runs = [
@@ -210,7 +211,9 @@ class Collector:
         return asked
 
     def _asked_of_others(self, queues: Sequence[str]) -> dict[str, Asked]:
-        """Return calls for the counts of queues that a worker empties before this queue."""
+        """Return calls that read the counts of these queues, which some worker empties before it fetches from this
+        queue.
+        """
         client = self.queue.client
         found: dict[str, Asked] = {}
         for name in queues:
@@ -219,7 +222,7 @@ class Collector:
         return found
 
     def _ask(self, asked: dict[str, Asked]) -> dict[str, Any]:
-        """Return the replies by name, without unreadable parts. Raises the error of a needed part."""
+        """Make the calls, and return the replies by name. Unreadable replies are left out, unless they are needed."""
         reads = {name: one for name, one in asked.items() if not isinstance(one, int)}
         found: dict[str, Any] = {name: one for name, one in asked.items() if isinstance(one, int)}
         replies = read_together(self.queue.client, list(reads.values()))
@@ -235,11 +238,11 @@ class Collector:
         return found
 
     def logs(self, mid: str, attempts: Sequence[int]) -> dict[int, bytes]:
-        """Return the log of each attempt, by its number, in one round trip; attempts without a log are left out."""
+        """Return the logs by attempt number, in one round trip. Attempts without a log are left out."""
         admin = self.queue.admin
         reads = [plain(*admin.log_words(mid, number)) for number in attempts]
         replies = read_together(self.queue.client, reads)
-        # Where the keys are closed to this server's user, or have another type, there is no log.
+        # If the user may not read a key, or the key has another type, there is no log.
         return {
             number: reply
             for number, reply in zip(attempts, replies, strict=True)
@@ -248,21 +251,21 @@ class Collector:
 
 
 def plain(*words: Argument, near: str = "") -> Read:
-    """Return a plain command to be sent with others.
+    """Return a plain Redis command to send together with other calls.
 
     Args:
-        near: A key on the node that answers; by default the first key.
+        near: A key. On a Cluster, its node answers. The default is the command's first argument.
     """
     return Read(near or str(words[1]), words)
 
 
 def _clock_of(reply: Any) -> int:
-    """Return the server's time from a reply to TIME, or the given epoch milliseconds."""
+    """Return epoch milliseconds from a reply to TIME. Epoch milliseconds are returned unchanged."""
     return reply if isinstance(reply, int) else int(reply[0]) * 1000 + int(reply[1]) // 1000
 
 
 def _ahead(found: Any, length: Any, page: Page | None) -> int | None:
-    """Return how many messages are ready before a message at this position; None if it isn't ready."""
+    """Return how many ready messages come before the message, at most MAX_AHEAD; None if the message isn't ready."""
     if found is not None:
         whole = page is not None and page.next_offset == found
         return len(page.entries) if page is not None and whole else int(found)
@@ -311,7 +314,7 @@ def _gathered(
 
 
 def _server(queue: Queue, read: dict[str, Any]) -> ServerFacts:
-    """Return facts about the server, empty where the sections can't be read."""
+    """Return facts about the server. All of them are empty if a section of INFO can't be read."""
     if not all(section in read for section in SECTIONS):
         return ServerFacts()
     try:
@@ -323,15 +326,15 @@ def _server(queue: Queue, read: dict[str, Any]) -> ServerFacts:
 
 
 def may_ask_info(client: Client) -> bool:
-    """Whether the client may send INFO: the roles of `jobq acl` may not, and the server logs each refusal."""
+    """Whether the client may send INFO. Users that `jobq acl` creates may not, and the server logs rejected calls."""
     return urlsplit(client.url).username in (None, "", "default")
 
 
 def server_facts(queue: Queue, sections: Sequence[bytes] = ()) -> ServerFacts:
-    """Ask the server of the queue's keys whether it takes writes.
+    """Return facts about the server that has the queue's keys, such as whether it accepts writes.
 
     Args:
-        sections: Known replies of INFO.
+        sections: Replies of INFO, if they were read before.
     """
     near = queue.wake_key
     info: dict[str, str] = {}
@@ -347,7 +350,7 @@ def server_facts(queue: Queue, sections: Sequence[bytes] = ()) -> ServerFacts:
 
 
 def _unsaved(queue: Queue, info: dict[str, str]) -> str:
-    """Return why the server rejects writes, if it can't write its snapshot; '' if it accepts writes."""
+    """Return why the server rejects writes after a failed snapshot; '' if it accepts them."""
     if info.get("rdb_last_bgsave_status", "ok") == "ok":
         return ""
     names = ("save", "stop-writes-on-bgsave-error")
@@ -362,10 +365,10 @@ def public_state(
 ) -> StateWord:
     """Return the public state of a message.
 
-    Without a remembered end, the latest event decides: a queue has the same word for all messages that are over.
+    A queue has the same word for all finished messages. If `end` is unknown, the message's latest event decides.
 
     Args:
-        end: The remembered end of a finished message.
+        end: The stored end of the message, if there is one.
     """
     word = state_word(status)
     if end != "unknown" or word not in ENDED or word == "failed" or not history:
@@ -388,7 +391,7 @@ def job_name(content: bytes) -> str:
 
 
 def _of_mid(events: Iterable[WrittenEvent], mid: str) -> list[Event]:
-    """Return the events of a mid, oldest first; `events` come newest first."""
+    """Return a message's events, oldest first. `events` must be sorted newest first."""
     wanted = f"{SEPARATOR}{mid}{SEPARATOR}".encode()
     found = [event_of(event) for event in events if wanted in event.record]
     return [event for event in found[::-1] if event is not None and event.mid == mid]
@@ -397,7 +400,7 @@ def _of_mid(events: Iterable[WrittenEvent], mid: str) -> list[Event]:
 def starts_per_s(queue: Queue) -> float | None:
     """Return how many attempts finished per second in the last minute, or on a busy queue in the last seconds.
 
-    None if that is unknown, because the queue doesn't record attempts.
+    Returns None if no attempt finished and the queue doesn't record attempts.
     """
     now_ms = queue.client.clock_ms(queue.wake_key)
     found = _rate(newest(queue, now_ms - RATE_MS), now_ms, True)
@@ -408,7 +411,7 @@ def _rate(events: Iterable[WrittenEvent], now_ms: int, records: bool) -> float |
     """Return how many attempts finished per second, according to the latest events; None if that is unknown.
 
     Args:
-        records: Whether the queue records attempts; otherwise a rate of 0 is unknown.
+        records: Whether the queue records attempts. If it doesn't, the rate is unknown unless there are events.
     """
     number, since = 0, 0
     for seen, event in enumerate(events, 1):
@@ -435,7 +438,7 @@ class EndedRuns(NamedTuple):
 
 
 def ended_runs(queue: Queue) -> EndedRuns | None:
-    """Return how often and how long attempts ran lately, from one page of events; None if none ran."""
+    """Return the rate and the mean run time of recent attempts, from one page of events; None without such attempts."""
     now_ms = queue.client.clock_ms(queue.wake_key)
     page = list(newest(queue, most=EVENTS_PER_CALL))
     found = [event_of(one) for one in page]
@@ -450,10 +453,10 @@ def ended_runs(queue: Queue) -> EndedRuns | None:
 
 
 class WrittenEvent(NamedTuple):
-    """One entry of the stream.
+    """One entry of a queue's event stream.
 
     Attributes:
-        at_ms: When it was written.
+        at_ms: When the entry was written.
     """
 
     entry_id: str
@@ -465,10 +468,10 @@ class WrittenEvent(NamedTuple):
 def newest(
     queue: Queue, since_ms: int = 0, before: str = "+", most: int = MAX_EVENTS
 ) -> Iterator[WrittenEvent]:
-    """Yield the newest entries, newest first.
+    """Yield the newest entries of a queue's event stream, newest first.
 
     Args:
-        before: `(` and the id of the entry after which to continue.
+        before: `(` and an id, to read only entries before that entry.
     """
     last, left = before, most
     while left > 0:
@@ -485,7 +488,7 @@ def events_before(prefix: str, last: str, most: int, since_ms: int = 0) -> Read:
     """Return a call that reads the newest entries of a queue's events, newest first.
 
     Args:
-        last: `+`, or `(` and an entry's id.
+        last: `+` to start at the newest entry, or `(` and an id to read only entries before that entry.
     """
     return plain("XREVRANGE", keys.key(prefix, "events"), last, max(0, since_ms), "COUNT", most)
 

@@ -1,7 +1,7 @@
 """Draw steps and the edges between them as static SVG, from left to right.
 
-Each node is in the layer after the last node it waits for. Four sweeps order the nodes of a layer by the mean place
-of their neighbours; then each moves as close to its neighbours as the order allows. Edges are horizontal and
+Each node is in the layer after the last node that it waits for. Four sweeps order the nodes of a layer by the mean
+place of their neighbours; then each moves as close to its neighbours as the order allows. Edges are horizontal and
 vertical lines. Above MAX_NODES nodes, the nodes of a layer with the same job are merged: "24 x resize, 20 done".
 """
 
@@ -36,7 +36,7 @@ class GraphNode(NamedTuple):
     Attributes:
         state: The step's state.
         style: CSS class of the node's colour.
-        share: Finished share, 0 to 1; None draws no bar.
+        share: Finished share, 0 to 1; None means that no bar is drawn.
         job: Nodes of one layer with the same job may be merged.
         on_path: Whether the node is on the critical path.
         title: Title of the node, by default its name.
@@ -55,10 +55,10 @@ class GraphNode(NamedTuple):
 
 
 class GraphEdge(NamedTuple):
-    """An edge between nodes by name.
+    """An edge between two nodes, which are given by name.
 
     Attributes:
-        when: Required outcome of the start: `done`, `ended` or `failed`.
+        when: Outcome that the start node must have: `done`, `ended` or `failed`.
     """
 
     start: str
@@ -86,12 +86,12 @@ def draw(
     frame: ChartFrame, nodes: Sequence[GraphNode], edges: Iterable[GraphEdge],
     urgency: Sequence[str] = (),
 ) -> DrawnGraph:  # fmt: skip
-    """Draw a graph without circles.
+    """Draw an acyclic graph.
 
-    Edges of unknown nodes and edges in a circle, which flows can't have, are left out.
+    Edges to unknown nodes and edges in a cycle are left out. Flows have neither.
 
     Args:
-        urgency: Styles in order; a folded node has the first style of its nodes.
+        urgency: Styles, most urgent first. A merged node has the most urgent style of its nodes.
     """
     if not nodes:
         return DrawnGraph(Drawing())
@@ -111,7 +111,7 @@ def draw(
 
 
 def _short_ones(edges: list[GraphEdge], layer_of: Mapping[str, int]) -> tuple[list[GraphEdge], int]:
-    """Return the shortest edges that there is room for, and how many are left out."""
+    """Return the shortest edges whose lengths add up to at most MAX_SEGMENTS, and the number of omitted edges."""
     order = sorted(edges, key=lambda edge: layer_of[edge.end] - layer_of[edge.start])
     room = accumulate(layer_of[edge.end] - layer_of[edge.start] for edge in order)
     kept = sum(total <= MAX_SEGMENTS for total in room)
@@ -260,7 +260,6 @@ class _Plan:
         self.rows = best
 
     def _crossings(self) -> int:
-        """Return how many pairs of segments cross."""
         total = 0
         for at, gutter in enumerate(self.gutters[:-1]):
             left = {item: i for i, item in enumerate(self.rows[at])}
@@ -291,7 +290,7 @@ class _Plan:
         return {item: round(at - top + MARGIN) for item, at in y.items()}
 
     def _straighten(self, row: Sequence[_Item], y: dict[_Item, float]) -> None:
-        """Move each item that is a little higher or lower than its only neighbour on the left, if there is room."""
+        """Align each item with its only neighbour on the left if it is a little higher or lower and there is room."""
         low = _stacked(row)
         for i, item in enumerate(row):
             near = self._left[item]
@@ -303,7 +302,6 @@ class _Plan:
 
     @property
     def size(self) -> tuple[float, float]:
-        """Return width and height."""
         low = max(at + _high(item) / 2 for item, at in self.y.items())
         return self.x[-1] + BOX_WIDTH + MARGIN, low + MARGIN
 
@@ -326,7 +324,7 @@ def _mean(values: Sequence[float], default: float) -> float:
 
 
 def _rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Return the values that never fall and are closest to these: neighbours in the wrong order get their mean."""
+    """Return the closest values that never decrease: neighbours in the wrong order get their weighted mean."""
     pools: list[tuple[float, float, int]] = []
     for value, weight in zip(values, weights, strict=True):
         mean, total, count = value, weight, 1
@@ -339,7 +337,7 @@ def _rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
 
 
 def _inversions(values: list[int]) -> int:
-    """Return how many pairs are in the wrong order, by merging halves."""
+    """Count the pairs that are in the wrong order, with a merge sort."""
     if len(values) < 2:
         return 0
     half = len(values) // 2

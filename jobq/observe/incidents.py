@@ -1,7 +1,7 @@
 """Problems of a deployment: pure rules from facts to findings, each cause before its symptoms.
 
 `jobq queues`, `jobq workers`, `jobq check doctor` and the dashboard's first page show these, in the same words.
-`jobq.observe.situation` reads the facts. Nothing here reads anything.
+`jobq.observe.situation` reads the facts. This module doesn't query the server.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Incident(JsonRecord):
         headline: The finding in a few words.
         sentence: The finding with its figures.
         remedy: What to do, mostly a command; empty if nothing needs to be done.
-        queues: Queues whose problems it explains; empty for the whole server.
-        worker: The worker that it is about, if it is about one.
-        job: The job that it is about, if it is about one.
-        mid: The message that it is about, if it is about one.
+        queues: Queues whose problems this incident explains; empty for the whole server.
+        worker: The worker with the problem, if there is one.
+        job: The job with the problem, if there is one.
+        mid: The message with the problem, if there is one.
     """
 
     code: str
@@ -51,7 +51,7 @@ class Incident(JsonRecord):
     mid: str = ""
 
     def concerns(self, queue: str) -> bool:
-        """Whether it explains what is wrong with this queue."""
+        """Whether this incident explains a problem of the queue."""
         return queue in self.queues or self.code in SERVER_CODES
 
 
@@ -59,9 +59,10 @@ class QueueFacts(NamedTuple):
     """Facts about a queue; None or empty if not read.
 
     Attributes:
-        unknown: Waiting messages of each job that a worker didn't know; estimated if there are many messages.
+        unknown: Job -> number of waiting messages that a worker returned, because it didn't know the job. The numbers
+            are estimates if there are many messages.
         longest: The longest-running message.
-        crashes: Crashes, latest first, including crashes after which a message was dead-lettered.
+        crashes: Crashes, latest first, including crashes that dead-lettered a message.
         last_kinds: Kind of each crashed message's latest event.
         deleted: Crashed messages that the queue no longer has, and that didn't finish.
         job: The job of the next message; '' if unknown.
@@ -107,17 +108,17 @@ class Situation:
         ]
 
     def lost(self) -> list[WorkerEntry]:
-        """Return workers that ended without signing off, the latest first."""
+        """Return lost workers, whose heartbeats stopped before they signed off, the latest first."""
         lost = [worker for worker in self.workers or () if worker.is_lost(self.now_ms)]
         return sorted(lost, key=lambda worker: -worker.seen_at)
 
     def ago(self, at_ms: int) -> str:
-        """Return how long ago that was, in words."""
+        """Return how long ago `at_ms` was, as text."""
         return lasting((self.now_ms - at_ms) / 1000)
 
 
 def incidents(situation: Situation) -> list[Incident]:
-    """Return the findings, without findings that an earlier finding explains."""
+    """Return the findings. A finding is left out if an earlier finding explains it."""
     shown: list[Incident] = []
     for rule, is_symptom in _RULES:
         for incident in rule(situation):
@@ -151,12 +152,12 @@ def _unread(situation: Situation) -> Iterator[Incident]:
 
 
 def _lost(situation: Situation) -> Iterator[Incident]:
-    """Yield lost workers that nobody replaces."""
+    """Yield lost workers that no other worker replaces."""
     yield from _lost_hosts(situation, 0)
 
 
 def _lost_but_replaced(situation: Situation) -> Iterator[Incident]:
-    """Yield workers lost a short time ago, whose queues have other workers: these may be too few."""
+    """Yield recently lost workers whose queues have other workers, because the others may be too few."""
     yield from _lost_hosts(situation, 1)
 
 
@@ -287,7 +288,7 @@ def _unexplained(situation: Situation, facts: QueueFacts) -> list[Event]:
 
 
 def _of_crashed(facts: QueueFacts, mids: Sequence[str]) -> tuple[str, str]:
-    """Return the message to inspect, preferably a message that can crash again, and what to do with it."""
+    """Return the message to inspect, preferably a message that can crash again, and the remedy."""
     for mid in mids:
         if facts.last_kinds.get(mid) not in (*ENDED, "dead", "cleared"):
             return mid, f"jobq why {mid}; jobq cancel {mid} stops it"

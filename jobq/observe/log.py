@@ -32,9 +32,9 @@ LEVELS = ("debug", "info", "warning", "error")
 DEEPEST = 20
 #: Fields that records inside a job carry.
 FIELDS = ("job", "mid", "attempt", "queue")
-#: A line waits at most so long while further lines come.
+#: Maximum time that a line stays in the buffer while more lines arrive.
 MAX_WAIT_S = 0.1
-#: Before the lines in their memory: the number of their bytes.
+#: The buffer begins with the number of bytes of its lines, in this many bytes.
 _HEAD = 8
 _ROOM = LINES_SIZE - _HEAD
 logger = logging.getLogger("jobq.job")
@@ -67,7 +67,7 @@ class LogHandler(logging.StreamHandler[TextIO]):
         super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Write a line about a record that can't be formatted, where `logging` prints a traceback of its own."""
+        """Write one line about a record that can't be formatted. `logging` would print a traceback instead."""
         error = sys.exc_info()[1]
         if isinstance(error, OSError) or record.name == _FAILED:
             return  # nothing can be written, or not even that line
@@ -80,9 +80,9 @@ class LogHandler(logging.StreamHandler[TextIO]):
 class JobLog:
     """Logs `→` at debug when a job starts, `←` at info when it is done. The executor logs failures.
 
-    Lines wait in memory that supervisor and child share, until one write takes many: at `flush`, when the memory is
-    full, and before any other record of the handler. They don't pass through `logging` while only this handler with
-    this formatter would see them.
+    Lines are buffered in memory that the supervisor and the child share. One write outputs them all: at `flush`, when
+    the memory is full, and before the handler writes any other record. Lines bypass `logging` if only this handler
+    would see them and nothing would change them.
     """
 
     def __init__(self, handler: LogHandler, filters: list[JobFields]) -> None:
@@ -95,14 +95,14 @@ class JobLog:
         handler.before = self.flush
 
     def keep_in(self, memory: memoryview) -> None:
-        """In a child, keep lines in memory that the supervisor sees. Call it before the first job."""
+        """Buffer lines in memory that the supervisor also sees. A child calls this before its first job."""
         self._memory = memory
         self._nbytes = memory[:_HEAD].cast("q")
         self._pid = os.getpid()
         self._lines = type(self._lines)(self._pid)
 
     def started(self, call: Call) -> None:
-        """Log a start immediately, because a job may run long."""
+        """Log a start immediately, because the job may run for a long time."""
         if not logger.isEnabledFor(logging.DEBUG):
             return
         waited = (
@@ -118,10 +118,10 @@ class JobLog:
         self.flush()
 
     def done(self, call: Call, seconds: float) -> None:
-        """Log that a job is done, with the next flush."""
+        """Log that a job is done. The line is written at the next flush."""
         if not logger.isEnabledFor(logging.INFO):
             return
-        # As `spent`, for most jobs without a call.
+        # The same text as `spent` returns; for short jobs, this saves a call.
         took = f"{seconds * 1000:.1f} ms" if seconds < 10 else spent(seconds)
         name, mid = call.job.name, call.message.mid
         if not self._kept(logging.INFO, f"← {name} {mid} {took}", call, seconds):
@@ -132,10 +132,10 @@ class JobLog:
             logger.info("← %s %s %s", name, mid, took, extra=extra)
 
     def flush(self) -> None:
-        """Write waiting lines, except in a process forked by a job, because its parent has the same lines."""
+        """Write the buffered lines, except in a process that a job forked, because its parent has the same lines."""
         if self._nbytes[0] and os.getpid() == self._pid:
             with self._lock:
-                # A signal handler may come here in the middle of `_keep`, and of this.
+                # A signal handler may call this in the middle of `_kept`, or of this method.
                 if self._inside:
                     return
                 self._inside = True
@@ -145,11 +145,11 @@ class JobLog:
                     self._inside = False
 
     def write_rest(self, memory: memoryview) -> None:
-        """In the supervisor, write the lines that a dead child left in its memory."""
+        """Write the lines that a dead child left in its memory. The supervisor calls this."""
         self._write(memory)
 
     def _kept(self, level: int, text: str, call: Call, seconds: float | None) -> bool:
-        """Keep a line as the handler would write it; False if `logging` must do that."""
+        """Buffer a line as the handler would write it. Return False if the line must pass through `logging`."""
         if not (self._is_plain(level) and text.isprintable() and "://" not in text):
             return False
         now = time.time()
@@ -174,7 +174,9 @@ class JobLog:
         return True
 
     def _write(self, memory: memoryview) -> None:
-        """Write and forget these lines. A death in between has them written again, by the supervisor."""
+        """Write the buffered lines, then clear the buffer. If the child dies in between, the supervisor repeats the
+        lines.
+        """
         nbytes = memory[:_HEAD].cast("q")
         text = str(memory[_HEAD : _HEAD + nbytes[0]], "utf-8", "replace")
         try:
@@ -187,7 +189,7 @@ class JobLog:
         nbytes[0] = 0
 
     def _is_plain(self, level: int) -> bool:
-        """Whether this handler alone would see a record about a job, and nobody would change it."""
+        """Whether only this handler would see a record about a job, and nothing would change the record."""
         handler, handlers = self._handler, _ROOT.handlers
         return (
             len(handlers) == 1
@@ -205,11 +207,11 @@ class JobLog:
 
 
 class TextLines:
-    """Lines about jobs as TextFormatter writes them."""
+    """Formats lines about jobs exactly as TextFormatter does."""
 
     def __init__(self, pid: int = 0) -> None:
         self.pid = pid
-        # The level of the last line, and between which times lines of that level begin as it did.
+        # The level of the last line, and the range of times in which lines of this level have the same beginning.
         self._level, self._since, self._until = -1, 0.0, 0.0
         self._begin = ""
 
@@ -225,7 +227,7 @@ class TextLines:
         if level == self._level and self._since <= now < self._until:
             return self._begin
         second = int(now)
-        # As datetime, which rounds to microseconds.
+        # Round to microseconds, as datetime does.
         us = second * 1_000_000 + round((now - second) * 1e6)
         second, ms = divmod(us // 1000, 1000)
         self._begin = self._head(second, f"{ms:03d}", logging.getLevelName(level))
@@ -239,7 +241,7 @@ class TextLines:
 
 
 class JsonLines(TextLines):
-    """Lines about jobs as JsonFormatter writes them."""
+    """Formats lines about jobs exactly as JsonFormatter does."""
 
     def _head(self, second: int, ms: str, level: str) -> str:
         at = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
@@ -276,7 +278,7 @@ def _extra_of(call: Call) -> dict[str, Any]:
 
 
 def _around(context: Context) -> Iterator[tuple[str, str]]:
-    """Yield the worker, and the current trace and span, if known."""
+    """Yield the known fields among `worker`, `trace_id` and `span_id`, with their values."""
     if context.worker:
         yield "worker", context.worker
     trace_id, span_id = trace_of(context)
@@ -287,7 +289,7 @@ def _around(context: Context) -> Iterator[tuple[str, str]]:
 
 
 def trace_of(context: Context) -> tuple[str, str]:
-    """Return trace and span as hex digits: OpenTelemetry's current trace, or else the attempt's."""
+    """Return the ids of the trace and the span in hex: OpenTelemetry's current span, or else the attempt's."""
     # Not imported here: only a program that has loaded it can have a span.
     current = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
     if current is not None and (found := current().get_span_context()).is_valid:
@@ -296,7 +298,7 @@ def trace_of(context: Context) -> tuple[str, str]:
 
 
 def waited_ms(call: Call, now: float, run_ms: float) -> int:
-    """Return the time from the enqueue to the start of a run that has just ended."""
+    """Return how long a message waited from its enqueue to its run, which took `run_ms` and has just ended."""
     return max(0, round(now * 1000 - run_ms - call.enqueued_at))
 
 
@@ -309,11 +311,12 @@ class JobFields(logging.Filter):
     """Adds the fields of the running job to each log record. Other values with these names become `extra_…`.
 
     The fields are job, mid, attempt, queue, worker and, if they are known, partition, trace_id and span_id. `jobq
-    worker` adds it to its own handler and to all handlers of the application that exist once its modules are loaded.
+    worker` adds this filter to its own handler and to all handlers of the application that exist once its modules are
+    loaded.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep every record."""
+        """Add the fields, and return True to keep the record."""
         context = running.get(None)
         if context is not None:
             for name in FIELDS:
@@ -354,7 +357,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(JsonFormat):
-    """Formats each record as a line with a JSON object: at, level, logger, pid, message, the record's extra fields,
+    """Formats each record as a JSON object on one line: at, level, logger, pid, message, the record's extra fields,
     traceback.
 
     An extra field with one of these names gets the prefix `extra_`.
@@ -402,7 +405,10 @@ def _dumped(line: dict[str, Any], **options: Any) -> str:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """Return the value with NaN and infinities, unusual keys and too deep values as text."""
+    """Return a value that fits into JSON.
+
+    NaN, infinities and keys become text, and too deeply nested values become `…`.
+    """
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, dict | list | tuple) and depth >= DEEPEST:
@@ -427,7 +433,7 @@ def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> list[
 
 
 def _shown(record: logging.LogRecord, text: str) -> str:
-    """Return `text`, with URL passwords masked in jobq's records. The application's records don't change."""
+    """Return `text`, with URL passwords masked in jobq's records. Records of the application stay unchanged."""
     return masked_text(shortened(text)) if _is_ours(record) else text
 
 
@@ -436,7 +442,9 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 
 class _EnabledLogger(logging.Logger):
-    """A logger that nothing disables: `dictConfig` and `fileConfig` disable all loggers that they don't name."""
+    """A logger that can't be disabled. By default, `dictConfig` and `fileConfig` disable all loggers that they don't
+    name.
+    """
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "disabled":
@@ -471,7 +479,7 @@ class Logging:
         _WARNINGS.addHandler(self.handler)
 
     def settle(self) -> None:
-        """Leave the log to the handlers of the loaded application; if it has none, handle all loggers."""
+        """If the loaded application has logging handlers, leave the log to them. Otherwise, handle all loggers."""
         root = logging.getLogger()
         _keep_enabled()
         self.own.removeHandler(self.handler)

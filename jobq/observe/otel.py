@@ -30,7 +30,7 @@ _THREADS = "Otel"
 
 
 class OtelMiddleware:
-    """Makes spans around enqueue and each attempt, and adds the trace's headers to messages.
+    """Creates spans around enqueues and attempts, and adds the trace's headers to messages.
 
     Without a TracerProvider it does nothing.
 
@@ -59,7 +59,9 @@ class OtelMiddleware:
         return await (next() if spans is None else spans.arun(context, next))
 
     def _spans(self) -> Any:
-        """Return the span factory once there is a provider. After that its methods replace these methods."""
+        """Return the span factory; None without a provider. The methods of the factory then replace `enqueue`, `run`
+        and `arun`.
+        """
         tracer_provider, meter_provider = self._given
         if tracer_provider is None and not is_active():
             return None
@@ -109,10 +111,10 @@ def is_wanted() -> bool:
 
 
 def start(environ: Mapping[str, str] | None = None) -> bool:
-    """In a child, before its first job: export spans if the environment sets a destination; return whether tracing
-    is active.
+    """Set up tracing in a child, before its first job. Return whether tracing is active.
 
-    The SDK reads OpenTelemetry's variables. Spans are also made without them if the program has set a provider.
+    It is active if the program has set a provider, or if the environment names an endpoint and the SDK is installed.
+    The SDK reads OpenTelemetry's variables.
     """
     environ = os.environ if environ is None else environ
     if is_active():
@@ -140,13 +142,13 @@ def start(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def finish(timeout: float = FLUSH_S) -> None:
-    """In a child, before it exits: send pending spans, for at most this many seconds."""
+    """Send pending spans before a child exits, for at most `timeout` seconds."""
     if not is_active():
         return
     from opentelemetry import metrics, trace
 
     providers: list[Any] = [trace.get_tracer_provider(), metrics.get_meter_provider()]
-    # An exporter repeats what a collector refuses for longer than a child may take. The thread ends with the process.
+    # An exporter retries rejected spans for longer than a child may take to exit. The thread ends with the process.
     sending = threading.Thread(
         target=lambda: [
             provider.force_flush() for provider in providers if hasattr(provider, "force_flush")
@@ -158,7 +160,7 @@ def finish(timeout: float = FLUSH_S) -> None:
 
 
 def refuse_exporter_threads() -> None:
-    """Raise ConfigError if the SDK runs a thread here: children are forked, and a fork copies no thread."""
+    """Raise ConfigError if the SDK runs a thread in this process, because forked children wouldn't have that thread."""
     if any(thread.name.startswith(_THREADS) for thread in threading.enumerate()):
         raise ConfigError(
             "OpenTelemetry's SDK exports from a thread of this process, but a fork doesn't copy threads; start jobq "

@@ -1,7 +1,7 @@
 """Spans and metrics by OpenTelemetry's conventions for messaging systems.
 
-`send {queue}` where messages are enqueued, `process {queue}` for each attempt. There is no span for receiving or for
-settling: one call to the server ends many messages and fetches more.
+A span is named `send {queue}` for an enqueue, and `process {queue}` for an attempt. There is no span for receiving or
+for settling, because one call to the server ends many messages and fetches more.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jobq.jobs.results import Receipt
 
 #: An attempt that starts later than this after its enqueue begins a new trace, which links the enqueuer's.
 MAX_WAIT_S = 3600.0
-#: Bytes of the header `baggage` that go with a message.
+#: Maximum length of the header `baggage` of a message.
 MAX_BAGGAGE = 1024
 #: Exceptions that end an attempt without a failure.
 _DELAYED = (Snooze, HoldKey)
@@ -38,14 +38,14 @@ _STOPPED = (JobAborted, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError
 
 
 class Spans:
-    """Makes the spans of one TracerProvider, and records metrics where there is a MeterProvider."""
+    """Creates the spans of one TracerProvider, and records metrics if there is a MeterProvider."""
 
     def __init__(self, tracer_provider: Any = None, meter_provider: Any = None) -> None:
         provider = tracer_provider or trace.get_tracer_provider()
         self._tracer = provider.get_tracer("jobq", __version__)
         sampler = getattr(provider, "sampler", None)
         described = sampler.get_description() if sampler is not None else ""
-        #: Whether a message whose enqueuer isn't sampled is never sampled either, and one without a trace.
+        #: Whether the sampler drops all messages whose enqueuer isn't sampled, and all messages without a trace.
         self._drops_unsampled = "remoteParentNotSampled:AlwaysOffSampler" in described
         self._drops_roots = described.startswith("ParentBased{root:AlwaysOffSampler,")
         measured = meter_provider or metrics.get_meter_provider()
@@ -213,7 +213,7 @@ class TracedAttempt:
 class Unsampled(NonRecordingSpan):
     """Stands for an enqueuer's unsampled span, so that the job's spans aren't sampled either.
 
-    Few jobs need its ids, so its header is read only on demand.
+    Few jobs need the ids of that span, so they are read from the header only on demand.
     """
 
     def __init__(self, traceparent: str) -> None:
@@ -229,8 +229,9 @@ class Unsampled(NonRecordingSpan):
 
 
 def crash_span(report: CrashReport) -> None:
-    """Record the `process` span of an attempt that ended with its process. The enqueuer's span is the parent,
-    however late.
+    """Record the `process` span of an attempt that ended with its process.
+
+    The span of the enqueue is its parent, unless the job has trace="link".
     """
     job = default_registry.find(report.job)
     continues = job is None or job.settings.trace != "link"
@@ -253,10 +254,10 @@ def crash_span(report: CrashReport) -> None:
 def _carried(
     headers: Mapping[str, str], continues: bool
 ) -> tuple[TraceContext, list[trace.Link] | None]:
-    """Return the context in a message, and links to the span of its enqueue.
+    """Return the trace context in a message's headers, and a link to the span of its enqueue.
 
     Args:
-        continues: Whether that span is also the parent.
+        continues: Whether the span of the enqueue is also the parent.
     """
     carried = propagate.extract(headers, TraceContext())
     creation = trace.get_current_span(carried).get_span_context()
@@ -268,7 +269,7 @@ def _carried(
 
 
 def _is_real(provider: Any) -> bool:
-    # Before one is set, the API answers with a stand-in of its own.
+    # Before a provider is set, the API returns a placeholder.
     return not type(provider).__module__.startswith("opentelemetry.metrics")
 
 
@@ -283,7 +284,7 @@ def _outcome(context: Context, error: BaseException | None) -> tuple[str, str]:
     try:
         outcome = context.decide(error).outcome
     except Exception:
-        # The job's rules are broken; the executor logs that and goes by the default policy.
+        # The job's retry policy raised an error. The executor logs it and uses the default policy.
         outcome = "retry"
     return outcome, class_name(error)
 
@@ -330,7 +331,7 @@ def _server(url: str) -> dict[str, str | int]:
 
 
 def _carry(headers: dict[str, str]) -> None:
-    """Put the current trace into a message's headers, unless the caller set them."""
+    """Add the current trace to a message's headers, unless the caller has set one. Baggage is merged."""
     carried: dict[str, str] = {}
     propagate.inject(carried)
     baggage = [one for one in (headers.get("baggage"), carried.pop("baggage", None)) if one]

@@ -1,8 +1,8 @@
 """Hide secrets in arguments, results and errors on pages, in the API and in filters, at every depth.
 
-A value is hidden when its key or its parameter's name looks like a secret's; see SECRET. Secrets within texts are
-also hidden: passwords in URLs, `Bearer ...`, `password=...`, `--password ...`, values below such a key of JSON in a
-text, elements of XML, private keys.
+A value is hidden if its key or its parameter looks like the name of a secret; see SECRET. Secrets within texts are also
+hidden: passwords in URLs, `Bearer ...`, `password=...`, `--password ...`, values below such a key of JSON in a text,
+elements of XML, private keys.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Hidden(str):
 
 
 HIDDEN = Hidden("[hidden]")
-#: Names of secrets. Of a name, all of it is compared without punctuation, and each of its words: `accessToken` and
+#: Names of secrets. The whole name is compared without punctuation, and each of its words: `accessToken` and
 #: `access-token` are "accesstoken", "access" and "token".
 SECRET = (
     "*passw*", "*secret*", "*token*", "*apikey*", "api?key", "*authorization*", "*cookie*", "*credential*",
@@ -38,7 +38,7 @@ SECRET = (
 )  # fmt: skip
 #: Number of characters of a name to compare.
 _MAX_NAME_LENGTH = 200
-#: How long what workers stored counts as read.
+#: Interval between readings of the names that workers stored.
 READ_EVERY_S = 10.0
 #: Levels that are shown: envelopes nest no deeper.
 MAX_LEVELS = 70
@@ -79,7 +79,7 @@ class ShownArguments(NamedTuple):
     """A call's arguments as they may be shown.
 
     Attributes:
-        names: Parameter names of the positions, '' if unknown.
+        names: Parameter names of the positional arguments; '' if unknown.
     """
 
     args: list[Any]
@@ -88,9 +88,10 @@ class ShownArguments(NamedTuple):
 
 
 class DeclaredNames:
-    """Names that `@job(redact=...)` of each job hides, as stored by workers; read again every ten seconds.
+    """The names that each job hides with `@job(redact=...)`.
 
-    While they can't be read, the last known names apply. If none are known, all arguments are hidden.
+    Workers store them on the server, and this process reads them every ten seconds. While they can't be read, the last
+    known names apply. If none are known, all arguments are hidden.
     """
 
     def __init__(self, client: Client) -> None:
@@ -117,7 +118,7 @@ class Redactor:
 
     Attributes:
         more: Names to hide everywhere.
-        registry: Registry of the jobs imported here.
+        registry: Registry of the jobs that this process imported.
         declared: Returns the names added by a job's `@job(redact=...)`; '*' hides all of its arguments.
         usual: Names that are always hidden.
     """
@@ -133,7 +134,7 @@ class Redactor:
         self._registry, self._declared = registry, declared
 
     def hides(self, name: str, more: Iterable[str] = ()) -> bool:
-        """Whether a value of this name is hidden."""
+        """Whether a value with this name is hidden."""
         return _hides(name, self._patterns) or _hides(name, tuple(more))
 
     def tree(self, value: Any, more: Iterable[str] = ()) -> Any:
@@ -141,12 +142,12 @@ class Redactor:
         return self._tree(value, tuple(more), MAX_LEVELS)
 
     def declared(self, job: str) -> tuple[str, ...]:
-        """Return the names that a job hides; '*' for all. Positions of arguments aren't among them."""
+        """Return the names that a job hides; `*` hides all arguments. Declared positions, such as `0`, are left out."""
         found = self._declared(job) if job else ()
         return tuple(name for name in found if not name.isdigit())
 
     def text(self, text: str, more: Iterable[str] = ()) -> str:
-        """Return `text` without its visible secrets.
+        """Return `text` with its recognizable secrets hidden.
 
         Args:
             more: Additional names to hide.
@@ -162,7 +163,9 @@ class Redactor:
         return self._without_values(_PAIRED, shown, more) if "-" in shown or "," in shown else shown
 
     def call(self, job: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ShownArguments:
-        """Return the arguments of a call with secrets hidden; positions are named if the job is imported here."""
+        """Return the arguments of a call with secrets hidden. Positional arguments have names if this process imported
+        the job.
+        """
         names, more = self._parameters(job, len(args)), tuple(self._declared(job))
         shown = [
             HIDDEN if (name and self.hides(name, more)) or str(at) in more or "*" in more else self.tree(value, more)
@@ -256,7 +259,7 @@ def _end_of_value(text: str, at: int, is_header: bool) -> int:
 
 
 def _end_of_brackets(text: str, begin: int) -> int:
-    """Return where the bracket that opens here is closed; a position past the end, if it isn't."""
+    """Return the end of the value in brackets that begins here; without a closing bracket, where the search stopped."""
     still_open = [_CLOSING[text[begin]]]
     at, last = begin + 1, min(len(text), begin + _MAX_VALUE_LENGTH)
     while at < last:
@@ -274,9 +277,7 @@ def _end_of_brackets(text: str, begin: int) -> int:
 
 
 def checked_pattern(name: str) -> str:
-    """Return a name to hide, in the form that is compared; raise ConfigError for a name that hides nothing or
-    everything.
-    """
+    """Return a name to hide in its normalized form. Raise ConfigError for a name that hides nothing or everything."""
     kept = unicodedata.normalize("NFKC", name).casefold().strip()
     if not kept.strip("*?") or len(kept) > _MAX_NAME_LENGTH or "[" in kept:
         raise ConfigError(

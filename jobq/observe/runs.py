@@ -10,9 +10,9 @@ from jobq.durations import lasting
 from jobq.events import Event
 from jobq.queue.presence import ChildEntry
 
-#: Runs of a job that its usual time is computed from, at least.
+#: Minimum number of runs to compute a job's usual run time.
 MIN_RUNS = 3
-#: A run is stuck when it has taken this many times the usual time, and at least so long.
+#: A run is stuck when it has taken this many times the usual time, and at least this long.
 STUCK_TIMES, MIN_STUCK_MS = 3, 10_000
 #: Limit for jobs with unknown usual times.
 STUCK_UNKNOWN_MS = 60_000
@@ -20,7 +20,7 @@ _RAN = frozenset(("done", "retry", "dead"))
 
 
 def usual_times(events: Iterable[Event | None]) -> dict[str, int]:
-    """Return the 95th percentile of each job's run times, in ms; jobs with too few ended attempts are left out."""
+    """Return the 95th percentile of each job's run times, in ms; jobs with too few finished attempts are left out."""
     runs: dict[str, list[int]] = defaultdict(list)
     for event in events:
         if event is not None and event.kind in _RAN and event.run_us:
@@ -36,8 +36,8 @@ class RunningMessage(NamedTuple):
     """A running message.
 
     Attributes:
-        usual_ms: p95 of its job, None if unknown.
-        started_at: By the server's clock.
+        usual_ms: 95th percentile of its job's run times; None if unknown.
+        started_at: Start of the attempt, by the server's clock.
     """
 
     worker: str
@@ -82,7 +82,7 @@ def runs_in(worker: str, children: Iterable[ChildEntry]) -> list[RunningMessage]
 
 
 def longest_by_queue(runs: Iterable[RunningMessage]) -> dict[str, RunningMessage]:
-    """Return the run of each queue that started first."""
+    """Return the longest-running message of each queue."""
     longest: dict[str, RunningMessage] = {}
     for run in runs:
         if run.queue not in longest or run.started_at < longest[run.queue].started_at:

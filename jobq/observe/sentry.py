@@ -23,20 +23,20 @@ from jobq.jobs.middleware import everywhere
 from jobq.jobs.results import Receipt
 
 FLUSH_S = 2.0
-#: Deaths that are reported. A child that leaves with a code has logged why.
+#: Causes of death to report. A child that exits with a code has logged the reason.
 REPORTED = ("signal", "memory", "hard_timeout")
 _ON_PURPOSE = (Dead, Snooze, JobAborted, KeyboardInterrupt, GeneratorExit)
 
 
 class SentryMiddleware:
-    """Makes spans around enqueue and run, and an event per message dead-lettered by an error.
+    """Creates spans around enqueues and runs, and sends an event when an error dead-letters a message.
 
     Attributes:
         capture_retries: Send an event for each failed attempt instead.
         propagate_traces: If false, each job starts a new trace.
         local_variables: Send local variables of stack frames if the SDK's `include_local_variables` is also set;
             otherwise they are removed from events of attempts, because they contain the job's arguments.
-        monitor_crons: Send a check-in for each scheduled call. Sentry makes a monitor for each schedule.
+        monitor_crons: Send a check-in for each scheduled call. Sentry creates a monitor for each schedule.
     """
 
     def __init__(
@@ -127,14 +127,17 @@ class SentryMiddleware:
 
 
 class CrashEvents(MonitorListener):
-    """Sends, from a worker's monitor process, an event per dead child and per message dead-lettered by its death."""
+    """Sends events from a worker's monitor process.
+
+    It sends an event when a child dies, and when the death of a child dead-letters a message.
+    """
 
     def start(self, pool: Any) -> None:
         """Initialise the SDK, as in a child."""
         start()
 
     def died(self, death: ChildDeath) -> None:
-        """Report a death by signal, for memory, or by a hard timeout."""
+        """Report the death of a child by a signal, for its memory use, or by a hard timeout."""
         if death.cause in REPORTED:
             _capture(death.how, {}, death, {}, ["jobq", "death", death.cause])
 
@@ -171,7 +174,7 @@ def is_wanted() -> bool:
 
 
 def start(environ: Mapping[str, str] | None = None) -> bool:
-    """In a child, before its first job: initialise the SDK if SENTRY_DSN says so; return whether it is active.
+    """Initialise the SDK in a child, before its first job, if SENTRY_DSN is set. Return whether the SDK is active.
 
     The SDK reads SENTRY_DSN and its other variables.
     """
@@ -192,7 +195,7 @@ def start(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def finish(timeout: float = FLUSH_S) -> None:
-    """In a child, before it exits: send pending events."""
+    """Send pending events before a child exits."""
     if is_active():
         sys.modules["sentry_sdk"].flush(timeout=timeout)
 
@@ -224,7 +227,6 @@ def _capture(
 
 
 def _watches_crons() -> bool:
-    """Whether the program asked for check-ins."""
     return any(
         isinstance(layer, SentryMiddleware) and layer.monitor_crons for layer in everywhere.layers
     )
@@ -284,7 +286,7 @@ def _on_purpose(error: BaseException) -> bool:
 
 
 def _is_final(context: Context, error: BaseException | None) -> bool:
-    """Whether no other attempt of the message follows."""
+    """Whether this is the last attempt of the message."""
     if error is None or isinstance(error, Dead):
         return True
     return not _on_purpose(error) and context.decide(error).outcome == "dead"

@@ -14,7 +14,7 @@ from sentry_sdk.utils import capture_internal_exceptions
 from jobq.jobs.context import Context
 from jobq.jobs.ticks import Tick, tick_of
 
-#: Minutes after a tick at which Sentry takes a run that hasn't begun for missed.
+#: Minutes after a tick until Sentry reports a run that hasn't begun as missed.
 MARGIN_MIN = 5
 _INTERVAL = re.compile(r"every (\d+)s")
 _NO_SLUG = re.compile(r"[^a-z0-9_-]+")
@@ -24,7 +24,8 @@ def checking_in(context: Context) -> Callable[[str], None]:
     """Tell Sentry that a scheduled call runs; return a function to call with `ok` or `error` when it ends.
 
     All attempts of a message are one check-in. The child process makes it: the supervisor, which enqueues ticks, has
-    one thread and no connection to Sentry. A tick that never starts is shown as missed, because no check-in arrives.
+    one thread and no connection to Sentry. Sentry shows a tick that never starts as missed, because no check-in
+    arrives.
     """
     tick = tick_of(context.headers)
     config = config_of(tick, context.hard_limit) if tick else None
@@ -41,7 +42,7 @@ def checking_in(context: Context) -> Callable[[str], None]:
 
 
 def close(headers: Mapping[str, str], queue: str, mid: str) -> None:
-    """Tell Sentry that a scheduled call has failed, on behalf of its dead process."""
+    """Tell Sentry that a scheduled call has failed because its process died."""
     tick = tick_of(headers)
     if tick is not None and config_of(tick, None) is not None:
         slug, known = _names(tick, queue, mid)

@@ -37,7 +37,7 @@ def trace_headers() -> dict[str, str]:
 
 @contextmanager
 def publishing(outgoing: Outgoing) -> Iterator[Published]:
-    """Open a span around enqueue, if there is a parent span."""
+    """Open a span around an enqueue, if there is a parent span."""
     if _streams():
         parent: Any = _traces().get_current_span()
     else:

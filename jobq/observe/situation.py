@@ -50,9 +50,9 @@ MAX_CONTENT, PER_CALL = 1 << 16, 500
 
 
 def read_situation(client: Client, names: Sequence[str] | None = None) -> Situation:
-    """Read a deployment.
+    """Read the facts about a deployment.
 
-    A queue whose sample can't be read is in `unread`.
+    `Situation.unread` names the queues whose sample can't be read.
 
     Args:
         names: Queues to read, by default all.
@@ -85,7 +85,10 @@ def situation_of(
     workers: Sequence[WorkerEntry] | None,
     samples: Mapping[str, Sample],
 ) -> Situation:
-    """Read a deployment whose workers and samples of queues are already known; partitions count for their queue."""
+    """Read the other facts about a deployment whose workers and samples of queues are already known.
+
+    A queue's facts include the facts of its partitions.
+    """
     queues = {name: Queue(name, client) for name in _busiest(samples)}
     busy = [worker.name for worker in workers or () if worker.running][: presence.PER_CALL]
     digests = _digests(workers or (), samples)
@@ -147,7 +150,7 @@ def _digests(workers: Iterable[WorkerEntry], samples: Mapping[str, Sample]) -> l
 
 
 def _ask(client: Client, asked: Mapping[str, Read | ScriptCall[Any]]) -> dict[str, Any]:
-    """Return the replies by name, without parts that can't be read."""
+    """Make the calls, and return the replies by name. Replies that can't be read are left out."""
     replies = read_together(client, list(asked.values()))
     return {
         name: reply
@@ -190,7 +193,9 @@ def _facts(
 def _with_deleted(
     client: Client, queues: Mapping[str, Queue], facts: Mapping[str, QueueFacts]
 ) -> dict[str, QueueFacts]:
-    """Return the facts with `deleted`: crashed messages that no longer exist. Without crashes, no call is made."""
+    """Return the facts with `deleted` filled in: crashed messages that no longer exist. Without crashes, no call is
+    made.
+    """
     calls: dict[tuple[str, str], ScriptCall[Status]] = {}
     for name, queue in queues.items():
         for mid in dict.fromkeys(crash.mid for crash in facts[name].crashes):
@@ -207,7 +212,7 @@ def _with_deleted(
 
 
 def _folded(facts: Mapping[str, QueueFacts]) -> dict[str, QueueFacts]:
-    """Return the facts of each queue, with the facts of its partitions."""
+    """Return the facts of each queue, including the facts of its partitions."""
     return {base: _sum([facts[name] for name in names]) for base, names in by_base(facts).items()}
 
 
@@ -239,10 +244,10 @@ def _last_kinds(events: Sequence[Event]) -> dict[str, str]:
 
 
 def unknown_jobs(client: Client, samples: Mapping[str, Sample]) -> dict[str, dict[str, int]]:
-    """Return by queue and job how many messages wait because a worker didn't know their job; '' for jobs without a
-    name. Only MAX_QUEUES queues are read.
+    """Return queue -> job -> number of waiting messages that a worker returned, because it didn't know their job.
 
-    If there are many messages, the numbers by job are estimates. Without such messages, the server isn't asked.
+    The job is '' if it can't be read. At most MAX_QUEUES queues are read. If a queue has many such messages, the
+    numbers by job are estimates.
     """
     names = [name for name, sample in samples.items() if sample.unknowns][:MAX_QUEUES]
     reads = [
@@ -282,7 +287,7 @@ def with_jobs(
     jobs: Mapping[tuple[str, str], str],
     usual: Mapping[str, Mapping[str, int]],
 ) -> list[RunningMessage]:
-    """Return runs with their jobs, and the usual times of these in their queues."""
+    """Return the runs with their jobs, and with each job's usual run time in its queue."""
     return [
         run._replace(job=job, usual_ms=usual.get(run.queue, {}).get(job))
         for run in runs

@@ -1,4 +1,4 @@
-"""Log streams that never wait long for their reader: lines that it doesn't read in time are dropped and counted.
+"""Log streams that never wait long for their reader. Lines that it doesn't read in time are dropped and counted.
 
 A pipe with a blocked reader, a terminal stopped by Ctrl-S and a socket of a hung journal block every process that
 writes to them. A blocked supervisor can't renew leases or handle signals.
@@ -16,7 +16,7 @@ from functools import partial
 from typing import TextIO, cast
 from weakref import finalize
 
-#: How long a write waits for room, once after each that found some: a reader that is merely slow loses nothing.
+#: How long a write waits for room, if the previous write found room. So a slow reader loses no lines.
 PATIENCE_S = 0.5
 
 
@@ -45,11 +45,11 @@ class Unblocked(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """Delegate to the stream."""
+        """The stream's encoding; utf-8 if it has none."""
         return self._stream.encoding or "utf-8"
 
     def fileno(self) -> int:
-        """Delegate to the stream."""
+        """Return the stream's file descriptor."""
         return self._stream.fileno()
 
     def isatty(self) -> bool:
@@ -90,7 +90,7 @@ class Unblocked(io.TextIOBase):
 
 
 def unblocked(stream: TextIO) -> TextIO:
-    """Return a stream to the same file that never waits long; `stream` itself if no reader can block it."""
+    """Return a stream to the same file that never waits long. If no reader can block `stream`, return it unchanged."""
     try:
         file = stream.fileno()
         mode = os.fstat(file).st_mode
@@ -118,7 +118,10 @@ def _of_pipe(stream: TextIO, file: int) -> Unblocked:
 
 
 def _sending_when_there_is_room(file: int) -> Callable[[bytes], int]:
-    """Return a function that writes to a pipe that can't be reopened, if it has room. Others may fill it first."""
+    """Return a function that writes to a pipe only if it has room. It is for pipes that can't be reopened.
+
+    Another process may fill the pipe between the check and the write.
+    """
     room = select.poll()
     room.register(file, select.POLLOUT)
 
@@ -135,5 +138,5 @@ def _note(nlines: int) -> str:
 
 
 def told(nlines: int) -> str:
-    """Return the text about dropped lines."""
+    """Return the text of the log line about dropped lines."""
     return f"{nlines:,} log lines were dropped, because the reader of the log was blocked"

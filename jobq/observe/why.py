@@ -1,6 +1,6 @@
 """Why a message waits: a pure function from a message's facts to reasons, for `jobq why` and dashboards.
 
-`jobq.observe.facts.collect` reads the facts from the server. Nothing here reads anything.
+`jobq.observe.facts.Collector` reads the facts from the server. This module doesn't query the server.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from jobq.queue.rules import KeyFacts
 from jobq.queue.types import DeadMessage, Status
 from jobq.records import JsonRecord
 
-#: Positions in ready that are looked at; beyond, a message is "over 10,000" from the head.
+#: Maximum number of ready messages to count before a message. Beyond that, the text says "over 10,000".
 MAX_AHEAD = 10_000
 _WAITING = ("queued", "queued-with-backoff", "done-with-requeue")
 _RUNNING = ("locked", "locked-with-requeue")
 #: Kinds of events after which a queue does not have the message.
 ENDED = ("done", "cancelled", "expired", "evicted", "superseded")
 _FAILED = ("retry", "crashed", "recovered")
-#: A worker lost less than this long ago may be why the others are busy.
+#: The loss of a worker within this time can be the reason why the other workers are busy.
 FRESH_MS = 600_000
 
 
@@ -58,7 +58,7 @@ class RunningOn(NamedTuple):
 
 
 class GatheredOn(NamedTuple):
-    """Where a call waits for its batch.
+    """The process in which a call waits for its batch.
 
     Attributes:
         starts_at: When the batch starts at the latest, in epoch ms.
@@ -73,8 +73,8 @@ class ServerFacts(NamedTuple):
     """Facts about the server that a message depends on.
 
     Attributes:
-        evicts: Whether it deletes keys at `maxmemory` instead of rejecting writes.
-        disk_error: Why it rejects writes, '' if it accepts them.
+        evicts: Whether the server deletes keys at `maxmemory` instead of rejecting writes.
+        disk_error: Why the server rejects writes; '' if it accepts them.
     """
 
     used_memory: int = 0
@@ -84,12 +84,12 @@ class ServerFacts(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether it rejects writes that need memory."""
+        """Whether the server rejects writes that need memory."""
         return 0 < self.maxmemory <= self.used_memory and not self.evicts
 
     @property
     def full_sentence(self) -> str:
-        """Return the sentence that the server is full, with figures."""
+        """Return a sentence with figures that says that the server's memory is full."""
         return (
             f"the server is full: {self.used_memory >> 20:,} of {self.maxmemory >> 20:,} MB of memory; it rejects "
             "enqueues. Waiting jobs still run, which frees memory"
@@ -102,17 +102,17 @@ class MessageFacts:
 
     Attributes:
         job: '' if unknown.
-        ahead: Messages before it in ready, None if it isn't there, MAX_AHEAD for that many or more.
+        ahead: Number of ready messages before it, at most MAX_AHEAD; None if the message isn't ready.
         workers: All workers that list the queue, including lost workers.
-        knows: Worker -> whether it knows the job; unknown workers are left out.
+        knows: Worker -> whether it knows the job; workers whose jobs are unknown are left out.
         starts_per_s: Attempts finished per second in the last minute, None if unknown.
         history: Events of the message id, oldest first.
-        line: Its key and what blocks the key, None if the queue has no keys.
+        line: The message's key, and what blocks the key; None if the queue has no keys.
         server: The server of the queue's keys.
-        flow_entries: Results of its queue not yet delivered to flows.
+        flow_entries: Number of results that its queue hasn't delivered to flows yet.
         member: The flow step that it belongs to.
-        flow: That flow, None if it was removed.
-        first: Queue -> ready messages, for queues that some worker empties before this queue.
+        flow: The flow of that step; None if the flow was removed.
+        first: Queue -> number of ready messages, for queues that some worker empties before it fetches from this queue.
     """
 
     queue: str
@@ -140,7 +140,7 @@ class MessageFacts:
 
     @property
     def lost(self) -> list[WorkerEntry]:
-        """The workers that served the queue and ended without saying so, the latest first."""
+        """The lost workers of the queue, whose heartbeats stopped before they signed off, the latest first."""
         gone = [worker for worker in self.workers if worker.is_lost(self.now_ms)]
         return sorted(gone, key=lambda worker: -worker.seen_at)
 
@@ -151,15 +151,15 @@ class MessageFacts:
 
     @property
     def last(self) -> Event | None:
-        """The newest event of the mid."""
+        """The latest event of the message."""
         return self.history[-1] if self.history else None
 
     def since(self, at_ms: int) -> str:
-        """Return how long ago that was."""
+        """Return how long ago `at_ms` was, as text."""
         return lasting((self.now_ms - at_ms) / 1000)
 
     def until(self, at_ms: int) -> str:
-        """Return how long it is until then."""
+        """Return how long it is until `at_ms`, as text."""
         return lasting((at_ms - self.now_ms) / 1000)
 
 
@@ -392,7 +392,7 @@ def _host_remedy(worker: WorkerEntry) -> str:
 
 
 def _lost(facts: MessageFacts) -> Iterator[Reason]:
-    """Yield the reason if its worker is lost, or the only worker that could run it."""
+    """Yield a reason if the message's worker is lost, or if all workers of the queue are lost."""
     lost, run = facts.lost, facts.run
     if lost and not facts.live:
         text = f"waiting: the queue was served by {_lost_worker(facts, lost[0])}; no other worker serves it"
@@ -473,7 +473,7 @@ def _keyed(facts: MessageFacts, line: KeyFacts) -> Iterator[Reason]:
 
 
 def _starved(facts: MessageFacts) -> Iterator[Reason]:
-    """Yield the reason if all its workers first empty other queues that have messages."""
+    """Yield a reason if every worker of the queue first empties other queues, and these have messages."""
     working = [worker for worker in facts.live if not worker.quiet]
     full = [
         {name for name in worker.before(facts.queue) if facts.first.get(name)} for worker in working

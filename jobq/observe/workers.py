@@ -77,7 +77,7 @@ def worker_record(
     """Return the facts about a worker.
 
     Args:
-        children: Its children; None if that entry is damaged.
+        children: Its children; None if the entry is damaged.
     """
     return WorkerRecord.of(
         worker, worker=worker.name, seen_ms=max(0, now_ms - worker.seen_at), children=children or (),

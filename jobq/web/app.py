@@ -94,7 +94,6 @@ def error_page(request: Request, status: int, title: str, text: str, **facts: An
 
 
 def _is_api(request: Request) -> bool:
-    """Return whether the request is for the API, which replies in JSON."""
     path = request.url.path.removeprefix(request.scope.get("root_path", ""))
     return path.removeprefix(site_of(request).settings.prefix).startswith("/api/")
 
@@ -131,7 +130,7 @@ async def _missing(request: Request, error: Exception) -> Response:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    """Return a reply for a client that disconnected before its request was complete; the client can't read it."""
+    """Return a reply for a client that disconnected before its request was complete. The client can't read it."""
     return Response(status_code=400)
 
 

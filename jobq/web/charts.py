@@ -103,7 +103,7 @@ def with_past(
 def starts(workers: Sequence[WorkerEntry], since_s: float) -> list[Mark]:
     """Mark the minutes in which the listed workers started; such a minute is usually a deploy.
 
-    Return no marks for more than MAX_STARTS minutes, because then workers come and go all the time.
+    Return no marks for more than MAX_STARTS minutes, because then workers start and stop all the time.
     """
     found: dict[int, int] = {}
     for worker in workers:
@@ -128,7 +128,7 @@ def backlog(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartView
 
 
 def dequeued(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartView:
-    """Return the chart of hand-outs per second."""
+    """Return the chart of messages handed out per second."""
     points = sampling.points(queue, HANDOUTS, span.since, span.until)
     return _chart(
         "dequeued", "Hand-outs per second", [("hand-outs", "running", points)], span, _rate
@@ -166,7 +166,7 @@ def outcomes(
 
 
 def _known_since_s(sampling: Sampling, queue: str | None) -> float:
-    """Return the time since which events of a queue, or of all queues, are known; 0 if none are."""
+    """Return the start of the known events of a queue, or of all queues; 0 if no events are known."""
     names = sampling.snapshot.queues if sampling.snapshot and queue is None else [queue or ""]
     found = [since for name in names if (since := sampling.tail.since_ms(name)) is not None]
     return max(found, default=0) / 1000
@@ -177,7 +177,7 @@ def _from(since_s: float, points: Points) -> Points:
 
 
 def _since_s(sampling: Sampling, span: ChartRange, queue: str | None) -> float:
-    """Return when this process's own data begins: for a long range, only at its end."""
+    """Return when this process's own data begins. In a long range, that is the end of the range."""
     return span.until if span.is_long else _known_since_s(sampling, queue)
 
 
@@ -202,7 +202,7 @@ def _with_past(
 def times(
     sampling: Sampling, span: ChartRange, queue: str = ALL, past: Past | None = None
 ) -> ChartView:
-    """Return the chart of the times within which 95 % of each minute's attempts started, and ran.
+    """Return the chart of waiting times and run times: the 95th percentiles of each minute's attempts.
 
     For ranges longer than a day, it shows mean run times, because the lake keeps older data as hourly sums.
 

@@ -38,7 +38,7 @@ class ShownCall(NamedTuple):
     Attributes:
         job: '' if unknown.
         arguments: None if this user may not see them, or if there are none.
-        note: How it is sealed, or why it can't be read; '' for a plain call.
+        note: How the content is sealed, or why it can't be read; '' for a plain call.
         options: Options set for this message.
         raw: The content, if it isn't a call.
     """
@@ -109,12 +109,12 @@ class Contents:
         )
 
     def text(self, purpose: Purpose, queue: str, mid: str, text: str, *, job: str = "") -> str:
-        """Return a reason, a progress report or a log with its secrets hidden.
+        """Return a text of a message, such as a reason or a log, with its secrets hidden.
 
         A sealed text is only opened for a user who may see it.
 
         Args:
-            job: The values that this job's `@job(redact=...)` names are also hidden.
+            job: Job of the message. Values that its `@job(redact=...)` names are also hidden.
         """
         if text.startswith(MARK.decode()) and not self.may_see:
             key = text_of(key_id_of(text.encode("utf-8", "replace")))

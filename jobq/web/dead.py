@@ -58,7 +58,7 @@ class DeadGroups(NamedTuple):
         more: Number of omitted groups.
         at_ms: Time by the server's clock.
         problems: Queue -> why it can't be read.
-        total: Number of dead messages in these queues; `looked_at` of them were read.
+        total: Number of dead messages in these queues. `looked_at` is how many of them were read.
     """
 
     groups: list[DeadGroup]
@@ -145,7 +145,9 @@ def shape(error: str) -> str:
 
 
 def filter_of_group(queue: str, job: str, error: str) -> str:
-    """Return the filter that lists a group's messages. A filter that would be too long is cut, and matches more."""
+    """Return the filter that lists a group's messages. A filter that would be too long is shortened, so it matches more
+    messages.
+    """
     parts = [quoted(part) if part else "" for part in error.split("*")]
     named = f"queue:{quoted(queue)} job:{quoted(job) if job else chr(34) * 2} error:"
     text = named + ("*".join(parts) or '""')

@@ -76,7 +76,7 @@ class Row:
 
 
 class TextPattern(NamedTuple):
-    """A pattern of texts with `*` between them. A pattern of one text matches only that text."""
+    """Texts with `*` between them, which matches any text. A pattern of a single text matches only that text."""
 
     parts: tuple[str, ...]
 
@@ -135,7 +135,7 @@ class Term(NamedTuple):
         return self.holds(*_values(row, self.key, self.path))
 
     def holds(self, *values: Any) -> bool:
-        """Return whether this value meets the condition. Pass no value if the argument doesn't exist."""
+        """Return whether these values meet the condition. Pass no value if the argument doesn't exist."""
         if self.path and HIDDEN in values:
             return False
         return self.negated != any(_holds(test, value) for test in self.tests for value in values)
@@ -156,7 +156,7 @@ class Filter:
         return all(term(row) for term in self.terms)
 
     def only(self, key: str) -> frozenset[str] | None:
-        """Return the only texts that `key` may have; None if the filter doesn't list them."""
+        """Return the texts to which the filter restricts `key`; None if the filter doesn't list them."""
         found: frozenset[str] | None = None
         for term in self.terms:
             texts = [test.exact for test in term.tests if isinstance(test, TextPattern)]
@@ -166,7 +166,7 @@ class Filter:
         return found
 
     def may(self, key: str, text: str) -> bool:
-        """Return whether a row can match if its `key` is `text`. This saves reading queues and places."""
+        """Return whether a row can match if its `key` is `text`. Lists skip queues and places that can't match."""
         texts = {text, base_of(text)} if key == "queue" else {text}
         return all(term.holds(*texts) for term in self.terms if term.key == key)
 
@@ -224,7 +224,7 @@ class _Reader:
         return self.text[self.at : self.at + 1]
 
     def take(self, *words: str) -> str:
-        """Skip the first of these words that is found here, and return it; '' if none is."""
+        """Skip the first of these words that follows in the text, and return the word; '' if none is."""
         for word in words:
             if self.text.startswith(word, self.at):
                 self.at += len(word)

@@ -56,7 +56,7 @@ FINDERS: list[Finder] = []
 
 
 def finder(find: Finder) -> Finder:
-    """Declare a function that finds problems. It may make at most one round trip."""
+    """Declare a function that finds problems. The function may make at most one round trip."""
     FINDERS.append(find)
     return find
 
@@ -80,7 +80,7 @@ class LateSchedules:
         self._found: list[PageFinding] = []
 
     def found(self, snapshot: Snapshot) -> list[PageFinding]:
-        """Return findings about these schedules, most overdue first."""
+        """Return findings about late and undeclared schedules, most overdue first."""
         with self._lock:
             if time.monotonic() >= self._until and not snapshot.broken:
                 self._found = self._read(list(snapshot.queues))

@@ -60,7 +60,7 @@ class StepRow(NamedTuple):
 
     Attributes:
         look: Name of its glyph and colour.
-        share: Share of a map's finished members; None for other steps and before the map begins.
+        share: Share of finished members of a map; None for other steps, and for a map that has not begun.
         sentence: Why the step was skipped, or ''.
         took_ms: Time since the step was ready, until its end or until now.
         mid: Id of its message, if the step has only one.
@@ -207,7 +207,7 @@ class ListedFlow(NamedTuple):
     """A flow's row in a list.
 
     Attributes:
-        share: Share of the flow's finished steps. A running map counts by its finished members.
+        share: Share of the flow's finished steps. A running map counts as the share of its finished members.
     """
 
     row: FlowRow
@@ -215,7 +215,7 @@ class ListedFlow(NamedTuple):
 
 
 def listed(row: FlowRow) -> ListedFlow:
-    """Return a flow as the list shows it."""
+    """Return the row of a flow for the list."""
     if row.view is None or not row.view.facts.steps:
         return ListedFlow(row, 0.0)
     steps = step_rows(row.view)

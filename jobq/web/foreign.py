@@ -138,7 +138,9 @@ class TopicView(JsonRecord):
 
 
 def topics(client: Client, offset: int = 0) -> Readable[TopicRow]:
-    """Return rows of topics, with the greatest lag of their groups; None if that would read too many groups."""
+    """Return rows of topics. The lag of a row is the greatest of its groups, or None if that would read too many
+    groups.
+    """
     names, asked = topic_names(client), 0
 
     def row(name: str) -> TopicRow:

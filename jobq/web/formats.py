@@ -28,7 +28,7 @@ def number(value: float | None) -> str:
 
 
 def whole(value: float | None) -> str:
-    """Format every digit: `1,234,567`."""
+    """Format a number with all its digits: `1,234,567`."""
     return UNKNOWN if value is None or math.isnan(value) else f"{value:,.0f}"
 
 

@@ -64,7 +64,7 @@ class PastPoint(NamedTuple):
 
     Attributes:
         at: Start of the point, epoch ms.
-        wait_p95_ms, run_p95_ms: None without attempts, and if only hourly sums are known.
+        wait_p95_ms, run_p95_ms: None if there were no attempts, or if only hourly sums are known.
         run_mean_ms: None without runs.
     """
 
@@ -168,7 +168,7 @@ class JobHistory(NamedTuple):
     """Figures of a job.
 
     Attributes:
-        histogram: Runs by BOUNDS_MS; the last value counts longer runs.
+        histogram: Number of runs up to each of BOUNDS_MS. The last value counts longer runs.
     """
 
     figures: JobFigures | None
@@ -213,7 +213,7 @@ class Found(NamedTuple):
     """Result of a search for events.
 
     Attributes:
-        since: Time since which the events are complete.
+        since: Start of the period whose events are complete.
         unread: Queue -> why it can't be read.
     """
 
@@ -263,7 +263,7 @@ def run_of(queue: str, event: Event) -> RunRow:
 
 
 class StreamHistory:
-    """Reads the newest events of queues from the server. Threads may share it."""
+    """Reads the newest events of queues from the server. It is thread-safe."""
 
     source = "events"
 
@@ -332,7 +332,7 @@ class StreamHistory:
         return ErrorHistory(error_figures(group, span, mine) if mine else None, runs)
 
     def failures_between(self, span: Span, group: str, moments: Sequence[int]) -> list[int]:
-        """Count an error before the first of these ascending moments, between them, and after the last."""
+        """Return how often an error occurred in each part of the range. The ascending `moments` divide the range."""
         counts = [0] * (len(moments) + 1)
         for _, event in self.found(span).events:
             if event.kind in FAILED and group_of(event) == group:

@@ -19,7 +19,7 @@ Points = list[tuple[float, float | None]]
 
 
 class KeptCharts:
-    """Reads the rings of workers on request. Threads may share it."""
+    """Reads the rings of workers on request. It is thread-safe."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -30,7 +30,7 @@ class KeptCharts:
     def filled(
         self, own: Points, queue: str, figure: int, since_s: float, until_s: float, *, step_s: int
     ) -> Points:
-        """Return the points, with values kept by workers in minutes without a known value.
+        """Return the points. Minutes without a known value get the value that workers stored.
 
         Args:
             step_s: Time between the points.

@@ -76,7 +76,7 @@ class DeployMark(NamedTuple):
 
 
 class HistoryFilter(NamedTuple):
-    """An SQL condition with its arguments, and the days whose files may have matching rows."""
+    """An SQL condition with its arguments, and the days whose files may contain matching rows."""
 
     sql: str = "true"
     args: Mapping[str, Any] = MappingProxyType({})
@@ -91,7 +91,7 @@ EVERYTHING = HistoryFilter()
 
 
 class LakeHistory:
-    """Reads a lake. Threads may share it; queries run one at a time."""
+    """Reads a lake. It is thread-safe, but queries run one at a time."""
 
     source = "lake"
 
@@ -103,8 +103,8 @@ class LakeHistory:
         Args:
             path, options: See `jobq.pipeline.lake.Lake.open`.
             most_s: Time limit of a query, in seconds.
-            server: Source name of this server in the lake. Queue names are returned without it, and partitions count as
-                their queues.
+            server: Source name of this server in the lake. Returned queue names don't contain the source name, and
+                partitions count as their queues.
         """
         self.path, self.server = path, server
         self._args = {"mine": sourced(server, ""), "log": sourced(server, "audit")}
@@ -209,7 +209,7 @@ class LakeHistory:
         ]
 
     def _rolled(self, span: Span) -> list[str]:
-        """Return the whole UTC days in a range whose hourly sums count at least the stored events."""
+        """Return the whole UTC days in the range whose hourly sums count at least as many events as the lake stores."""
         first, last = -(-span.since // DAY_MS), span.until // DAY_MS - 1
         if last < first:
             return []
@@ -260,7 +260,7 @@ class LakeHistory:
         return row["at_ms"] or 0
 
     def failures_between(self, span: Span, group: str, moments: Sequence[int]) -> list[int]:
-        """Count an error before the first of these ascending moments, between them, and after the last."""
+        """Return how often an error occurred in each part of the range. The ascending `moments` divide the range."""
         cases = " ".join(f"WHEN at_ms < {at} THEN {n}" for n, at in enumerate(moments))
         rows = self.query(
             "SELECT {part} AS part, count(*) AS failures FROM events WHERE {chosen} GROUP BY 1",
@@ -352,7 +352,7 @@ class LakeHistory:
         Raises LakeError if the statement fails or takes too long, or if the lake has only events from other servers.
 
         Args:
-            parts: Texts that replace their names in braces in the statement. Never pass text from outside.
+            parts: Texts that replace their names in braces in the statement. Never pass text from users or messages.
         """
         if table == "events" and not self._has_mine:
             self._check_server()

@@ -39,7 +39,7 @@ class StateShown(NamedTuple):
     """A state as a page shows it.
 
     Attributes:
-        name: Name of the glyph and colour.
+        name: Name of the state's glyph and colour.
     """
 
     name: str

@@ -62,7 +62,7 @@ class _Group:
 
 
 class ErrorGroups:
-    """Records when each group of errors was first seen. The tail passes events to it; any thread may read it."""
+    """Records when each group of errors was first seen. The tail passes events to it, and any thread may read it."""
 
     def __init__(self) -> None:
         self._lock = Lock()

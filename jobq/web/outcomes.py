@@ -37,7 +37,7 @@ class StreamEntry(NamedTuple):
 
 
 class DeadEvent(NamedTuple):
-    """A death recorded by an event."""
+    """The event that recorded the death of a message."""
 
     at_ms: int
     queue: str
@@ -111,7 +111,7 @@ class _OfQueue:
         self.recent: tuple[int, Recent] | None = None
 
     def take(self, ended: Sequence[StreamEntry], weight: float) -> Counter[tuple[int, int]]:
-        """Count attempts; return how many ended in each minute, by column."""
+        """Count attempts. Return how many ended, by minute and column."""
         counts = Counter((at_ms // 60_000, _COLUMN[event.kind]) for at_ms, event in ended)
         for (minute, column), number in counts.items():
             self.minutes.add(minute * 60, column, number * weight)
@@ -135,7 +135,7 @@ class _OfQueue:
 
 
 class Outcomes:
-    """Outcomes of all queues. Threads may share it."""
+    """Outcomes of all queues. It is thread-safe."""
 
     def __init__(self) -> None:
         self._lock = RLock()
@@ -192,7 +192,7 @@ class Outcomes:
     def counted(
         self, queue: str | None, column: int, since_s: float, until_s: float
     ) -> list[tuple[float, float | None]]:
-        """Return how many attempts had this outcome in each minute.
+        """Return how many attempts had the outcome `column` in each minute.
 
         Args:
             queue: None means all queues.
@@ -227,7 +227,7 @@ class Outcomes:
             return found[0], found[1]
 
     def newest_dead(self, count: int = NEWEST_DEAD) -> list[DeadEvent]:
-        """Return deaths recorded by events, latest first."""
+        """Return the events of the latest deaths of messages, latest first."""
         with self._lock:
             return nlargest(count, set(self._dead))
 

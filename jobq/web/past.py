@@ -1,4 +1,4 @@
-"""Data from the lake: from before this dashboard started reading, and about messages the server has removed."""
+"""Data from the lake: from before this dashboard started, and about messages that the server has removed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Past(NamedTuple):
 
 
 class PastReader:
-    """Asks the lake at most once a minute for each queue and range. Threads may share it."""
+    """Queries the lake at most once a minute for each queue and range. It is thread-safe."""
 
     def __init__(self, lake: LakeHistory) -> None:
         self._lake = lake
@@ -49,7 +49,7 @@ class PastReader:
         self._known: dict[tuple[str, str], tuple[float, Past]] = {}
 
     def past_of(self, word: str, span: Span, queue: str = "") -> Past:
-        """Return the past of a queue, or of all queues if `queue` is ''.
+        """Return the attempts and deploys of a range, for a queue, or for all queues if `queue` is ''.
 
         Args:
             word: The name of the range.

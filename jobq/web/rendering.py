@@ -72,7 +72,7 @@ def _lines(value: object) -> str:
 
 
 class Times:
-    """Formats the times on a page, relative to the same moment and in the viewer's time zone."""
+    """Formats the times of a page in the viewer's time zone, all relative to the same moment."""
 
     def __init__(self, zone: ZoneInfo, now: datetime) -> None:
         self.zone, self.now = zone, now
@@ -100,7 +100,7 @@ def render(
     For app.js, which refreshes the page, return only the changing part, or 304 if it is unchanged.
 
     Args:
-        live: Seconds until it refreshes itself, 0 for never.
+        live: Seconds until the page refreshes itself, 0 for never.
     """
     part = LIVE_HEADER in request.headers
     text = environment().get_template(template).render(

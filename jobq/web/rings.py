@@ -46,7 +46,7 @@ class Ring:
         self._seen += 1
 
     def _forget(self, point: int) -> None:
-        """Clear the next points up to `point`, which still hold values from a round ago."""
+        """Clear the next points up to `point`, because they still contain the values of the previous round."""
         if point - self._last >= self.size:
             if self._last >= 0:  # else nothing was put yet
                 self._parts = array("f", [_UNKNOWN]) * len(self._parts)

@@ -85,8 +85,8 @@ class Snapshot(NamedTuple):
         incidents: Problems, each cause before its symptoms.
         longest: Queue -> its longest-running job.
         partitions: Figures of single partitions; `queues` has the sums.
-        taken: Result of time.monotonic().
-        number: Number of the reading, which only grows.
+        taken: When the reading was taken, by time.monotonic().
+        number: Number of the reading. Later readings have greater numbers.
     """
 
     number: int
@@ -122,7 +122,7 @@ class Snapshot(NamedTuple):
 
     @property
     def lost_workers(self) -> list[WorkerEntry]:
-        """The workers that stopped without signing off."""
+        """Workers whose heartbeats stopped before they signed off."""
         return [worker for worker in self.workers if worker.is_lost(self.at_ms)]
 
     @property
@@ -135,7 +135,7 @@ class Snapshot(NamedTuple):
 
     @property
     def causes(self) -> list[Incident]:
-        """Incidents that explain problems of queues. The states of queues report the other incidents."""
+        """Incidents that explain problems of queues. Incidents that only repeat the state of a queue are left out."""
         return [
             incident
             for incident in self.incidents

@@ -113,7 +113,7 @@ class FoundRows(NamedTuple):
     """The matching rows of a list.
 
     Attributes:
-        total: Number of messages in these places; `looked_at` of them were read.
+        total: Number of messages in these places. `looked_at` is how many of them were read.
         cursor: Where the next request continues; '' at the end.
         at_ms: Time of this list by the server's clock.
         problems: Queue -> reason why it can't be read.
@@ -149,7 +149,7 @@ def messages(
 
 
 def names_in(asked: Filter, queues: Sequence[str]) -> list[str]:
-    """Return these queues, and partitions of these that the filter names, without queues that can't match."""
+    """Return the queues that can match the filter, and partitions of these queues that the filter names."""
     partitions = {name for name in asked.only("queue") or () if base_of(name) in queues}
     return [name for name in sorted({*queues, *partitions}) if asked.may("queue", name)]
 
@@ -429,7 +429,7 @@ def _write_cursor(cursor: _Cursor) -> str:
 
 
 def _from(steps: list[SearchStep], begun: SearchStep) -> list[SearchStep]:
-    """Return the steps from where the last request stopped. Removed queues are skipped."""
+    """Return the steps that remain after the last request. Removed queues are skipped."""
     order = list(dict.fromkeys(part for parts in _STORED.values() for part in parts))
     if begun.stored not in order:
         raise _unreadable()

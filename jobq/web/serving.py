@@ -1,7 +1,8 @@
 """Serve the dashboard with limits on connections and on the time to send a request or read a reply.
 
-Each client uses a file descriptor of this process. A connection whose client sends nothing, or sends or reads
-slowly, is closed after `PATIENCE_S`, or earlier when another client needs the slot, longest waiting first.
+Each client uses a file descriptor of this process. A connection whose client sends nothing, or sends or reads slowly,
+is closed after `PATIENCE_S`, or earlier if another client needs the slot. The connections that have waited longest are
+closed first.
 """
 
 from __future__ import annotations
@@ -190,7 +191,10 @@ def most_connections() -> int:
 
 
 def once_a_minute() -> Callable[[logging.LogRecord], bool]:
-    """Return a filter that passes each line that clients can cause once a minute, with the number of omitted lines."""
+    """Return a filter for log lines that clients can cause.
+
+    It passes each such line once a minute, with the number of omitted lines.
+    """
     due, left_out = OnceAMinute(), Counter[str]()
 
     def passes(record: logging.LogRecord) -> bool:

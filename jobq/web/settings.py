@@ -24,7 +24,7 @@ class WebSettings:
     Attributes:
         title: Name of the cluster, shown in the header.
         accent: Colour of the cluster, such as `#1f5fa5`.
-        prefix: First part of every path, such as `/ops/jobq`, if a proxy passes it on.
+        prefix: First part of every path, such as `/ops/jobq`, if the proxy does not remove it.
         read_only: Reject every action.
         lake, storage: Path and storage options of the lake with the history.
         source: The name of this server in a lake that several servers share.
@@ -32,9 +32,10 @@ class WebSettings:
         hide_errors: Show the types of errors, not their texts.
         trace_url: Link to a trace, with {trace_id} in place of the id.
         modules: Modules with jobs that this process imported.
-        identify: Function of a program that serves the dashboard. It returns the sender of a request, or None.
-        hosts: Host names under which that program serves the dashboard. Without names, the program must check the
-            Host header itself.
+        identify: Function of a program that serves the dashboard. It returns the identity of a request's sender, or
+            None.
+        hosts: Host names under which that program serves the dashboard. Without names, the program must check the Host
+            header itself.
         access: Access rules of `jobq web`, instead of `identify` and `hosts`.
         home_url, home_label: Link in the header, back to the program that serves the dashboard.
     """

@@ -24,7 +24,7 @@ class Site:
 
     Attributes:
         client: Client for reading.
-        operate: Client for changes, as a server user with the rights.
+        operate: Client for changes. Its server user has the rights to make them.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Site:
             return cast(T, self._parts[kind])
 
     def uses(self, feature: str, read: Callable[[Client], bool], every_s: float = USES_S) -> bool:
-        """Return whether this installation uses a feature. The server is asked at most every `every_s`.
+        """Return whether this installation uses a feature. The server is queried at most every `every_s` seconds.
 
         While the server doesn't answer, the last reply counts.
         """

@@ -30,7 +30,7 @@ class HistorySources:
         )
 
     def choose(self, span: Span, wanted: str = "auto") -> StreamHistory | LakeHistory:
-        """Return the source for a range of time. Raises ConfigError if it must be a lake and there is none."""
+        """Return the source for a range of time. Raises ConfigError if `wanted` is the lake and there is no lake."""
         if wanted == "lake" and self.lake is None:
             raise ConfigError("this dashboard has no lake; start 'jobq web' with --lake PATH")
         if wanted == "events" or self.lake is None:

@@ -158,7 +158,9 @@ class Tail:
                 self._give(name, found, number / len(found) if more else 1.0)
 
     def read_past(self, now_ms: int, most: int = MAX_EVENTS) -> bool:
-        """Read part of the last 15 minutes of streams with unread past events. Return whether to call again."""
+        """Read part of the last 15 minutes of streams with unread past events. Return False if nothing was left to
+        read.
+        """
         open_streams = {name: stream for name, stream in self._streams.items() if stream.until}
         left = min(most, MAX_PAST - self._past)
         if not open_streams or left <= 0:
@@ -183,7 +185,7 @@ class Tail:
         return keys.key(keys.prefix(self._client.namespace, name), "events")
 
     def _replies(self, words: Mapping[str, tuple[Any, ...]]) -> list[tuple[str, list[Any]]]:
-        """Return each stream's entries; for unreadable streams the reason is kept, and the calls aren't repeated."""
+        """Return each stream's entries; for an unreadable stream, store the reason and stop reading it."""
         found = []
         for name, reply in zip(words, self._sent(list(words.values())), strict=True):
             if isinstance(reply, Exception):

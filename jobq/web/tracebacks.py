@@ -16,7 +16,8 @@ from jobq.web.history import RunRow
 def tracebacks(client: Client, contents: Contents, runs: Sequence[RunRow]) -> dict[RunRow, str]:
     """Return the stored tracebacks of these attempts, in one round trip; on a Cluster, in one per attempt.
 
-    A message keeps the traceback of its latest failed attempt until it ends. A dead message keeps it in its reason.
+    A message keeps the traceback of its latest failed attempt until the message ends. A dead message keeps it in its
+    reason.
     """
     failed = [run for run in runs if run.mid and run.kind in ("retry", "dead")]
     asked = [

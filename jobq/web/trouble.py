@@ -25,7 +25,7 @@ class Growth(NamedTuple):
     """How the number of ready messages changes.
 
     Attributes:
-        per_s: None if it was watched too briefly.
+        per_s: Change per second; None if the number was watched too briefly.
         since_s: Time of the latest minimum since the watch began, epoch seconds.
     """
 
@@ -38,10 +38,10 @@ class QueueFigures(NamedTuple):
 
     Attributes:
         oldest_ms: How long the next message has waited.
-        at_least: Whether it may have waited longer.
+        at_least: Whether the next message may have waited longer.
         dequeued_per_s: None before the second sample.
         broken: Reason why the queue can't be read.
-        pause_ends: When its pause ends, epoch ms; 0 if it doesn't end by itself.
+        pause_ends: When the pause ends, epoch ms; 0 if it doesn't end by itself.
         events_off: Whether its event level is off.
         job: The job of the next message; '' if unknown.
     """
@@ -94,7 +94,7 @@ class QueueFigures(NamedTuple):
 
     @property
     def trouble(self) -> tuple[int, float, str]:
-        """A key that sorts the worst queue first."""
+        """Sort key that puts the queue with the worst problem first."""
         if self.is_fine:
             return len(CODES), -float(self.ready + self.running), self.queue
         return CODES.index(self.state), -float(self.oldest_ms or 0), self.queue

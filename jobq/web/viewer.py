@@ -27,7 +27,7 @@ class AskedFilter(NamedTuple):
     error: str = ""
 
     def check(self) -> None:
-        """Raise FilterError if it can't be read."""
+        """Raise FilterError if the filter can't be parsed."""
         if self.error:
             raise FilterError(self.error)
 

@@ -36,7 +36,7 @@ class Headline(NamedTuple):
     """The first line of the first page.
 
     Attributes:
-        bad: Whether a person should act.
+        bad: Whether the user should act.
     """
 
     text: str

@@ -53,7 +53,7 @@ class RefusalRate:
         self._left_out: dict[str, int] = {}
 
     def note(self, user: str, why: str) -> str | None:
-        """Return the note of an entry, with the number of omitted rejections before it; None to omit this entry."""
+        """Return the note for an audit entry, with the number of entries omitted before it; None to omit this entry."""
         taken = self._rate.take(user)
         with self._lock:
             count = self._left_out.pop(user, 0)

@@ -49,7 +49,7 @@ class Gate:
         self._hosts = _known_hosts(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Reject one request, or pass it on."""
+        """Reject a bad request, or pass the request on."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -132,7 +132,7 @@ class Gate:
         )
 
     def _behind_proxies(self, scope: Scope, headers: Headers) -> Scope:
-        """Return the address and the scheme of the browser, as trusted proxies give them."""
+        """Return the address and the scheme of the browser, as reported by trusted proxies, as changes to the scope."""
         client = scope.get("client")
         peer = client[0] if client else ""
         trusted = self.trusts(peer)
@@ -186,7 +186,9 @@ def host_name(header: str) -> str:
 
 
 def _known_hosts(settings: AccessSettings) -> frozenset[str] | None:
-    """Return the names by which browsers reach the dashboard; None if the program that mounts it checks them."""
+    """Return the names by which browsers reach the dashboard; None if the program that mounts the dashboard checks
+    them.
+    """
     if settings.bind is None and not settings.hosts:
         return None
     bound = [settings.bind.host] if settings.bind is not None and settings.bind.host else []
@@ -255,7 +257,7 @@ def _same_origin(origin: str, scheme: str, host: str) -> bool:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """Return the address, with IPv4 addresses in their usual form."""
+    """Return the address; None for other text. IPv4 addresses that are mapped to IPv6 become IPv4 again."""
     try:
         found = ip_address(text)
     except ValueError:

@@ -44,7 +44,7 @@ class _Remembered(NamedTuple):
 
 
 class Guard:
-    """One dashboard's logins. Threads may share it."""
+    """The logins of one dashboard. It is thread-safe."""
 
     def __init__(
         self, client: Client, settings: AccessSettings, clock: Callable[[], float] = time.time
@@ -67,7 +67,7 @@ class Guard:
         self._recent: OrderedDict[str, _Remembered] = OrderedDict()
 
     def identify(self, request: Request) -> Identity:
-        """Return who requests a page or an action; NOBODY if unknown. Tokens don't count here."""
+        """Return who requests a page or an action; NOBODY if unknown. Tokens are ignored."""
         settings = self.settings
         if settings.identify is not None:
             return settings.identify(request) or NOBODY
@@ -77,7 +77,7 @@ class Guard:
         return named if named is not None else self._by_session(request)
 
     def identify_program(self, request: Request) -> Identity:
-        """Return who calls the API or scrapes metrics, by the bearer token; NOBODY if unknown. Cookies don't count.
+        """Return who calls the API or scrapes metrics, by the bearer token; NOBODY if unknown. Cookies are ignored.
 
         A program that serves the dashboard checks the token itself.
         """
@@ -179,7 +179,11 @@ class Guard:
         return known.identity if known is not None and known.mark == session.mark else NOBODY
 
     def _while_away(self, session_id: str) -> Identity:
-        """Let users whose sessions were valid a moment ago read, because they need the page that shows the problem."""
+        """Return the user of a session that was valid in the last AWAY_S seconds, with the role READ.
+
+        The server can't be reached, and users need the page that shows this problem. Raises UnavailableError for
+        others.
+        """
         with self._lock:
             found = self._recent.get(session_id)
         if found is None or not 0 <= self._clock() - found.at <= AWAY_S:
@@ -244,7 +248,7 @@ def cookie_of(request: Request) -> Cookie:
 
 
 def address_of(request: Request) -> str:
-    """Return the address of the browser, which trusted proxies may give; `unix` for a socket."""
+    """Return the address of the browser, possibly as reported by a trusted proxy; `unix` for a Unix socket."""
     return (request.client.host if request.client else "") or "unix"
 
 

@@ -21,13 +21,13 @@ HEADERS = {
 
 
 class SecurityHeaders:
-    """Adds the headers to replies. Browsers don't store replies without a cache lifetime."""
+    """Adds security headers to replies. A reply without a cache lifetime also gets `no-store`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on and complete the head of its reply."""
+        """Pass the request on, and add headers to its reply."""
 
         async def completed(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -1,6 +1,6 @@
 """Limits on failed logins: 5 per address and 10 per name in 15 minutes, counted in Redis for all processes.
 
-If a proxy doesn't pass the browser's address, its own address counts for all of its browsers, and may fail 100 times.
+If a proxy doesn't pass the address of the browser, all its browsers share the proxy's address, and the limit is 100.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class LoginLimits:
 
 
 def block_of(address: str) -> str:
-    """Return the part of an address to count by: an IPv4 address, or an IPv6 subscriber's 64 bits."""
+    """Return the text by which logins of an address are counted. An IPv6 address counts by its first 64 bits."""
     try:
         ip = ip_address(address)
     except ValueError:

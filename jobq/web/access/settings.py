@@ -81,7 +81,7 @@ class AccessSettings:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches the address where `jobq web` listens."""
+        """Whether only this machine can reach the address where `jobq web` listens."""
         return self.bind is not None and (bool(self.bind.path) or is_loopback(self.bind.host))
 
     @property

@@ -66,7 +66,7 @@ class Known(NamedTuple):
 
 
 class UsersFile:
-    """Reads a users file, and reads it again after each change. Threads may share it."""
+    """Reads a users file, and again after each change. It is thread-safe."""
 
     def __init__(self, path: Path) -> None:
         """Raise ConfigError if the file is missing, damaged, or open to others."""
@@ -98,7 +98,7 @@ class UsersFile:
         return Known(Identity(name, role_of(user.role), user.arguments, via), mark)
 
     def check_password(self, name: str, password: str) -> Known | None:
-        """Return the user if the password is right, otherwise None. Unknown names take the same time."""
+        """Return the user if the password is right, otherwise None. Checking an unknown name takes the same time."""
         user = self.entries().users.get(name)
         if not password_matches(password, user.password if user else None):
             return None

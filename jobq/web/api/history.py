@@ -52,7 +52,7 @@ class CoveredPage(ListPage[T], kw_only=True):
 
 
 class HistogramBar(JsonRecord):
-    """Number of runs that took at most `up_to_ms` and longer than the previous bar; null means any longer time."""
+    """Number of runs that took at most `up_to_ms` and longer than the previous bar; null means no upper limit."""
 
     up_to_ms: int | None
     runs: int

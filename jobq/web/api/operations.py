@@ -196,7 +196,7 @@ def _service(call: ApiCall) -> Operations:
 
 
 def _own_id(call: ApiCall) -> str:
-    """Return an id made from the Idempotency-Key, which a repeated request finds again; '' without a key."""
+    """Return an id made from the Idempotency-Key, so that a repeated request has the same id; '' without a key."""
     key = call.request.headers.get("idempotency-key", "")
     if len(key) > MAX_KEY_LENGTH:
         raise ConfigError(

@@ -25,7 +25,7 @@ FRESH_S, ASKED_S = 10.0, 2.0
 
 
 class Readiness:
-    """Checks whether the server answered lately. Threads may share it."""
+    """Checks whether the server has answered recently. It is thread-safe."""
 
     def __init__(self, site: Site) -> None:
         self._client = site.client
@@ -33,7 +33,7 @@ class Readiness:
         self._asked = self._answered = float("-inf")
 
     def is_ready(self) -> bool:
-        """Return whether the server answered lately. The server is asked at most every two seconds."""
+        """Return whether the server has answered recently. It is queried at most every two seconds."""
         with self._lock:
             now = time.monotonic()
             if now - self._asked >= ASKED_S:
@@ -55,7 +55,7 @@ class WebExporter:
         self.page = metrics_page(QueueExporter(site.client, lake=behind).families)
 
     def _behind(self) -> dict[str, LakeBehind]:
-        """Return queue -> how far its lake data lags. Raises LakeError if the lake can't be read."""
+        """Return how far the lake is behind each queue, by queue name. Raises LakeError if the lake can't be read."""
         try:
             from jobq.pipeline.lake.inspection import backlog
             from jobq.pipeline.lake.lake import Lake

@@ -1,7 +1,7 @@
-"""How the API writes records as JSON, and describes them for OpenAPI: both follow from the types of their fields.
+"""Write records as JSON, and describe them for OpenAPI. Both follow from the types of the fields.
 
-Times are RFC 3339 in UTC with milliseconds, whole numbers that JavaScript can't hold are text, and unknown values
-are null.
+Times are RFC 3339 in UTC with milliseconds, whole numbers that JavaScript can't hold are text, and unknown values are
+null.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class Applier:
         return iter(reversed(every) if self.verb.is_dead else every)
 
     def _firsts(self) -> dict[int, int]:
-        """Return how many messages precede each chunk; only needed to spread them."""
+        """Return how many messages precede each chunk; only needed to spread their start times."""
         if not self.state.spread_ms:
             return dict.fromkeys(range(self.state.nchunks), 0)
         found, before = {}, 0
@@ -157,7 +157,7 @@ class Applier:
         return Bin(queue, self.store.client, self.state.id, keep)
 
     def _done(self, number: int, chunk: FrozenChunk, again: bool, first: int) -> str:
-        """Apply the operation to one chunk. Return a letter for each of its messages."""
+        """Apply the operation to one chunk. Return the result of each message as a letter."""
         if not chunk.ids:
             return "-"
         if self.verb.is_dead:
@@ -200,7 +200,7 @@ class Applier:
         return "".join(letters[::-1])
 
     def _at(self, place: int) -> int | None:
-        """Return the start time of the message at this position; None: immediately."""
+        """Return the start time of the message at this position; None starts it immediately."""
         state = self.state
         if not state.spread_ms or not place:
             return None

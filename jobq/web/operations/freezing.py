@@ -44,7 +44,7 @@ class Freezer:
 
     Attributes:
         reads: Client that lists queues.
-        ended: Returns whether to stop.
+        ended: Returns whether freezing should stop.
         token: Token of its lock.
     """
 
@@ -147,7 +147,7 @@ class Freezer:
         return True
 
     def _kept(self, queue: str, rows: Sequence[ListedRow]) -> list[tuple[ListedRow, str, str]]:
-        """Return the rows that are still there, with their generations and digests of their contents."""
+        """Return the rows whose messages still exist, with the generations and the content digests of the messages."""
         if self.verb.is_dead:
             return [(row, "", "") for row in rows]
         mids = [row.row.mid for row in rows]

@@ -258,7 +258,7 @@ class Operations:
             thread.join(seconds)
 
     def close(self) -> None:
-        """Stop after the current messages; another process can continue."""
+        """Stop this process's operations after their current messages. Another process can continue them."""
         self._closing.set()
         self.wait(10.0)
 

@@ -68,7 +68,7 @@ class OperationState(msgspec.Struct, kw_only=True):
         chosen: Digest of the chosen messages.
         number: Number of frozen messages.
         capped: Whether more messages match than an operation may have.
-        queues, jobs, errors: Names and their numbers of messages, most frequent first.
+        queues, jobs, errors: Names with their numbers of messages, most frequent first.
         why_no_undo: Why it can't be undone; '' if it can.
         spread_ms: Time over which revived messages start.
         results, undone: Word -> number of messages.
@@ -110,7 +110,7 @@ class FrozenChunk(msgspec.Struct):
 
     Attributes:
         generations, digests, sizes: Facts about live messages and their contents, to detect changed messages.
-        formers: When each message's wait ends, epoch ms.
+        formers: Start time that each message had when it was frozen, epoch ms.
         ids: Mids, or dead ids. The other lists have one entry for each id.
     """
 
@@ -133,7 +133,7 @@ class OperationStore:
         self.client = client
 
     def key(self, op: str) -> str:
-        """Return the hash of an operation. Raises ConfigError for an invalid id."""
+        """Return the key of the hash of an operation. Raises ConfigError for an invalid id."""
         if not _ID.fullmatch(op):
             raise ConfigError(f"{op!r:.80} is not the id of an operation")
         return keys.web_operation(self.client.namespace, op)
@@ -168,7 +168,9 @@ class OperationStore:
         return [state for reply in replies if (state := _state_of(reply)) is not None]
 
     def recent(self, most: int) -> list[tuple[OperationState, bool, int]]:
-        """Return the latest operations, with whether a process works on each, and the ms until it is deleted."""
+        """Return the latest operations. For each, also return whether a process works on it, and the ms until it is
+        deleted.
+        """
         ids = self._newest(most)
         reads = [
             read
@@ -204,7 +206,7 @@ class OperationStore:
         return None if reply is None else _decoded(reply, FrozenChunk)
 
     def field(self, op: str, name: str) -> str | None:
-        """Return another field of the hash."""
+        """Return another field of an operation's hash; None if it doesn't exist."""
         reply = self.client.command("HGET", self.key(op), name)
         return None if reply is None else reply.decode("utf-8", "replace")
 
@@ -230,7 +232,7 @@ class OperationStore:
     def renew(self, op: str, token: str) -> None:
         """Renew this process's lock. Raises InterruptedError if another process has the lock.
 
-        If the lock has expired and no process has it, it is taken again.
+        If the lock has expired and no process has it, this process takes it again.
         """
         key = f"{self.key(op)}:lock"
         reply = self.client.command("GET", key)

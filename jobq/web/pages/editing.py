@@ -216,7 +216,7 @@ def arguments_in(text: str) -> dict[str, Any]:
 
 
 def merged(given: Any, shown: Any, stored: Any) -> Any:
-    """Return the given value, with the stored value in each part that the user left as it was shown."""
+    """Return the given value, with the stored value in each part that the user did not change."""
     if shown is not _UNKNOWN and json.dumps(given) == json.dumps(shown):
         return stored
     if isinstance(given, dict):

@@ -119,7 +119,7 @@ def steer_flow(request: Request) -> Response:
 
 @page("/flows/{flow}/cancel", role=UserRole.ADMIN)
 def confirm_cancel(request: Request) -> Response:
-    """Ask for the id of a flow before it is cancelled."""
+    """Ask the user to type the id of a flow before the flow is cancelled."""
     view = _known(request)
     return render(request, "flow-cancel.html", live=0, flow=view, facts=view.facts)
 

@@ -134,7 +134,7 @@ def asked_range(request: Request) -> AskedRange:
 
 
 def _read(asked: AskedRange, read: Callable[[], T]) -> tuple[T | None, AskedRange]:
-    """Return the result of `read`; if the lake can't be read, None and `asked` with the reason."""
+    """Return the result of `read`, and `asked`. If the lake can't be read, return None, and `asked` with the reason."""
     try:
         return read(), asked
     except LakeError as error:
@@ -285,7 +285,8 @@ def _first_seen(asked: AskedRange, rows: Sequence[ErrorFigures]) -> dict[str, in
 def _by_deploy(
     asked: AskedRange, group: str, marks: Sequence[Mark]
 ) -> list[tuple[str, int | None, int]]:
-    """Return the latest deploys in the range: name, time in ms, and failures until the next deploy.
+    """Return the latest deploys in the range, each with its name, its time in ms, and the failures until the next
+    deploy.
 
     The entry named '' counts the failures before these deploys.
     """

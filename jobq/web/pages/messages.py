@@ -122,7 +122,7 @@ def queue_events(request: Request) -> Response:
 
 @page("/queues/{queue}/messages/{mid}")
 def message(request: Request) -> Response:
-    """Show one message: where it is and why, its attempts, content and result."""
+    """Show one message: its place and the reason for it, its attempts, its content and its result."""
     site, contents = site_of(request), contents_of(request)
     try:
         shown = read_message(

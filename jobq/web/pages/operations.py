@@ -174,7 +174,7 @@ def resume_queue(request: Request) -> Response:
 
 @page("/queues/{queue}/clear", role=UserRole.ADMIN)
 def confirm_clear(request: Request) -> Response:
-    """Ask for the name of a queue before its messages are deleted."""
+    """Ask the user to type the name of a queue before its messages are deleted."""
     name = _used_queue(request)
     counts = None
     with suppress(ScriptError):  # an unreadable queue may also be cleared
@@ -246,7 +246,7 @@ def audit(request: Request) -> Response:
 
 
 def _entries(log: AuditLog, before: str) -> list[AuditEntry]:
-    """Return the latest entries before the given entry."""
+    """Return the entries before the given entry, latest first."""
     found: list[AuditEntry] = []
     while len(found) < MAX_LOOKED_AT:
         some = log.page(found[-1].entry_id if found else before)

@@ -60,7 +60,7 @@ def queues(request: Request) -> Response:
 
 
 class QueueRow(NamedTuple):
-    """One row as formatted texts, so that the template of a page with 500 rows only joins them."""
+    """A queue's row as formatted texts. A page may have 500 rows, so its template only joins the texts."""
 
     href: str
     queue: str

@@ -31,7 +31,7 @@ nav("settings", "Settings", section="Records", order=99)
 
 
 class Doctor:
-    """The findings of one dashboard's server. Threads may share it."""
+    """The findings of one dashboard's server. It is thread-safe."""
 
     def __init__(self, site: Site) -> None:
         self._client = site.client

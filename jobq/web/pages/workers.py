@@ -86,7 +86,7 @@ def _everyone(client: Client) -> tuple[list[WorkerEntry], str]:
 def _rows(
     client: Client, shown: Sequence[WorkerEntry], now_ms: int, unread: str
 ) -> tuple[list[WorkerRecord], str]:
-    """Return the rows to show for these workers, and why some data can't be read; '' if all of it can."""
+    """Return the rows to show for these workers, and why some data can't be read; '' if all data can be read."""
     try:
         return worker_records(client, shown, now_ms), unread
     except ScriptError as error:
@@ -113,7 +113,7 @@ def _order(worker: WorkerEntry, by: str, state: str) -> tuple[Any, ...]:
 
 
 def _ordered(request: Request) -> dict[str, Any]:
-    """Return the command in the page's URL, which was just sent."""
+    """Return the command that the user has just sent, from the page's URL."""
     query = request.query_params
     if query.get("ordered") not in UNDOABLE:
         return {}
@@ -177,7 +177,7 @@ def order_worker(request: Request) -> Response:
 
 @page("/workers/{worker}/end", role=UserRole.ADMIN)
 def confirm_end(request: Request) -> Response:
-    """Ask for the worker's name before it drains or restarts."""
+    """Ask the user to type the name of a worker before the worker drains or restarts."""
     verb = _verb(request.query_params.get("verb", "drain"), tuple(FINAL))
     return render(
         request, "worker-end.html", live=0, name=request.path_params["worker"], verb=verb, says=FINAL[verb]
