@@ -62,7 +62,6 @@ class _Later:
         self._app = app
 
     def connect(self, receiver: Any = None, **_: Any) -> Any:
-        """Add a receiver."""
         if receiver is None:
             return self.connect
         self._app.later(lambda: receiver(sender=self._app))

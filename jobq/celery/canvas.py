@@ -52,7 +52,10 @@ class Signature(dict[str, Any]):
         return shared.tasks[self.name]
 
     def clone(self, args: Sequence[Any] = (), kwargs: Any = None, **options: Any) -> Any:
-        """Return a copy with other options. Unless immutable, it also has more arguments, before the existing ones."""
+        """Return a copy with additional options.
+
+        Unless the signature is immutable, `args` are inserted before its arguments, and `kwargs` are added.
+        """
         made = signature(dict(self))
         if not self.immutable:
             made["args"] = [*args, *self["args"]]
@@ -91,11 +94,11 @@ class Signature(dict[str, Any]):
         return self.type(*made.args, **made.kwargs)
 
     def delay(self, *args: Any, **kwargs: Any) -> Any:
-        """Send the call, with more arguments."""
+        """Send the call with additional arguments; see `clone`."""
         return self.apply_async(args, kwargs)
 
     def apply_async(self, args: Sequence[Any] = (), kwargs: Any = None, **options: Any) -> Any:
-        """Send the call, with more arguments and options."""
+        """Send the call with additional arguments and options; see `clone`."""
         made = self.clone(args or (), kwargs, **options)
         if self.name in shared.tasks:
             return self.type.apply_async(made.args, made.kwargs, **made.options)
@@ -119,7 +122,7 @@ class Signature(dict[str, Any]):
 
 
 class xmap(Signature):
-    """A call of a task for each item, run as a map. With `star`, an item has all arguments of its call."""
+    """A call of a task for each item, run as a map. With `star`, each item is a sequence of arguments."""
 
     kind = "xmap"
 
@@ -164,7 +167,7 @@ class _Composed(Signature):
 
     @property
     def tasks(self) -> list[Any]:
-        """The signatures that it consists of."""
+        """The signatures of its tasks."""
         return [signature(part) for part in self["kwargs"]["tasks"]]
 
     def apply_async(self, args: Sequence[Any] = (), kwargs: Any = None, **options: Any) -> Any:

@@ -19,7 +19,7 @@ class MaxRetriesExceededError(Exception):
 
 
 class WorkerLostError(Exception):
-    """The task's process died."""
+    """The task was dead-lettered although its function didn't fail, for example because its process died."""
 
 
 class Ignore(Exception):
@@ -51,7 +51,7 @@ Retry = CeleryRetry
 
 
 def seconds_until(when: float | datetime | None) -> float:
-    """Return the seconds from now. A datetime without a time zone is in UTC."""
+    """Convert a countdown or a datetime to seconds from now. A datetime without a time zone is in UTC."""
     if when is None:
         return 0.0
     if isinstance(when, datetime):

@@ -33,7 +33,7 @@ class AsyncResult:
     """The state and result of a task, which is a message or a step of a flow."""
 
     def __new__(cls, id: str, *args: Any, **kwargs: Any) -> Any:
-        """Return a FlowResult if the id is a flow step's."""
+        """Return a FlowResult if the id is the id of a flow step."""
         return object.__new__(FlowResult if id.startswith(FLOW) else cls)
 
     def __init__(self, id: str, task_name: str | None = None, **_: Any) -> None:
@@ -169,7 +169,7 @@ class FlowResult(AsyncResult):
 
     @property
     def traceback(self) -> str | None:
-        """The error of the step."""
+        """The failed step's error as text, or None."""
         info = self.info
         return str(info) if isinstance(info, JobFailedError) else None
 
@@ -268,8 +268,8 @@ class EagerResult(AsyncResult):
 def of_class(error: JobqError) -> JobqError:
     """Return a failed task's error as an instance of JobFailedError and of the class named in its text.
 
-    A message never imports anything, so only classes of loaded modules are used. Nor does a message run a class's
-    code, so classes that customize object creation or subclassing in Python are skipped.
+    Only classes of already imported modules are used, because a message must not cause an import. Classes with Python
+    code for object creation or subclassing are skipped, because a message must not run that code.
     """
     name = _CLASS.search(str(error))
     kind = _loaded(name[1]) if name and isinstance(error, JobFailedError) else None
@@ -305,7 +305,7 @@ def _is_python(kind: type) -> bool:
 
 
 def custom(note: str) -> tuple[str, Any] | None:
-    """Return the state and the `meta` that `update_state` wrote into a progress note, or None."""
+    """Return the state and the `meta` from a progress note of `update_state`, or None for any other note."""
     try:
         word, meta = json.loads(note)
     except ValueError:

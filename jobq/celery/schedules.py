@@ -12,7 +12,7 @@ Field = str | int | Iterable[int]
 
 
 class crontab:
-    """The times of a cron expression, field by field."""
+    """A cron expression, as one argument per field."""
 
     def __init__(
         self, minute: Field = "*", hour: Field = "*", day_of_week: Field = "*", day_of_month: Field = "*",
@@ -34,7 +34,7 @@ class crontab:
 
 
 class schedule:
-    """The times of an interval."""
+    """A fixed interval between runs."""
 
     def __init__(self, run_every: float | timedelta) -> None:
         self.run_every = run_every

@@ -93,7 +93,7 @@ def queue_for(
 
 
 def _routed(route: Any, name: str, args: Any, kwargs: Any, task: Any) -> Any:
-    """Return the queue or the options from an entry of task_routes, or None if it doesn't match."""
+    """Return the queue or the options from an entry of task_routes, or None if the entry doesn't match."""
     if isinstance(route, Mapping):
         pairs = route.items()
     elif callable(route):
@@ -122,7 +122,7 @@ def _headers(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def as_list(signatures: Any) -> list[Any]:
-    """Return one signature, several or none as a list."""
+    """Return a list of signatures for a single signature, a list, a tuple or None."""
     if not signatures:
         return []
     return list(signatures) if isinstance(signatures, list | tuple) else [signatures]

@@ -30,12 +30,12 @@ class SentWith(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def header_of(sent: SentWith) -> dict[str, str]:
-    """Return the header for these facts, or no header if they are the defaults."""
+    """Return the header for these settings, or an empty dict if they are the defaults."""
     return {} if sent == SentWith() else {HEADER: msgspec.json.encode(sent).decode()}
 
 
 def sent_with(headers: Any) -> SentWith:
-    """Return the facts that a running call was sent with."""
+    """Return the settings with which the running call was sent."""
     text = headers.get(HEADER)
     return msgspec.json.decode(text, type=SentWith) if text else SentWith()
 

@@ -77,7 +77,7 @@ class ExceptionInfo:
 
 
 def backoff_s(factor: int, retries: int, maximum: int, *, full_jitter: bool) -> int:
-    """Return factor * 2**retries seconds, at most `maximum`. With `full_jitter`, return a random part of this time."""
+    """Return factor * 2**retries seconds, at most `maximum`. With `full_jitter`, return a random number up to that."""
     countdown = min(maximum, factor * 2 ** min(retries, 64))
     return max(0, random.randrange(countdown + 1) if full_jitter else countdown)
 
@@ -110,7 +110,7 @@ class Task:
     _on_dead: Callable[[DeadCall], None]
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Do the work. In a task made from a function, this is the function."""
+        """Do the task's work. In a task made from a function, this is the function."""
         raise NotImplementedError(f"task {self.name} has no run")
 
     def _leave(self, *args: Any) -> None:
@@ -186,11 +186,11 @@ class Task:
         return xmap(self, items)
 
     def starmap(self, items: Any) -> xmap:
-        """Return a signature like `map`, but each item has all arguments of its call."""
+        """Return a signature like `map`, but each item is a sequence of arguments."""
         return xmap(self, items, star=True)
 
     def chunks(self, items: Iterable[Any], size: int) -> group:
-        """Return a group of messages that each make up to `size` calls in sequence. An item has all arguments."""
+        """Return a group of messages, each for up to `size` items. Each item is a sequence of arguments."""
         calls, options = [list(item) for item in items], {"queue": self.job.queue}
         parts = [calls[start : start + size] for start in range(0, len(calls), size)]
         return group(
@@ -305,7 +305,7 @@ def _or(own: Any, of_app: Any) -> Any:
 
 
 def _raise(error: BaseException, given: BaseException | None) -> NoReturn:
-    """Raise `error`, or the exception being handled if the caller gave none."""
+    """Raise `error`; if `given` is None and an exception is being handled, raise that exception instead."""
     handled = sys.exc_info()[1]
     if handled is not None and given is None:
         raise handled
@@ -398,7 +398,7 @@ def _run(task: Task, args: Any, kwargs: Any) -> Any:
 
 
 def _tell(task: Task, request: TaskRequest, error: BaseException, facts: Mapping[str, Any]) -> None:
-    """Decide the outcome of a failed attempt, and notify the task and the receivers."""
+    """Decide the outcome of a failed attempt, and call the task's handlers and the signals' receivers."""
     cause = getattr(error, "exc", None) or error
     einfo = ExceptionInfo(cause)
     if isinstance(error, Reject):
@@ -418,7 +418,11 @@ def _tell(task: Task, request: TaskRequest, error: BaseException, facts: Mapping
 
 
 def _call_errbacks(request: TaskRequest, error: BaseException) -> None:
-    """Call errbacks that take (request, exc, traceback) in this process, as Celery does. Send the id to others."""
+    """Call the errbacks of a failed task.
+
+    As in Celery, errbacks that accept (request, exc, traceback) run in this process. Others are sent with the task's
+    id as an argument.
+    """
     old = []
     for errback in map(signature, request.errbacks):
         task = shared.tasks.get(errback.name)

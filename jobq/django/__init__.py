@@ -5,8 +5,8 @@
     INSTALLED_APPS = [..., "jobq.django"]
     TASKS = {"default": {"BACKEND": "jobq.django.JobqBackend"}}
 
-Django 6 brings the framework; on Django 5.2 the package django-tasks does. Only this
-package uses Django's terms (Task, TaskResult).
+Django 6 includes the framework. On Django 5.2, the package django-tasks provides it. Only
+this package uses Django's terms (Task, TaskResult).
 """
 
 from __future__ import annotations

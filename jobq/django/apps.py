@@ -8,7 +8,7 @@ from jobq.django import checks
 
 
 class JobqConfig(AppConfig):
-    """Registers the checks."""
+    """The configuration of the app. It registers the deployment checks."""
 
     name = "jobq.django"
     # Permissions are named after this label: jobq.read.

@@ -1,4 +1,4 @@
-"""One attempt at a Django task in a worker: its record, its signals, and the context that the task may take."""
+"""One attempt of a Django task in a worker: its record, its signals, and the context for tasks with takes_context."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _STOPPED = (JobAborted, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError
 
 
 class Attempt:
-    """One attempt: call `start`, then `succeeded` or `failed`. They don't raise errors of an unreachable server."""
+    """One attempt: call `start`, then `succeeded` or `failed`. They don't fail if the server can't be reached."""
 
     def __init__(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._context = context = current()
@@ -63,7 +63,7 @@ class Attempt:
 
     @property
     def context(self) -> tuple[Any, ...]:
-        """The arguments before the task's own arguments: its context, if it takes a context."""
+        """A tuple with the task's context, or an empty tuple if the task doesn't take a context."""
         return (TaskContext(task_result=self._result),) if self._task.takes_context else ()
 
     def start(self) -> None:
@@ -162,7 +162,7 @@ class Attempt:
 
 
 def _backend_of(task: Any) -> tuple[type, float]:
-    """Return the sender of signals, and how many seconds records live; 0 if there are no records."""
+    """Return the class that sends the task's signals, and the lifetime of records in seconds; 0 for no records."""
     try:
         backend = task_backends[task.backend]
     except InvalidBackend:

@@ -50,9 +50,10 @@ class JobqBackend(BaseTaskBackend):
 
     OPTIONS:
         result_ttl: How long results are kept after the end. Default: "1d". With 0, results aren't kept.
-        on_commit: The alias of a database. Tasks are enqueued once its transaction commits. Default: immediately.
-        retries: How often a failed task is retried.
-        outbox: The alias of a database. Tasks are written in its transaction, and a relay enqueues them.
+        on_commit: The alias of a database. Tasks are enqueued when its transaction commits. Default: immediately.
+        retries: Maximum number of retries of a failed task. Default: 0.
+        outbox: The alias of a database. Tasks are written to its outbox table in its transaction, and a relay
+            enqueues them.
         priority_queues: Queues by priority. With {50: "high", -50: "low"}, tasks of priority 50 or more go to "high",
             and tasks of priority -50 or less go to "low".
     """
@@ -85,7 +86,7 @@ class JobqBackend(BaseTaskBackend):
 
     @property
     def all_queues(self) -> list[str]:
-        """Return the queues of this backend's tasks, except queues named by tasks if QUEUES is empty."""
+        """The queues in QUEUES and priority_queues. If QUEUES is empty, tasks may also name other queues."""
         return sorted({*self.queues, *(queue for _, queue in self.priority_queues)})
 
     def validate_task(self, task: Any) -> None:
@@ -120,7 +121,7 @@ class JobqBackend(BaseTaskBackend):
         return result
 
     def get_result(self, result_id: str) -> Any:
-        """Return the state of a task by its id. Raises TaskResultDoesNotExist for an unknown task."""
+        """Return the TaskResult with this id. Raises TaskResultDoesNotExist for an unknown task."""
         if not self.supports_get_result:
             return super().get_result(result_id)
         name, _, mid = result_id.rpartition("/")
@@ -143,7 +144,7 @@ class JobqBackend(BaseTaskBackend):
         raise TaskResultDoesNotExist(result_id)
 
     def check(self, **kwargs: Any) -> Iterator[CheckMessage]:
-        """Yield problems with the settings. `manage.py check --deploy` also asks the server."""
+        """Yield problems with the settings. `manage.py check --deploy` also checks the server."""
         if self.on_commit is not None and self.on_commit not in connections:
             yield Error(
                 f"TASKS[{self.alias!r}]: on_commit={self.on_commit!r} is not an alias in DATABASES.",
@@ -164,7 +165,7 @@ class JobqBackend(BaseTaskBackend):
             raise InvalidTask(str(error)) from error
 
     def _queue_of(self, task: Any) -> str:
-        """Return the queue of a task: the queue for its priority, or else the task's own queue."""
+        """Return the queue for the task's priority; if there is none, return the task's queue_name."""
         for least, queue in self.priority_queues:
             if least > 0 and task.priority >= least:
                 return queue
@@ -286,7 +287,7 @@ def _priority_queues(given: Any) -> PriorityQueues:
 
 
 def _plain(value: Any) -> Any:
-    """Convert JSON data to Python's own types, because Django's texts often have classes that derive from str."""
+    """Convert JSON data to built-in types, because Django's texts are often instances of subclasses of str."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, dict):
@@ -308,7 +309,10 @@ def _dead(queue: QueueLike, mid: str) -> DeadMessage | None:
 
 
 def _called(queue: QueueLike, mid: str, dead: DeadMessage | None) -> Called | None:
-    """Return the call of a message that no worker has started; None if there is none, or it is not a readable call."""
+    """Return the call of a message that no worker has started.
+
+    Returns None if the queue doesn't have the message, or if its content can't be decoded.
+    """
     content = dead.content if dead else queue.content(mid)
     if content is None:
         return None

@@ -1,4 +1,4 @@
-"""Deployment checks: `manage.py check --deploy` asks the server that runs the queues."""
+"""Deployment checks. With `--deploy`, `manage.py check` also checks the server and its queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Django's tasks framework: `django.tasks` of Django 6, else the package django-tasks, which has the same parts."""
+"""Django's tasks framework: `django.tasks` in Django 6, or the package django-tasks, which has the same parts."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def _scope(request: HttpRequest, page: str, identity: Identity) -> dict[str, Any
 
 
 async def _answered(scope: dict[str, Any], body: bytes) -> HttpResponse:
-    """Call the application, and return its reply. Its pages are small and finite."""
+    """Call the application and return its complete reply. Its pages are small, so they aren't streamed."""
     incoming = [{"type": "http.request", "body": body}]
     parts: list[bytes] = []
     head: dict[str, Any] = {}

@@ -25,7 +25,7 @@ class DatabaseConnections:
             close_old_connections()
 
     async def arun(self, context: Context, next: Callable[[], Awaitable[Any]]) -> Any:
-        """Close stale connections for an async job; they belong to sync_to_async's thread."""
+        """Close stale connections before and after an async job, in the thread of sync_to_async that uses them."""
         await sync_to_async(_renew)()
         try:
             return await next()
@@ -43,7 +43,10 @@ def import_tasks() -> None:
 
 
 def close_connections() -> None:
-    """Close connections and pools, because children must not share sockets, and a fork doesn't copy pools' threads."""
+    """Close connections and pools before a fork.
+
+    Child processes must not share sockets, and a fork doesn't copy the threads of a pool.
+    """
     for connection in connections.all(initialized_only=True):
         connection.close()
         if hasattr(connection, "close_pool"):

@@ -27,11 +27,11 @@ MAX_ATTEMPTS = 100
 
 
 class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The header `django` of a message: differences between its Task and its function's first Task.
+    """The header `django` of a message: the options with which its Task was enqueued.
 
     Attributes:
         at: Time of the enqueue, epoch ms.
-        queue: The task's queue_name, if its priority chose another queue.
+        queue: The queue_name of the enqueued Task if it differs from the registered Task's; otherwise ''.
         run_after: Time in ISO format.
     """
 
@@ -43,7 +43,7 @@ class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Called(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The call of a message. The queue deletes the message, with its call, once it is done."""
+    """The call of a message. Records have a copy, because the queue deletes a message when it is done."""
 
     task: str
     args: list[Any] = []
@@ -55,7 +55,7 @@ class Tried(msgspec.Struct, frozen=True, omit_defaults=True):
     """An attempt.
 
     Attributes:
-        finished: When it ended; 0 if it is running or was killed.
+        finished: Time of its end, epoch ms; 0 if it is running or was killed.
         error: The path of the exception's class.
     """
 
@@ -71,7 +71,7 @@ class Tried(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Recorded(NamedTuple):
-    """The record of a message: its call, None if that is unknown, and its attempts, oldest first."""
+    """The record of a message: its call, or None if it is unknown, and its attempts, oldest first."""
 
     called: Called | None
     attempts: Sequence[Tried]
@@ -86,7 +86,7 @@ class Records:
         self._seal = seal_of(client)
 
     def write(self, mid: str, fence: int, tried: Tried, called: Called, ttl_s: float) -> None:
-        """Store an attempt and the call; the record lives for `ttl_s` from now."""
+        """Store an attempt and the call. The record expires after `ttl_s` seconds."""
         key = keys.django_record(self._prefix, mid)
         fields = (_CALL, self._sealed(mid, called), str(fence), self._sealed(mid, tried))
         ttl_ms = max(1, round(ttl_s * 1000))
@@ -108,7 +108,7 @@ class Records:
         )
 
     def forget_oldest(self, mid: str) -> None:
-        """Delete the attempts of a message, except the latest MAX_ATTEMPTS."""
+        """Delete the oldest attempts of a message and keep the latest MAX_ATTEMPTS."""
         key = keys.django_record(self._prefix, mid)
         fields = [bytes(name) for name in self._client.command("HKEYS", key)]
         fences = sorted((fence for fence in fields if fence.isdigit()), key=int)
@@ -131,7 +131,7 @@ class Records:
 
 
 def read_sent(header: str) -> Sent:
-    """Return the content of a message's header `django`; empty if no backend wrote it."""
+    """Decode a message's header `django`. Return an empty Sent if the header is missing or invalid."""
     try:
         return msgspec.json.decode(header, type=Sent)
     except (ValueError, RecursionError, OverflowError):

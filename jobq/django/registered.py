@@ -41,7 +41,7 @@ class Registered(NamedTuple):
 
 
 class RegisteredTasks:
-    """Tasks by the path of their function, in the order in which modules made them."""
+    """Tasks by the path of their function, in the order in which modules declared them."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, Registered] = {}
@@ -54,7 +54,7 @@ class RegisteredTasks:
         return iter(self._by_name.values())
 
     def add(self, task: Any, queue: str, retries: int) -> Registered:
-        """Register a task, unless its function is registered. Raises ConfigError for invalid options."""
+        """Register a task unless its function is already registered. Raises ConfigError for invalid options."""
         known = self._by_name.get(task.module_path)
         if known is not None and known.task.func is task.func:
             return known
@@ -69,7 +69,7 @@ tasks = RegisteredTasks()
 
 
 def task_options(**options: Any) -> Callable[[F], F]:
-    """Give a task options of jobq: retries, timeout, key, unique, limits and others of `@job`. Put it below `@task`."""
+    """Set options of `@job` on a task, such as retries, timeout, key, unique and limits. Put it below `@task`."""
     for name, remedy in _ELSEWHERE.items():
         if name in options:
             raise ConfigError(f"{name}={options[name]!r} is not an option of a task; {remedy}")

@@ -23,9 +23,9 @@ MAX_ATTEMPTS = 10_000
 
 
 class StoredError(TaskError):
-    """An error of an attempt. Its class is found only in modules that this process has imported.
+    """The error of an attempt. `exception_class` looks only in modules that this process has already imported.
 
-    Django would import whatever module a record names.
+    Django's TaskError would import any module that a record names.
     """
 
     __slots__ = ()
@@ -43,7 +43,7 @@ class StoredError(TaskError):
 
 
 def moment(epoch_ms: int) -> datetime | None:
-    """Return a time as Django's settings want it: aware if USE_TZ is set; None for 0, which is unknown."""
+    """Convert epoch ms to a datetime, which is aware if USE_TZ is set. Return None for 0, an unknown time."""
     if not epoch_ms:
         return None
     aware = datetime.fromtimestamp(epoch_ms / 1000, UTC)
@@ -51,7 +51,7 @@ def moment(epoch_ms: int) -> datetime | None:
 
 
 def status_of(status: Status, attempts: Sequence[Tried]) -> Any:
-    """Return the TaskResultStatus of a message. Once the queue has deleted the message, `attempts` decide."""
+    """Return the TaskResultStatus of a message. After the queue has deleted it, the result depends on `attempts`."""
     word = state_word(status)
     if word in _WAITING:
         return TaskResultStatus.READY
@@ -136,7 +136,7 @@ def _errors(attempts: Sequence[Tried]) -> list[Any]:
 
 
 def _workers(attempts: Sequence[Tried], count: int) -> list[str]:
-    """Return the worker of each attempt; '' if the attempt ended before it could be recorded."""
+    """Return the worker of each attempt. The worker is '' if the attempt ended before it was recorded."""
     count = max([count, *(attempt.attempt for attempt in attempts)])
     named = [""] * min(count, MAX_ATTEMPTS)
     for attempt in attempts:

@@ -1,4 +1,4 @@
-"""The dashboard's address: `path("admin/jobq/", include("jobq.django.urls"))`, before the admin's own line."""
+"""The dashboard's URLs: add `path("admin/jobq/", include("jobq.django.urls"))` before the line of the admin."""
 
 from __future__ import annotations
 

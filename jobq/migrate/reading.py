@@ -50,15 +50,15 @@ PAGES = {
 
 
 class MigrationFinding(JsonRecord, frozen=True):
-    """One place in a code base.
+    """A place in a code base that uses a feature of another queue system.
 
     Attributes:
         file: Path, relative to the checked folder.
         line: Number of the line.
-        kind: Whether jobq has an equivalent, behaves differently, or has none.
-        what: The feature used there.
+        kind: `same` if jobq has an equivalent, `differs` if it behaves differently, `none` if it has no equivalent.
+        what: The used feature.
         text: The replacement, or the difference.
-        page: Its documentation.
+        page: Page of jobq's documentation about it.
     """
 
     file: str
@@ -77,7 +77,7 @@ class Module(NamedTuple):
 
 
 class _Project:
-    """Facts shared by the files of a code base: the systems, the tasks, and names of objects."""
+    """Facts shared by the files of a code base: its queue systems, its tasks and the names of its objects."""
 
     def __init__(self, modules: list[Module]) -> None:
         self.systems: set[str] = set()
@@ -125,7 +125,7 @@ class _Names:
                 self.known[alias.asname or alias.name] = name
 
     def origin(self, node: ast.AST | None) -> str:
-        """Return the meaning of an expression as a dotted name, with () for calls; '' if it is unknown."""
+        """Return the dotted name of the object in an expression, such as `celery.Celery()`; '' if it is unknown."""
         if isinstance(node, ast.Name):
             return self.known.get(node.id, node.id)
         if isinstance(node, ast.Attribute):
@@ -175,13 +175,13 @@ def system_of(name: str) -> str:
 
 
 def decorated_by(origin: str) -> str:
-    """Return the system whose tasks this decorator makes, '' for other decorators."""
+    """Return the system whose tasks the decorator creates; '' if it is not a task decorator."""
     name = origin.removesuffix("()")
     return next((system for system, names in _DECORATORS.items() if name in names), "")
 
 
 def imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[ast.alias, str]]:
-    """Yield each imported object with its full name, or for a relative import with its own name alone."""
+    """Yield each imported object with its full name. For a relative import, the name doesn't include the module."""
     absolute = isinstance(node, ast.ImportFrom) and not node.level and node.module
     for alias in node.names:
         yield alias, f"{absolute}.{alias.name}" if absolute else alias.name
@@ -290,7 +290,7 @@ class _CodeReader:
             yield from self._keywords(system, method, node.keywords)
 
     def _sender(self, func: ast.Attribute) -> str:
-        """Return the system of a method that sends a call of a task, '' for other methods."""
+        """Return the system whose tasks the method sends; '' if it doesn't send tasks."""
         receiver = func.value
         name = receiver.attr if isinstance(receiver, ast.Attribute) else getattr(receiver, "id", "")
         system = self._project.tasks.get(name, "") or system_of(self._names.origin(receiver))
@@ -363,14 +363,14 @@ class _CodeReader:
 
 
 def _parts(value: ast.expr) -> list[ast.expr]:
-    """Return the arguments in `args=(…)` and `kwargs={…}`."""
+    """Return the expressions in the tuple of `args=(…)` or the dict of `kwargs={…}`."""
     if isinstance(value, ast.Tuple | ast.List):
         return value.elts
     return value.values if isinstance(value, ast.Dict) else []
 
 
 def _is_start(value: ast.expr, node: ast.Call) -> bool:
-    """Return whether this value is a time of the call instead of an argument."""
+    """Return whether the value is a start or expiry time, not an argument of the task."""
     return any(
         keyword.value is value and keyword.arg in ("eta", "expires", "countdown", "delay")
         for keyword in node.keywords

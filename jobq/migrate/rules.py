@@ -12,7 +12,7 @@ class MigrationRule(NamedTuple):
     """A rule for features that match its pattern.
 
     Attributes:
-        kind: same, differs or none.
+        kind: `same`, `differs` or `none`; see MigrationFinding.
     """
 
     pattern: re.Pattern[str]
@@ -36,5 +36,5 @@ def rules() -> dict[str, list[MigrationRule]]:
 
 
 def rule_for(system: str, line: str) -> MigrationRule | None:
-    """Return the rule for a feature; None if a remark isn't needed."""
+    """Return the rule for a feature, or None if no rule matches."""
     return next((rule for rule in rules()[system] if rule.pattern.fullmatch(line)), None)

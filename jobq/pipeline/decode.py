@@ -91,7 +91,7 @@ class DecodedEntries(NamedTuple):
 
 
 def columns(reply: Sequence[Any]) -> tuple[list[bytes], list[bytes], list[bytes]]:
-    """Return ids, versions and values of XRANGE's reply. An entry without exactly one field has no version."""
+    """Return ids, versions and values of XRANGE's reply. The version is empty for an entry with several fields."""
     ids = [entry[0] for entry in reply]
     fields = [entry[1] for entry in reply]
     if all(len(field) == 2 for field in fields):
@@ -125,7 +125,7 @@ def _halved(
     queue: str, ids: Sequence[bytes], values: Sequence[bytes], batches: list[pa.RecordBatch], bad: list[BadEntry],
     bounds: TimeBounds | None,
 ) -> None:  # fmt: skip
-    """Decode with the CSV reader; halve rejected batches, so that a bad row doesn't slow down thousands."""
+    """Decode with the CSV reader. If it rejects a batch, decode the halves, so that few rows are decoded one by one."""
     if not ids:
         return
     batch = _together(queue, ids, values, bounds)
@@ -142,7 +142,7 @@ def _halved(
 def _together(
     queue: str, ids: Sequence[bytes], values: Sequence[bytes], bounds: TimeBounds | None
 ) -> pa.RecordBatch | None:
-    """Decode all entries together; None if some entry must be decoded on its own."""
+    """Decode all entries with the CSV reader. Return None if it can't decode one of them."""
     gaps = [_SEP * missing for missing in range(len(COLUMNS))]
     try:
         lines = [value + gaps[-1 - value.count(_SEP)] for value in values]

@@ -1,4 +1,4 @@
-"""Check what Spark needs on this machine, in the order in which it would fail."""
+"""Check Spark's requirements on this machine, in the order in which Spark would fail."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def start(client: Client | None, *, memory: str | None, master: str | None) -> F
 
 
 def read_queues(spark: SparkSession, client: Client) -> str:
-    """Read the view `queues` of `format("jobq")` in an executor."""
+    """Read the view `queues` of `format("jobq")` in an executor, and describe the number of its rows."""
     source = spark.read.format("jobq").options(url=client.url, namespace=client.namespace)
     return f"{source.option('view', 'queues').load().count():,} queues read"
 
@@ -182,7 +182,7 @@ def _reached(client: Client) -> Finding:
 
 
 def _judged(check: str, ask: Callable[[], object], well: str = "") -> Finding:
-    """Return the answer of a check as a finding, or its error."""
+    """Run a check, and return its answer or its error as a finding."""
     try:
         answer = ask()
     except JobqError as error:

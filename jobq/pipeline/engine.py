@@ -1,7 +1,7 @@
 """Run units of work in this process or on Spark's executors, with the same results.
 
-Units and results are plain values that can travel. Starting a JVM costs more than processing some hundred thousand
-rows. So Spark is started for the first large amount of work, and kept while the command runs.
+Units and results are plain values that can be sent to executors. Starting a JVM costs more than processing some hundred
+thousand rows. So Spark is started for the first large amount of work, and kept while the command runs.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Engine:
         name: `local` runs every task in this process, in order; `spark` runs them on executors; `auto` chooses by
             the number of rows.
         session: Starts Spark when it is first needed.
-        spark_rows: Minimum number of rows for which `auto` starts Spark. A started session is used from a twentieth of
-            this number.
+        spark_rows: Minimum number of rows for which `auto` starts Spark. Once Spark runs, a twentieth of this number is
+            the minimum.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Engine:
 
     @property
     def rule(self) -> str:
-        """A text in brackets about how `auto` chooses; empty for an engine that was chosen by name."""
+        """A text in brackets that explains how `auto` chooses; empty if the user chose the engine by name."""
         if self._name != "auto":
             return ""
         return f" (auto: Spark from {self._spark_rows:,} rows, once started from {self._spark_rows // 20:,})"
@@ -126,7 +126,7 @@ class Engine:
 
 
 def raise_first(failures: Iterable[tuple[str, str] | None]) -> None:
-    """Raise the first error in units' results. An error is a class name and a message, which a task can send."""
+    """Raise the first error in the results of units. Tasks return an error as its class name and its message."""
     for kind, words in filter(None, failures):
         known: type[JobqError] = getattr(errors, kind, errors.PipelineError)
         raise known(words)

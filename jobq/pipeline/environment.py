@@ -1,4 +1,4 @@
-"""Check what Spark takes from this machine: the driver's heap, the Python of its workers, and SPARK_HOME."""
+"""Check Spark's environment on this machine: the driver's heap, the Python of its workers, and SPARK_HOME."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def heap_bytes(text: str) -> int:
 
 
 def checked_heap(text: str) -> str:
-    """Return the size for Spark. Raises ConfigError if it is too small."""
+    """Return the heap size in MiB for Spark, such as `1024m`. Raises ConfigError if it is too small."""
     size = heap_bytes(text)
     if size < MIN_HEAP:
         raise ConfigError(
@@ -75,7 +75,7 @@ _MASTER = re.compile(
 
 
 def checked_master(master: str) -> str:
-    """Return the master for Spark. Raises ConfigError if Spark couldn't parse it.
+    """Return the URL of the Spark master. Raises ConfigError if Spark couldn't parse it.
 
     Spark itself would report this only in a JVM traceback.
     """
@@ -125,7 +125,7 @@ _JAR = re.compile(r"spark-core_[\d.]+-(\d+\.\d+)\.")
 
 
 def check_spark_home(home: str) -> str:
-    """Return the version and place of a Spark.
+    """Return the version and path of the Spark installation at `home`.
 
     Raises ConfigError if there is no Spark, or if its version isn't PySpark's.
     """

@@ -39,13 +39,13 @@ class JvmOutput:
         self._thread.start()
 
     def close(self) -> None:
-        """Close this process's copy of the writer; otherwise the end of the JVM's output would go unnoticed."""
+        """Close this process's copy of the writer. While it is open, the reader can't detect that the JVM has ended."""
         if self.writer >= 0:
             os.close(self.writer)
             self.writer = -1
 
     def last_words(self) -> str:
-        """Return the last lines of the JVM."""
+        """Return the last lines of the JVM's output."""
         self.close()
         self._thread.join(_LAST_WORDS_S)
         return b" / ".join(self._kept).decode(errors="replace") or "it printed nothing"
@@ -63,7 +63,7 @@ class JvmOutput:
 
 
 def start_jvm(settings: Mapping[str, str]) -> None:
-    """Start the JVM of this process, unless it runs. Its heap and options can't be changed later."""
+    """Start the JVM of this process, unless it is already running. Its heap and options can't be changed later."""
     from pyspark import SparkConf
     from pyspark.core.context import SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -117,9 +117,9 @@ def end_jvm(timeout_s: float = _END_S) -> None:
 
 @contextmanager
 def told_without_traceback() -> Iterator[None]:
-    """Let a Python process of Spark report an error of jobq as one sentence, without a traceback.
+    """In a Python process that Spark started, report errors of jobq as one sentence, without a traceback.
 
-    The process ends with the error, so no other code's traceback is hidden. It also works as a decorator.
+    The error ends the process, so the tracebacks of later errors aren't hidden. It also works as a decorator.
     """
     try:
         yield

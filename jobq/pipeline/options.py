@@ -1,4 +1,4 @@
-"""Parse the data source's options, which Spark passes as texts by name, in any case."""
+"""Parse the data source's options. Spark passes them as texts by name; the case of a name doesn't matter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _YES, _NO = ("true", "1", "yes"), ("false", "0", "no")
 
 
 class SparkOptions:
-    """Options whose names are all known, as plain data that travels to executors."""
+    """The options of a read or write, as plain data that can be sent to executors. Unknown names are rejected."""
 
     def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
         names = {name.lower(): name for name in known}
@@ -76,7 +76,7 @@ class SparkOptions:
         return parsed_moment(f"option {name}", text) if text else None
 
     def server(self) -> ServerSettings:
-        """Return the server's settings from the options or else the environment, without the outage buffer."""
+        """Return the server's settings from the options, or else from the environment. They have no outage buffer."""
         settings = settings_from_env(patience_s=STAYING_PATIENCE_S)
         return replace(
             settings,

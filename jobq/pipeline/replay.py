@@ -40,7 +40,7 @@ class ArchivedMessage:
     """One message of a topic in the lake.
 
     Attributes:
-        at_ms: When it was appended.
+        at_ms: Time at which it was appended, epoch ms.
     """
 
     index: int
@@ -67,11 +67,11 @@ class ReplayTarget(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def reached(self) -> int:
-        """Return the index of the last message that the target has, 0 for none."""
+        """Return the index of the last message that the target has from this replay, or 0."""
         ...
 
     def begun(self, index: int) -> int:
-        """Return the first index that this replay ever began with: `index`, if this is the first run."""
+        """Return the index at which the first run of this replay began. In the first run, this is `index`."""
         ...
 
     def send(self, batch: list[ArchivedMessage]) -> int:
@@ -103,11 +103,11 @@ class Pace:
         self._due = time.monotonic()
 
     def most(self, per_call: int) -> int:
-        """Return how many messages to send in a call, so that a second has several calls."""
+        """Return the maximum number of messages in a call. It is small enough for several calls per second."""
         return per_call if self._per_s is None else max(1, min(per_call, int(self._per_s / 4)))
 
     def wait(self, sent: int) -> None:
-        """Sleep until more may be sent."""
+        """Sleep after sending `sent` messages, to keep the rate."""
         if self._per_s is None:
             return
         now = time.monotonic()
@@ -165,13 +165,13 @@ def archived_messages(rows: Iterable[dict[str, Any]]) -> Iterator[ArchivedMessag
 
 
 def note_key(queue: Queue, source: str, name: str) -> str:
-    """Return the key that stores the progress of the replay `name` from the topic `source`, '' for dead messages."""
+    """Return the key for the progress of the replay `name` of a topic. For dead messages, `source` is ''."""
     digest = hashlib.blake2b(f"{source}\x1f{name}".encode(), digest_size=12).hexdigest()
     return f"{queue.prefix}replay:{digest}"
 
 
 def batches(messages: Iterable[ArchivedMessage], most: int) -> Iterator[list[ArchivedMessage]]:
-    """Yield the messages of each call, within the limits of messages and bytes."""
+    """Yield the messages of each call: up to `most` messages, and about BYTES_PER_CALL bytes at most."""
     batch: list[ArchivedMessage] = []
     size = 0
     for message in messages:
@@ -188,7 +188,7 @@ Shape = Literal["text", "json", "base64"]
 
 
 class QueueReplay:
-    """A queue as the target of the replay `replay`, '' if it is unnamed, of the topic `source`.
+    """A queue as the target of a replay. `source` is the topic, and `replay` is the replay's name or ''.
 
     Attributes:
         job: Each message becomes a call of this job, with the content as its argument in the form `shape`; without a
@@ -213,14 +213,14 @@ class QueueReplay:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Release nothing, because a queue accepts each message only once, even from two concurrent replays."""
+        """Do nothing: there is no lock, because a queue accepts each message once, even from concurrent replays."""
 
     def reached(self) -> int:
-        """Return the index of the last message recorded as sent, 0 for none."""
+        """Return the index of the last message recorded as sent; 0 if there is no record."""
         return self._noted()[0]
 
     def begun(self, index: int) -> int:
-        """Return the first index that this replay ever began with."""
+        """Return the index at which the first run of this replay began."""
         self._begun = self._noted()[1] or index
         return self._begun
 
@@ -280,7 +280,7 @@ class ArchivedDeath(NamedTuple):
 
 
 def newest_deaths(rows: Iterable[dict[str, Any]]) -> list[ArchivedDeath]:
-    """Return the newest death of each mid, in the order of death."""
+    """Return the latest death of each mid, ordered by time of death."""
     newest: dict[str, ArchivedDeath] = {}
     for row in rows:
         death = ArchivedDeath(
@@ -311,7 +311,7 @@ class DeadReplay:
     def replay(
         self, found: list[ArchivedDeath], pace: Pace, tell: Callable[[int], object] = lambda _: None
     ) -> Replayed:
-        """Enqueue the messages that this replay hasn't enqueued before. Messages with live mids are skipped."""
+        """Enqueue the messages that this replay hasn't enqueued before, unless a live message has the same mid."""
         began = time.monotonic()
         todo = self._left(found)
         sent = 0
@@ -385,7 +385,10 @@ class IndexedCaller(Caller):
 
 
 class TopicReplay:
-    """The topic `name` as the target of the replay `replay` of the topic `source`. The context holds the lock."""
+    """A topic as the target of a replay. The replay `replay` copies the topic `source` to the topic `name`.
+
+    The context holds the lock of the target.
+    """
 
     per_call = 1_000
 
@@ -421,14 +424,14 @@ class TopicReplay:
             self._command("DEL", self._lock)
 
     def reached(self) -> int:
-        """Return the index of the last message that this replay has appended, 0 before its first call."""
+        """Return the index of the last message that this replay has appended; 0 before its first call."""
         note = self._command("GET", self._note)
         # The record of a numbered call begins with the number: see lua/shared/_call.lua.
         number = re.match(rb"\d+", note or b"")
         return int(number[0]) if number else 0
 
     def begun(self, index: int) -> int:
-        """Return the first index that this replay ever began with."""
+        """Return the index at which the first run of this replay began."""
         self._command("SET", self._first, index, "NX", "PX", self._remember_ms)
         self._command("PEXPIRE", self._first, self._remember_ms)
         return int(self._command("GET", self._first) or index)
@@ -473,7 +476,7 @@ class TopicReplay:
         }
 
     def _taken(self) -> bool:
-        """Renew or take the lock; return whether this replay has it."""
+        """Renew or acquire the lock. Return whether this replay has it."""
         if self._command("GET", self._lock) == self._token.encode():
             self._command("PEXPIRE", self._lock, LOCK_MS)
             return True

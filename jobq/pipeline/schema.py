@@ -180,7 +180,7 @@ def columns_ddl(columns: Columns) -> list[tuple[str, str]]:
 
 
 def arrow_schema(columns: Columns) -> pa.Schema:
-    """Return the Arrow schema, which is exactly that of Spark's own conversion in UTC."""
+    """Return the Arrow schema. It is exactly the schema to which Spark itself converts the columns, in UTC."""
     import pyarrow as pa
 
     types: dict[str, pa.DataType] = {
@@ -204,7 +204,7 @@ def struct(columns: Columns) -> StructType:
 
 
 def bases(names: Any) -> Any:
-    """Return the queue of each queue or partition in an Arrow array."""
+    """Return an Arrow array in which the name of each partition is replaced by the name of its queue."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -216,7 +216,7 @@ def bases(names: Any) -> Any:
 
 
 def is_of(column: str, values: Any, wanted: Sequence[str]) -> Any:
-    """Return a mask of the wanted values in an Arrow array. Queues among them include their partitions."""
+    """Return a mask of the values of a column that are wanted. A wanted queue also matches its partitions."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -34,7 +34,7 @@ def session(
     fast: bool = False,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start a session, or return this process's session with those settings applied that can still change.
+    """Start a Spark session. If this process already has a session, return it and apply the settings that can change.
 
     Raises PipelineError with the JVM's last lines if it can't be started.
 

@@ -78,7 +78,10 @@ class RunResult(NamedTuple):
 
 
 class Attempts:
-    """Runs single attempts with these facts. With `records`, calls that the job enqueues are recorded, not sent."""
+    """Runs single attempts with the given facts.
+
+    If `records` is true, calls that the job enqueues are recorded instead of sent.
+    """
 
     def __init__(self, registry: Registry, facts: AttemptFacts, *, records: bool = True) -> None:
         self._recorded: Any = recorded if records else partial(nullcontext, [])
@@ -159,7 +162,7 @@ class Attempts:
 
 
 def observed(call: Call, take: Callable[[Any], object]) -> Call:
-    """Return a copy of the call, without limits, that also passes the function's result to `take`."""
+    """Return a copy of the call that passes the function's result to `take`. The copy has no limits."""
     function = call.job.function
 
     @wraps(function)
@@ -178,7 +181,7 @@ def observed(call: Call, take: Callable[[Any], object]) -> Call:
 
 
 def _value_of(call: Call, args: tuple[Any, ...], value: Any) -> Any:
-    """Return the function's result, or the only result of a batch of one call."""
+    """Return the result of the call. In a batch job, this is the result of the batch's only call."""
     if call.job.settings.batch is None:
         return value
     calls: Calls[...] = args[0]
@@ -187,7 +190,7 @@ def _value_of(call: Call, args: tuple[Any, ...], value: Any) -> Any:
 
 
 def registry_for(job: Job[..., Any], registry: Registry) -> Registry:
-    """Return the registry if it has this job, or else a registry with only this job and its middleware."""
+    """Return the registry if it has the job. Otherwise, return a new registry with the job and its middleware."""
     known = registry.find(job.name)
     if known is not None and known.function is job.function:
         return registry
@@ -198,7 +201,7 @@ def registry_for(job: Job[..., Any], registry: Registry) -> Registry:
 
 
 def keep(kept: list[str], value: str) -> str:
-    """Store a checkpoint as the list's only item, unless it is empty; return the stored checkpoint."""
+    """Store a checkpoint in `kept[0]` unless it is empty. Return the stored checkpoint."""
     if value:
         kept[0] = value
     return kept[0]

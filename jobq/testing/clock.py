@@ -18,10 +18,10 @@ SCANNED = 1_000
 
 
 class KitClock:
-    """The time that jobq uses in this process and at its server. It follows freezegun and time-machine.
+    """The clock of jobq in this process and on its server. It follows freezegun and time-machine.
 
-    It starts at the time of the host. Keys that the server itself removes after a while, such as results, use the
-    server's clock; see `expire_results`.
+    It starts at the current time of the host. Moving it doesn't expire keys with a time to live, such as results; use
+    `expire_results` to delete results.
     """
 
     def __init__(self, client: Client) -> None:

@@ -50,13 +50,13 @@ WORKER = "tests"
 
 
 class DrainResult(NamedTuple):
-    """How many attempts and messages a drain handled.
+    """Numbers of attempts and messages that a drain handled.
 
     Attributes:
         done: Successful attempts.
-        failed: Failed and retried attempts.
+        failed: Failed attempts whose message is retried.
         dead: Dead-lettered messages.
-        left: Messages still waiting.
+        left: Messages still waiting when the drain ended.
         expired: Messages that expired before they started.
     """
 
@@ -100,11 +100,11 @@ class Draining:
         self.executor = BatchExecutor(registry, worker=WORKER, seal=seal_of(client), hooks=hooks)
 
     def nested(self) -> Draining:
-        """Return another Draining for a drain within this drain, because each has its own current attempts."""
+        """Return a new Draining, for a drain that starts while this drain runs. Each tracks its current attempts."""
         return Draining(self.client, self._registry, self._clock, self._outboxes)
 
     def send_steps(self) -> bool:
-        """Deliver ends and signals to flows, and send ready steps; return whether there were any."""
+        """Report ended steps and signals to their flows, and enqueue the next steps; return whether there were any."""
         return sum(self._flows.drain(name) for name in queue_names(self.client)) > 0
 
     def run(self, plan: DrainPlan) -> DrainResult:
@@ -153,7 +153,7 @@ class Draining:
         return await _aside(what)
 
     def _steps(self, plan: DrainPlan) -> Generator[Any, Any, DrainResult]:
-        """Yield calls, lists of calls to run together, and functions. The caller sends back the outcome of each."""
+        """Yield calls, lists of calls to run together, and functions. The caller runs each and sends the outcome."""
         ended: Counter[str] = Counter()
         while True:
             if self._outboxes.aliases:
@@ -170,13 +170,13 @@ class Draining:
                 return DrainResult(left=left, **counts)
 
     def _names(self, plan: DrainPlan) -> list[str]:
-        """Return the names of the queues to drain; a queue's partitions follow it."""
+        """Return the names of the queues to drain. Each queue is followed by its partitions."""
         return [queue.name for queue in alone(self.client, plan.queues or queue_names(self.client))]
 
     def _drained(
         self, queue: Queue, plan: DrainPlan, ended: Counter[str]
     ) -> Generator[Any, Any, None]:
-        """Run the messages that the queue hands out now, and count their outcomes."""
+        """Dequeue the queue's ready messages, run them and count their outcomes."""
         with closing(self._batches(queue)) as batches:
             for fetched in batches:
                 if ended.total() + len(fetched) > plan.limit:
@@ -249,10 +249,10 @@ class Draining:
             raise CodecError(f"{ending.mid} of queue {queue} can't run: {ending.reason}")
 
     def _jump(self, names: Iterable[str], plan: DrainPlan, began: int) -> bool:
-        """Move the clock to the next time when a message of this plan may run; return False if there is none.
+        """Move the clock to the next time at which a message of this plan can run; return False if there is none.
 
         Args:
-            began: When the queues were last checked. Messages that became due since then may also run.
+            began: Time of the last check of the queues. Messages that became due after it are also included.
         """
         moments = [at for name in names for at in self._moments(name, plan) if at > began]
         if not moments:
@@ -334,7 +334,7 @@ async def arun_batch(executor: BatchExecutor, calls: Sequence[Call]) -> list[End
 
 
 async def _aside(function: Callable[[], T]) -> T:
-    """Call a function in a thread; with Django, in the thread where a TestCase has its transaction."""
+    """Call a function in another thread. With Django, use the thread in which a TestCase opened its transaction."""
     asgiref = sys.modules.get("asgiref.sync")
     if asgiref is not None:
         value: T = await asgiref.sync_to_async(function)()
@@ -352,7 +352,10 @@ def _on_new_loop(run: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def _run_async(run: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine on a new event loop. Its Django calls use this thread, where a TestCase has its transaction."""
+    """Run a coroutine on a new event loop.
+
+    Django's database calls in it run in this thread, in which a TestCase opened its transaction.
+    """
     asgiref = sys.modules.get("asgiref.sync")
     if asgiref is None:
         return asyncio.run(run())
@@ -382,7 +385,7 @@ def in_thread(function: Callable[[], T]) -> T:
 
 @contextmanager
 def soft_timeout(seconds: float) -> Iterator[None]:
-    """Raise JobTimeout here after this many seconds, in the main thread; other threads run without a timeout.
+    """Raise JobTimeout in the `with` block after this many seconds. In threads other than the main thread, do nothing.
 
     An earlier timer, such as pytest-timeout's, continues afterwards.
     """

@@ -33,7 +33,7 @@ class StartedFlow(Protocol):
 
 
 class StepCounts(TypedDict, total=False):
-    """Numbers of members that a test expects in a step: all so far, done, dead, and cancelled with their flow."""
+    """Expected numbers of a step's members: added so far, done, dead, and cancelled with their flow."""
 
     members: int
     done: int
@@ -42,7 +42,7 @@ class StepCounts(TypedDict, total=False):
 
 
 def assert_flow(client: Client, run: StartedFlow | str, state: FlowState | None) -> FlowView:
-    """Assert that a flow is in this state, or that it exists; return it."""
+    """Assert that a flow exists and, unless `state` is None, that it is in this state. Return the flow."""
     if state is not None and state not in FLOW_STATES:
         raise ConfigError(f"state {state!r} is unknown; use {', '.join(FLOW_STATES)}")
     view = known_flow(client, run if isinstance(run, str) else run.flow_id)

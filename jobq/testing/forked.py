@@ -43,7 +43,7 @@ class ForkedWorker:
         self._code: int | None = None
 
     def wait(self, timeout: Duration = 30) -> None:
-        """Wait until no message is ready or running; delayed messages and retries may be left.
+        """Wait until no message is ready or running. Delayed messages and retries may remain.
 
         Raises AssertionError after the timeout, or if the worker has ended.
         """
@@ -67,7 +67,7 @@ class ForkedWorker:
         return self._code is None
 
     def stop(self) -> None:
-        """Stop the worker and wait until it has exited. Running jobs end first."""
+        """Stop the worker after its running jobs, and wait until it has exited. After a minute, kill it."""
         deadline = time.monotonic() + LEAVE_S
         if self.is_alive:
             os.kill(self.pid, signal.SIGTERM)

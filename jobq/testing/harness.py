@@ -58,8 +58,8 @@ class Trials(TypedDict, total=False):
     Attributes:
         faults: Faults to inject: twice, killed, zombie, late, reordered. By default all; reordered needs `other`.
         other: The second call of a reordered trial: `job.args(…)`.
-        within: Functions and modules whose lines may be interrupted; by default the job's module.
-        allow: Effects that may differ, by their keys in the result of observe; "enqueued" stands for enqueued calls.
+        within: Functions and modules in which attempts are interrupted; by default the job's module.
+        allow: Keys of effects that may differ, as in the result of `observe`; "enqueued" means the enqueued calls.
         points: Maximum number of interruptions per fault. If the job runs more lines, `seed` selects among them.
         fork: Run killed attempts in a forked process, and end it with SIGKILL.
     """
@@ -74,9 +74,9 @@ class Trials(TypedDict, total=False):
 
 
 class Kit:
-    """One test's view of an empty server. Use it as a context manager, or call `close` at the end.
+    """Gives one test an empty server. Use it as a context manager, or call `close` at the end.
 
-    The jobs of `registry` run here. With `strict`, leftover messages fail the test.
+    It runs the jobs of `registry`. With `strict`, leftover messages fail the test.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Kit:
     def close(self) -> None:
         """End running work; restore the default client, the environment and the time.
 
-        With `strict`, raises AssertionError if calls are left.
+        With `strict`, raises AssertionError if calls are still waiting.
         """
         if self._closed:
             return
@@ -187,7 +187,9 @@ class Kit:
     def worker(
         self, processes: int = 1, *, queues: Sequence[str] | None = None, **settings: Any
     ) -> Iterator[ForkedWorker]:
-        """Run a real worker, forked from this process, which uses the server's clock. Its `wait` waits for its jobs.
+        """Run a real worker, forked from this process. Call its `wait` to wait for its jobs.
+
+        The worker uses the server's clock. Raises ConfigError if the test has moved or frozen its clock.
 
         Args:
             settings: Fields of jobq.config.WorkerSettings, such as concurrency and lease_s.
@@ -237,13 +239,13 @@ class Kit:
         raises: bool = True,
         limit: int = 10_000,
     ) -> DrainResult:
-        """Run waiting calls, and the calls that these enqueue, until no call may run.
+        """Run waiting calls, and the calls that they enqueue, until no more calls can run.
 
         It relays the outbox of a Django project, even within the transaction of a TestCase. Inside an event loop, await
         `adrain`, which runs async jobs on that loop and sync jobs in threads.
 
         Args:
-            delayed: Also run calls due later. The clock jumps to each time.
+            delayed: Also run calls due later. The clock moves forward to the start time of each call.
             retries: Also run calls waiting for a retry, a snooze, a key or a limit.
             raises: Raise the first error of a job, once its outcome is stored; otherwise errors are only counted.
             limit: Maximum number of attempts. Raises ConfigError if more would follow.
@@ -266,7 +268,7 @@ class Kit:
         return Draining(self.client, self.registry, self.clock, self._outboxes)
 
     def relay(self, session: Any) -> int:
-        """Enqueue the rows that a session or connection sees in its outbox, and delete them there; return how many.
+        """Enqueue the outbox rows that a session or connection can read, and delete them. Return their number.
 
         It doesn't commit, so it works within a transaction that the test rolls back later. For the databases of a
         Django project, `drain` does this.
@@ -334,7 +336,7 @@ class Kit:
     # Assertions.
 
     def all_enqueued(self, queue: str | None = None) -> list[EnqueuedCall]:
-        """Return all waiting calls: ready, delayed, or waiting for a retry. Finished calls aren't among them."""
+        """Return all waiting calls: ready, delayed, or waiting for a retry or their key."""
         return waiting(self.client, queue)
 
     def all_dead(self, queue: str | None = None) -> list[EnqueuedCall]:
@@ -354,7 +356,7 @@ class Kit:
         Args:
             args, kwargs: Compared by parameter name. Functions, ANY and dicts match as in docs/jobs/testing.md.
             count: Exact number of matches.
-            within: Wait this long, for calls that another process enqueues.
+            within: Wait up to this long for a matching call that another process enqueues.
         """
         wanted = checked(Expected(job, **expected))
         return _assert(wanted, self.all_enqueued, count, within, "enqueued")
@@ -366,7 +368,7 @@ class Kit:
         within: Duration | None = None,
         **expected: Unpack[Expectations],
     ) -> None:
-        """Assert that no matching call waits, or arrives within this time."""
+        """Assert that no matching call is waiting. With `within`, also assert that none arrives in this time."""
         wanted = checked(Expected(job, **expected))
         deadline = time.monotonic() + (0 if within is None else duration_s(within))
         while True:
@@ -387,15 +389,15 @@ class Kit:
         within: Duration | None = None,
         **expected: Unpack[Expectations],
     ) -> list[EnqueuedCall]:
-        """Assert that a matching call is dead; return all matching calls. `reason` is a part of the call's reason."""
+        """Assert that a matching call is dead; return all matching calls. A reason matches if it contains `reason`."""
         wanted = checked(Expected(job, **expected))
         return _assert(wanted, self.all_dead, count, within, "dead")
 
     def assert_flow(self, run: StartedFlow | str, state: FlowState | None = None) -> FlowView:
         """Assert that a flow exists, and with `state` that it is in this state; return its status.
 
-        Ends and signals of its members are processed first, as a worker does immediately. The error lists its steps,
-        the conditions it waits for and its failures.
+        First, ended members and signals are processed, as a worker does immediately. The error message lists the
+        flow's steps, its failures and the conditions that it waits for.
 
         Args:
             run: The result of `start`, or `name:id`.
@@ -432,7 +434,7 @@ class _Inline:
         return receipts
 
     def announced(self, client: Client, _: str) -> None:
-        """Run the calls of a flow that can run now. A failing step is part of the flow, so its error is not raised."""
+        """Run the ready calls of a flow. A flow can continue after a failed step, so the step's error isn't raised."""
         if client is self._draining.client:
             with self._deeper():
                 self._draining.nested().run(DrainPlan(retries=False, raises=False))

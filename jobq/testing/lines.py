@@ -21,7 +21,7 @@ class Line(NamedTuple):
 
 
 class WatchedCode:
-    """Code whose lines count: functions, and modules by their files."""
+    """The functions and modules whose lines are counted. A module is identified by its file."""
 
     def __init__(self, what: Iterable[Callable[..., Any] | ModuleType]) -> None:
         self._files: set[str] = set()
@@ -45,7 +45,7 @@ class WatchedCode:
 class LineWatch:
     """Counts lines before they run, in one thread. Before line number `at`, counted from 1, it calls `then`.
 
-    An exception of `then` is raised at that line.
+    If `then` raises an exception, the exception is raised at that line.
     """
 
     def __init__(self, code: WatchedCode, at: int = 0, then: Callable[[], object] = bool) -> None:
@@ -62,7 +62,7 @@ class LineWatch:
             yield
 
     def reached(self, code: CodeType, number: int) -> bool:
-        """Count the next line if it belongs to the watched code; return whether it does."""
+        """Count the next line if it is in the watched code and thread. Return whether the code is watched."""
         if code not in self._code:
             return False
         if threading.get_ident() == self._thread:

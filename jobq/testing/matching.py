@@ -35,7 +35,7 @@ class Expectations(TypedDict, total=False):
 
 
 class Expected(NamedTuple):
-    """The call that a test expects; None matches anything."""
+    """The call that a test expects. A field that is None matches anything."""
 
     job: Job[..., Any] | str | None = None
     args: Sequence[Any] | None = None
@@ -113,7 +113,7 @@ def bound(
 ) -> dict[str, Any]:
     """Return arguments by parameter name, or by position if the function is unknown.
 
-    Raises TypeError for arguments that don't fit the function, unless `whole`.
+    Raises TypeError for arguments that don't fit the function, unless `whole` is true.
 
     Args:
         whole: Include the defaults. Arguments that don't fit are returned by position.
@@ -163,7 +163,7 @@ def _shown(value: Any) -> str:
 
 
 def listing(expected: Expected, calls: Sequence[EnqueuedCall], what: str) -> str:
-    """Describe the existing calls, nearest first, with the differences of each."""
+    """Describe the calls that are most like the expected call, and how each of them differs from it."""
     if not calls:
         return f"nothing is {what}"
     lines = [f"{what}, nearest first:"]

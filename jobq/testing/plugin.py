@@ -1,4 +1,6 @@
-"""The pytest plugin: fixtures `jobq`, `jobq_clock` and `jobq_server`, the marker `jobq`, and a guard for servers.
+"""The pytest plugin: fixtures `jobq`, `jobq_clock` and `jobq_server`, and the marker `jobq`.
+
+It also prevents tests from connecting to servers that aren't test servers.
 
 pytest loads it wherever jobq is installed, so it doesn't import jobq before a test uses it.
 """

@@ -112,7 +112,7 @@ class TrialPlan(NamedTuple):
 
 
 def checked_plan(plan: TrialPlan, job: Job[..., Any]) -> TrialPlan:
-    """Return the plan with defaults filled in; raise ConfigError if it is impossible."""
+    """Return the plan with defaults filled in; raise ConfigError if an option is invalid."""
     known: tuple[str, ...] = get_args(FaultName)
     faults = plan.faults or [name for name in known if name != "reordered" or plan.other]
     unknown = set(faults) - set(known)
@@ -144,7 +144,7 @@ class Lifecycle:
         self.error: BaseException | None = None
 
     def attempt(self, watching: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        """Run the next attempt. Exceptions that end it without an outcome pass through."""
+        """Run the next attempt. Exceptions that end it without an outcome aren't caught."""
         self.nattempts += 1
         number = self.nattempts
         executor = self._executor(number)
@@ -162,18 +162,18 @@ class Lifecycle:
             self.ending = ending
 
     def to_the_end(self) -> None:
-        """Run attempts until the message is done or dead."""
+        """Run attempts until the message is done, dead or expired, or until MAX_ATTEMPTS attempts have run."""
         while not self.is_over and self.nattempts < MAX_ATTEMPTS:
             self.attempt()
 
     @property
     def is_over(self) -> bool:
-        """Whether the attempt holding the message has ended it."""
+        """Whether the message is done, dead or expired."""
         return self.ending is not None and self.ending.outcome in ("done", "dead", "expired")
 
     @property
     def outcome(self) -> str:
-        """Return how the message ended; '' if it is done or hasn't ended."""
+        """Describe an outcome other than `done` and its error. Return '' for `done` and while there is no outcome."""
         if self.ending is None or self.ending.outcome == "done":
             return ""
         why = f": {self.error!r}" if self.error is not None else ""
@@ -298,7 +298,10 @@ class Rehearsal:
             yield self._compared("killed", f"killed after {self._shown(at - 2)}", message)
 
     def _killed_here(self, message: Lifecycle, at: int) -> None:
-        """End an attempt, with all that would end with its process, such as variables and transactions."""
+        """Run an attempt and end it before line `at`.
+
+        Like the death of its process, this discards the attempt's variables and rolls back its transactions.
+        """
         idle = [connection for connection in self._databases if not _is_busy(connection)]
         with _kept_young():
             try:
@@ -346,7 +349,10 @@ class Rehearsal:
     # Parts of a trial.
 
     def _points(self, first: int) -> list[int]:
-        """Return the lines before which to interrupt, counted from 1: all, or as many as planned, spread out."""
+        """Return the numbers of the lines before which to interrupt, counted from 1.
+
+        If the plan allows fewer interruptions than there are lines, the selected lines are evenly spread.
+        """
         count = len(self._lines)
         every = list(range(first, count + 1))
         most = self._plan.points
@@ -394,7 +400,7 @@ def _kill() -> None:
 
 @contextmanager
 def _kept_young() -> Iterator[None]:
-    """Keep new objects in the youngest generation, whose collection costs little."""
+    """Turn off garbage collection, so that new objects stay in the youngest generation, which is cheap to collect."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -405,7 +411,7 @@ def _kept_young() -> Iterator[None]:
 
 
 def _release(end: _Killed) -> None:
-    """Close resources that only the attempt knew, silently, as the system does at the end of a process."""
+    """Close the attempt's resources without warnings, as the operating system does when a process ends."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         traceback.clear_frames(end.__traceback__)
@@ -423,7 +429,7 @@ def _is_busy(connection: sqlite3.Connection) -> bool:
 def _under(
     job: Job[..., Any], watching: Callable[[], AbstractContextManager[None]]
 ) -> Job[..., Any]:
-    """Return the job without its limits, with its function run within `watching`."""
+    """Return a copy of the job without limits, whose function runs in the context `watching`."""
     function = job.function
 
     if job.is_async:
@@ -467,7 +473,10 @@ def _short(value: Any) -> str:
 
 @contextmanager
 def later(seconds: float) -> Iterator[None]:
-    """Let this much time pass for jobq and, if freezegun is installed, for the whole program."""
+    """Move jobq's clock forward for the duration of a `with` block.
+
+    If freezegun is installed, the clock of the whole program is moved.
+    """
     if find_spec("freezegun") is not None:
         from freezegun import freeze_time
 

@@ -16,7 +16,7 @@ _DELETE = "DELETE FROM jobq_outbox WHERE id = :id"
 
 
 class SessionTable(OutboxTable):
-    """The outbox as a session of the program sees it, with uncommitted rows of that session. It never commits."""
+    """The outbox as one database session of the program sees it, including uncommitted rows. It never commits."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -35,7 +35,7 @@ class SessionTable(OutboxTable):
         return [row for row in rows if row.number > after][:limit]
 
     def settle(self, sent: Sequence[int], refused: Sequence[Refused], now: int) -> None:
-        """Delete these rows, and remember the rows that can't be sent."""
+        """Delete the sent and the rejected rows, and remember the rejected rows."""
         self.refused += refused
         gone = [*sent, *(refusal.row.number for refusal in refused)]
         if gone:
@@ -73,9 +73,9 @@ class DjangoOutboxes:
 
 
 def relay(client: Client, session: Any) -> int:
-    """Enqueue the rows that a session sees, and delete them there; return how many.
+    """Enqueue the outbox rows that a session can read, and delete them. Return their number.
 
-    Raises AssertionError for bad rows.
+    Raises AssertionError if a row is invalid.
     """
     table = SessionTable(session)
     done = Relay(table, client)

@@ -107,7 +107,7 @@ def flushable(url: str, may_flush: bool, process: int = 0) -> str:
     """Return the URL of a server that tests may empty; raise ConfigError unless that is certain.
 
     Args:
-        process: The number of this test process. Each process uses the next database.
+        process: Number of this test process. It is added to the database's number, so processes don't share data.
     """
     if not may_flush:
         raise ConfigError(

@@ -29,7 +29,7 @@ class EnqueuedCall(NamedTuple):
         attempts: Number of attempts so far.
         reason: Why the message is dead; '' if it isn't.
         content: The message's content, in bytes.
-        partition: The queue's partition that has the message; '' if the queue has none.
+        partition: The queue's partition that has the message; '' if the queue has no partitions.
     """
 
     job: str
@@ -54,7 +54,7 @@ class EnqueuedCall(NamedTuple):
 
 
 def waiting(client: Client, queue: str | None = None) -> list[EnqueuedCall]:
-    """Return all waiting calls in a queue, or in all queues: ready, delayed, and in the lines of keys."""
+    """Return all waiting calls in a queue, or in all queues: ready, delayed, or waiting for their key."""
     return [call for place in _queues(client, queue) for call in waiting_in(place)]
 
 

@@ -32,7 +32,7 @@ def read(
     """Return a table's rows from `since`, included, to `until`, excluded, as a DataFrame.
 
     `since` and `until` limit the time whose UTC day is the column `dt`. docs/data/ingest.md lists the columns;
-    `dt` is the last. A table that was never written has no rows.
+    `dt` is the last column. A table that was never written has no rows.
     """
     from jobq.pipeline.lake import reading  # needs pyarrow; opening a lake doesn't
 

@@ -32,7 +32,7 @@ class RecordedSpan(NamedTuple):
 
     Attributes:
         first_enqueued_ms: Time of the first recorded enqueue; None if no enqueue is recorded.
-        jumps: Times of the entry and of the event for each clock jump.
+        jumps: For each clock jump, the time of its stream entry and the time of its event.
     """
 
     queue: str
@@ -144,7 +144,7 @@ class LakeAudit:
         return replace(result, notes=list(_notes(result, self.recorded[queue], losses)))
 
     def _since(self, starts: Mapping[str, int]) -> DataFrame:
-        """Return the events that may count. The lake partitions them by the day of `finished_at`."""
+        """Return the events that the audit needs. The lake partitions them by the day of `finished_at`."""
         at_ms = min(starts.values()) - SLACK_MS
         events = self._events.where(f"finished_at >= timestamp_millis({at_ms})")
         if "dt" not in events.columns:
@@ -160,7 +160,10 @@ class LakeAudit:
 
 
 def _audit_start(recorded_span: RecordedSpan, since_ms: int | None, named: bool) -> int | None:
-    """Return the time at which a queue's audit begins; None skips a queue without enqueues that wasn't named."""
+    """Return the time at which a queue's audit begins, or None to skip a queue without enqueue events.
+
+    Raises ConfigError instead of skipping a queue that the user named.
+    """
     if recorded_span.first_enqueued_ms is None:
         if not named:
             return None

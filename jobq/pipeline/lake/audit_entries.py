@@ -40,7 +40,7 @@ def keep_audit(
 ) -> int:
     """Store the entries that the lake doesn't have, and return their number.
 
-    Raises CommitConflictError if another ingest stored some at the same time.
+    Raises CommitConflictError if another ingest stored entries at the same time.
 
     Args:
         tolerating: Returns a context in which the log is read. If it swallows an error, nothing is stored.

@@ -1,8 +1,8 @@
 """Commit files and offsets together, so that a table has either all of a batch or none of it.
 
 The offsets after a batch are in a file below the table. The file is written before the commit that names it, and never
-changed, so checkpoints can't disagree with it. Delta permanently keeps the number of each app's last transaction, and
-the commit with that number names the valid offsets. The files of the latest KEPT batches are kept.
+changed. Delta permanently keeps the number of each app's last transaction, and the commit with that number names the
+valid offsets. The files of the latest KEPT batches are kept.
 
 `losses` lists the events trimmed before the ingest read them. `adopt` computes offsets from the rows, if the table's
 log was rewritten or all its commits are older than the log's retention.
@@ -144,7 +144,7 @@ def state_of(lake: Lake, table: LakeTable) -> IngestState:
 def offsets_after(
     store: LakeStore, record: BatchRecord
 ) -> tuple[dict[str, LogOffset], dict[str, int]] | None:
-    """Return the offsets after a batch, and the losses until then; None without a readable file of offsets."""
+    """Return the offsets after a batch and all losses up to it; None if the file of offsets is missing or damaged."""
     if not record.offsets:
         return None
     try:
@@ -245,7 +245,7 @@ class Drop(NamedTuple):
 def commit_batch(
     lake: Lake, table: LakeTable, files: Iterable[DataFile], after: IngestState
 ) -> None:
-    """Commit files as the batch `after`. On a conflict, delete the files and raise CommitConflictError."""
+    """Commit the files of a batch and the state after it. On a conflict, delete them and raise CommitConflictError."""
     files = list(files)
     with taken_back(lake.below(table.name), files):
         delta = lake.made(table.name)
@@ -265,12 +265,13 @@ def commit_files(
 ) -> None:  # fmt: skip
     """Commit actions to the version of the table that `delta` has. With a state, the commit is a batch.
 
-    The offsets of an IngestState are stored with its batch. Raises CommitConflictError if another commit of the same
-    app came first, or if both remove files. List the files to remove from this same `delta`. Without a state, the
-    commit repeats the last batch's record, so that the record is found quickly.
+    The offsets of an IngestState are stored with its batch. Without a state, the commit repeats the last batch's
+    record, so that the record is found quickly. List the files to remove from this same `delta`.
+
+    Raises CommitConflictError if another commit of the same app came first, or if both commits remove files.
 
     Args:
-        drop: Rows that this commit drops permanently; a batch committed in between is also a conflict.
+        drop: Rows that this commit drops permanently. With it, a batch committed after `delta` was read is a conflict.
     """
     from deltalake import CommitProperties
     from deltalake.exceptions import CommitFailedError
@@ -344,7 +345,7 @@ def _settle(store: LakeStore, delta: DeltaTable) -> None:
 
 
 def last_batch_again(delta: DeltaTable, app: str) -> Any:
-    """Return commit properties for deltalake's own operations, which repeat the last batch's record."""
+    """Return properties for commits that deltalake makes itself. They repeat the last batch's record."""
     from deltalake import CommitProperties
 
     return CommitProperties(custom_metadata=_metadata(record_of(delta, app)))
@@ -390,7 +391,7 @@ UNCOUNTED = -1
 def adopt(lake: Lake, client: Client, source: str = "") -> None:
     """Compute offsets of events and topics from the rows, and commit them for each table whose log has none.
 
-    Offsets of other sources get the number UNCOUNTED; the next ingest of their source counts them.
+    Offsets in queues of other sources get the number UNCOUNTED. The next ingest of such a source counts their entries.
     """
     for table in (EVENTS, TOPICS):
         delta = lake.table(table.name)

@@ -48,7 +48,7 @@ class Argument(NamedTuple):
     value: str
 
     def is_in(self, content: Any) -> bool:
-        """Return whether JSON data has the name with the value, at any depth."""
+        """Return whether JSON data has this name with this value, at any depth."""
         # Not recursive, because contents may be nested as deeply as Python's recursion limit allows.
         rest = [content]
         while rest:
@@ -74,7 +74,7 @@ class Argument(NamedTuple):
 
 
 class Sought(NamedTuple):
-    """Selects the rows that match all conditions and, if an argument is set, have it.
+    """Selects the rows that match all conditions and, if an argument is set, have that argument.
 
     Attributes:
         queue: Queue or topic to search; None searches all.

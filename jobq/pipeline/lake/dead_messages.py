@@ -58,8 +58,8 @@ def keep_dead(
 ) -> int:  # fmt: skip
     """Store the dead messages that the lake doesn't have, and return their number.
 
-    Raises CommitConflictError if another ingest stored some at the same time. jobq never writes a time of death that is
-    more than a day ahead; such messages are skipped.
+    Raises CommitConflictError if another ingest stored messages at the same time. Messages with a time of death more
+    than a day ahead are skipped, because jobq never writes such a time.
 
     Args:
         tolerating: Returns a context for each queue; if it swallows an error, the queue is skipped.
@@ -118,7 +118,7 @@ class DeadResult(NamedTuple):
     """Result of a task.
 
     Attributes:
-        problems: Class and message of the error at which the reading of a queue ended, by queue.
+        problems: By queue, the class and the message of an error. The queue's remaining dead messages weren't read.
         failed: Class and message of any other error; then there are no files.
     """
 
@@ -128,7 +128,7 @@ class DeadResult(NamedTuple):
 
 
 def read_dead(unit: DeadUnit) -> DeadResult:
-    """Write a unit's dead messages that the lake doesn't have. The result contains errors of jobq."""
+    """Write a unit's dead messages that the lake doesn't have. Errors of jobq are returned in the result."""
     client, problems = Client(unit.settings), dict[str, tuple[str, str]]()
     try:
         erased = unit.erased.load() if unit.erased else None
@@ -198,7 +198,7 @@ def _shares(spans: Iterable[QueueRows]) -> Iterator[list[QueueRows]]:
 
 
 def _by_days(spans: Iterable[QueueRows]) -> dict[tuple[str, str], list[QueueRows]]:
-    """Group queues by first and last day, so that an old death in a queue doesn't make others read a year of ids."""
+    """Group queues by the first and last day of their deaths, because a task reads the table's ids of these days."""
     found: dict[tuple[str, str], list[QueueRows]] = {}
     for span in spans:
         found.setdefault((_day(span.since), _day(span.upto)), []).append(span)
@@ -277,18 +277,18 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _looked_at_until(state: IngestState, queue: str, upto: int) -> int | None:
-    """Return the time up to which the queue's dead messages were read.
+    """Return the time up to which the ingest has read the queue's dead messages.
 
-    Returns None if they never were, or if the stored time is impossible.
+    Returns None before the first read, or if the stored time is impossible.
     """
     at = int(state.places[queue].id) if queue in state.places else None
     return None if at is None or at > upto else at
 
 
 def _since(state: IngestState, queue: str, upto: int) -> int:
-    """Return the time from which to read dead messages.
+    """Return the time at which to start reading dead messages; 0 before the first read of the queue.
 
-    Expired rows must not return to the table while the server still has the messages.
+    Later reads leave out the table's expired days, because the server may still have messages of these days.
     """
     if queue not in state.places:
         return 0

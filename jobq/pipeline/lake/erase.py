@@ -225,7 +225,7 @@ def begin(lake: Lake, chosen: Iterable[Erasable], what: str) -> str:
     """Commit tombstones, and return the erasure's id.
 
     Args:
-        what: Describes the request, without any value.
+        what: Describes the request, without the values in it.
     """
     files = tombstone_files(lake)
     salt = files.load().salt if files else b""
@@ -256,7 +256,7 @@ def pending(lake: Lake) -> dict[str, str]:
 
 
 def counted(lake: Lake, engine: Engine, chosen: Iterable[Erasable] | None = None) -> dict[str, int]:
-    """Return the number of rows with tombstones, by table; with `chosen`, the number of rows that it would erase."""
+    """Return the number of rows with tombstones, by table. With `chosen`, count the rows that it would erase."""
     marks: TombstoneFiles | Tombstones | None = tombstone_files(lake)
     if chosen is not None:
         salt = os.urandom(32)
@@ -288,7 +288,7 @@ def finish(
     lake: Lake, engine: Engine, *, alone: Callable[[], AbstractContextManager[None]] = nullcontext,
     enough: Callable[[], bool] = lambda: False,
 ) -> dict[str, int] | None:  # fmt: skip
-    """Complete all unfinished erasures. Return the number of erased rows by table, None if `enough()` stopped this.
+    """Complete all unfinished erasures. Return the number of erased rows by table, or None if `enough()` stopped it.
 
     Args:
         alone: Returns a context for each group of files, such as a RepeatedLock.
@@ -415,7 +415,7 @@ def _written(unit: _EraseUnit, marks: Tombstones, file: LiveFile) -> list[DataFi
 
 
 def forget_rollups(lake: Lake) -> None:
-    """Make the next refresh recompute the rollups from the remaining events, and delete the state kept for it.
+    """Delete the saved state of the rollups, so that the next refresh recomputes them from the remaining events.
 
     Expired days keep their rows, because they can't be recomputed.
     """

@@ -74,11 +74,11 @@ class ErasureRequest(NamedTuple):
 
 @dataclass
 class LiveErased:
-    """The results on the server.
+    """The result of erasing messages on the server.
 
     Attributes:
         erased: Number of erased items, by kind.
-        left: Number of items left, by kind or reason.
+        left: Number of items that could not be erased, by kind or reason.
     """
 
     erased: Counter[str] = field(default_factory=Counter)
@@ -94,7 +94,7 @@ class Erasure:
     Attributes:
         alone: Returns a context for each step that changes the lake, such as a RepeatedLock.
         enough: Returns whether to stop.
-        server: The ingest from the server to erase from as well.
+        server: Ingest of the server whose messages are also erased; None erases only from the lake.
         told: Called with each ingested batch.
     """
 
@@ -125,7 +125,7 @@ class Erasure:
             erase.begin(self.lake, chosen.found, request.basis)
 
     def erase_live(self, server: Ingest, chosen: Selection) -> LiveErased:
-        """Erase the chosen messages that the server still has. It then rejects the outcome of a running attempt."""
+        """Erase the chosen messages that the server still has. The server rejects the outcome of a running attempt."""
         done = LiveErased()
         by_queue = _by_queue(server, chosen.found, done)
         _erase_messages(server, by_queue, done)

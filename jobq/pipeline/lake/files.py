@@ -115,8 +115,6 @@ def write_rows(
 
 
 class _DayFile:
-    """The new file of one day."""
-
     def __init__(self, store: LakeStore, table: LakeTable, day: int, form: FileFormat) -> None:
         self._store, self._table, self._group = store, table, form.group
         self.dt = (EPOCH + timedelta(days=day)).isoformat()
@@ -281,7 +279,7 @@ def rows_of_files(
     """Yield the rows of each file as a table.
 
     Args:
-        table: If all columns are read, the table's columns that a file lacks are null.
+        table: If all columns are read, the table's columns that are missing from a file are added as nulls.
     """
     opened = store.files()
     for file in files:
@@ -298,7 +296,7 @@ def rows_of_paths(store: LakeStore, paths: Iterable[str]) -> Iterator[pa.Table]:
 def row_groups(
     store: LakeStore, file: LiveFile, table: LakeTable, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield a file's rows, one row group at a time, with all columns of the table or some."""
+    """Yield a file's rows, one row group at a time, with the table's columns or only `columns`."""
     wanted = (
         table.schema() if columns is None else pa.schema(table.schema().field(c) for c in columns)
     )

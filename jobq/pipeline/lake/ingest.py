@@ -107,8 +107,8 @@ class Ingest:
     """Ingests from one server into one lake.
 
     Attributes:
-        problem: Called with an unreadable queue or topic and the error; the rest is read. Without it, the error is
-            raised.
+        problem: Called with an unreadable queue or topic and the error; then the ingest continues with the others. If
+            it is not set, the error is raised.
     """
 
     def __init__(
@@ -316,7 +316,7 @@ class Ingest:
         )
 
     def _drop(self, tails: Mapping[str, LogTail]) -> None:
-        """Trim the entries that the lake has from the streams."""
+        """Trim the streams up to the last entry that the lake has."""
         places = state_of(self.lake, EVENTS).places
         ends = {
             tail.key: places[queue]
@@ -354,7 +354,7 @@ class IngestRound(NamedTuple):
     engines: Mapping[str, EngineName] = MappingProxyType({})
 
     def done_by(self, part: str, engine: EngineName) -> IngestRound:
-        """Return the round with the engine of a part; it is `spark` if executors did any of the part."""
+        """Return the round with the engine of a part, which is `spark` if executors did some of that part."""
         used: EngineName = "spark" if "spark" in (self.engines.get(part), engine) else engine
         return self._replace(
             engines={**self.engines, part: used},

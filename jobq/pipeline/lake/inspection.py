@@ -245,7 +245,7 @@ def _shares(files: Iterable[LiveFile]) -> Iterator[list[LiveFile]]:
 
 
 def checked(unit: FilesToCheck) -> list[tuple[str, str]]:
-    """Return path and problem of each file that can't be read or whose number of rows differs from its commit's."""
+    """Return the path and the problem of each file that can't be read or whose commit records another row count."""
     opened, wrong = unit.store.files(), []
     for file in unit.files:
         try:
@@ -276,9 +276,9 @@ class DuplicateSearch(NamedTuple):
 
 
 def doubled(unit: DuplicateSearch) -> int | None:
-    """Return the number of duplicate rows in that part; None if a file can't be read.
+    """Return the number of duplicate rows in one part of a day; None if a file can't be read.
 
-    Grouping takes five times the memory of the rows, so the rows are divided by time, and each part is grouped alone.
+    Grouping takes five times the memory of the rows, so the rows are divided by time, and a call groups one part.
     """
     table, keys = TABLES[unit.table], list(KEYS[unit.table])
     at, schema = pc.field(table.day_of), table.schema()

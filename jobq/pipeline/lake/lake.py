@@ -56,7 +56,7 @@ class Lake:
     def create(
         cls, path: str | None = None, storage_options: Mapping[str, str] | None = None
     ) -> Lake:
-        """Open the lake at `path`, or create it if the place is empty. Raises LakeError if something else is there."""
+        """Open the lake at `path`, or create it in an empty folder or bucket. Raises LakeError if other files exist."""
         lake = cls(_store_at(path, storage_options))
         if not lake._is_marked():
             lake._mark()
@@ -180,7 +180,7 @@ def _store_at(path: str | None, options: Mapping[str, str] | None) -> LakeStore:
 
 
 def check_newest_commit(store: LakeStore, version: int | None = None) -> None:
-    """Raise LakeError if the newest file of a table's log is damaged. deltalake accepts an empty file as a commit.
+    """Raise LakeError if the newest file of a table's log is damaged. deltalake would accept an empty file as a commit.
 
     Args:
         version: Version of the newest commit; None if the log can't be read.
@@ -212,7 +212,7 @@ def check_newest_commit(store: LakeStore, version: int | None = None) -> None:
 
 
 def importable() -> str | None:
-    """Return the name of a package that the lake needs and that isn't installed; None if none is missing."""
+    """Return the name of a package that the lake requires and that isn't installed, or None."""
     return next((name for name in ("deltalake", "pyarrow") if find_spec(name) is None), None)
 
 
@@ -231,7 +231,7 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LakeBusyError(LakeError):
-    """Another process works on the lake."""
+    """Another process holds the lake's lock."""
 
 
 @contextmanager
@@ -240,7 +240,7 @@ def locked(
 ) -> Iterator[None]:
     """Hold the lake's lock.
 
-    Raises LakeBusyError if another process still has the lock after `wait_s` seconds, or when `enough()`.
+    Raises LakeBusyError if another process still has the lock after `wait_s` seconds, or when `enough()` is true.
     """
     if not lake.store.is_local:
         yield
@@ -257,10 +257,10 @@ def locked(
 
 
 class RepeatedLock:
-    """Holds the lock for one step after another, so that other processes can take it in between.
+    """Holds the lock during each step. Between two steps, other processes can acquire it.
 
-    The first step waits `wait_s` seconds and then raises LakeBusyError. Later steps wait without limit, or until
-    `enough()`.
+    The first step waits for the lock for `wait_s` seconds and then raises LakeBusyError. Later steps wait without
+    limit. `enough()` also ends a wait.
     """
 
     def __init__(self, lake: Lake, *, wait_s: float, enough: Callable[[], bool]) -> None:

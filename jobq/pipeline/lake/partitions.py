@@ -45,7 +45,7 @@ class IngestPartition(NamedTuple):
 
     Attributes:
         bounds: Events with times outside these bounds go to the quarantine.
-        erased: Rows with these tombstones are left out.
+        erased: Tombstones; rows that match them are left out.
         quarantine: State of the quarantine, for a partition of events.
     """
 
@@ -100,7 +100,7 @@ def settings_of(client: Client) -> ServerSettings:
 
 
 def run_partition(partition: IngestPartition) -> PartitionResult:
-    """Read, decode and write a partition. The result contains errors of jobq; no other errors are expected."""
+    """Read, decode and write a partition. Errors of jobq are returned in the result."""
     client = Client(partition.settings)
     try:
         with gc_off(), DataFileWriter(partition.store, TABLES[partition.table]) as writer:

@@ -1,8 +1,8 @@
 """Store each entry that isn't an event record once, with its bytes and the reason.
 
-The task that reads such entries writes them. The driver commits their files before the batch that they came with. If
-the batch's own commit fails, the batch is repeated. The table's own offsets then show that it already has the bad
-entries.
+The task that reads such entries writes them into files. The driver commits these files first, and then the batch. If
+the batch's commit fails, the batch is repeated, and the offsets in the quarantine table show that it already has the
+bad entries.
 """
 
 from __future__ import annotations

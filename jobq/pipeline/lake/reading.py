@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class TimeSpan(NamedTuple):
-    """The time from `since` (included) to `until` (excluded). None is unlimited."""
+    """The time from `since` (included) to `until` (excluded). None means no limit."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -109,7 +109,7 @@ def of_files(
 ) -> DataFrame:
     """Return the rows of these files of a table, with a column `file` for the file's name.
 
-    The columns of events are those of `read`, other tables have their stored columns.
+    Events have the columns that `read` returns. Other tables have their stored columns.
     """
     columns = EVENT_COLUMNS if table is EVENTS else table.columns
     store, schema = (
@@ -383,7 +383,6 @@ def _summed(done: ArchiveSummary, rows: pa.Table, key: str, at: str) -> ArchiveS
 
 
 def _times_as_us(rows: pa.Table) -> pa.Table:
-    """Convert times to epoch µs."""
     for index, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type):
             rows = rows.set_column(index, field.name, rows.column(index).cast(pa.int64()))

@@ -1,13 +1,14 @@
-"""Compute the tables job_runs and rollup_hourly from events with Spark. They stay when events expire.
+"""Compute the tables job_runs and rollup_hourly from events with Spark. They keep their rows when events expire.
 
 A refresh reads the event files added since the last refresh, as listed in the log of `events`, and merges their figures
 into both tables. So its cost depends on the number of new events, not on the size of the lake.
 
 A message's events, in the order of its queue's stream, are divided into segments. A segment ends with an event that
-ends the message, or before a pause of more than LOOK_BACK_DAYS. An event without an enqueue time belongs to the latest
-life in its segment that began before the event. The events of unfinished segments are kept next to job_runs, in
-`_open/`, and the next refresh recomputes their rows. All other rows are complete, except that late events of an older
-life, such as a second `done`, are added to the existing row.
+ends the message, or before a pause of more than LOOK_BACK_DAYS. Events with the same enqueue time are one life of the
+message. An event without an enqueue time belongs to the latest life in its segment that began before the event. The
+events of unfinished segments are kept next to job_runs, in `_open/`, and the next refresh recomputes their rows. All
+other rows are complete, except that late events of an older life, such as a second `done`, are added to the existing
+row.
 
 If the version of the last refresh is unknown, or if the log or a file is gone, the table is computed from all events.
 Statements over events group by strings but never aggregate them, so that Spark hashes instead of sorting. Statements
@@ -247,7 +248,7 @@ def stale(lake: Lake, table: LakeTable = ROLLUP) -> dict[str, int]:
 def uncounted(lake: Lake, before: str) -> dict[str, int]:
     """Return the days before `before` with events that a rollup hasn't counted, and the number of these events.
 
-    For a day with uncounted events in both rollups, it is the larger number.
+    If neither rollup has counted all events of a day, the larger number is returned.
     """
     found = [*stale(lake).items(), *stale(lake, JOB_RUNS).items()]
     return {day: rows for day, rows in sorted(found) if day < before}
@@ -283,7 +284,7 @@ def refreshed_at(lake: Lake) -> float:
 
 
 def _known(delta: DeltaTable | None, table: LakeTable) -> BatchRecord:
-    """Return the table's state after the last refresh, without facts if the log no longer has it."""
+    """Return the table's state after the last refresh. If the log no longer has it, the state has no facts."""
     try:
         return record_of(delta, table.app)
     except OffsetsUntoldError:
@@ -362,8 +363,6 @@ def _runs(lake: Lake, spark: SparkSession) -> int:
 
 
 class _RunsRefresh:
-    """One refresh of job_runs."""
-
     def __init__(
         self, lake: Lake, spark: SparkSession, delta: DeltaTable, known: BatchRecord
     ) -> None:
@@ -516,7 +515,7 @@ def _is_open(file: LiveFile) -> bool:
 
 
 def _crowded(files: Iterable[LiveFile]) -> set[LiveFile]:
-    """Return the small files of days that have too many."""
+    """Return the small files of each day that has too many of them."""
     days = files_by_day(file for file in files if file.size < SMALL_BYTES)
     return {one for some in days.values() if len(some) > MAX_FILES for one in some}
 

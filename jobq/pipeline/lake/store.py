@@ -1,6 +1,6 @@
 """The place of a lake's files: a folder, or an object store that deltalake supports.
 
-A LakeStore is plain data that travels to executors. Importing this module loads neither pyarrow nor deltalake.
+A LakeStore is plain data that can be sent to executors. Importing this module loads neither pyarrow nor deltalake.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _Bytes:
 
 
 def write_file(store: LakeStore, path: str, content: bytes) -> None:
-    """Write one file completely, or leave none."""
+    """Write a file. If the write fails, delete the incomplete file."""
     files = store.files()
     if store.is_local:
         os.makedirs(os.path.join(store.uri, os.path.dirname(path)), exist_ok=True)
@@ -107,7 +107,7 @@ def write_file(store: LakeStore, path: str, content: bytes) -> None:
 
 
 def remove_files(store: LakeStore, paths: Iterable[str]) -> None:
-    """Delete uncommitted files. Vacuum deletes files that can't be deleted now."""
+    """Delete uncommitted files. Errors are ignored, because vacuum deletes the remaining files later."""
     files = store.files()
     for path in paths:
         with suppress(OSError):
@@ -116,7 +116,7 @@ def remove_files(store: LakeStore, paths: Iterable[str]) -> None:
 
 @contextmanager
 def lake_errors(store: LakeStore, became: str = "") -> Iterator[None]:
-    """Raise OSError and deltalake's errors as LakeError, with the lake's address.
+    """Convert OSError and deltalake's errors to LakeError, with the lake's address.
 
     Args:
         became: Outcome of the batch, for the error message. If empty, an error for a full disk says 'this batch was not

@@ -138,7 +138,7 @@ def sourced(source: str, name: str) -> str:
 
 
 def parted(name: str) -> tuple[str, str]:
-    """Split a name in the lake into its source, '' if it has none, and the name on its server."""
+    """Split a name in the lake into its source and its name on the server. Without a source, the first part is ''."""
     source, brace, rest = name[1:].partition("}") if name.startswith("{") else ("", "", "")
     return (source, rest) if brace else ("", name)
 
@@ -166,7 +166,7 @@ class LakeTable(NamedTuple):
 
     @property
     def app(self) -> str:
-        """The app id under which commits number the batches."""
+        """The app id of the table's Delta transactions. A transaction's version is the number of its batch."""
         return f"jobq-{self.name}"
 
     def schema(self) -> pa.Schema:
@@ -244,7 +244,7 @@ _MADE_OF = {
 
 
 def stored_for(names: Iterable[str]) -> list[str]:
-    """Return the stored columns that these columns of the view `events` are computed from."""
+    """Return the stored columns from which these columns of the view `events` are computed."""
     needed = {stored for name in names for stored in _MADE_OF.get(name, (name,))}
     return [column.name for column in LAKE_EVENTS if column.name in needed]
 

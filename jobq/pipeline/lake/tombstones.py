@@ -1,7 +1,7 @@
-"""Tombstones of erased rows, which stay out of the lake: salted hashes, never the names themselves.
+"""Tombstones: salted hashes of the names of erased rows. Rows with a tombstone aren't added to the lake again.
 
-The table `erased` has a row for each erased message, topic message and entry of the quarantine. A `TombstoneFiles`
-travels to executors, which read the hashes once per process.
+The table `erased` has a row for each erased message, topic message and entry of the quarantine. Executors get a
+`TombstoneFiles` and read the hashes once per process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _WORDS = re.compile(rb"[\w~:.@+-]+")
 
 
 class TombstoneFiles(NamedTuple):
-    """The files of the table `erased`, as plain data that travels to executors."""
+    """The files of the table `erased`, as plain data that can be sent to executors."""
 
     store: LakeStore
     paths: tuple[str, ...]
@@ -75,7 +75,7 @@ def tombstone_files(lake: Lake) -> TombstoneFiles | None:
 
 
 def hash_of(salt: bytes, kind: str, name: str) -> bytes:
-    """Return the hash of a name, 16 bytes."""
+    """Return the 16-byte hash of a name."""
     text = f"{kind}\0{name}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=16, key=salt).digest()
 
@@ -114,7 +114,7 @@ class Tombstones:
         return sum(len(hashes) for hashes in self._queues.values())
 
     def queues(self, kind: str, name: str) -> set[str | None]:
-        """Return the queues in which the name is erased. None among them means every queue."""
+        """Return the queues in which the name is erased. If None is among them, it is erased in every queue."""
         found: set[str | None] = set()
         for salt, hashes in self._queues.items():
             found |= hashes.get(hash_of(salt, kind, name), set())
@@ -206,7 +206,7 @@ class Tombstones:
 
 
 def _mids_of(word: str) -> Iterator[tuple[str, str]]:
-    """Yield each possible message id in a word, after the text before it.
+    """Yield each possible message id in a word, as a pair of the text before it and the id.
 
     Possible ids are the whole word, and the part after each colon.
     """

@@ -133,7 +133,7 @@ class WrittenFiles(NamedTuple):
 
 
 def rewritten(group: FileGroup) -> WrittenFiles:
-    """Write the rows of a group, in the table's order, into new files. The result contains errors of jobq."""
+    """Write the rows of a group, in the table's order, into new files. Errors of jobq are returned in the result."""
     table, written = TABLES[group.table], list[DataFile]()
     try:
         with gc_off():
@@ -151,8 +151,8 @@ def rewritten(group: FileGroup) -> WrittenFiles:
 def _sorted_places(rows: pa.Table, table: LakeTable) -> pa.Array[Any]:
     """Return the indices of the rows in the table's order.
 
-    To sort, an event without a job gets the job of another event of its message. This puts equal mids on the same page
-    of the file, which compresses them. Mids are half of a file's bytes.
+    For sorting, an event without a job gets the job of another event of its message. This puts equal mids on the same
+    page of the file, which compresses them. Mids are half of a file's bytes.
     """
     keys: dict[str, Any] = {name: rows[name] for name in table.sort}
     if table is EVENTS:
@@ -274,7 +274,7 @@ def _nothing_of(group: FileGroup) -> Compacted:
 
 
 def vacuum(lake: Lake, older_s: float) -> dict[str, int]:
-    """Delete files that no version younger than `older_s` names; return their number by table.
+    """Delete files that no version of the last `older_s` seconds uses; return their number by table.
 
     deltalake accepts only whole hours, so `older_s` is rounded up.
     """
@@ -312,10 +312,12 @@ def expire(
     lake: Lake, older_s: float, names: Iterable[str] = ("events",), *, now: datetime | None = None,
     first: Callable[[str], object] = lambda before: None,
 ) -> list[Expired]:  # fmt: skip
-    """Drop the days that are completely older than `older_s`. A later vacuum deletes their files. Rollups stay.
+    """Drop the days that are completely older than `older_s`. A later vacuum deletes their files.
+
+    Expiring `events` doesn't remove rows from the rollups.
 
     Args:
-        first: Called with the first day that stays, before events are dropped. If it raises, no events are dropped.
+        first: Called with the first remaining day, before events are dropped. If it raises, no events are dropped.
     """
     now = now or datetime.now(UTC)
     # Days before 1970 don't exist.

@@ -96,7 +96,7 @@ def message_parts(client: Client, names: Sequence[str]) -> list[QueueRows]:
 
 
 def dead_parts(client: Client, request: ReadRequest, names: Sequence[str]) -> list[QueueRows]:
-    """Return the queues with dead messages, each up to its latest death now."""
+    """Return the queues with dead messages. Deaths after this call aren't included."""
     shelves = []
     for name in names:
         # A later time is impossible: jobq never wrote it.

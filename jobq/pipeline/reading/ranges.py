@@ -78,7 +78,7 @@ def tails_of(client: Client, view: str, names: Sequence[str]) -> dict[str, LogTa
 
 
 def chosen(client: Client, request: ReadRequest, strict: bool = True) -> list[str]:
-    """Return the queues, with their partitions, or topics to read, sorted.
+    """Return the sorted names of the queues or topics to read. A queue's partitions are included.
 
     Args:
         strict: Raise ConfigError for a queue or topic that was never used.
@@ -148,7 +148,7 @@ def bounds(
     text: str,
     at_ms: int | None = None,
 ) -> dict[str, LogOffset]:
-    """Return the offsets that an option's text means, by name. The text is earliest, latest, JSON, or a time.
+    """Return the offset of each queue or topic for an option's text, which is earliest, latest, JSON, or a time.
 
     An offset's `n` is UNKNOWN if it isn't known.
     """
@@ -222,7 +222,7 @@ def split(client: Client, stretches: Iterable[ReadRange], size: int) -> list[Rea
 
 
 def _anchored(client: Client, range_: ReadRange) -> ReadRange | None:
-    """Return the range with its anchor; None if it is empty."""
+    """Return the range with its anchor, or None if the range is empty."""
     reply = client.command("XREVRANGE", range_.key, range_.after, "-", "COUNT", 1)
     first = client.command("XRANGE", range_.key, f"({range_.after}", range_.upto, "COUNT", 1)
     if not first:

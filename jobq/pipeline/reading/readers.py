@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class JobqReader(DataSourceReader):
-    """Reads a request. It accepts no filters from Spark, because Spark 4.3 would also apply them to other reads."""
+    """Reads a request. It doesn't accept filters from Spark, because Spark 4.3 would also apply them to other reads."""
 
     def __init__(self, request: ReadRequest) -> None:
         self.request = request
@@ -51,7 +51,7 @@ class JobqReader(DataSourceReader):
 
 
 def read(request: ReadRequest, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one partition; a partition without a value has none."""
+    """Yield the rows of one partition. A partition whose value is None has no rows."""
     if partition.value is None:
         return
     make = _batches(request.view)
@@ -123,7 +123,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @told_without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end of the query at the current end of the streams."""
+        """Let the query end at the current end of the streams."""
         self._frozen = self._tails({})
 
     @told_without_traceback()
@@ -200,7 +200,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._client
 
     def _tails(self, places: dict[str, LogOffset]) -> dict[str, LogTail]:
-        """Return the tails of the queues: the chosen queues, and queues read before."""
+        """Return the tails of the chosen queues and of the queues in `places`."""
         client = self._connected()
         names = sorted({*ranges.chosen(client, self.request, strict=False), *places})
         tails = ranges.tails_of(client, self.request.view, names)
@@ -208,7 +208,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: now for name, now in tails.items() if now.n or name in places}
 
     def _numbered(self, now: LogTail, place: LogOffset) -> LogOffset:
-        """Return the offset with its number, which is counted if only an id was given."""
+        """Return the offset with its number. If the user gave only an id, the number is counted."""
         if place.n != ranges.UNKNOWN:
             return place
         if offsets.parsed_id(place.id) <= offsets.parsed_id(now.oldest.id):
@@ -217,7 +217,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return LogOffset(place.id, counted.n)
 
     def _cut(self, range_: LogRange) -> LogOffset:
-        """Return the offset at which a range's limit ends it."""
+        """Return the offset after the last entry that the range's limit allows."""
         if self.request.view == "topic":
             now = ranges.tail_of(self._connected(), "topic", range_.queue)
             index = min(range_.end.n, max(range_.start.n, now.dropped) + range_.limit)

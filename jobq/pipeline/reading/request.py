@@ -1,4 +1,4 @@
-"""Check the options of a read on the driver, and put them into a form that travels to executors."""
+"""Check the options of a read on the driver, and convert them to plain data for the executors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ReadRequest:
 
     Attributes:
         names: Queues or topics to read; empty reads all.
-        strict: Raise DataLossError instead of logging the loss.
+        strict: Whether to raise DataLossError for lost entries. If not, the loss is logged.
     """
 
     view: str

@@ -59,9 +59,9 @@ def event_batches(
 class _Pages:
     """Reads a range, and detects entries trimmed before they were read.
 
-    If the number of entries is known, the loss is the difference. Otherwise each page begins with an entry already
-    read: if the server still has it, later entries weren't trimmed. Once it is gone, the loss is the number of entries
-    trimmed since planning.
+    If the number of entries is known, the loss is the number of entries that weren't read. Otherwise each page begins
+    with an entry already read: if the server still has it, later entries weren't trimmed. Once it is gone, the loss is
+    the number of entries trimmed since planning.
     """
 
     def __init__(self, request: ReadRequest, client: Client, range_: ReadRange) -> None:
@@ -100,7 +100,7 @@ class _Pages:
         return page
 
     def lost(self) -> int:
-        """Return the number of missing entries, after all chunks were read."""
+        """Return the number of missing entries. Call this after reading all chunks."""
         if self._one.expected == UNKNOWN:
             return self._dropped
         return max(0, self._one.expected - self._read)
@@ -171,7 +171,7 @@ def _with_corrupt(
 
 
 def _bytes(bad_entry: BadEntry) -> bytes:
-    """Return version and value as in the stream, with a zero byte between them, which no version has."""
+    """Return an entry's version and value, separated by a zero byte. A version never has a zero byte."""
     return bad_entry.version + b"\0" + bad_entry.value
 
 
@@ -211,7 +211,7 @@ def topic_batches(
 def kept_pages(binding: TopicCalls, following: int, upto: int) -> Iterator[tuple[list[Any], int]]:
     """Yield pages of a topic's log, each with the number of messages that retention dropped.
 
-    Dropped messages come with an empty page; for other pages the number is 0.
+    For dropped messages, the page is empty. For all other pages, the number is 0.
     """
     while following <= upto:
         try:

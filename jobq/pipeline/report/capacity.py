@@ -1,8 +1,8 @@
 """Compute how many workers meet a wait target, by simulating the busiest recorded hour and by a formula.
 
-The simulation serves the recorded arrivals first come first served, with their recorded run times. So bursts, daily
-waves and long tails count. A free worker chooses among the queues by weight, as `jobq worker --queues high:6,low` does:
-by a smooth weighted round robin among the queues that have messages.
+The simulation serves the recorded arrivals first come first served, with their recorded run times. So the result
+includes the effects of bursts, daily waves and long tails. A free worker chooses among the queues by weight, as
+`jobq worker --queues high:6,low` does: by a smooth weighted round robin among the queues that have messages.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Waits(NamedTuple):
     """The waits of one simulated pool, µs.
 
     Attributes:
-        within: Share of messages that started in time.
+        within: Share of messages that started within the target.
         by_queue: The same share for each queue; None for a queue without messages.
     """
 
@@ -256,7 +256,10 @@ def searched(
 
 
 def _between(query: ReportQuery, name: str, results: Mapping[Try, Waits]) -> range:
-    """Return the numbers to try next: between the first that meets the target and the number tried before it."""
+    """Return the numbers of workers to try next.
+
+    They are between the smallest number that meets the target and the largest tried number below it.
+    """
     counts = sorted(count for weights, count in results if weights == name)
     holds = next((n for n in counts if _holds(query, results[name, n])), counts[0])
     fails = max((n for n in counts if n < holds), default=holds - 1)

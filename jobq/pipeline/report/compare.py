@@ -33,7 +33,7 @@ _SHARE = ReportColumn("share", "", "share")
 
 
 def with_comparison(query: ReportQuery, text: str, now: datetime) -> ReportQuery:
-    """Return the query with a range to compare with, which `text` names: `previous`, or `FROM..TO`."""
+    """Return the query with the range to compare with. `text` is `previous` or `FROM..TO`."""
     if text == PREVIOUS:
         try:
             since = query.since - (query.until - query.since)
@@ -50,7 +50,7 @@ def with_comparison(query: ReportQuery, text: str, now: datetime) -> ReportQuery
 
 
 def compared(result: ReportResult, query: ReportQuery, earlier: ReportResult) -> ReportResult:
-    """Return the result with the rows of the earlier range next to its own."""
+    """Return the result with the matching row of the earlier range for each of its rows."""
     before = query.earlier
     assert before is not None
     keyed, keyed_before = _keyed(result.report, query), _keyed(result.report, before)
@@ -83,7 +83,7 @@ def _keyed(report: Report, query: ReportQuery) -> Callable[[Row], tuple[Any, ...
 
 
 def change(value: Any, before: Row | None, column: ReportColumn, query: ReportQuery) -> str:
-    """Return a figure's value in the earlier range, and how it changed: `1.1 s ↑ 9.1 %`, `new`, `= 3`."""
+    """Return a figure's value in the earlier range and its change, such as `1.1 s ↑ 9.1 %`, `new` or `= 3`."""
     if before is None:
         return "new"
     was = before[column.name]
@@ -106,7 +106,7 @@ def remarks(
     results: Sequence[ReportResult],
     when: Callable[[datetime], str] = iso,
 ) -> str:
-    """Return one sentence about the comparison, for a page or below tables; '' without one.
+    """Return one sentence about the comparison, for a page or below tables; '' if the query has no comparison.
 
     Args:
         when: Formats a time.

@@ -1,9 +1,9 @@
 """Run the statements of reports with DuckDB in this process, or with Spark. Both run the same SQL.
 
-A statement uses the SQL that Spark and DuckDB share, and a few words of jobq's: `sketch(column, k)`, `merged(column)`,
+A statement uses the SQL that Spark and DuckDB share, and functions of jobq: `sketch(column, k)`, `merged(column)`,
 `quantile(column, share)`, `critical_path(column)` and `latest(column, since, until)`. Their arguments are names of
-columns, or numbers. In DuckDB, macros define these words, and functions that only Spark has. For Spark, the words are
-replaced in the text.
+columns, or numbers. In DuckDB, macros define these functions, and also functions that only Spark has. For Spark, the
+functions of jobq are replaced in the text of the statement.
 
 In DuckDB, and in Spark for up to EXACT_ROWS events, a sketch is the sorted list of all values, so quantiles are exact.
 For more events, Spark's KLL sketches give slightly different answers each time.
@@ -159,7 +159,7 @@ _WORD = re.compile(rf"\b({'|'.join(_EXACT)})\(([\w.]+(?:, [\w.]+)*)\)")
 
 @cache
 def for_spark(statement: str, exact: bool) -> str:
-    """Return the statement with jobq's words replaced."""
+    """Return the statement with jobq's functions replaced by functions of Spark."""
     words = _EXACT if exact else _SKETCHED
     return _WORD.sub(lambda word: words[word[1]].format(*word[2].split(", ")), statement)
 
@@ -212,7 +212,7 @@ _SPELLED = (
 
 @cache
 def for_duckdb(statement: str) -> str:
-    """Return the statement in DuckDB's spelling."""
+    """Return the statement in DuckDB's dialect."""
     for pattern, spelled in _SPELLED:
         statement = pattern.sub(spelled, statement)
     return statement
@@ -311,7 +311,7 @@ class LocalEngine:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Raise PipelineError for an error of DuckDB."""
+    """Convert an error of DuckDB to PipelineError."""
     import duckdb
 
     try:

@@ -1,7 +1,7 @@
 """Compute reports from the rollups of a lake, for days with expired events.
 
-rollup_hourly has whole hours, so if a range cuts such an hour, its part of the hour is left out. job_runs has a row per
-message, with the times of its first run and of its end. In the view `events`, its rows represent those runs or ends.
+rollup_hourly has whole hours, so an hour that is only partly in the range is left out. job_runs has a row per message,
+with the times of its first run and of its end. In the view `events`, its rows represent those runs or ends.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def no_hours(exact: bool) -> str:
 
 
 def whole_hours(query: ReportQuery, before: datetime) -> ReportQuery | None:
-    """Return the query without the hours before this time that its range cuts; None if it has no whole hour there."""
+    """Return the query without incomplete hours before this time, or None if the range has no whole hour before it."""
     since, until = -(-query.since.timestamp() // HOUR_S), query.until
     first = datetime.fromtimestamp(since * HOUR_S, UTC)
     if until <= before:
@@ -98,7 +98,7 @@ def whole_hours(query: ReportQuery, before: datetime) -> ReportQuery | None:
 
 
 def has_whole_hours(zone: str, since: datetime, until: datetime) -> bool:
-    """Return whether the zone's hours start with UTC hours throughout this time."""
+    """Return whether the zone's offset from UTC is a whole number of hours throughout the range."""
     known, at = zone_of(zone), since
     while at < until:
         if (at.astimezone(known).utcoffset() or timedelta()) % _HOUR:
@@ -116,7 +116,7 @@ class ExpiredPart:
         self._upto = min(rollups.before, query.until)
 
     def seen(self) -> list[SeenHours]:
-        """Return the queues that rollup_hourly has in this part."""
+        """Return the figures of each queue that has rows of rollup_hourly in this part."""
         from pyspark.sql import functions as f
 
         whole = whole_hours(self._query, self._before)
@@ -211,7 +211,7 @@ class ExpiredPart:
         return of_queues(rows, self._query)
 
     def _chosen(self, table: str) -> DataFrame:
-        """Return a table's rows that began before the end of the part."""
+        """Return a table's rows of the query's queues, up to the end of the part."""
         return of_queues(self._rollups.table(table, None, self._upto), self._query)
 
     def _within(self, rows: DataFrame, column: str) -> DataFrame:
@@ -244,7 +244,7 @@ def _cut(query: ReportQuery, whole: ReportQuery) -> str:
 
 
 def of_queues(rows: DataFrame, query: ReportQuery) -> DataFrame:
-    """Return the rows of the queues that the query asks for. Rows of partitions become rows of their queues."""
+    """Return the rows of the query's queues. In a row of a partition, `queue` becomes the name of its queue."""
     from pyspark.sql import functions as f
 
     base = f.expr(DERIVED["base_queue"])

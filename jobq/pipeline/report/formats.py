@@ -95,7 +95,7 @@ def cells(result: ReportResult, query: ReportQuery) -> Iterable[Sequence[str]]:
 
 
 def document(results: Sequence[ReportResult], query: ReportQuery) -> str:
-    """Return the results as JSON in ASCII, with times in ISO 8601 and UTC. Several reports are a list."""
+    """Return the results as JSON in ASCII, with times in ISO 8601 and UTC. For several reports, it is a list."""
     whole: dict[str, Any] = {
         "since": iso(query.since), "until": iso(query.until), "queues": list(query.queues)
     }  # fmt: skip
@@ -149,7 +149,7 @@ def _cell(value: Any) -> Any:
 
 
 def _may_run(text: str) -> bool:
-    """Return whether a spreadsheet may take the text for a formula.
+    """Return whether a spreadsheet may interpret the text as a formula.
 
     Some spreadsheets skip invisible characters at the beginning, and some accept full-width signs (OWASP, "CSV
     Injection").

@@ -35,7 +35,7 @@ class SummaryCard(NamedTuple):
     """A summary at the top of the page.
 
     Attributes:
-        bad: Whether the answer is bad; None if unknown.
+        bad: Whether the card shows a problem; None if unknown.
         lines: The worst cases.
         links: Name and title of each report to read.
     """
@@ -260,7 +260,7 @@ def _side(column: ReportColumn) -> str:
 def _cell(
     value: object, column: ReportColumn, query: ReportQuery, *before: Mapping[str, Any] | None
 ) -> str:
-    """Return a cell.
+    """Return a table cell as HTML.
 
     Args:
         before: In a comparison, the earlier row, or None.

@@ -86,7 +86,7 @@ class ReportQuery:
     def bucket_s(self) -> int:
         """The length of a time bucket: the shortest length that gives at most POINTS buckets.
 
-        If the range is too long for that, it is a week, or several weeks over decades.
+        For a range that is too long for that, the length is a week or, for decades, several weeks.
         """
         span = (self.until - self.since).total_seconds()
         longest = STRETCHES[-1] * ceil(span / STRETCHES[-1] / MAX_POINTS)
@@ -143,7 +143,7 @@ _WEEK_BEGINS = datetime(1, 1, 1)
 
 
 def _past(at: datetime, step: timedelta) -> timedelta:
-    """Return how long ago the last bucket began, by the zone's clock."""
+    """Return the time since the current bucket began, by the zone's clock."""
     return (at.replace(tzinfo=None) - _WEEK_BEGINS) % step
 
 
@@ -162,7 +162,7 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def moment(text: str, now: datetime, zone: str = "UTC") -> datetime:
-    """Parse `1h`, which is before now, or an ISO 8601 time, which is in `zone` unless it has its own zone."""
+    """Parse a time: `1h` means an hour ago, and an ISO 8601 time without a time zone is in `zone`."""
     return parse_time(text, now=now, zone=zone_of(zone))
 
 

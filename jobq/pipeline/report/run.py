@@ -1,4 +1,4 @@
-"""Run reports: their SQL statements over the view `events`, then the Python part that two of them have.
+"""Run reports: SQL statements over the view `events`. For two reports, Python code then processes the rows.
 
 The view has the events of the range, from a lake or from the server's streams. A small range is computed in this
 process, a large range by Spark (`engines`). With Spark, each statement reads its few columns of Parquet files again,
@@ -55,11 +55,10 @@ Show = Callable[[Report], tuple[ReportQuery, list[str]]]
 def events_view(engine: SqlEngine, read: EventSource, query: ReportQuery) -> Iterator[EventsSeen]:
     """Make the view `events` for the length of the context: the events of the query's range and queues.
 
-    In addition to the columns of `sources.READ_COLUMNS`, without `base_queue` because its `queue` is that, it has
-    `first_wait_ms`: how long a message waited for its first
-    run, or its first run since its revival. It is null for every other event, and for a run after a snooze, which
-    doesn't cost an attempt. `arrived_at` is the time of that revival, or else of the enqueue. The view `rollup_hours`
-    is empty.
+    It has the columns of `sources.READ_COLUMNS`, except that `queue` has the value of `base_queue`. In addition, it has
+    `first_wait_ms`: how long a message waited for its first run or, if it was revived, for its first run after that. It
+    is null for every other event, and for a run after a snooze, which doesn't cost an attempt. `arrived_at` is the time
+    of the revival, or else of the enqueue. The view `rollup_hours` is empty.
     """
     with report_views(engine, read, query) as (seen, _):
         yield seen
@@ -69,7 +68,7 @@ def events_view(engine: SqlEngine, read: EventSource, query: ReportQuery) -> Ite
 def report_views(
     engine: SqlEngine, read: EventSource, query: ReportQuery
 ) -> Iterator[tuple[EventsSeen, Show]]:
-    """Make both views like `events_view`; the yielded function changes them for a report."""
+    """Make the views of `events_view`. Yield facts about the events, and a function that adapts them to a report."""
     part = None
     if read.rollups and query.since < read.rollups.before:
         part = ExpiredPart(as_spark(engine).spark, read.rollups, query)
@@ -140,7 +139,7 @@ _SNOOZED, _REVIVED = "snoozed", "revived"
 def _looked_over(
     engine: SqlEngine, read: EventSource, query: ReportQuery
 ) -> tuple[EventsSeen, set[str]]:
-    """Make the view of the chosen events. Return facts about the range, and which of the special kinds occur in it."""
+    """Make the view of the chosen events. Return facts about the range, and the special kinds of events in it."""
     engine.open(_READ, read.between(query.since, query.until))
     args: dict[str, Any] = {"since": query.since, "until": query.until}
     chosen = (
@@ -254,7 +253,7 @@ def check_range(lake: Lake, query: ReportQuery) -> str:
 
 
 class EarlierRows(NamedTuple):
-    """The answer for an earlier range.
+    """The rows of the earlier range in a comparison.
 
     Attributes:
         pairs: For each row of the later range, the matching row, or None.

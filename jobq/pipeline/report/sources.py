@@ -38,9 +38,9 @@ class EventSource(NamedTuple):
     """The events that reports read.
 
     Attributes:
-        between: Returns the events from one time to another; None means no limit. For DuckDB, they are an Arrow table.
+        between: Returns the events between two times, where None means no limit. For DuckDB, they are an Arrow table.
         dear: Whether to cache the events, because reading them is slow.
-        rollups: Rollups of a lake with expired events.
+        rollups: The lake's rollups if some of its events have expired, else None.
     """
 
     between: Callable[[datetime | None, datetime | None], DataFrame | pa.Table]
@@ -151,7 +151,7 @@ def _rows_of_server(server: tuple[str | None, str], since: datetime) -> int:
 
 
 def _rows_of_lake(lake: Lake, query: ReportQuery) -> int | None:
-    """Return about how many events a query reads; None if rollups have to replace expired events."""
+    """Return the approximate number of events that a query reads; None if some have expired and rollups are needed."""
     delta = lake.table(EVENTS.name)
     before, span = ingest_state(delta).before, time_span(query.since, query.until)
     if before > span.first_day:

@@ -1,1 +1,1 @@
-"""Write DataFrames to queues. Each row becomes one message, however often Spark runs a task again."""
+"""Write DataFrames to queues. Each row becomes one message, even if Spark runs a task again."""

@@ -93,7 +93,10 @@ def _is_interval(kind: DataType) -> bool:
 
 
 def plain(kind: DataType) -> Plain | None:
-    """Return the function that converts Arrow's values, with timestamps as epoch µs; None if it isn't needed."""
+    """Return the function that converts Arrow's values, or None if they don't need a conversion.
+
+    Timestamps are passed to it as epoch µs.
+    """
     name = word(kind)
     if name == "decimal":
         return _or_none(lambda value: format(value, "f"))
@@ -161,7 +164,7 @@ def _instant(micros: int) -> str:
 
 
 def with_micros(kind: pa.DataType) -> pa.DataType:
-    """Return the Arrow type with zoned timestamps as epoch µs, which have no first or last year."""
+    """Return the Arrow type with zoned timestamps as epoch µs, which aren't limited to the years of a datetime."""
     import pyarrow as pa
 
     types = pa.types
@@ -177,7 +180,7 @@ def with_micros(kind: pa.DataType) -> pa.DataType:
 
 
 def comparable(column: Column, kind: DataType) -> Column:
-    """Convert the column so that to_json() returns different texts for different values, whatever the settings are."""
+    """Convert the column so that to_json() returns different texts for different values, with any Spark settings."""
     from pyspark.sql import functions as f
 
     name = word(kind)

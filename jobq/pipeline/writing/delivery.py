@@ -1,6 +1,6 @@
 """Send the messages of one partition to their queues, in batches.
 
-If the line of a key is full, as many of the key's messages are sent as there is room for. The others are set aside in
+If the line of a key is full, only the messages that fit into it are sent. The key's other messages are set aside in
 their order, and sent when there is room. Messages of other keys don't wait for them.
 """
 
@@ -79,7 +79,7 @@ class QueueSender:
     def _send_to_partitions(self, routes: PartitionRouter, messages: Sequence[RowMessage]) -> None:
         """Enqueue the messages in their partitions, with one call for each partition and time.
 
-        If the line of a key is full, messages of other partitions may be accepted.
+        If the line of a key is full, messages of other partitions may already have been accepted.
         """
         newest, groups = routes.map.newest, dict[tuple[str, str], list[RowMessage]]()
         for message in messages:
@@ -148,7 +148,7 @@ class Delivery:
             self.flush()
 
     def flush(self) -> None:
-        """Send all waiting messages. Raises KeyFullError if a key's line stays full for FULL_S seconds."""
+        """Send all waiting messages. Raises KeyFullError if the full lines of keys all stay full for FULL_S seconds."""
         for queue in list(self._waiting):
             self._send(queue)
         self._send_aside()
@@ -192,7 +192,7 @@ class Delivery:
         return full
 
     def _send_aside(self) -> None:
-        """Send all messages that are set aside, whenever there is room."""
+        """Send all messages that were set aside, as soon as there is room for them."""
         deadline = monotonic() + FULL_S
         while self._aside:
             before = sum(map(len, self._aside.values()))

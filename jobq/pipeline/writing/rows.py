@@ -186,7 +186,7 @@ class Ids:
 
     The ids are the same if Spark repeats the partition, in any order of rows. An id is a hash of load, partition, row,
     and the number of earlier equal rows in the partition. The partition's number is included, because otherwise equal
-    rows of two partitions would be the same message. It keeps about 100 bytes per row in memory.
+    rows of two partitions would be the same message. This takes about 100 bytes of memory per row.
     """
 
     def __init__(self, load_id: str, partition: int) -> None:
@@ -212,8 +212,8 @@ class Ids:
 def with_ids(df: DataFrame, column: str = "id", load_id: str = "") -> DataFrame:
     """Add a column of ids for `idColumn`. The ids don't depend on how the rows are partitioned.
 
-    An id is a hash of `load_id`, the row's values, and its number among equal rows; this costs a shuffle. If a load
-    recurs with the same rows, pass another `load_id` each time.
+    An id is a hash of `load_id`, the row's values, and its number among equal rows. Spark shuffles the rows to number
+    them. If you load the same rows again as new messages, pass another `load_id`.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F

@@ -34,7 +34,7 @@ MAX_S = 3_153_600_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriteSettings:
-    """The settings of a write: plain data that travels to executors. `server` may have keys and is never printed.
+    """The settings of a write, as plain data for the executors. `server` may contain secrets, so it is never printed.
 
     Attributes:
         when: The earliest start of rows without a time: '' for immediately, or 'd<ms>' for a delay.

@@ -39,7 +39,7 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 @dataclass
 class PartitionWritten(WriterCommitMessage):
-    """Result of a task: the numbers of rows, of messages new in their queue, and of messages already there."""
+    """Result of a task: its numbers of rows, of added messages, and of messages that their queue already had."""
 
     nrows: int
     nadded: int
@@ -77,7 +77,7 @@ class JobqWriter(DataSourceArrowWriter):
         return write_partition(self.settings, self.schema, iterator, current_origin())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log skipped rows, after every partition was written."""
+        """Log the number of skipped rows after every partition was written."""
         _log_present(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -101,7 +101,7 @@ class JobqStreamWriter(DataSourceStreamArrowWriter):
         return write_partition(self.settings, self.schema, iterator, position)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Log skipped rows, after every partition of this batch was written."""
+        """Log the number of skipped rows after every partition of this batch was written."""
         _log_present(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -114,7 +114,7 @@ class JobqStreamWriter(DataSourceStreamArrowWriter):
 
 @told_without_traceback()
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> JobqWriter:
-    """Make the writer of `df.write`. Raises ConfigError for unwritable data, before any task runs."""
+    """Make the writer of `df.write`. Raises ConfigError for data that can't be written, before any task runs."""
     if overwrite:
         raise ConfigError(
             "mode overwrite would delete the queue's waiting messages; use mode('append'), and `jobq queue purge` to "

@@ -32,7 +32,7 @@ class ManageJobq(BaseCommand):
     requires_system_checks: ClassVar[list[str]] = []
 
     def run_from_argv(self, argv: Sequence[str]) -> None:
-        """Leave the parsing to jobq."""
+        """Let jobq parse the command line."""
         if code := run(without_djangos(argv[2:])):
             sys.exit(code)
 
@@ -68,7 +68,7 @@ def outbox_database() -> str:
 
 
 def load() -> None:
-    """Load the tasks of all apps with the modules of --import, without leaving connections open."""
+    """Import the tasks of all apps in addition to the modules of --import. Close the connections that this opens."""
     import_tasks()
     if FRAMEWORK_LOG.level == logging.NOTSET:
         # The worker logs each start and end itself.
