@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from inspect import signature
@@ -27,6 +27,7 @@ from jobq.jobs.signing import Purpose, seal_for, shown_text
 from jobq.queue.audit_log import Act, AuditLog, Performed
 from jobq.queue.directory import listed_queues, queue_names, queue_names_by_keys
 from jobq.queue.orders import this_user
+from jobq.queue.partitions import with_readable_partitions
 from jobq.queue.queue import Queue
 
 T = TypeVar("T")
@@ -132,13 +133,14 @@ class Session:
         names = names_of(names) if isinstance(names, str) else names
         if not names:
             return self._alone(queue_names(self.client))
-        found: dict[str, None] = {}
-        for name in names:
-            queue = self.queue(name)
-            found[name] = None
-            with suppress(JobqError):  # a queue that can't be read is a problem where it is used
-                found |= dict.fromkeys(place.name for place in queue.partitions())
-        return self._alone(found)
+        places, unread = with_readable_partitions(self.client, names)
+        queues = self._alone(places)
+        for queue in queues:
+            queue.is_alone = queue.name not in unread  # so its use raises the error, too
+        for name, error in unread.items():
+            with self.tolerating(name):
+                raise error
+        return queues
 
     def _alone(self, names: Iterable[str]) -> list[Queue]:
         """Return queue objects that ignore their partitions, because `names` already contains the partitions."""

@@ -22,7 +22,7 @@ from jobq.observe.situation import unknown_jobs
 from jobq.queue import presence
 from jobq.queue.directory import ListedQueues, listed_queues
 from jobq.queue.folding import by_base, folded_replies
-from jobq.queue.partitions import with_partitions
+from jobq.queue.partitions import with_readable_partitions
 from jobq.queue.queue import Queue
 from jobq.queue.types import Sample, Schedules
 from jobq.schedules.definition import decoded
@@ -134,8 +134,7 @@ class QueueExporter:
         asked_at = time.time()
         now_ms = client.clock_ms()
         sheet.put("jobq_clock_skew_seconds", now_ms / 1000 - (asked_at + time.time()) / 2)
-        chosen = self._names and with_partitions(client, self._names)
-        listed = listed_queues(client) if chosen is None else ListedQueues(list(chosen))
+        listed = listed_queues(client) if self._names is None else self._chosen(self._names)
         names = listed.names
         sheet.put("jobq_queues_left_out", listed.left_out + len(listed.strange))
         queues = [Queue(name, client) for name in names]
@@ -145,6 +144,13 @@ class QueueExporter:
         self._topics(sheet)
         if self._lake is not None:
             self._lake_behind(sheet, self._lake)
+
+    def _chosen(self, chosen: Sequence[str]) -> ListedQueues:
+        """Return these queues and their partitions, without queues whose figures would lack their partitions."""
+        names, unread = with_readable_partitions(self._client, chosen)
+        for name, error in unread.items():
+            logger.warning("can't read queue %s: %s", name, error)
+        return ListedQueues([name for name in names if name not in unread])
 
     def _samples(self, sheet: Sheet, queues: Sequence[Queue], now_ms: int) -> None:
         heads, now = self._heads, time.monotonic()

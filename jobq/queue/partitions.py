@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from jobq.client.connection import Client
 from jobq.client.names import is_partition
-from jobq.errors import ConfigError, ScriptError
+from jobq.errors import ConfigError, JobqError, ScriptError
 from jobq.queue import keys
 from jobq.queue.types import MAX_PARTITIONS, PER_CALL, text_of
 
@@ -125,13 +125,27 @@ def read_map(client: Client, queue: str) -> PartitionMap:
 
 
 def with_partitions(client: Client, names: Iterable[str]) -> list[str]:
-    """Return the names of queues and of their partitions."""
-    found: dict[str, None] = {}
+    """Return the names of queues and of their partitions. Raises the error of a map that can't be read."""
+    found, unread = with_readable_partitions(client, names)
+    for error in unread.values():
+        raise error
+    return found
+
+
+def with_readable_partitions(
+    client: Client, names: Iterable[str]
+) -> tuple[list[str], dict[str, JobqError]]:
+    """Return the names of queues and of their partitions, and the errors of queues whose map can't be read."""
+    found, unread = dict[str, None](), dict[str, JobqError]()
     for name in names:
         found[name] = None
-        if not is_partition(name):
-            found |= dict.fromkeys(read_map(client, name).names())
-    return list(found)
+        try:
+            found |= dict.fromkeys([] if is_partition(name) else read_map(client, name).names())
+        except JobqError as error:
+            if client.is_lost(error):
+                raise
+            unread[name] = error
+    return list(found), unread
 
 
 def map_in(queue: str, stored: bytes | None) -> PartitionMap:

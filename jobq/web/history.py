@@ -23,7 +23,7 @@ from jobq.client.pipelining import OverlappingCalls
 from jobq.errors import BadRecordError, JobqError
 from jobq.events import Event, decode
 from jobq.queue import keys
-from jobq.queue.partitions import with_partitions
+from jobq.queue.partitions import with_readable_partitions
 from jobq.records import JsonRecord, Moment, words
 
 T = TypeVar("T")
@@ -282,7 +282,10 @@ class StreamHistory:
 
     def found(self, span: Span, queues: Sequence[str] = ()) -> Found:
         """Return the events of queues and their partitions in a range; if a queue has too many, only the latest."""
-        names = tuple(with_partitions(self._client, queues) if queues else self._names())
+        places, broken = (
+            with_readable_partitions(self._client, queues) if queues else (self._names(), {})
+        )
+        names = tuple(places)
         # A range that moves with the clock is requested again and again, so close ranges share a result.
         key = (Span(span.since // 5_000, span.until // 5_000), names)
         with self._lock:
@@ -290,7 +293,9 @@ class StreamHistory:
             self._kept = {k: kept for k, kept in self._kept.items() if kept[0] > now}
             if key not in self._kept:
                 self._kept[key] = now + KEPT_S, self._read(span, names)
-            return self._kept[key][1]
+            found = self._kept[key][1]
+        unread = {name: str(error) for name, error in broken.items()}
+        return found._replace(unread=found.unread | unread) if unread else found
 
     def since(self, span: Span, queues: Sequence[str] = ()) -> int:
         """Return the start of the period with complete figures."""

@@ -25,7 +25,7 @@ from jobq.jobs.states import StateWord, state_word
 from jobq.observe.facts import event_of, newest
 from jobq.observe.why import RunningOn
 from jobq.queue import presence
-from jobq.queue.partitions import with_partitions
+from jobq.queue.partitions import with_readable_partitions
 from jobq.queue.queue import Queue
 from jobq.queue.types import Counts, DeadMessage, Entry, Place, Status
 from jobq.web.contents import Contents, ShownCall
@@ -170,8 +170,9 @@ def counts_of(client: Client, names: Sequence[str]) -> tuple[dict[str, Counts], 
             found[name] = reply.counts
             if reply.sealed and not is_partition(name):
                 sealed.append(name)
-        known = found.keys() | problems.keys()
-        asked = [name for name in with_partitions(client, sealed) if name not in known]
+        places, unread = with_readable_partitions(client, sealed)
+        problems |= {name: str(error) for name, error in unread.items()}
+        asked = [name for name in places if name not in found and name not in problems]
     return found, problems
 
 

@@ -7,25 +7,38 @@ from contextlib import suppress
 
 from jobq.client.connection import Client
 from jobq.durations import counted
-from jobq.errors import JobqError
+from jobq.errors import JobqError, ScriptError, UnavailableError
 from jobq.queue.partitioning import created, tidy
-from jobq.queue.partitions import read_map
+from jobq.queue.partitions import PartitionMap, read_map
 from jobq.worker import logger
 
 
 def with_partitions(
-    client: Client, queues: Sequence[tuple[str, int]], declared: Mapping[str, int]
+    client: Client,
+    queues: Sequence[tuple[str, int]],
+    declared: Mapping[str, int],
+    *,
+    looks_again: bool = False,
 ) -> tuple[tuple[str, int], ...]:
     """Return the queues and their weights, each followed by its partitions, which have its weight.
 
     Args:
         declared: The number of partitions that jobs declare, by queue. A queue that doesn't exist yet is created with
             this number.
+        looks_again: Whether the worker will look for partitions again, so that a map may be unreadable now.
     """
     found: dict[str, int] = {}
     for name, weight in queues:
         count = declared.get(name)
-        known = read_map(client, name) if count is None else created(client, name, count)
+        try:
+            if count is not None:
+                created(client, name, count)
+            known = read_map(client, name)
+        except (ScriptError, UnavailableError) as error:
+            if not looks_again:
+                raise
+            logger.warning("queue %s is served without its partitions for now: %s", name, error)
+            known, count = PartitionMap(name), None
         if count is not None and known.newest.size != count:
             logger.warning(
                 "queue %s has %s, although its jobs declare partitions=%d: run jobq partitions %s %d, or change "

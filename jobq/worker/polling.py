@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from time import monotonic
 
 from jobq.client.connection import Client
+from jobq.client.names import base_of
 from jobq.client.waiter import WakeWaiter
 from jobq.config import WorkerSettings
 from jobq.errors import JobqError
@@ -38,7 +39,9 @@ class Polling:
         health: QueueHealth,
     ) -> None:
         self._settings, self._queues, self._health = settings, queues, health
-        self._turns = QueueTurns([weight for _, weight in settings.queues], settings.strict)
+        names = [name for name, _ in settings.queues]
+        bases = [base if (base := base_of(name)) in names else name for name in names]
+        self._turns = QueueTurns([each[1] for each in settings.queues], settings.strict, bases)
         self.waiter = WakeWaiter(client, [queue.wake_key for queue in queues])
         # Whether queues sleep until their marker comes. A burst asks each queue in turn until all are empty.
         self._many = len(queues) > 1 and not settings.burst

@@ -81,9 +81,10 @@ def run_worker(
     warn_of_eviction(client)
     if client.settings.functions:
         check_library(client)
-    settings = replace(
-        settings, queues=with_partitions(client, settings.queues, registry.partitions())
+    queues = with_partitions(
+        client, settings.queues, registry.partitions(), looks_again=not settings.burst
     )
+    settings = replace(settings, queues=queues)
     _note_on_dead(client, registry, settings)
     settings = _with_own_name(settings, client)
     for opened in list(runtime.clients):  # they connect again where they are used

@@ -2,7 +2,7 @@
 
 With weights, it is a smooth round robin: with 6:1, the second queue gets every seventh turn. With `strict`, the first
 queue that has messages is next. An empty queue is skipped until another queue returns messages, and a sleeping queue
-until it is woken.
+until it is woken. Partitions of a queue share its turns, and take them in rotation.
 """
 
 from __future__ import annotations
@@ -20,9 +20,23 @@ FAST_S = 0.05
 class QueueTurns:
     """Chooses the next queue; queues are numbered by index."""
 
-    def __init__(self, weights: Sequence[int], strict: bool = False) -> None:
+    def __init__(
+        self, weights: Sequence[int], strict: bool = False, bases: Sequence[str] = ()
+    ) -> None:
+        """Start with all queues awake.
+
+        Args:
+            bases: For each queue, the queue whose partition it is, or its own name. The first queue of a base has the
+                weight of all.
+        """
         self._weights = list(weights)
         self._strict = strict
+        # For each queue, the first queue of its base.
+        firsts: dict[str, int] = {}
+        self._first_of = [firsts.setdefault(name, index) for index, name in enumerate(bases)]
+        self._partitioned = len(firsts) < len(self._first_of)
+        # Number of turns, and of each partition's last turn.
+        self._nturns, self._turned = 0, [0] * len(self._weights)
         self._credit = [0] * len(self._weights)
         self._dry: set[int] = set()
         self._awake = dict.fromkeys(range(len(self._weights)))
@@ -35,6 +49,8 @@ class QueueTurns:
         self._upcoming = None
         if index is None:
             self._dry.clear()
+        elif self._partitioned:
+            self._has_turn(index)
         return index
 
     def found(self, index: int, anything: bool) -> None:
@@ -61,36 +77,53 @@ class QueueTurns:
             del self.asleep[index]
             self._awake[index] = None
             self._awake = dict.fromkeys(sorted(self._awake))
-            self._credit[index] = 0
+            self._forget_credit(index)
             if self._strict:
                 self._upcoming = None
 
+    def _forget_credit(self, index: int) -> None:
+        if not self._partitioned:
+            self._credit[index] = 0
+            return
+        first = self._first_of[index]
+        if not any(self._first_of[i] == first for i in self._awake if i != index):
+            self._credit[first] = 0
+
+    def _has_turn(self, index: int) -> None:
+        self._nturns += 1
+        self._turned[index] = self._nturns
+
     def stays(self, index: int) -> bool:
         """Return whether this queue also has the next turn; if so, that turn is used up."""
-        if self._strict:
+        if self._strict and not self._partitioned:
             return index == 0
         if self._peek() != index:
             return False
         self._upcoming = None
+        if self._partitioned:
+            self._has_turn(index)
         return True
 
     def _peek(self) -> int | None:
         if self._upcoming is None:
-            self._upcoming = self._first() if self._strict else self._richest()
+            there = [i for i in self._awake if i not in self._dry]
+            self._upcoming = self._of_bases(there) if self._partitioned else self._of(there)
         return self._upcoming
 
-    def _first(self) -> int | None:
-        return next((i for i in self._awake if i not in self._dry), None)
-
-    def _richest(self) -> int | None:
-        there = [i for i in self._awake if i not in self._dry]
-        if len(there) < 2:
+    def _of(self, there: list[int]) -> int | None:
+        if self._strict or len(there) < 2:
             return there[0] if there else None
         for i in there:
             self._credit[i] += self._weights[i]
         best = max(there, key=lambda i: self._credit[i])
         self._credit[best] -= sum(self._weights[i] for i in there)
         return best
+
+    def _of_bases(self, there: list[int]) -> int | None:
+        """Return the next base's partition whose turn is the longest ago."""
+        first = self._of(sorted({self._first_of[i] for i in there}))
+        members = [i for i in there if self._first_of[i] == first]
+        return min(members, key=lambda i: self._turned[i], default=None)
 
 
 class BatchSize:

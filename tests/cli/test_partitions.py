@@ -208,3 +208,17 @@ def test_a_setting_is_shown_once_when_it_applies_to_all_partitions(cli, client):
         False,
     ]
     assert {place.admin.events_level() for place in Queue("low", client).partitions()} == {"all"}
+
+
+def test_commands_do_not_take_partitions_for_missing_when_the_map_cannot_be_read(
+    cli, client, redis
+):
+    cli("partitions", "low", "1")
+    Queue("low", client).enqueue(b"x", mid="m1")
+    redis.hset("jobq:{low}:partitions", "map", "no map")
+
+    for args in ("pause low", "status m1 --queues low", "cancel m1 --queues low", "queue peek low"):
+        shown = cli(*args.split())
+        assert (args, shown.code) == (args, 4)
+        assert "the map of queue 'low' can't be read" in shown.err
+    assert redis.hget("jobq:{low}:meta", "paused") != b"1"

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from jobq.client.connection import Client
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, ScriptError
 from jobq.jobs.job import Job
 from jobq.jobs.registry import Registry, job
 from jobq.queue.partitioning import created, exists, left_in, partition
-from jobq.queue.partitions import read_map
+from jobq.queue.partitions import map_key, read_map
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.worker.partition_watch import with_partitions
@@ -164,3 +164,19 @@ def test_a_second_number_is_refused_when_jobs_of_one_queue_disagree() -> None:
 def test_the_number_is_refused_when_it_is_an_option_of_one_call(work: Job[..., Any]) -> None:
     with pytest.raises(ConfigError, match="belongs to the job"):
         work.options(partitions=4)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("declared", [{}, {"low": 2}])
+def test_a_worker_serves_its_other_queues_when_a_map_cannot_be_read(
+    client: Client, declared: dict[str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    client.command("SET", map_key(client, "low"), "no hash")
+    partition(client, "high", 1)
+    queues = (("low", 1), ("high", 3))
+
+    served = with_partitions(client, queues, declared, looks_again=True)
+
+    assert served == (("low", 1), ("high", 3), ("high/0", 3))
+    assert "queue low is served without its partitions for now" in caplog.text
+    with pytest.raises(ScriptError):  # a burst ends: what it doesn't see isn't empty
+        with_partitions(client, queues, declared)

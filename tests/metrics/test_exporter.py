@@ -259,6 +259,18 @@ def test_partitions_are_counted_for_their_queue_when_a_queue_is_partitioned(clie
     assert named["jobq_queue_dequeued_total"] == {("low",): 3}
 
 
+def test_named_queues_have_figures_when_the_map_of_another_cannot_be_read(client, redis):
+    Queue("high", client).enqueue(b"x")
+    partition(client, "low", 2)
+    redis.hset("jobq:{low}:partitions", "map", "no map")
+
+    families = QueueExporter(client, ["low", "high"]).families()
+
+    named = {family.metric.name: family.rows for family in families}
+    assert named["jobq_up"] == {(): 1}
+    assert {labels[0] for labels in named["jobq_queue_messages"]} == {"high"}
+
+
 def test_a_queue_has_no_figures_when_one_of_its_partitions_cannot_be_read(client, scrape, redis):
     partition(client, "low", 2)
     redis.set("jobq:{low/1}:messages", "x")

@@ -16,6 +16,7 @@ from jobq.web.api.resource import ROOT
 from jobq.web.contents import Contents
 from jobq.web.dead import groups
 from jobq.web.filters import parse
+from jobq.web.history import Span, StreamHistory
 from jobq.web.sampler import Sampling
 
 pytestmark = pytest.mark.one_server
@@ -135,3 +136,24 @@ def test_message_of_a_partition_is_shown_when_the_path_names_its_queue(client, l
     assert (shown["queue"], shown["state"]) == ("low/1", "failed")
     why = visitor.get(f"{ROOT}/queues/low/messages/m1/why").json()
     assert (why["queue"].rpartition("/")[0], why["state"]) == ("low", "queued")
+
+
+@pytest.mark.parametrize("damage", ["text", "type"])
+def test_other_queues_are_shown_when_the_map_of_one_cannot_be_read(
+    low, client, redis, contents, damage
+):
+    Queue("high", client).enqueue(encode("resize"), mid="other")
+    redis.delete("jobq:{low}:partitions")
+    if damage == "text":
+        redis.hset("jobq:{low}:partitions", "map", "no map")
+    else:
+        redis.set("jobq:{low}:partitions", "no map")
+
+    found = search.messages(client, contents, parse(""), ["high", "low"])
+
+    assert "other" in [each.row.mid for each in found.rows]
+    assert any("low" in str(problem) for problem in found.problems)
+    history = StreamHistory(client, lambda: ["high", "low"]).found(
+        Span(0, 1 << 50), ["low", "high"]
+    )
+    assert [*history.unread] == ["low"]

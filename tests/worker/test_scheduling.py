@@ -105,6 +105,34 @@ def test_queue_that_sleeps_has_no_turn_until_it_is_woken():
     assert Counter(taken(turns, 6)) == {0: 2, 1: 2, 2: 2}
 
 
+def test_partitions_share_the_turns_of_their_queue():
+    turns = QueueTurns([4, 2, 2, 2], bases=["high", "low", "low", "low"])
+    assert Counter(taken(turns, 90)) == {0: 60, 1: 10, 2: 10, 3: 10}
+    for index in (1, 3):
+        turns.sleeps(index)
+    assert Counter(taken(turns, 90)) == {0: 60, 2: 30}
+    turns.wakes(3)
+    assert Counter(taken(turns, 90)) == {0: 60, 2: 15, 3: 15}
+
+
+@pytest.mark.parametrize(
+    "order", [["high", "high", "low", "high"], ["high", "low", "high", "high"]]
+)
+def test_strict_asks_partitions_in_rotation_before_a_later_queue(order):
+    turns = QueueTurns([1] * 4, strict=True, bases=order)
+    high, low = [i for i in range(4) if order[i] == "high"], order.index("low")
+    assert taken(turns, 6) == high * 2
+    assert not turns.stays(high[-1])
+    for index in high[:2]:
+        turns.sleeps(index)
+    assert taken(turns, 3) == [high[2]] * 3
+    assert turns.stays(high[2])
+    turns.sleeps(high[2])
+    assert taken(turns, 2) == [low, low]
+    turns.wakes(high[1])
+    assert turns.next() == high[1]
+
+
 def test_nobody_has_a_turn_when_all_sleep():
     turns = QueueTurns([1, 1])
     turns.sleeps(0)
