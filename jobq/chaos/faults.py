@@ -29,7 +29,7 @@ def nothing(setup: RoundSetup) -> None:
 
 
 #: Faults that inject nothing, or that `storm` cannot inject one by one.
-NOT_IN_STORM = ("none", "crowd", "poisoned-crowd", "poison", "keys-under-kills", "storm")
+NOT_IN_STORM = ("none", "crowd", "poisoned-crowd", "poison", "keys-under-kills", "batches", "storm")
 #: Pause after a fault from which a process or the server starts again.
 SLOW = (1.0, 2.0)
 #: Lease of faults that let leases expire. Other faults have long leases, so that a busy machine causes no second run.
@@ -61,6 +61,8 @@ FAULTS = {
         Fault("worker-term", "TERM to a worker, and a new worker", workers.worker_term, (), SLOW, threads=4),
         Fault("keys-under-kills", "kill -9 of processes and supervisors while each key has a limit", workers.any_kill,
               (), SLOW, SHORT_S, per_second=HALF_LOAD, threads=4, event_loops=False, keys=3),
+        Fault("batches", "calls of a batch job, some cancelled, and kill -9 or SIGSTOP of workers", workers.batches,
+              (), SLOW, SHORT_S, per_second=HALF_LOAD, module="jobq.chaos.batch_jobs"),
         Fault("scripts-flush", "SCRIPT FLUSH", server.scripts_flush, ALONE),
         Fault("clients-kill", "CLIENT KILL of every connection", server.clients_kill, ALONE),
         Fault("server-restart", "kill -9 of the server, then a start from its AOF", server.server_restart, OWN, SLOW),

@@ -12,6 +12,7 @@ start     mid, attempt, fence, pid, left: seconds of lease that the run knows of
           its child has an event loop
 end       the same: the run has had its effect
 aborted   the same: it was stopped
+cancelled mids: the server confirmed their cancellation before
 finish    call, endings: [mid, token, outcome] about to be reported; pid
 finished  call, replies: one per ending; absent when no reply came
 injection number, pause: seconds before it
@@ -181,6 +182,7 @@ class History:
     ticks: list[str] = field(default_factory=list)
     poison: dict[str, Poison] = field(default_factory=dict)
     keys: dict[str, KeyUse] = field(default_factory=dict)
+    cancelled: dict[str, float] = field(default_factory=dict)
     late: float = 0.0
     answered: dict[tuple[str, int], float] = field(default_factory=dict)
     accepted: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -246,6 +248,8 @@ def _rest(history: History, line: Line) -> None:
     elif line["word"] == "stall":
         stall = InjectedFault("stall", line["at"], line["until"], frozenset(), cuts=True)
         history.stalls.append(stall)
+    elif line["word"] == "cancelled":
+        history.cancelled |= dict.fromkeys(line["mids"], line["at"])
     elif line["word"] == "late":
         history.late = line["worst"]
 

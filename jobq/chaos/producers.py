@@ -39,6 +39,10 @@ KEY_MAX, KEYED_S, ORDERED_EVERY = 2, 0.1, 5
 CROWDED_EVERY, TOGETHER, MANY = 4, 3, 10_000
 
 
+#: The batch job of `batch_jobs`, and how long its calls wait for others.
+BATCH_JOB, LINGER_S = "jobq.chaos.batch", 0.3
+
+
 class ProducerLoad(NamedTuple):
     """The load of a producer: a number of messages within about `seconds`.
 

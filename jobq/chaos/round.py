@@ -151,6 +151,7 @@ def worker_options(fault: Fault) -> WorkerOptions:
         fault.queues,
         fault.record_s,
         fault.threads,
+        fault.module,
     )
 
 

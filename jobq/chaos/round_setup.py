@@ -13,7 +13,7 @@ from jobq.chaos.producers import QUEUE
 from jobq.chaos.proxy import Proxy
 from jobq.chaos.servers import TargetServer
 from jobq.chaos.verdict import Bound
-from jobq.chaos.workers import WorkerGroup
+from jobq.chaos.workers import WORKLOAD, WorkerGroup
 from jobq.client.connection import Client
 
 #: Rate that four processes can run with time to spare.
@@ -92,6 +92,7 @@ class Fault(NamedTuple):
         record_s: Lifetime of call records; 0 is the usual time. If it isn't 0, producers have an outage buffer.
         keys: Number of crowded keys, in addition to up to 10,000 other keys. With 0, messages don't have keys. KEY_MAX
             messages of each key may run concurrently.
+        module: Module with the jobs of the workers.
     """
 
     name: str
@@ -111,3 +112,4 @@ class Fault(NamedTuple):
     queues: tuple[str, ...] = (QUEUE,)
     record_s: float = 0.0
     keys: int = 0
+    module: str = WORKLOAD

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from math import ceil
 from typing import NamedTuple
 
-from jobq.chaos.ledger import History, InjectedFault, Line, Run, read_history
+from jobq.chaos.ledger import FOREVER, History, InjectedFault, Line, Run, read_history
 from jobq.chaos.limit_check import over_rate, over_slots
 from jobq.queue.audit import Audited
 
@@ -115,7 +115,7 @@ def _broken(
 ) -> Iterator[tuple[str, Iterable[str]]]:
     """Yield every guarantee with the mids or keys that break it."""
     acknowledged, ran = _acknowledged(history), set(history.ended)
-    yield "lost", acknowledged - ran - final.waiting - final.dead
+    yield "lost", acknowledged - ran - final.waiting - final.dead - set(history.cancelled)
     yield "unfinished", final.waiting
     yield "unexpected", (ran | set(history.started)) - set(history.outcomes)
     yield "unexplained", _unexplained(history, hits)
@@ -123,6 +123,7 @@ def _broken(
     yield "over_limit", _over_limit(history)
     yield "out_of_order", _out_of_order(history)
     yield "stale_accepted", _stale_accepted(history)
+    yield "uncancelled", _uncancelled(history)
     yield "misreported", _misreported(history, final)
     yield "wrongly_dead", final.dead - set(history.poison)
     yield "undead", _undead(history, final)
@@ -242,6 +243,13 @@ def _stale_accepted(history: History) -> Iterator[str]:
     yield from (mid for mid, tokens in done.items() if len(tokens) > 1)
 
 
+def _uncancelled(history: History) -> Iterator[str]:
+    """Yield messages whose end was accepted after the server had confirmed that they were cancelled."""
+    for ending in history.endings:
+        if ending.reply == "ok" and ending.began > history.cancelled.get(ending.mid, FOREVER):
+            yield ending.mid
+
+
 def _misreported(history: History, final: FinalState) -> Iterator[str]:
     """Yield the mids of calls whose reply contradicts their effect."""
     present = set(history.started) | final.waiting | final.dead
@@ -251,6 +259,8 @@ def _misreported(history: History, final: FinalState) -> Iterator[str]:
     # Every mid is enqueued once, so no other call can have added it.
     yield from history.taken_for_other
     for ending in history.endings:
+        if ending.mid in history.cancelled:
+            continue
         if ending.reply == "stale" and not _other_report(history, ending.mid, ending.token):
             yield ending.mid
 

@@ -7,12 +7,14 @@ import signal
 import time
 
 from jobq.chaos.ledger import STEM
-from jobq.chaos.producers import QUEUE, enqueue_content
+from jobq.chaos.producers import BATCH_JOB, LINGER_S, QUEUE, enqueue_content
 from jobq.chaos.round_setup import RoundSetup
 from jobq.chaos.workers import alive, children_of, signalled
 from jobq.queue.queue import Queue
 
 ORPHAN_S = 20.0
+#: How long a call in a batch takes at most.
+MAX_CALL_S = 0.1
 
 
 def child_kill(setup: RoundSetup) -> None:
@@ -32,6 +34,21 @@ def limits_kill(setup: RoundSetup, count: int = 10) -> None:
         content = json.dumps({"job": "jobq.chaos.limited", "args": [mid]}).encode()
         enqueue_content(queue, ledger, mid, content)
     child_kill(setup)
+
+
+def batches(setup: RoundSetup, count: int = 20) -> None:
+    """Twice, enqueue calls of a batch job, cancel some, and kill or stop a process or worker that may run them."""
+    queue, ledger = Queue(QUEUE, setup.client), setup.workers.ledger
+    for fault in setup.random.sample((child_kill, worker_kill, host_loss, worker_stop), 2):
+        mids = [f"batched-{setup.random.getrandbits(48):x}" for _ in range(count)]
+        for mid in mids:
+            content = {"job": BATCH_JOB, "args": [mid, setup.random.uniform(0, MAX_CALL_S)]}
+            enqueue_content(queue, ledger, mid, json.dumps(content).encode())
+        time.sleep(setup.random.uniform(0, 2 * LINGER_S))
+        chosen = setup.random.sample(mids, count // 4)
+        replies = zip(chosen, queue.cancel(*chosen), strict=True)
+        ledger.write("cancelled", mids=[mid for mid, reply in replies if reply == "cancelled"])
+        fault(setup)
 
 
 def worker_kill(setup: RoundSetup) -> None:

@@ -18,6 +18,7 @@ from jobq.worker.programs import running_processes
 
 PACKAGE = Path(__file__).resolve().parents[2]
 START_S, STOP_S = 100.0, 60.0
+WORKLOAD = "jobq.chaos.workload"
 
 
 class ChaosTimeoutError(JobqError):
@@ -49,7 +50,7 @@ class WorkerOptions(NamedTuple):
     queues: Sequence[str] = ("chaos",)
     record_s: float = 0.0
     threads: int = 1
-    module: str = "jobq.chaos.workload"
+    module: str = WORKLOAD
 
 
 class WorkerGroup:

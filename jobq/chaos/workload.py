@@ -21,7 +21,7 @@ from jobq.chaos.producers import QUEUE
 from jobq.chaos.queue_faults import JOB_S, NEIGHBOUR
 from jobq.client.numbered_calls import NumberedCall
 from jobq.errors import JobAborted
-from jobq.jobs.context import Call, current
+from jobq.jobs.context import Call, Context, current
 from jobq.jobs.registry import job
 from jobq.limits import ConcurrencyLimit, Grant, RateLimit
 from jobq.queue.queue import Queue
@@ -129,14 +129,19 @@ def neighbour() -> None:
     time.sleep(JOB_S)
 
 
-def _note(word: str) -> None:
+def note(word: str, context: Context) -> None:
+    """Write a line about this run."""
     # Read the time first, so that a process stopped in between doesn't claim an expired lease.
-    at, context = time.monotonic(), current()
+    at = time.monotonic()
     left = min(context.lease_left, 3600.0)
     ledger.write(
         word, at=at, mid=context.mid, attempt=context.attempt, fence=context.fence,
         pid=os.getpid(), thread=threading.get_native_id(), left=left, loop=bool(os.environ.get(LOOP)),
     )  # fmt: skip
+
+
+def _note(word: str) -> None:
+    note(word, current())
 
 
 def finish(queue: Queue, endings: Sequence[Ending], **options: Any) -> Finished:

@@ -13,7 +13,7 @@ from jobq.queue.queue import Queue
 from .conftest import JOBS, broken
 
 #: tests/lifecycle/test_poison.py holds its promise in make test.
-LONG = {"poison": pytest.mark.long}
+LONG = {"poison": pytest.mark.long, "batches": pytest.mark.long}
 #: Network faults are in test_network_rounds, faults of a Cluster in test_shard_gone.
 NUMBERED = [
     pytest.param(number, name, id=name, marks=LONG.get(name, ()))
@@ -28,7 +28,7 @@ def test_every_promise_is_kept_under(played, own, fault):
     assert broken(verdict) == {}
     assert verdict.attempts - verdict.dead >= JOBS
     assert verdict.duplicates <= verdict.hit, verdict
-    quiet = fault in NOT_IN_STORM and fault not in ("poison", "keys-under-kills")
+    quiet = fault in NOT_IN_STORM and fault not in ("poison", "keys-under-kills", "batches")
     assert bool(verdict.faults) != quiet
     assert bool(verdict.dead) == fault.startswith("poison")
 

@@ -109,6 +109,15 @@ def test_end_refused_after_an_unanswered_report_is_in_order(story):
     assert story.judged().holds
 
 
+def test_cancelled_message_is_in_order_when_it_never_ran_or_its_end_was_refused(story):
+    for mid in "ab":
+        story.enqueue(mid)
+    story.ran("a", 1)
+    story.say("cancelled", mids=["a", "b"])
+    story.finish("a", 1, "stale")
+    assert story.judged().holds
+
+
 def test_late_run_whose_lease_was_over_is_not(story):
     assert two_at_once(story, left=0.5).holds
 
@@ -209,6 +218,12 @@ PLANTED = {
     "over_limit": three_of_a_key,
     "out_of_order": overtaken,
     "stale_accepted": lambda story: (story.enqueue("a"), story.whole("a", 1), story.finish("a", 2)),
+    "uncancelled": lambda story: (
+        story.enqueue("a"),
+        story.ran("a", 1),
+        story.say("cancelled", mids=["a"]),
+        story.finish("a", 1),
+    ),
     "misreported": lambda story: (story.enqueue("a", "fail"), story.whole("a", 1)),
     "wrongly_dead": lambda story: {"dead": frozenset("a")},
     "undead": lambda story: poisoned(story, 4) or {"dead": frozenset("a")},
