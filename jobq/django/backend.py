@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from jobq import outbox
 from jobq.client.connection import default_client
-from jobq.client.names import checked_name
+from jobq.client.names import checked_name, checked_queue
 from jobq.config import duration_s
 from jobq.django.compat import (
     BaseTaskBackend,
@@ -78,7 +78,7 @@ class JobqBackend(BaseTaskBackend):
                 raise ConfigError("use either on_commit or outbox, not both")
             self.priority_queues = _priority_queues(options.get("priority_queues"))
             for queue in self.queues:
-                checked_name("queue", queue)
+                checked_queue(queue)
         except ConfigError as error:
             raise InvalidBackend(f"TASKS[{alias!r}]: {error}") from error
         self.supports_get_result = self.result_ttl_s > 0
@@ -160,7 +160,7 @@ class JobqBackend(BaseTaskBackend):
 
     def _registered(self, task: Any) -> Registered:
         try:
-            return tasks.add(task, checked_name("queue", self._queue_of(task)), self.retries)
+            return tasks.add(task, checked_queue(self._queue_of(task)), self.retries)
         except JobqError as error:
             raise InvalidTask(str(error)) from error
 
@@ -280,10 +280,7 @@ def _priority_queues(given: Any) -> PriorityQueues:
         raise ConfigError(
             f'priority_queues={given!r} must map priorities from -100 to 100, except 0, to queues: {{50: "high"}}'
         )
-    return [
-        (priority, checked_name("queue", given[priority]))
-        for priority in sorted(given, reverse=True)
-    ]
+    return [(priority, checked_queue(given[priority])) for priority in sorted(given, reverse=True)]
 
 
 def _plain(value: Any) -> Any:

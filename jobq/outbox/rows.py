@@ -9,7 +9,7 @@ import msgspec
 
 from jobq.client.clock import wall
 from jobq.client.connection import default_client
-from jobq.client.names import checked_name
+from jobq.client.names import checked_queue
 from jobq.client.runtime import runtime
 from jobq.config import ServerSettings, parse_durability, settings_from_env
 from jobq.durations import DAY_MS
@@ -80,7 +80,7 @@ class StoredRow:
         try:
             self.content = bytes(memoryview(content))
             self.options = _options_of(options)
-            checked_name("queue", queue)
+            checked_queue(queue)
             if self.options.key is not None:
                 checked_key(self.options.key)
             parse_durability(self.options.durability or "memory")

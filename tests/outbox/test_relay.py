@@ -113,6 +113,7 @@ def test_row_that_is_sent_twice_runs_once_and_unique_calls_run_again(
     ("column", "value", "why"),
     [
         ("queue", "a b", "queue 'a b' can't be used"),
+        ("queue", "low/3", "queue 'low/3' can't be used"),
         ("mid", "", "mid ''"),
         ("mid", "=x", "belong to unique jobs"),
         ("options", "{", "truncated"),
