@@ -1,1 +1,1 @@
-"""Fault injection: producers and workers run while faults are injected; a ledger outside the server is checked."""
+"""Injects faults while producers and workers run, and checks a ledger outside the server."""

@@ -1,6 +1,7 @@
 """Jobs that crash their process, and the ways in which a job's fork may end.
 
-A fork that returns from the job with a copy of the process's state would be a second worker."""
+A fork that returns from the job with a copy of the process's state would be a second worker.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ SPARE, ASKED = 64 << 20, 1 << 30
 
 
 def kill() -> None:
-    """End like a process that the kernel kills for its memory."""
+    """End the process as the kernel does when memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def segv() -> None:
-    """End like a fault in a C library."""
+    """End the process like a fault in a C library."""
     signal.raise_signal(signal.SIGSEGV)  # to this thread, whatever others there are
 
 

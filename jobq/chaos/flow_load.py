@@ -2,7 +2,8 @@
 
 `python -m jobq.chaos.flow_load QUEUE,… FLOWS MEMBERS PROGRESS` is one producer. It starts FLOWS flows of four steps, or
 one flow with a map of MEMBERS members. It appends a line to PROGRESS for each started flow and for each thousandth
-member. After a kill, it continues with the flow that it was starting."""
+member. After a kill, it continues with the flow that it was starting.
+"""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def runs_of(client: Client, load: FlowLoad) -> list[FlowRun]:
 
 
 def ended(run: FlowRun) -> bool:
-    """Return whether a flow has ended, well or not."""
+    """Return whether a flow is done, failed or cancelled."""
     return run.status().state in ("done", "failed", "cancelled")
 
 
@@ -219,7 +219,7 @@ def not_once(lines: Iterable[Line], load: FlowLoad) -> Iterator[str]:
 
 
 def missing(lines: Iterable[Line], load: FlowLoad) -> Iterator[str]:
-    """Yield the members of the map that never ran, ten at most."""
+    """Yield at most ten members of the map that never ran."""
     ran = {line["number"] for line in lines if line["word"] == "member"}
     left = (number for number in range(load.members) if number not in ran)
     yield from (str(number) for number in itertools.islice(left, 10))

@@ -24,7 +24,8 @@ poison    mid, limit: after so many runs it must be dead; timed: a hard timeout
           ends the run, on a slow machine before it can write that it started
 tick      text: what is wrong with a tick of a schedule
 orphan    pid: a process that outlived its supervisor, or the fork of a job that kept working
-========  ====================================================================="""
+========  =====================================================================
+"""
 
 from __future__ import annotations
 
@@ -41,12 +42,12 @@ Line = dict[str, Any]
 
 
 class Ledger(NamedTuple):
-    """A folder with a file per process."""
+    """The ledger of a round: a folder with a file per process."""
 
     folder: str
 
     def write(self, word: str, *, at: float | None = None, **fields: Any) -> None:
-        """Append one whole line."""
+        """Append one line with these fields in a single write."""
         line = {"word": word, "at": time.monotonic() if at is None else at, **fields}
         path = os.path.join(self.folder, f"{os.getpid()}.jsonl")
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -146,7 +146,7 @@ def poison(setup: RoundSetup) -> None:
 
 
 def fork(setup: RoundSetup) -> None:
-    """Enqueue a job that forks; the fork ends in one of these ways."""
+    """Enqueue a job that forks. The fork ends in one of the ways in WAYS."""
     way = setup.random.choice(list(WAYS))
     mid = f"fork-{way}-{setup.random.getrandbits(32):x}"
     content = json.dumps({"job": "jobq.chaos.fork", "args": [mid, way]}).encode()

@@ -201,7 +201,6 @@ def _producers(url: str, namespace: str, workers: WorkerGroup, plan: RoundPlan) 
 
 
 def _run(producers: list[Producer]) -> None:
-    """Run all producers to their end."""
     for producer in producers:
         producer.start()
     for producer in producers:

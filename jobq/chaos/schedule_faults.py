@@ -1,6 +1,7 @@
 """Kill and stop schedulers at any moment, and check that they enqueue each tick exactly once.
 
-`python -m jobq.chaos.schedule_faults QUEUE` is one scheduler. It has sixty schedules with a tick each second."""
+`python -m jobq.chaos.schedule_faults QUEUE` is one scheduler. It has sixty schedules with a tick each second.
+"""
 
 from __future__ import annotations
 

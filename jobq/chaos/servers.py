@@ -51,7 +51,7 @@ class TargetServer:
         return urlunsplit(parts._replace(netloc=f"{login}{at}127.0.0.1:{port}"))
 
     def restart(self) -> None:
-        """Kill it and start it again on the same data."""
+        """Kill the server and start it again on the same data."""
         raise ConfigError(f"{masked(self.url)} cannot be restarted by jobq; leave out --url")
 
     def fill_disk(self) -> None:
@@ -98,7 +98,7 @@ class OwnServer(TargetServer):
         self._start()
 
     def fill_disk(self) -> None:
-        """Behave like a full disk: the append-only file can't grow."""
+        """Simulate a full disk: keep the append-only file from growing."""
         sizes = [file.stat().st_size for file in self._folder.glob("appendonlydir/*.incr.aof")]
         self._limit_files(max(sizes))
 

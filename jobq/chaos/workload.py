@@ -73,13 +73,13 @@ def poison(mid: str, kind: str) -> None:
 
 
 def fork(mid: str, way: str) -> None:
-    """Fork, end the fork in its way, and wait until it has exited."""
+    """Fork, end the fork as `way` demands, and wait until it has exited."""
     for pause_s in _forked(way):
         time.sleep(pause_s)
 
 
 async def fork_on_loop(mid: str, way: str) -> None:
-    """Fork like the sync job, on an event loop."""
+    """Run like `fork`, on an event loop."""
     for pause_s in _forked(way):
         await asyncio.sleep(pause_s)
 
@@ -112,7 +112,7 @@ def limited(mid: str) -> None:
 
 
 async def limited_on_loop(mid: str) -> None:
-    """Run like the sync job, on an event loop."""
+    """Run like `limited`, on an event loop."""
     _note("start")
     await asyncio.sleep(LIMITED_S)
     _note("end")

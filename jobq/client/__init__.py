@@ -1,1 +1,1 @@
-"""Layer 1: how every protocol talks to the server: connections, scripts, numbered calls, waits, rights."""
+"""Layer 1, with which every protocol talks to the server: connections, scripts, numbered calls, waits and rights."""

@@ -72,7 +72,6 @@ class AsyncFacade(Generic[B]):
         return await run_async(steps, self._call, self._settling)
 
     def _call(self, call: Any) -> Awaitable[Any]:
-        """Make one call on this event loop."""
         blocking: Any = self.blocking
         return acall_on(async_client(blocking.client), call)
 

@@ -133,7 +133,6 @@ class _Opening:
             self.nodes_known = runtime.deployments.setdefault(url, KnownNodes())
 
     def open(self, node: Hashable) -> Connection:
-        """Return a connection to `node`, not yet connected."""
         url = self._url(node)
         refuse_outside_tests(url)
         make, options = connection_options(url)

@@ -51,7 +51,7 @@ class ServerFiles(NamedTuple):
 
     @property
     def pid_file(self) -> Path:
-        """A file with the pid of the server that was started last, for people."""
+        """A file with the pid of the latest server, for people to read."""
         return self.data / "server.pid"
 
     @property

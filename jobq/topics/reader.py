@@ -195,7 +195,7 @@ class Reader(BlockingFacade):
         return self._wait.ended
 
     def resume(self) -> None:
-        """Undo an interrupt."""
+        """Undo `interrupt`, so that the reader can wait again."""
         self._wait.resume()
 
     @stepwise
@@ -352,7 +352,7 @@ class AsyncReader(AsyncFacade[Reader]):
     close = awaited(Reader.close)
 
     def interrupt(self) -> None:
-        """Interrupt; see Reader.interrupt. It doesn't wait, so signal handlers can call it."""
+        """Interrupt the reader; see Reader.interrupt. This doesn't wait, so signal handlers can call it."""
         self.blocking.interrupt()
 
     def resume(self) -> None:

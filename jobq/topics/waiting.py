@@ -1,6 +1,7 @@
 """Wait until a message is appended, with XREAD on a separate connection.
 
-The entries are discarded: the following poll fetches messages. So a lost or extra wake-up only costs time."""
+The entries are discarded: the following poll fetches messages. So a lost or extra wake-up only costs time.
+"""
 
 from __future__ import annotations
 

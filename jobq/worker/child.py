@@ -2,7 +2,8 @@
 
 A runner runs the jobs: sequentially (`sync_runner`), or concurrently (`async_runner`): async jobs on an event loop,
 sync jobs in threads (`thread_runner`). This module has the parts that all runners share: slots, reports, returned
-messages, stops and the fence."""
+messages, stops and the fence.
+"""
 
 from __future__ import annotations
 

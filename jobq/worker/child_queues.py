@@ -1,7 +1,8 @@
 """The queues of one child: it takes messages, reports their endings, and gives back unstarted messages.
 
 A message keeps its slot in the shared memory until its report has reached the queue. So while a report waits, the
-supervisor renews the lease, and cleans up if this child dies."""
+supervisor renews the lease, and cleans up if this child dies.
+"""
 
 from __future__ import annotations
 
@@ -350,7 +351,7 @@ class ChildQueues:
         return self._progress[queue].progress(mid, token, text)
 
     def checkpoint(self, queue: str, mid: str, token: str, value: str) -> str | None:
-        """Keep or read the checkpoint of a running job."""
+        """Store `value` as a running job's checkpoint, or only read it if `value` is ''; see Queue.checkpoint."""
         return self._progress[queue].checkpoint(mid, token, value)
 
     def store_log(self, queue: str, mid: str, attempt: int, text: bytes, keep_s: float) -> None:

@@ -184,7 +184,7 @@ class Counters:
             words[at + _QUEUE - 1] += max(0, sum(wait_ms))
 
     def aborted(self, queue: int, job: str) -> None:
-        """Count a stopped attempt: its lock was lost, or it was returned."""
+        """Count a stopped attempt, whose lock was lost or whose message was returned."""
         self._words[self._series_of(queue, job) + _ABORTED] += 1
 
     def crashed(self, queue: int, ending: Ending, reply: str) -> None:
@@ -203,7 +203,7 @@ class Counters:
         self._words[self._series_of(queue, self.labels.jobs[job]) + at] += 1
 
     def add(self, name: str, number: int = 1) -> None:
-        """Add to a counter of PLAIN."""
+        """Add `number` to the counter `name`, one of PLAIN."""
         self._words[1 + PLAIN.index(name)] += number
 
     def died(self, cause: str) -> None:
@@ -249,7 +249,7 @@ class Counters:
     # Readers'.
 
     def series(self) -> Iterator[tuple[str, str, Sequence[int]]]:
-        """Yield the queue, the job and the counters by outcome of each series."""
+        """Yield the queue and the job of each series, and its counters in the order of OUTCOMES."""
         words, labels = self._words, self.labels
         for at in range(self._series, self._series + _SERIES * words[0], _SERIES):
             queue, job = divmod(words[at] - 1, len(labels.jobs))
@@ -269,7 +269,7 @@ class Counters:
 
 
 def counted(pages: Sequence[Counters]) -> Counted:
-    """Return the sums over the pages of a worker."""
+    """Return the sums of the counters in all pages of a worker."""
     labels = pages[0].labels
     attempts: dict[tuple[str, str, str], int] = {}
     for page in pages:

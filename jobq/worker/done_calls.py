@@ -2,7 +2,8 @@
 
 A sorted set per queue, `jobq:spent:{low}`, maps a digest of the sealed call to a time in epoch ms. After that time, the
 call is no longer valid. Producers' users can't write to this set (docs/operating/security.md). The worker writes to it
-after the server has accepted an ending. If the worker is killed in between, a call may run again."""
+after the server has accepted an ending. If the worker is killed in between, a call may run again.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A message source: a separate process next to the children that enqueues messages into the worker's queues.
 
 It starts before the children, stops enqueueing when the worker drains, and exits last. So other systems that watch it
-see the worker until its end. If it dies, the supervisor restarts it; a source must tolerate that."""
+see the worker until its end. If it dies, the supervisor restarts it; a source must tolerate that.
+"""
 
 from __future__ import annotations
 
@@ -161,7 +162,7 @@ class Feeder:
         self._send(signal.SIGUSR1 if quiet else signal.SIGUSR2)
 
     def stop(self) -> None:
-        """Ask the process to leave, once."""
+        """Ask the process to exit. Later calls do nothing."""
         self.done = True
         if not self._stopped:
             self._stopped = True

@@ -35,11 +35,11 @@ class Flows(Protocol):
         ...
 
     def fill_inputs(self, call: Call, /) -> Call:
-        """Return the call with results of steps as its arguments."""
+        """Return the call with step results filled in as arguments."""
         ...
 
     def flow_of(self, context: Context, /) -> MemberFlow:
-        """Return the flow of a running member."""
+        """Return the flow to which the running job belongs."""
         ...
 
 

@@ -2,7 +2,8 @@
 
 The child records an entry before it acquires the resource, so every held resource is recorded. The supervisor renews
 entries with the leases. It returns resources whose message the child no longer holds, and all resources of a dead
-child."""
+child.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ class SharedHoldings:
         self._lock = new_lock()
 
     def reset(self) -> None:
-        """Empty the memory for the next child, after the last child's exit."""
+        """After a child's exit, empty the memory for the next child."""
         if any(self._states):
             self._states[:] = bytes(COUNT)
         self._lock = new_lock()

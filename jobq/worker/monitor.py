@@ -2,7 +2,8 @@
 
 The supervisor has one thread, so it forks this process before the children. The process reads the memory that the
 worker's processes share. The supervisor sends it a datagram for each death and each crashed attempt. The process runs
-only if there are listeners. It is the last process of the worker to end. If it dies, the supervisor restarts it."""
+only if there are listeners. It is the last process of the worker to end. If it dies, the supervisor restarts it.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 The server keeps the last call number of a caller per queue. So if a reply was lost, the caller first repeats that call
 under the same number, and gets the messages that the call handed out. Trouble with one queue doesn't affect other
-queues."""
+queues.
+"""
 
 from __future__ import annotations
 

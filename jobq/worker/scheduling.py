@@ -63,7 +63,7 @@ class QueueTurns:
             self._dry.clear()
 
     def sleeps(self, index: int) -> None:
-        """Skip a queue that was found empty until it is woken."""
+        """Skip an empty queue until it is woken."""
         if index in self._awake:
             del self._awake[index]
             self.asleep[index] = None
@@ -72,7 +72,7 @@ class QueueTurns:
                 self._upcoming = None
 
     def wakes(self, index: int) -> None:
-        """Ask the queue again, because it may have messages."""
+        """Stop skipping a queue, because it may have messages."""
         if index in self.asleep:
             del self.asleep[index]
             self._awake[index] = None

@@ -358,7 +358,7 @@ class SharedSlots:
     # The supervisor's.
 
     def reset(self, control: int = 0) -> None:
-        """Empty the memory for the next child, which starts with `control`, after the last child's exit."""
+        """After a child's exit, empty the memory for the next child, which starts with the requests `control`."""
         self._ran, again_at = [], self._words[_AGAIN_AT]
         self._memory[:_RECORDS] = bytes(_RECORDS)
         self._words[_AGAIN_AT] = again_at

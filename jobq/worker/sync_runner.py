@@ -23,7 +23,7 @@ FETCH_S = 0.002
 
 
 class SyncRunner(Runner):
-    """Takes as many messages as it can run in a short time."""
+    """Runs one job at a time, and fetches as many messages as it can run in a short time."""
 
     overlaps = False
 

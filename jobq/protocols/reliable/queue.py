@@ -243,7 +243,7 @@ class ReliableQueue(BlockingFacade):
 
     @stepwise
     def purge(self, key: str, *ids: str, now: int | None = None) -> Steps[list[str] | None]:
-        """Remove dead messages; return the ids that were dead."""
+        """Remove dead messages; return the removed ids."""
         return self._of_ids("purge", key, ids, now=now)
 
     @stepwise

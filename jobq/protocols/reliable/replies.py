@@ -60,7 +60,7 @@ class WaitingItem(NamedTuple):
 
 
 class PendingItem(NamedTuple):
-    """A delivered, unacknowledged message; times by the server's clock."""
+    """A delivered but unacknowledged message. Times are by the server's clock."""
 
     id: str
     content: bytes

@@ -41,7 +41,7 @@ class BlockingPop:
         self._line = BlockingConnection(calls.client, self._tickets[0])
 
     def steps(self) -> Steps[list[Popped] | None]:
-        """Wait; return the popped messages, None at the timeout."""
+        """Wait for messages and return them; return None at the timeout."""
         popped: list[Popped] | None = []
         try:
             while popped == []:
@@ -56,7 +56,7 @@ class BlockingPop:
             self._line.close()
 
     def _stand(self) -> bool:
-        """Get in line. Raises UnavailableError."""
+        """Get in line for a ticket. Raises UnavailableError."""
         self._line.open()
         now = time.monotonic()
         seconds = min(LINE_S, max(self._until - now, 0.001))

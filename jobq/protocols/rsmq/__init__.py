@@ -1,4 +1,6 @@
-"""RSMQ: simple message queues on Redis, shared with its clients of other languages, delivered at least once.
+"""RSMQ: simple message queues on Redis, shared with RSMQ's clients in other languages.
+
+Messages are delivered at least once.
 
 ::
 

@@ -1,6 +1,7 @@
 """RSMQ's rules for names, ids, numbers and messages, without I/O.
 
-Names and ids that don't follow the rules are accepted if they exist, because other clients create them."""
+Names and ids that don't follow the rules are accepted if they exist, because other clients create them.
+"""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def next_messages(
     limit: int,
     vt: int | None,
 ) -> Steps[tuple[list[bool], list[RsmqMessage]]]:
-    """Delete messages and receive others in one request."""
+    """Delete messages and receive new messages in one request."""
     deleted, found = yield from ask(requests.next(qname, refs(done), limit, vt))
     return deleted, found.messages
 

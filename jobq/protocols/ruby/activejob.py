@@ -23,7 +23,7 @@ _MARKS = frozenset((_KEYWORDS, "_aj_symbol_keys", "_aj_hash_with_indifferent_acc
 
 
 class RubyCall(NamedTuple):
-    """The called job, by its Ruby name."""
+    """A call, with the Ruby name of its job."""
 
     name: str
     args: list[Any]

@@ -48,7 +48,7 @@ class Claim(NamedTuple):
 
     @property
     def delivered(self) -> bytes:
-        """Placeholder of an enqueued job."""
+        """The placeholder for an enqueued job."""
         return self.claim_id.encode()
 
 

@@ -69,7 +69,7 @@ def add_dead(client: Client, namespace: str, job: bytes, at: float | None = None
 
 
 def refuse(client: Client, ruby_queue: RubyQueueName, raw: bytes, why: str, once: str) -> None:
-    """Add a job that no queue of jobq can store to Ruby's dead jobs."""
+    """Move a job to Ruby's dead jobs, because no queue of jobq can store it."""
     logger.error("rejected a job of %s: %s; it was moved to Ruby's dead jobs", ruby_queue, why)
     _show_refused(client, ruby_queue, raw, why, once, once, time.time())
 
@@ -77,7 +77,7 @@ def refuse(client: Client, ruby_queue: RubyQueueName, raw: bytes, why: str, once
 def show_refused(
     client: Client, ruby_queue: RubyQueueName, raw: bytes, why: str, died: DeadMessage
 ) -> None:
-    """Add a job that can't become a call to Ruby's dead jobs, with the reason."""
+    """Add a job to Ruby's dead jobs, with the reason why it can't become a call."""
     _show_refused(client, ruby_queue, raw, why, died.mid, died.dead_id, died.died_at / 1000)
 
 

@@ -2,7 +2,8 @@
 
 A waiting message is never replaced: between reading it and a write, other processes may have put another job there. If
 an intake crashes after that read and before its claim is settled, the next intake decides. It may then run a job again
-that the first intake found to be a duplicate."""
+that the first intake found to be a duplicate.
+"""
 
 from __future__ import annotations
 

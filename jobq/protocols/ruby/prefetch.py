@@ -15,7 +15,7 @@ QUICK_S, SLOW_S = 0.2, 1.0
 
 
 class PrefetchWindow:
-    """How many jobs of one queue to hold, at most `most`."""
+    """Decides how many jobs of one queue to hold, up to `most`."""
 
     def __init__(self, most: int) -> None:
         self._most = most

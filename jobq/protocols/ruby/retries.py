@@ -4,7 +4,8 @@
 
 - Waits grow as in Sidekiq, for jobs that don't declare a `retry=` policy.
 - `retry_for` limits how long after the first failure a job is retried.
-- A job with another `retry_queue` goes to Sidekiq's retry set, as in Sidekiq."""
+- A job with another `retry_queue` goes to Sidekiq's retry set, as in Sidekiq.
+"""
 
 from __future__ import annotations
 

@@ -169,5 +169,5 @@ class FedWorker(Protocol):
         ...
 
     def drain(self) -> None:
-        """Clear the wake-ups in `woken`."""
+        """Read and discard the bytes in `woken`."""
         ...
