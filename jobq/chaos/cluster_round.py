@@ -43,7 +43,7 @@ def run_cluster_round(server: OwnCluster, plan: RoundPlan, folder: Path) -> Verd
     """Run a whole round. The verdict's `share` compares prompt runs before and after the kill."""
     namespace, fault = f"chaos-{secrets.token_hex(4)}", plan.fault
     client, names = server.client(namespace), queues_on(server, namespace)
-    # As the fault will draw it.
+    # The shard that the fault will choose.
     gone = next(injections(plan.seed, fault)).random.randrange(SHARDS)
     healthy = [name for name in names if server.shard_of(_key(namespace, name)) != gone]
     options = WorkerOptions(fault.lease_s, fault.crash_limit, queues=names)

@@ -34,7 +34,7 @@ NOT_IN_STORM = ("none", "crowd", "poisoned-crowd", "poison", "keys-under-kills",
 SLOW = (1.0, 2.0)
 #: Lease of faults that let leases expire. Other faults have long leases, so that a busy machine causes no second run.
 SHORT_S, STORM_S = 2.0, 4.0
-#: Few enough for half of the processes, so that a recovered message does not wait behind a backlog.
+#: Messages per second that half of the processes can run, so that a recovered message doesn't wait for a backlog.
 HALF_LOAD = 60
 PROXY, SIDE, ALONE, OWN = ("proxy",), ("proxy", "side"), ("alone",), ("own",)
 SHARDS = ("own", "shards")

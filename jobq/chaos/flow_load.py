@@ -24,7 +24,7 @@ from jobq.jobs.registry import job
 
 FOLDER = "JOBQ_CHAOS_LEDGER"
 ledger = Ledger(os.environ.get(FOLDER, ""))
-#: One part in so many takes long enough to be killed while it runs.
+#: One step in this many takes long enough to be killed while it runs.
 LONG_EVERY, LONG_S = 7, 0.2
 DIAMOND, WIDE = "diamond", "wide"
 #: How long the flows of a round are kept: longer than a round lasts.

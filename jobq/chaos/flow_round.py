@@ -30,11 +30,11 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import Place
 
 QUEUES, WORKERS, CHILDREN = 6, 2, 2
-#: For each job that the round is asked for, so many members of the map; for each so many jobs, a diamond.
+#: Members of the map per requested job, requested jobs per flow of four steps, and the minimum number of such flows.
 MEMBERS_EACH, JOBS_EACH, MIN_FLOWS = 50, 100, 6
 #: The share of kills that hit a producer.
 PRODUCER_SHARE = 0.3
-#: How long the rest may take after the last kill, and a member of it.
+#: How long all flows may take, and how much longer for each member of the map.
 SETTLE_S, MEMBER_S = 120.0, 0.02
 #: Allowed growth of a producer's memory while it makes the members of a map.
 GROWTH_KB = 32 * 1024

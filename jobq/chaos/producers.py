@@ -184,5 +184,5 @@ def contents(mid: str, seconds: float, padding: int = 0) -> bytes:
 
 
 def _until(queue: Queue) -> float | None:
-    # Else what ran before it was found to be durable would be added by the repetition, and run again.
+    # A message may run before its durability is confirmed. Otherwise, the repetition would add it again.
     return None if queue.client.durability == "memory" else DEDUPE_S

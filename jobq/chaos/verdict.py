@@ -143,7 +143,7 @@ def _acknowledged(history: History) -> set[str]:
 
 def _hits(history: History, run: Run) -> list[InjectedFault]:
     faults = [*history.faults, *history.stalls]
-    # A run that a crash interrupted is expected to be repeated. One that had ended was perhaps not noted in time.
+    # A run that a crash interrupted is expected to be repeated. The end of a finished run may be unrecorded.
     faults += history.crashes if run.ended else []
     return [fault for fault in faults if history.hit(fault, run)]
 

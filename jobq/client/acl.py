@@ -18,7 +18,7 @@ OPTIONS = frozenset(
         "STREAM", "WEIGHTS", "WITHSCORES",
     )
 )  # fmt: skip
-#: Command -> the only subcommand that the scripts send.
+#: The only subcommand that the scripts send, by command.
 SUBCOMMANDS = {"xinfo": "xinfo|stream"}
 _WORD = re.compile(r"'([A-Z]{2,})'")
 _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)

@@ -34,10 +34,10 @@ _KINDS = {
     "redis+cluster": ("cluster", "redis"),
     "rediss+cluster": ("cluster", "rediss"),
 }
-#: Option of a URL for the Sentinels -> redis-py's name of the option.
+#: redis-py's names of the options for Sentinels, by their names in a URL.
 _OF_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}
 _PORTS = {"single": 6379, "sentinel": 26379, "cluster": 6379}
-#: Option of redis-py that jobq doesn't use -> jobq's equivalent.
+#: jobq's equivalents for options of redis-py that it doesn't use.
 _OTHERWISE = {
     "health_check_interval": "jobq notices a dead connection at the next call, and repeats the call on another",
     "retry": "JOBQ_PATIENCE sets how long calls are repeated",

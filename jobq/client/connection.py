@@ -121,9 +121,9 @@ class Client:
         self.outage: AttachedBuffer | None = None
         #: Called while a call waits for the server; True ends the wait with UnavailableError.
         self.should_give_up: Callable[[], bool] = bool
-        #: Name -> queue that all senders of this process share. The queue layer fills it.
+        #: Queues that all senders of this process share, by name. The queue layer fills it.
         self.queues: dict[str, Any] = {}
-        #: Event loop -> its asyncio client; see `aio.async_client`.
+        #: The asyncio client of each event loop; see `aio.async_client`.
         self.of_loops: dict[Any, Any] = {}
         self._idle: defaultdict[Hashable, list[Connection]] = defaultdict(list)
         self._heads: dict[tuple[Script, tuple[str, ...]], bytes] = {}

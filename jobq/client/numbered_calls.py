@@ -144,7 +144,7 @@ class Caller:
         self.arrived = arrived
         self.id = caller_id or new_id()
         self.number = self.renewals = 0
-        #: Bound script -> packed prefix of this caller's calls of the script.
+        #: Packed prefixes of this caller's calls, by bound script.
         self.heads: dict[BoundScript, bytes] = {}
 
     def next(self) -> int:
@@ -578,7 +578,7 @@ class FixedValues(dict[str, Argument]):
 
     def __init__(self, values: Values) -> None:
         super().__init__(values)
-        #: Script -> the packed values.
+        #: The packed values, by script.
         self.kept: dict[Script, bytes] = {}
 
     def packed(self, script: Script) -> bytes:

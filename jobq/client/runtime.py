@@ -31,21 +31,21 @@ class Runtime:
         self.default: Any = None
         self.lock = threading.Lock()
         self.may_buffer = True
-        #: Connection -> True if the server answers only after fsync, False if its WAITAOF can be trusted.
+        #: By connection: True if the server answers only after fsync, False if its WAITAOF can be trusted.
         self.after_fsync: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        #: Run id of a server -> whether its WAITAOF can be trusted. After a restart, the server is probed again.
+        #: Whether a server's WAITAOF can be trusted, by the server's run id. A restarted server is probed again.
         self.honest_servers: dict[str, bool] = {}
         #: All outage buffers, which the process flushes when it ends.
         self.buffers: weakref.WeakSet[Any] = weakref.WeakSet()
         #: Announces the start of the embedded server. If it is None, a warning announces it once.
         self.announce: Callable[[str], object] | None = None
         self.warned_of_embedded = False
-        #: URL of a deployment -> known facts about its nodes, which all clients share.
+        #: Known facts about nodes, which all clients share, by URL of the deployment.
         self.deployments: dict[str, Any] = {}
         #: Topics that this process has added to the list of topics.
         self.listed_topics: set[tuple[int, str, str, str]] = set()
         self.listed: dict[tuple[int, str, str, str], float] = {}
-        #: Client -> names of queues in use, if the list of queues is too long, and their expiry (time.monotonic).
+        #: By client, if the list of queues is too long: names of queues in use, and their expiry (time.monotonic).
         self.used_queues: weakref.WeakKeyDictionary[Any, tuple[float, list[str]]] = (
             weakref.WeakKeyDictionary()
         )

@@ -82,7 +82,7 @@ class JobRun(asyncio.Task[None]):
     ) -> None:
         """Prepare a run with its own context. `on_cut_short` is called when a cancelled run ends."""
         self.index, self.slot, self.call, self.calls = run
-        #: As in ThreadRun.
+        #: Whether messages were started, slots of ended calls, and the ending of a batch's first call; see ThreadRun.
         self.began, self.ended = False, set[int]()
         self.first: Ending | None = None
         #: Why the run is cancelled.

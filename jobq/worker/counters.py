@@ -109,7 +109,7 @@ class Counters:
         self._other = len(labels.jobs) - 1
         self._job_of = {name: number for number, name in enumerate(labels.jobs)}
         self._last_queue = len(labels.queues) - 1
-        # Queue -> job -> the first counter of its series; the memory has them too, for the next process.
+        # The first counter of each series, by queue and job. The memory also has them, for the next process.
         self._found: defaultdict[int, dict[str, int]] = defaultdict(dict)
         # Unreported endings by queue and token: slot, counter, and figures.
         self._ended: defaultdict[int, dict[str, _Noted]] = defaultdict(dict)

@@ -132,7 +132,8 @@ def _message(ruby_queue: RubyQueueName, fields: dict[str, Any], names: Mapping[s
         )
     fields["class"] = name
     if call.name != name or retry_queue(fields):
-        fields["args"] = args  # of the wrapper, which couldn't be restored; or for the other queue
+        # They can't be restored from a wrapped call, and the retry queue needs them.
+        fields["args"] = args
     headers = {
         ORIGIN: _named(ruby_queue),
         FIELDS: _write(fields).decode(),
