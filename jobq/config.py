@@ -155,7 +155,7 @@ class CodecSettings:
     """How calls are sealed, so that only holders of a key can create them (sign) or read them (encrypt).
 
     Attributes:
-        keys: Ids with secrets of 32 bytes or more. The first key seals; all keys open.
+        keys: Ids with secrets of 32 bytes or more. The first key seals calls; any of the keys can open them.
         accept_plain: Also run calls without a seal, while producers migrate.
         valid_s: How long after its due time a sealed call may start. Workers remember finished calls for this long, so
             that they don't run again.

@@ -220,7 +220,7 @@ def _plain(value: bytes) -> Event | None:
 
 
 def named(value: bytes, version: bytes, at_ms: int) -> Event | None:
-    """Return an event with the kind, mid and error of a record whose other columns are unreadable, or None.
+    """Return an event with only the kind, mid and error of an unreadable record; None if even these can't be read.
 
     Args:
         at_ms: Time of its entry, used instead of the time in the record.

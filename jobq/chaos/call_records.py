@@ -1,4 +1,4 @@
-"""Shorten the life of call records, so that an outage within a round can outlast them."""
+"""Shorten the lifetime of call records, so that an outage within a round can outlast them."""
 
 from __future__ import annotations
 

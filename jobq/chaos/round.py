@@ -163,7 +163,7 @@ def _start(workers: WorkerGroup) -> None:
 
 @contextmanager
 def _proxied(server: TargetServer, plan: RoundPlan) -> Iterator[tuple[list[Proxy], list[str]]]:
-    """Yield the proxies, and two URLs: jobq's, and another for every second worker, or '' if that doesn't differ."""
+    """Yield the proxies, jobq's URL, and the URL for every second worker, which is '' if it is the same."""
     needs = plan.fault.needs
     if "own" in needs and not server.own:
         raise ConfigError(f"{plan.fault.name} needs a server of its own; leave out --url")

@@ -292,7 +292,7 @@ class Bound(NamedTuple):
 
 
 def missed(verdict: Verdict, bounds: Sequence[Bound]) -> Iterator[str]:
-    """Yield exceeded bounds, with the measurements. A missing figure doesn't exceed a bound."""
+    """Yield the bounds that weren't kept, with the measurements. A bound on a missing figure counts as kept."""
     for bound in bounds:
         value = getattr(verdict, bound.figure)
         if value is not None and not bound.kept(value):

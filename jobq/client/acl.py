@@ -1,7 +1,7 @@
 """Derive the commands and keys that a user needs from the scripts that the user calls.
 
 A function runs with the rights of its caller. So a user needs FCALL, the commands that the scripts send, and the few
-commands that jobq sends outside scripts. A selector allows each of the latter only on its own keys.
+commands that jobq sends outside scripts. A selector allows each of these few commands only on the keys that it needs.
 """
 
 from __future__ import annotations

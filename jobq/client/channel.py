@@ -1,6 +1,6 @@
 """Listen to a pub/sub channel in order to end a wait early. The waiting program must also poll.
 
-A message published while the connection is down is lost, so a wait may end late. It may also end without a reason.
+A message published while the connection is down is lost, so a wait may end late. It may also end too early.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The files of a project's embedded server: its data, its socket, its locks, and who may reach them."""
+"""The files of a project's embedded server: its data, its socket, its locks, and who may access them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The child: a loop that fetches messages, runs them, reports their ends, and watches its leases.
+"""The child: a loop that fetches messages, runs them, reports how they ended, and watches its leases.
 
 A runner runs the jobs: sequentially (`sync_runner`), or concurrently (`async_runner`): async jobs on an event loop,
 sync jobs in threads (`thread_runner`). This module has the parts that all runners share: slots, reports, returned
@@ -163,7 +163,7 @@ class Runner(Protocol):
         ...
 
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
-        """Run or start these messages of one queue."""
+        """Run these messages of one queue, or start to run them."""
 
     def reported(self) -> None:
         """Called after each report of ended messages."""

@@ -1,8 +1,8 @@
 """Delivers entries from a child's queues to flows: immediately if the child is idle, otherwise after a report.
 
 The server reports with each dequeue whether a queue's outbox holds entries. Another child may drain the same outbox;
-the queue's claim prevents duplicate work. A worker loads the code of flows with the first of their messages, which most
-workers never receive.
+the queue's claim prevents duplicate work. A worker loads the code of flows when it receives the first message of a
+flow. Most workers never do.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class SharedHoldings:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the memory is empty."""
+        """Whether no resources are recorded."""
         return not any(self._states)
 
     def snapshot(self) -> list[Holding] | None:

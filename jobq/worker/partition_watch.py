@@ -1,4 +1,4 @@
-"""The partitions of a worker's queues: which queues to serve at the start, and which after a change."""
+"""Decides which partitions of a worker's queues to serve, at the start and after a change."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class QueueHealth:
         return self._words[1 + _WORDS * index]
 
     def troubles(self) -> dict[int, QueueTrouble]:
-        """Return all troubles. Only the supervisor calls this: it resets `any_trouble`."""
+        """Return all troubles. Only the supervisor may call this, because it resets `any_trouble`."""
         if not self._words[0]:
             return {}
         self._words[0] = 0

@@ -130,10 +130,7 @@ def _await_server(client: Client, settings: WorkerSettings) -> None:
 
 
 def _with_own_name(settings: WorkerSettings, client: Client) -> WorkerSettings:
-    """Return the settings.
-
-    If a live worker has this name, use another, because the two workers would hide each other.
-    """
+    """Return the settings. If a live worker already has this name, choose another, so that neither hides the other."""
     host, pid = socket.gethostname(), os.getpid()
     facts: dict[str, Any] = {
         "host": host, "pid": pid, "queues": [name for name, _ in settings.queues],

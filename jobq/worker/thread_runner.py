@@ -1,7 +1,7 @@
 """Runs sync jobs in threads of one child, while its main thread takes messages and talks to the server.
 
-Python raises an exception in another thread only between two steps of Python code: a thread that waits in C, for a
-socket or in `time.sleep`, gets it when that call returns.
+Python raises an exception in another thread only between two steps of Python code. So a thread that waits in C code,
+such as for a socket or in `time.sleep`, gets the exception when that call returns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds the queues of RELIABLEQ. The module doesn't list them, so keys are scanned, a bounded number per call."""
+"""Finds the queues of RELIABLEQ. RedisRQ doesn't list them, so this scans a bounded number of keys per call."""
 
 from __future__ import annotations
 

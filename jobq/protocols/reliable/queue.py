@@ -1,4 +1,4 @@
-"""`ReliableQueue` and `AsyncReliableQueue`: the module's commands and more, one script each, over plain Redis types."""
+"""`ReliableQueue` and `AsyncReliableQueue`: RedisRQ's commands and more, with a script for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of calls: typed tuples in the module's shapes, with attributes for facts that the module doesn't return."""
+"""Results of calls: typed tuples in RedisRQ's shapes, with attributes for facts that RedisRQ doesn't return."""
 
 from __future__ import annotations
 

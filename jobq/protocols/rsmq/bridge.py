@@ -1,8 +1,8 @@
 """`jobq rsmq bridge`: RSMQ's Node methods for any language, as lines of JSON.
 
 Each input line, `{"n": 1, "method": "sendMessage", "options": {"qname": "q", "message": "x"}}`, gets an output line,
-`{"n": 1, "result": …}` or `{"n": 1, "error": {"name": …, "message": …}}`, in the same order. Up to 1,000 lines that
-arrive in the meantime are sent to the server together.
+`{"n": 1, "result": …}` or `{"n": 1, "error": {"name": …, "message": …}}`, in the same order. The calls of up to 1,000
+waiting lines are sent to the server together.
 """
 
 from __future__ import annotations

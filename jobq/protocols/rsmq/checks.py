@@ -63,7 +63,7 @@ def is_regular_name(value: Any) -> bool:
 
 
 def message_id(value: Any) -> str:
-    """Return the id of an existing message. Other clients create ids that Node's client rejects, even of any bytes."""
+    """Return the id of an existing message. Other clients create ids that Node rejects; they may contain any bytes."""
     if not value:
         raise MissingParameterError("id")
     if not isinstance(value, str) or not 0 < len(bytes_of(value)) <= _MAX_ID_LENGTH:

@@ -1,4 +1,4 @@
-"""Values converted to text as in JavaScript, because RSMQ's Node client validates that text. Pure."""
+"""Values converted to text as in JavaScript, because RSMQ's Node client validates that text."""
 
 from __future__ import annotations
 
