@@ -91,7 +91,9 @@ _PLACE_IN_SCRIPT = re.compile(r",? script: \S+, on @?\w+:-?\d+\.$")
 
 
 def error_code(error: BaseException | None) -> str:
-    """Return the code of a server's error, its first word. redis-py removes codes for which it has a class."""
+    """Return the code of a server's error, its first word. redis-py removes the code of an error that it has a class
+    for.
+    """
     return str(error).partition(" ")[0]
 
 

@@ -291,7 +291,7 @@ class SharedSlots:
     def note_again(self, at: int) -> None:
         """Record that an ended message will run again by `at` (boot_ns).
 
-        A replacement of this child keeps the record.
+        The record stays when this child is replaced.
         """
         self._words[_AGAIN_AT] = max(self._words[_AGAIN_AT], at)
 

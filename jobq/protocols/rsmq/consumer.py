@@ -71,7 +71,8 @@ class Consuming:
     Attributes:
         vt: Seconds a message is hidden, renewed while its handler runs. Default: the queue's vt.
         concurrency: Maximum number of concurrent handlers.
-        max_receives: A message received this often and not deleted goes to the dead-letter queue.
+        max_receives: How often a message may be received without being deleted. After that, it goes to the dead-letter
+            queue.
         dead_letter: The dead-letter queue, created if it is missing. Default: `<queue>-dead`.
         retry_after: Seconds until a failed message is visible again. Default: its vt.
         burst: End when no message is visible.

@@ -276,10 +276,7 @@ class Requests:
     def _after_name(
         self, name: str, error: RsmqError, held: Sequence[MessageRef] = ()
     ) -> ScriptCall[Any]:
-        """Raise `error`, unless Node rejects the name.
-
-        Then return a request that raises `error` only if the queue exists.
-        """
+        """Raise `error`; if Node rejects the name, return a request that raises `error` after finding the queue."""
         if not checks.is_regular_name(name):
             return self._if_there(name, error)
         # RSMQ would first report an id that only other clients make.

@@ -1,4 +1,4 @@
-"""Convert a job that Ruby wrote to a message of jobq. This needs neither a server nor a clock.
+"""Convert a job that Ruby wrote to a message of jobq. It does not access a server or a clock.
 
 A Sidekiq job's jid becomes the mid. Its other fields are stored in the header `ruby-fields`, so that its outcome can be
 shown to Ruby; its tags in `ruby-tags`, as JSON. A job that can't become a call becomes a refusal, never a message with
