@@ -52,6 +52,8 @@ class Role(NamedTuple):
     reads: bool = False
 
 
+#: Maximum number of digits of a partition that users may use.
+MAX_DIGITS = 5
 _PRODUCER = ("announce", "enqueue", "enqueue_plain", "seal", "set_partitions", "status", "cancel")
 _LOOKING = ("content", "counts", "dead", "fsck", "lines", "schedules", "status", "why")
 _LOOKING_AT_KEYS = (
@@ -165,10 +167,14 @@ def _commands_of_flows(asked: Role) -> tuple[str, ...]:
     return (*calls, *sorted(set[str]().union(*map(commands, scripts)))) if scripts else ()
 
 
-def patterns_of(namespace: str, queue: str) -> tuple[str, str]:
-    """Return the patterns of the keys of a queue, and of its partitions, such as `low/0` of queue `low`."""
+def patterns_of(namespace: str, queue: str) -> list[str]:
+    """Return the patterns of the keys of a queue, and of its partitions, such as `low/0` of queue `low`.
+
+    A pattern can't repeat digits, and `[0-9]*` would match `low/2026-orders`, which is another queue.
+    """
     own = literal(keys.prefix(namespace, queue))
-    return f"{own}*", f"{own[:-2]}/[0-9]*}}:*"
+    numbers = ("[0-9]" * length for length in range(1, MAX_DIGITS + 1))
+    return [f"{own}*", *(f"{own[:-2]}/{number}}}:*" for number in numbers)]
 
 
 def _patterns(namespace: str, queues: Sequence[str]) -> list[str]:

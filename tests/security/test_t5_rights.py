@@ -202,7 +202,7 @@ def test_user_of_one_queue_reaches_no_other(redis, server, client, capsys):
     shop = connect(settings=ServerSettings(url=url, functions=True, patience_s=10))
     for name in ("shop*", "till"):
         assert Queue(name, shop).enqueue(b"{}").action == "added"
-    for name in ("shopping", "low", "till/x", "low/0"):
+    for name in ("shopping", "low", "till/x", "till/2026-x", "till/0x", "low/0"):
         with pytest.raises(ScriptError, match="permission"):
             Queue(name, shop).enqueue(b"{}")
     redis.execute_command("DEL", "jobq:{till}:messages", "jobq:{till}:ready")
