@@ -16,7 +16,7 @@ from jobq.cli.held_back import full_keys, full_limits, waiting_maps
 from jobq.cli.options import group, option, queues_arguments, yes_option
 from jobq.cli.session import Session, command
 from jobq.client.connection import Client
-from jobq.client.names import is_name, is_partition
+from jobq.client.names import base_of, is_name, is_partition
 from jobq.client.pipelining import run_each
 from jobq.config import parse_time
 from jobq.durations import DAY_MS, counted, lasting
@@ -414,8 +414,10 @@ def _tolerating_audit(session: Session, queue: Queue) -> Iterator[None]:
         with session.tolerating(queue.name):
             yield
     except ConfigError as error:
-        text = str(error).removeprefix(f"queue {queue.name!r}: ")
-        session.problem(f"queue {queue.name}", ConfigError(text))
+        # What holds for all partitions names the queue, and is said once.
+        text, base = str(error), base_of(queue.name)
+        name = base if text.startswith(f"queue {base!r}: ") else queue.name
+        session.problem(f"queue {name}", ConfigError(text.removeprefix(f"queue {name!r}: ")))
 
 
 def _begun(queue: Queue, since: Moment, until: Moment, following: float | None) -> Audit:

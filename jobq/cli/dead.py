@@ -221,7 +221,7 @@ class Chosen:
         if self._ids:
             return [self._one(dead_id, act) for dead_id in self._ids]
         session, names = self._session, self._queues
-        names = session.only(names, "--all").name if self._everything else names
+        names = session.only(names, "--all") if self._everything else names
         return list(session.from_each(names, lambda queue: self._all(queue, label, act)))
 
     def _one(self, dead_id: str, act: Action) -> str:

@@ -232,14 +232,14 @@ class Session:
             answer = exits.OK if answer else exits.NO
         return answer or (exits.PIPE_CLOSED if self.unread else exits.OK)
 
-    def only(self, names: str | None, place: str) -> Queue:
-        """Return the one queue that a command works on."""
-        queues = self.queues(names) if names else []
-        if len(queues) != 1:
+    def only(self, names: str | None, place: str) -> str:
+        """Return the name of the one queue that a command works on, with its partitions."""
+        given = names_of(names) if names else ()
+        if len(given) != 1:
             raise ConfigError(
                 f"{place} works on exactly one queue, not {names or 'none'}; use --queues NAME"
             )
-        return queues[0]
+        return given[0]
 
     def say(self, record: output.OneRecord, *lines: str) -> None:
         """Print one fact: a JSON line, or the escaped `lines`."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
+from jobq.client.names import base_of
 from jobq.errors import BadRecordError, ConfigError
 from jobq.events import LIMITS, Event, decode, in_utc, named
 from jobq.queue.fsck import unplaced
@@ -213,9 +214,10 @@ def _all_since(queue: Queue) -> int:
     since = queue.client.command("HGET", meta, "all_since")
     if since is None:
         level = queue.client.command("HGET", meta, "events") or b"attempts"
+        name = base_of(queue.name)
         raise ConfigError(
-            f"queue {queue.name!r}: enqueues aren't recorded, because the event level is "
-            f"{text_of(level)!r}; run jobq events level all --queues {queue.name}, then audit the time after that"
+            f"queue {name!r}: enqueues aren't recorded, because the event level is "
+            f"{text_of(level)!r}; run jobq events level all --queues {name}, then audit the time after that"
         )
     if not since.isdigit() or int(since) > LIMITS["finished_at"]:
         raise ConfigError(

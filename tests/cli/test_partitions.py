@@ -82,6 +82,37 @@ def test_dead_messages_of_partitions_are_one_group_when_they_died_of_the_same_er
     assert "low/0" in rows and "low/1" in rows
 
 
+def test_audit_says_once_that_enqueues_are_not_recorded_when_a_queue_has_partitions(cli):
+    cli("partitions", "low", "2")
+    said = cli("check", "audit", "low").err
+    assert said.count("aren't recorded") == 1 and "events level all --queues low," in said
+
+
+@pytest.mark.parametrize("verb", [("revive",), ("purge", "--yes")], ids=str)
+def test_dead_messages_of_all_partitions_change_when_all_of_their_queue_are_chosen(
+    cli, client, verb
+):
+    queue = Queue("low", client)
+    for change in (0, 2, 3):
+        if change:
+            cli("partitions", "low", str(change))
+        for number in range(4):
+            place = queue.enqueue(b"x", mid=f"{change} {number}").partition or "low"
+            [message] = Queue(place, client).dequeue().messages
+            end = Ending(mid=message.mid, token=message.token, outcome="dead", reason="no")
+            Queue(place, client).finish([end])
+
+    assert cli("dead", verb[0], "--all", "--queues", "low,high", *verb[1:]).code == 2
+    changed = cli("dead", verb[0], "--all", "--queues", "low", *verb[1:], "--json")
+
+    assert changed.code == 0
+    assert sum(one.get(f"{verb[0]}d", 0) for one in changed.records) == 12
+    assert not any(place.admin.counts().dead for place in queue.alone())
+    ready = {place.name: place.admin.counts().ready for place in queue.alone()}
+    assert sum(ready.values()) == (12 if verb[0] == "revive" else 0)
+    assert not any(ready[name] for name in ("low", "low/0", "low/1"))
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
