@@ -108,9 +108,7 @@ def _rights(role: str, namespace: str, ns: str | None, queues: str, disk: bool) 
 
 
 def _seeing(namespace: str, queues: Sequence[str]) -> list[str]:
-    """Return the rights to the other keys that a dashboard reads. Only a user for all queues reads other protocols'
-    keys.
-    """
+    """Return the rights to other keys that a dashboard reads. With `queues`, keys of other protocols are left out."""
     words = seeing_limits(namespace)
     if queues:
         return words

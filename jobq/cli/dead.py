@@ -323,9 +323,9 @@ def purge(session: Session, chosen: Chosen, yes: bool) -> bool:
 @option("--for DURATION", "age", "How long to keep each message.")
 @queues_arguments
 def retention(session: Session, most: int | None, age: float | None, queues: str | None) -> None:
-    """Show or set how many dead messages queues keep, and how long.
+    """Show or set how many dead messages queues keep, and for how long.
 
-    By default 10,000 for 180 days. Workers delete the oldest beyond either limit, a few at a time.
+    The default is 10,000 messages for 180 days. Workers delete the oldest beyond either limit, a few at a time.
     """
     # Change all queues before printing, so that a closed pipe can't interrupt the changes.
     limits = f"max:{most or 'as-before'} age:{'as-before' if age is None else f'{age:g}s'}"

@@ -82,7 +82,7 @@ flow_argument = click.argument("flow", metavar="FLOW", shell_complete=_completed
 def flow() -> None:
     """List, show, signal, cancel and retry flows.
 
-    FLOW is its name and id, such as import:2026-11-22.
+    FLOW is the name and the id of a flow, such as import:2026-11-22.
     """
 
 

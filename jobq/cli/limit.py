@@ -62,7 +62,7 @@ def _seconds(ms: int) -> str:
 def set_rule(session: Session, name: str, rule: str) -> None:
     """Set a rate, such as 200/m, or a number of slots on the server.
 
-    The rule overrides the limit set in code, starting with the next call. Programs log this once.
+    The rule overrides the limit set in code, starting with the next call. Each program logs this once.
     """
     with session.operation("", f"limit:{name} rule:{rule}"):
         set_limit(session.client, name, rule)

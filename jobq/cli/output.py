@@ -61,7 +61,7 @@ def content_facts(content: bytes) -> dict[str, str]:
 
 
 def wants_color(environ: Mapping[str, str] | None = None) -> bool | None:
-    """Return False under NO_COLOR and True under FORCE_COLOR; otherwise None, because the terminal decides."""
+    """Return False if NO_COLOR is set, True if FORCE_COLOR is set, otherwise None, because the terminal decides."""
     env = os.environ if environ is None else environ
     if env.get("NO_COLOR"):
         return False

@@ -259,7 +259,7 @@ def _end_of_value(text: str, at: int, is_header: bool) -> int:
 
 
 def _end_of_brackets(text: str, begin: int) -> int:
-    """Return the end of the value in brackets that begins here; without a closing bracket, where the search stopped."""
+    """Return the end of the value in brackets that begins here, at most _MAX_VALUE_LENGTH characters further."""
     still_open = [_CLOSING[text[begin]]]
     at, last = begin + 1, min(len(text), begin + _MAX_VALUE_LENGTH)
     while at < last:

@@ -87,7 +87,7 @@ def groups(
     client: Client, contents: Contents, asked: Filter, names: Sequence[str],
     most: int = MAX_MESSAGES, seconds: float = MAX_SECONDS,
 ) -> DeadGroups:  # fmt: skip
-    """Group the latest matching dead messages of each queue. All queues share one request's limits."""
+    """Group the latest matching dead messages of each queue. The limits apply to all queues together."""
     until, now_ms = time.monotonic() + seconds, client.clock_ms()
     counts, problems = counts_of(client, names_in(asked, names))
     left = sorted((count.dead, name) for name, count in counts.items() if count.dead)

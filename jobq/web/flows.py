@@ -63,7 +63,7 @@ class StepRow(NamedTuple):
         share: Share of finished members of a map; None for other steps, and for a map that has not begun.
         sentence: Why the step was skipped, or ''.
         took_ms: Time since the step was ready, until its end or until now.
-        mid: Id of its message, if the step has only one.
+        mid: Id of its message, if the step has a single message.
         messages: Filter that lists the messages of a map, or ''.
         dead: Filter that lists its dead messages, or ''.
     """

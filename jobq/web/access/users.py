@@ -59,7 +59,7 @@ class Entries(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Known(NamedTuple):
-    """A user with a mark that changes when the password, the role or the right to see arguments does."""
+    """A user, and a mark that changes when the user's password, role or right to see arguments changes."""
 
     identity: Identity
     mark: str

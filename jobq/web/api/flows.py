@@ -101,7 +101,7 @@ class CancelBody(JsonRecord):
     """Confirmation of a cancel.
 
     Attributes:
-        confirm: The flow's id, since this can't be undone.
+        confirm: The flow's id, which is required because a cancel can't be undone.
     """
 
     confirm: str | None = None
