@@ -22,7 +22,7 @@ class Built(NamedTuple):
 
 
 class Signature(dict[str, Any]):
-    """A call of a task, to send later or to add to a flow. It is a dict, so it can be an argument."""
+    """A call of a task, to send later or to add to a flow. It is a dict, so other tasks can get it as an argument."""
 
     kind = ""
 

@@ -46,7 +46,7 @@ class ProcessSignal(Signal):
     """A signal that each worker process sends before its first task."""
 
     def connect(self, receiver: Any = None, sender: Any = None, **_: Any) -> Any:
-        """Add a receiver for worker processes to call."""
+        """Add a receiver that worker processes call."""
         if receiver is not None:
             default_registry.worker_started(self.send)
         return super().connect(receiver, sender)

@@ -218,7 +218,8 @@ class Task:
     ) -> Retry:  # fmt: skip
         """End this attempt, and run the task again after `countdown` or at `eta`.
 
-        If no retries are left, raise `exc`; without it, the current exception or MaxRetriesExceededError.
+        If no retries are left, raise `exc`. If `exc` is None, raise the exception being handled, or else
+        MaxRetriesExceededError.
         """
         request = self.request
         if request.called_directly:

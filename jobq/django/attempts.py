@@ -1,4 +1,4 @@
-"""One attempt of a Django task in a worker: its record, its signals, and the context for tasks with takes_context."""
+"""One attempt of a Django task in a worker: its record, its signals, and the context of a task with takes_context."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Attempt:
         signals.task_started.send_robust(self._sender, task_result=self._result)
 
     def checked(self, value: Any) -> Any:
-        """Return the return value in its stored form; None if results aren't stored.
+        """Return the task's return value in its stored form; None if results aren't stored.
 
         Raises TypeError or CodecError if JSON can't represent the value, and Dead if the task left unfinished work.
         """

@@ -69,7 +69,10 @@ tasks = RegisteredTasks()
 
 
 def task_options(**options: Any) -> Callable[[F], F]:
-    """Set options of `@job` on a task, such as retries, timeout, key, unique and limits. Put it below `@task`."""
+    """Set options of `@job` on a task, such as retries, timeout, key, unique and limits.
+
+    Put this decorator below `@task`.
+    """
     for name, remedy in _ELSEWHERE.items():
         if name in options:
             raise ConfigError(f"{name}={options[name]!r} is not an option of a task; {remedy}")

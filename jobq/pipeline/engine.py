@@ -46,7 +46,7 @@ class Engine:
     Attributes:
         name: `local` runs every task in this process, in order; `spark` runs them on executors; `auto` chooses by
             the number of rows.
-        session: Starts Spark when it is first needed.
+        session: Starts Spark; called when Spark is first needed.
         spark_rows: Minimum number of rows for which `auto` starts Spark. Once Spark runs, a twentieth of this number is
             the minimum.
     """

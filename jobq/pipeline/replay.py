@@ -57,7 +57,7 @@ class ArchivedMessage:
 
 
 class ReplayTarget(Protocol):
-    """A target of a replay. Use it as a context."""
+    """A target of a replay. Use it as a context manager."""
 
     #: Maximum number of messages per call.
     per_call: int
@@ -84,7 +84,7 @@ class Replayed(NamedTuple):
 
     Attributes:
         exists: Sent messages that the target already had.
-        behind: Messages skipped because this replay had sent them before.
+        behind: Messages skipped because this replay has already sent them.
     """
 
     sent: int
@@ -387,7 +387,7 @@ class IndexedCaller(Caller):
 class TopicReplay:
     """A topic as the target of a replay. The replay `replay` copies the topic `source` to the topic `name`.
 
-    The context holds the lock of the target.
+    As a context manager, it holds the lock of the target.
     """
 
     per_call = 1_000

@@ -42,7 +42,7 @@ def session(
         master: Spark's master; by default JOBQ_SPARK_MASTER, else every core of this machine. Under spark-submit, its
             master is used.
         memory: The driver's heap; by default JOBQ_SPARK_MEMORY, else 1g.
-        fast: Start sooner and compute more slowly.
+        fast: Start faster, but compute more slowly.
         conf: Spark's settings, which override the others.
     """
     SparkSession = _spark_session()

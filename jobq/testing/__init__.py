@@ -1,6 +1,6 @@
 """Test jobs on a private server with a movable clock: a plugin for pytest, `kit()` for other frameworks.
 
-Names load at first use, because pytest loads the plugin in every project where jobq is installed.
+Names are imported at first use, because pytest loads the plugin in every project where jobq is installed.
 """
 
 from __future__ import annotations

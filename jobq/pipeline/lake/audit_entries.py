@@ -43,7 +43,7 @@ def keep_audit(
     Raises CommitConflictError if another ingest stored entries at the same time.
 
     Args:
-        tolerating: Returns a context in which the log is read. If it swallows an error, nothing is stored.
+        tolerating: Returns a context manager for reading the log. If it suppresses an error, nothing is stored.
         source: Name of the server in the lake.
     """
     with tolerating("the audit log"):

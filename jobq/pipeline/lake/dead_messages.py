@@ -40,7 +40,7 @@ from jobq.pipeline.reading.request import ReadRequest
 from jobq.pipeline.schema import DEAD_COLUMNS
 from jobq.queue import presence
 
-#: Returns a context for reading the named queue or topic. The context skips it by suppressing an error.
+#: Returns a context manager for reading the named queue or topic. It skips the queue or topic by suppressing an error.
 Tolerating = Callable[[str], AbstractContextManager[object]]
 #: How far a server's clock may have stepped back between two deaths.
 OVERLAP_MS = 3_600_000
@@ -62,7 +62,7 @@ def keep_dead(
     than a day ahead are skipped, because jobq never writes such a time.
 
     Args:
-        tolerating: Returns a context for each queue; if it swallows an error, the queue is skipped.
+        tolerating: Returns a context manager for each queue. If it suppresses an error, the queue is skipped.
         source: Name of the server in the lake.
         engine: Runs the tasks that read and write.
         ran: Called with the chosen engine if there may be new dead messages.

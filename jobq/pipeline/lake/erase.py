@@ -291,7 +291,7 @@ def finish(
     """Complete all unfinished erasures. Return the number of erased rows by table, or None if `enough()` stopped it.
 
     Args:
-        alone: Returns a context for each group of files, such as a RepeatedLock.
+        alone: Returns a context manager for each group of files, such as a RepeatedLock.
     """
     erased = dict.fromkeys(SWEPT, 0)
     seen: set[tuple[tuple[str, ...], str]] = set()

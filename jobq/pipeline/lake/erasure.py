@@ -92,7 +92,7 @@ class Erasure:
     With a server, call `erase_live` before `erase.finish`.
 
     Attributes:
-        alone: Returns a context for each step that changes the lake, such as a RepeatedLock.
+        alone: Returns a context manager for each step that changes the lake, such as a RepeatedLock.
         enough: Returns whether to stop.
         server: Ingest of the server whose messages are also erased; None erases only from the lake.
         told: Called with each ingested batch.

@@ -79,7 +79,7 @@ class DataFile(NamedTuple):
 
 
 class DataFileWriter:
-    """Writes rows into one file per day. As a context, it deletes its files after an error."""
+    """Writes rows into one file per day. As a context manager, it deletes its files after an error."""
 
     def __init__(self, store: LakeStore, table: LakeTable, form: FileFormat = INGESTED) -> None:
         self._store, self._table, self._form = store, table, form

@@ -423,7 +423,7 @@ def one_round(
 
 
 class StopRequest:
-    """A flag that TERM or INT sets. It is checked between batches."""
+    """A flag that SIGTERM or SIGINT sets. The ingest checks it between batches."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -442,7 +442,7 @@ class StopRequest:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[StopRequest]:
-    """Let TERM and INT stop the round between two batches. The same signal again ends the process as usual."""
+    """Let SIGTERM and SIGINT stop the round between two batches. The same signal again ends the process as usual."""
     ending = StopRequest()
     before: dict[int, Any] = {}
 

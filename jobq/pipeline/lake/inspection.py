@@ -128,7 +128,7 @@ def backlog(
     """Return the backlog of each queue.
 
     Args:
-        tolerating: Returns a context for each queue. If it swallows an error, the queue is skipped.
+        tolerating: Returns a context manager for each queue. If it suppresses an error, the queue is skipped.
         source: The name under which the lake has this server's queues.
     """
     places = of_source(source, state_of(lake, EVENTS).places)

@@ -94,9 +94,9 @@ def compact(
 
     Args:
         target: Approximate bytes of a new file.
-        alone: Returns a context, such as a RepeatedLock, for a few groups: one per core. Between two contexts,
-            compaction stops if `enough()`. Each core has one group in memory, of about `target` bytes or GROUP_ROWS
-            rows.
+        alone: Returns a context manager, such as a RepeatedLock, in which as many groups are compacted as there are
+            cores. Each core has one group in memory, of about `target` bytes or GROUP_ROWS rows.
+        enough: Called before each such step. If it returns true, compaction stops.
     """
     compaction = _Compaction(lake, engine or Engine("local"), target)
     done: list[Compacted] = []
@@ -355,7 +355,7 @@ def _expired(
 
 
 def mark(lake: Lake, name: str, at: datetime | None = None) -> datetime:
-    """Record that `name` happened at a time, by default now; return that time."""
+    """Store a mark, such as the name of a deployment, with its time, which is by default now. Return the time."""
     if not name.strip() or len(name) > 200 or not name.isprintable():
         raise ConfigError(f"mark {name!r} is invalid; use 1 to 200 printable characters")
     at = at or datetime.now(UTC)

@@ -73,7 +73,7 @@ class ReadRequest:
 
     @contextmanager
     def connected(self) -> Iterator[Client]:
-        """Open a client for the length of the context."""
+        """Open a client for the duration of a `with` block."""
 
         client = Client(self.settings)
         try:

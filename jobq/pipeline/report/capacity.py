@@ -270,7 +270,7 @@ class Pool(NamedTuple):
     """A pool to simulate.
 
     Attributes:
-        name: Name of its weights.
+        name: Name of its weights in the report.
     """
 
     name: str

@@ -53,7 +53,7 @@ Show = Callable[[Report], tuple[ReportQuery, list[str]]]
 
 @contextmanager
 def events_view(engine: SqlEngine, read: EventSource, query: ReportQuery) -> Iterator[EventsSeen]:
-    """Make the view `events` for the length of the context: the events of the query's range and queues.
+    """Make the view `events` for the duration of a `with` block: the events of the query's range and queues.
 
     It has the columns of `sources.READ_COLUMNS`, except that `queue` has the value of `base_queue`. In addition, it has
     `first_wait_ms`: how long a message waited for its first run or, if it was revived, for its first run after that. It
