@@ -50,7 +50,7 @@ class Conf(dict[str, Any]):
     __setattr__ = __setitem__
 
     def update(self, *given: Any, **more: Any) -> None:
-        """Change settings, and declare the tasks again."""
+        """Change settings, and declare the tasks again, because their options depend on the settings."""
         super().update(*given, **more)
         self._changed()
 

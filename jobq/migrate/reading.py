@@ -199,14 +199,13 @@ Fact = tuple[int, str, str, str]
 
 
 class _CodeReader:
-    """Describes the features used in a file as facts for the rules: line number, system, feature, name."""
+    """Finds the features that a file uses. Each fact has the line number, the system, the feature and its name."""
 
     def __init__(self, module: Module, project: _Project) -> None:
         self._module, self._project = module, project
         self._names = _Names(module, project)
 
     def facts(self) -> Iterator[Fact]:
-        """Yield every fact that a rule may match."""
         readers: dict[type[ast.AST], Callable[[Any], Iterator[Fact]]] = {
             ast.Import: self._imports, ast.ImportFrom: self._imports, ast.FunctionDef: self._tasks,
             ast.AsyncFunctionDef: self._tasks, ast.ClassDef: self._bases, ast.Call: self._calls,

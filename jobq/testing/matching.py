@@ -68,7 +68,7 @@ class Expected(NamedTuple):
         return found + self._times(call)
 
     def distance(self, call: EnqueuedCall) -> int:
-        """Return how much a call differs from the expected call; 0 if it matches."""
+        """Return the number of differences, plus OTHER_JOB for another job's call; 0 if the call matches."""
         return len(self.differences(call)) + OTHER_JOB * (self.name not in (None, call.job))
 
     def _times(self, call: EnqueuedCall) -> list[str]:

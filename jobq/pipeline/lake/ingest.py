@@ -89,7 +89,7 @@ class IngestOptions:
     Attributes:
         names: Read only these queues, and no topics; None reads everything.
         max_rows: Approximate number of entries per batch.
-        trim: Drop entries from their streams once they are committed.
+        trim: Trim the event streams up to the entries that the lake has committed.
         partition_entries: Approximate number of entries per partition.
         source: Name of the server, if several servers have their events in this lake.
         audit_log: Also keep the entries of the audit log.
