@@ -414,7 +414,7 @@ def _tolerating_audit(session: Session, queue: Queue) -> Iterator[None]:
         with session.tolerating(queue.name):
             yield
     except ConfigError as error:
-        # What holds for all partitions names the queue, and is said once.
+        # An error about all partitions names their queue, so that it is printed only once.
         text, base = str(error), base_of(queue.name)
         name = base if text.startswith(f"queue {base!r}: ") else queue.name
         session.problem(f"queue {name}", ConfigError(text.removeprefix(f"queue {name!r}: ")))

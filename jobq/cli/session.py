@@ -136,7 +136,7 @@ class Session:
         places, unread = with_readable_partitions(self.client, names)
         queues = self._alone(places)
         for queue in queues:
-            queue.is_alone = queue.name not in unread  # so its use raises the error, too
+            queue.is_alone = queue.name not in unread  # so using the queue also raises the error
         for name, error in unread.items():
             with self.tolerating(name):
                 raise error
