@@ -235,7 +235,7 @@ def test_bad_value_is_refused_with_its_row(columns, row, options, said):
         ({"a": "string"}, {"kwargsColumns": "a,c"}, "kwargsColumns: column 'c' is unknown"),
         ({"a": "string"}, {"quue": "low"}, "option 'quue' is unknown; did you mean 'queue'"),
         ({"a": "string"}, {"commit": "atomic"}, "option 'commit' is unknown"),
-        ({"a": "string"}, {"batch": "0"}, "batch='0' is out of range"),
+        ({"a": "string"}, {"batch": "0"}, "batch='0' is invalid"),
         ({"a": "string"}, {"batch": "5000"}, "batch=5000 is out of range; it must be between 1 and 1000"),
         ({"a": "string"}, {"dedupeFor": "soon"}, "not a duration"),
         ({"a": "string"}, {"queue": "{a}"}, "queue '{a}' can't be used"),
