@@ -294,7 +294,7 @@ class Client:
                 pause = min(MAX_PAUSE_S, max(FIRST_PAUSE_S, pause * 2))
 
     def open_everywhere(self) -> Iterator[Connection]:
-        """Return one connection, not yet connected, to each node that serves keys. The caller must disconnect them."""
+        """Return a new connection for each node that serves keys; the caller connects and disconnects it."""
         return map(self.topology.open, self.topology.nodes())
 
     def shares_node(self, key: str, other: str) -> bool:

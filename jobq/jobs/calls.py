@@ -95,7 +95,7 @@ class Calls(Sequence[BatchedCall], Generic[P]):
     object.
 
     Attributes:
-        results: Results of done calls, by index.
+        results: Results of completed calls, by index.
         errors: Errors of failed calls, by index.
     """
 

@@ -283,7 +283,7 @@ class Unrunnable:
     def broken(self, queue: str, message: Message, error: Exception) -> Ending:
         """Return the ending of a message that couldn't be read because of an unexpected error.
 
-        It is retried for a while; after that, it is dead.
+        The message is retried for a while, and is dead after that.
         """
         why = f"it could not be read: {summary(error)}"
         record = self._record(message, "", class_name(error), {})

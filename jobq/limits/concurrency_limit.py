@@ -103,7 +103,7 @@ class SlotLease:
     # Methods of the answer to a job's start; see jobs/admission.py.
 
     def leave(self) -> None:
-        """Return the slot."""
+        """Free the slot for another holder."""
         if self._end():
             try:
                 self.calls.perform(self.leave_steps())
@@ -162,7 +162,7 @@ class SlotLease:
         return False
 
     def leave_steps(self) -> Steps[None]:
-        """Return the slot."""
+        """Free the slot for another holder."""
         yield from self.calls.run_steps("leave", {"token": self.token})
         if self._table is not None:
             self._table.drop(self._index, self._entry)

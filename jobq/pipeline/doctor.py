@@ -107,7 +107,7 @@ def packages() -> Iterator[Finding]:
 
 
 def python() -> Iterator[Finding]:
-    """Check the Python of Spark's workers: it must have the driver's minor version."""
+    """Check that Spark's workers run the same minor version of Python as the driver."""
     here = ".".join(map(str, sys.version_info[:3]))
     named = os.environ.get("PYSPARK_PYTHON", "")
     if named and named != sys.executable:

@@ -6,7 +6,6 @@ this module doesn't import pyarrow or pyspark.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobq.client.names import PARTITION, base_of
@@ -215,7 +214,7 @@ def bases(names: Any) -> Any:
     return pc.take(pa.array(known, pa.string()), pc.index_in(names, each))
 
 
-def is_of(column: str, values: Any, wanted: Sequence[str]) -> Any:
+def is_of(column: str, values: Any, wanted: Any) -> Any:
     """Return a mask of the values of a column that are wanted. A wanted queue also matches its partitions."""
     import pyarrow as pa
     import pyarrow.compute as pc

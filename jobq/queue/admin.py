@@ -80,11 +80,6 @@ class Administered(Accepting, Protocol):
     callers: Callers
     is_alone: bool
 
-    @property
-    def admin(self) -> Admin:
-        """Return the queue's operations for people and dashboards."""
-        ...
-
 
 class Admin:
     """Operations on one queue for people and dashboards; get them from `queue.admin`."""
@@ -206,7 +201,7 @@ class Admin:
         if self._is_alone:
             return []
         names = read_map(self.client, self.name).names()
-        return [self._queue_of(name).admin for name in names if name != self.name]
+        return [Admin(self._queue_of(name), self._queue_of) for name in names if name != self.name]
 
     def collect(
         self, limit: int = 100, *, crash_limit: int = CRASH_LIMIT, now: int | None = None

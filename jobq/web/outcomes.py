@@ -152,6 +152,7 @@ class Outcomes:
         with self._lock:
             ended = [entry for entry in entries if entry.event.kind in _COLUMN]
             newest = max((entry.at_ms for entry in entries), default=0)
+            counted = Counter[tuple[int, int]]()
             # Events of a partition also count for its queue.
             for name in {queue, base_of(queue)}:
                 mine = self._queues.get(name) or self._queues.setdefault(name, _OfQueue())

@@ -116,7 +116,7 @@ class BoundedProtocol(H11Protocol):
         self._note()
 
     def on_response_complete(self) -> None:
-        """Record that the connection waits for the next request."""
+        """Record that the connection is now waiting for the next request."""
         super().on_response_complete()
         self._note()
 

@@ -235,7 +235,7 @@ def _entries(client: Client, key: str, mids: set[bytes]) -> Iterator[list[str]]:
 
 
 def _by_queue(server: Ingest, chosen: Iterable[Erasable], done: LiveErased) -> dict[str, set[str]]:
-    """Return the chosen mids by queue of the server. Count messages of its topics as left."""
+    """Return the chosen mids by queue, for queues of this server. Count the chosen messages of topics as not erased."""
     everywhere, found, source = set[str](), dict[str, set[str]](), server.options.source
     for one in chosen:
         owner, queue = parted(one.queue) if one.queue is not None else (source, None)

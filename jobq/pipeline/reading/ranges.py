@@ -105,9 +105,9 @@ def _has_stream(client: Client, request: ReadRequest, name: str) -> bool:
 
 
 def planned(client: Client, request: ReadRequest) -> tuple[list[ReadRange], dict[str, int]]:
-    """Return the ranges that the request covers now, and the number of entries already trimmed from them, by name.
+    """Return the ranges that the request covers now, and for each stream the number of entries already trimmed.
 
-    The number is known only if the request's offsets have numbers.
+    That number is known only if the request's offsets contain entry numbers.
     """
     tails = tails_of(client, request.view, chosen(client, request))
     starts = bounds(client, request, tails, request.starting, request.since_ms)

@@ -1,7 +1,7 @@
 """The list of reports, each with its question, columns, parameters and chart.
 
-A report is `sql/<name>.sql` over the view `events`. The markers in it are its `parameters`, with values from
-`ReportQuery.values`.
+A report is a query over the view `events`, in `sql/<name>.sql`. Its `parameters` are markers in that file; their values
+come from `ReportQuery.values`.
 """
 
 from __future__ import annotations

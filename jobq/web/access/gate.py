@@ -257,7 +257,7 @@ def _same_origin(origin: str, scheme: str, host: str) -> bool:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """Return the address; None for other text. IPv4 addresses that are mapped to IPv6 become IPv4 again."""
+    """Parse an IP address; return None if the text isn't one. An IPv4 address mapped to IPv6 becomes IPv4 again."""
     try:
         found = ip_address(text)
     except ValueError:

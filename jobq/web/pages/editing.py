@@ -234,7 +234,9 @@ def merged(given: Any, shown: Any, stored: Any) -> Any:
             for at, value in enumerate(given)
         ]  # fmt: skip
     if isinstance(given, str) and HIDDEN in given:
-        raise ConfigError(f"{given!r:.80} hides a value: leave it unchanged, or replace all of it")
+        raise ConfigError(
+            f"{given!r:.80} contains a hidden value; leave the text unchanged, or replace all of it"
+        )
     return given
 
 

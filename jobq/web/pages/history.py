@@ -276,7 +276,7 @@ def _shown(request: Request, rows: Sequence[Failure]) -> list[Failure]:
 
 
 def _first_seen(asked: AskedRange, rows: Sequence[ErrorFigures]) -> dict[str, int]:
-    """Return when each group was first seen on any day in the lake. Without a lake, the result is empty."""
+    """Return the earliest time in the lake for each group. Without a lake, the result is empty."""
     lake = asked.sources.lake
     found = lake.first_seen([row.group for row in rows]) if lake else {}
     return {row.group: min(row.first_at, found[row.group]) for row in rows if row.group in found}

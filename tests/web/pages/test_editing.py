@@ -85,7 +85,7 @@ def test_arguments_are_edited_secrets_stay_and_undo_restores_them(
         ("[", "be read as JSON"),
         ('{"args":[]}', 'must be an object with "args" and'),
         ('{"args":{},"kwargs":{}}', "must be a list"),
-        ('{"args":[17,{"card":"[hidden] "}],"kwargs":{}}', "hides a value"),
+        ('{"args":[17,{"card":"[hidden] "}],"kwargs":{}}', "contains a hidden value"),
         ('{"args":[99999999999999999999999],"kwargs":{}}', "is an int outside 64 bits"),
     ],
 )
