@@ -79,7 +79,7 @@ def test_load_of_other_commands_is_left_out_of_queues(client: Any, watch: Any) -
     low, _ = of(client)
 
     def work() -> None:
-        run(low, 100, 50)
+        run(low, 20, 10)
         for _ in range(400):
             client.command("SET", "of another application", b"x")
 
