@@ -124,17 +124,13 @@ def admit(call: Call, worker: str, held: list[Admitted]) -> Ending | None:
     before = len(held)
     for limit in call.job.settings.limits:
         try:
-            answer = limit.admit(call, worker)
+            waits = _answered(call, worker, limit, limit.admit(call, worker), held)
         except JobqError as error:
             waits = _unasked(call, worker, limit, error)
-        else:
-            if answer.granted:
-                held.append(answer)
-                continue
-            waits = _refused(call, worker, limit, answer.retry_after)
-        while len(held) > before:
-            held.pop().undo()
-        return waits
+        if waits is not None:
+            while len(held) > before:
+                held.pop().undo()
+            return waits
     return None
 
 
@@ -158,29 +154,30 @@ async def aadmit(call: Call, worker: str, held: list[Admitted]) -> Ending | None
     before = len(held)
     for limit in call.job.settings.limits:
         try:
-            answer = await limit.aadmit(call, worker)
+            waits = _answered(call, worker, limit, await limit.aadmit(call, worker), held)
         except JobqError as error:
             waits = _unasked(call, worker, limit, error)
-        else:
-            if answer.granted:
-                held.append(answer)
-                continue
-            waits = _refused(call, worker, limit, answer.retry_after)
-        while len(held) > before:
-            await held.pop().aundo()
-        return waits
+        if waits is not None:
+            while len(held) > before:
+                await held.pop().aundo()
+            return waits
     return None
 
 
-def _refused(call: Call, worker: str, limit: JobLimit, wait_s: float) -> Ending:
+def _answered(
+    call: Call, worker: str, limit: JobLimit, answer: Admitted, held: list[Admitted]
+) -> Ending | None:
+    if answer.granted:
+        held.append(answer)
+        return None
     failure_log.debug(
         "%s %s was postponed by %.1f s by limit %s",
         call.job.name,
         call.message.mid,
-        wait_s,
+        answer.retry_after,
         limit.name,
     )
-    return _snoozed(call, worker, wait_s, f"limit {limit.name}")
+    return _snoozed(call, worker, answer.retry_after, f"limit {limit.name}")
 
 
 def _unasked(call: Call, worker: str, limit: JobLimit, error: JobqError) -> Ending:
