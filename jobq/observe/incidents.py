@@ -306,8 +306,8 @@ def _stuck(situation: Situation) -> Iterator[Incident]:
             continue
         if longest.is_stuck(situation.now_ms):
             text = (
-                f"queue {queue} is blocked: {longest.sentence(situation.now_ms)}; {busy:,} of {slots:,} slots are "
-                f"busy, {facts.counts.ready:,} ready"
+                f"queue {queue} is blocked: {longest.sentence(situation.now_ms)}; {_used(busy, slots)}, "
+                f"{facts.counts.ready:,} ready"
             )
             remedy = f"jobq control dump {longest.worker} shows where it hangs; jobq cancel {longest.mid} stops it"
             worker = next(
@@ -330,6 +330,11 @@ def _busy(situation: Situation, queue: str, facts: QueueFacts) -> tuple[int, int
     slots = sum(one.slots for one in working)
     running = max(facts.counts.locked, sum(one.running for one in working))
     return min(running, slots) if slots else running, slots
+
+
+def _used(busy: int, slots: int) -> str:
+    # Without slots, the workers are unknown or stop after their running jobs.
+    return f"{busy:,} of {slots:,} slots are busy" if slots else f"{busy:,} running"
 
 
 def _jobs(situation: Situation, queues: Iterable[str]) -> list[str]:
@@ -374,7 +379,7 @@ def _backlog(situation: Situation) -> Iterator[Incident]:
         pace = (
             f"; {rate:,.1f} starts/s, empty in about {lasting(takes_s)}" if rate and takes_s else ""
         )
-        used = f"; {busy:,} of {slots:,} slots are busy" if situation.workers is not None else ""
+        used = f"; {_used(busy, slots)}" if situation.workers is not None else ""
         text = f"queue {queue} has a backlog: {ready:,} ready{oldest}{used}{pace}"
         yield Incident(
             "backlog", f"{queue} has a backlog", text,

@@ -9,7 +9,9 @@ import pytest
 from jobq.client.connection import Client
 from jobq.events import CRASH, attempt_record
 from jobq.observe.incidents import Incident, QueueFacts, Situation, incidents
+from jobq.observe.runs import RunningMessage
 from jobq.observe.situation import read_situation
+from jobq.queue.presence import WorkerEntry
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 
@@ -36,6 +38,24 @@ def test_unknown_job_is_said_of_a_worker_and_not_of_all_when_workers_cannot_be_r
 def test_backlog_says_nothing_of_slots_when_workers_cannot_be_read(client: Client) -> None:
     [finding] = incidents(situation(client, None, oldest_ms=600_000))
     assert finding.code == "backlog" and "slots" not in finding.sentence
+
+
+LEAVING = WorkerEntry(
+    "w", queues=("low",), slots=2, quiet=True, leaving=True, running=2, seen_at=1_000_000
+)
+
+
+@pytest.mark.parametrize("workers", [None, (LEAVING,)], ids=["unknown", "leaving"])
+def test_blocked_queue_has_running_messages_and_no_slots_when_no_slot_is_known(
+    client: Client, workers: Any
+) -> None:
+    queue = Queue("low", client)
+    queue.enqueue_many([b"{}", b"{}"])
+    assert len(queue.dequeue(2).messages) == 2
+    longest = RunningMessage("w", 7, "low", "m", 1, "pay", usual_ms=1)
+    [stuck, *_] = incidents(situation(client, workers, longest=longest))
+    assert stuck.code == "stuck"
+    assert "; 2 running, 1 ready" in stuck.sentence and "slots" not in stuck.sentence
 
 
 def test_queue_is_named_when_its_sample_cannot_be_read(client: Client, redis: Any) -> None:
