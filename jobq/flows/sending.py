@@ -398,16 +398,20 @@ class ReviveMembers(EnqueueStep):
     def _revive_some(self, numbers: Sequence[int]) -> None:
         queue = queue_at(self.client, self.item.queue)
         mids = {self.store.member(self.item.step, number).mid: number for number in numbers}
-        found: dict[str, str] = {}
+        found, prefixes = dict[str, str](), list[str]()
         for place in queue.alone():
             where = keys.key(place.prefix, "last_dead")
             dead_ids = self.client.command("HMGET", where, *mids)
+            if any(dead_ids):
+                prefixes.append(place.prefix)
             found |= {mid: raw.decode() for mid, raw in zip(mids, dead_ids, strict=True) if raw}
         revived = dict(zip(found, queue.admin.revive(*found.values()), strict=True))
-        if found and (
-            missing := self.sending.confirmation.missing_at(f"{queue.prefix}call:{new_id()}~")
-        ):
-            raise NotDurableError(f"{len(found)} members were revived, but not durably: {missing}")
+        # Partitions may be on different nodes.
+        for prefix in prefixes:
+            if missing := self.sending.confirmation.missing_at(f"{prefix}call:{new_id()}~"):
+                raise NotDurableError(
+                    f"{len(found)} members were revived, but not durably: {missing}"
+                )
         others = [mid for mid in mids if revived.get(mid) not in ("revived", "exists")]
         if not others:
             return

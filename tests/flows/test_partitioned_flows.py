@@ -14,6 +14,7 @@ from jobq.flows.checking import FlowCheck
 from jobq.flows.draining import Drainer
 from jobq.flows.identity import member_mid
 from jobq.jobs.registry import Registry, job
+from jobq.queue.durability import SharedConfirmation
 from jobq.queue.partitioning import partition
 from jobq.queue.partitions import place_text, read_map
 from jobq.queue.queue import Queue
@@ -147,6 +148,29 @@ def test_a_failed_step_runs_again_when_the_flow_is_retried_after_a_change(
     kit.drain()
     assert run.result("total", timeout=1) == sum(range(10))
     assert (jobs.ran.count(3), jobs.ran.count(7)) == (2, 3)
+
+
+def test_a_retry_is_confirmed_in_each_partition_when_members_died_in_several(
+    kit: Kit, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @job(queue="low", name="keyed", registry=registry, key=lambda number: f"k{number}", retries=0)
+    def keyed(number: int) -> None:
+        raise ValueError(number)
+
+    run = Batch(keyed, range(8), name="batch", id="1").start()
+    kit.drain(raises=False)
+    asked: list[str] = []
+    confirm = SharedConfirmation.missing_at
+    monkeypatch.setattr(
+        SharedConfirmation,
+        "missing_at",
+        lambda self, key: asked.append(key) or confirm(self, key),
+    )
+    partitions = {call.partition for call in kit.all_dead()}
+    run.retry()
+    kit.drain(raises=False)
+    assert len(partitions) > 1
+    assert sorted(key.partition("{")[2].partition("}")[0] for key in asked) == sorted(partitions)
 
 
 def test_no_member_is_lost_or_doubled_when_the_number_changes_between_steps(
