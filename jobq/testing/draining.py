@@ -158,20 +158,16 @@ class Draining:
         while True:
             if self._outboxes.aliases:
                 yield partial(self._outboxes.relay, self.client)
-            names = self._names(plan)
-            self._note_on_dead(names)
+            queues = alone(self.client, plan.queues or queue_names(self.client))
+            self._note_on_dead(queues)
             before, began = ended.total(), wall.ms()
-            for queue in map(self._queue, names):
+            for queue in queues:
                 yield from self._drained(queue, plan, ended)
             ran = self.send_steps() or ended.total() > before
-            if not ran and not self._jump(names, plan, began):
-                left = sum(len(waiting_in(self._queue(name))) for name in names)
+            if not ran and not self._jump(queues, plan, began):
+                left = sum(1 for queue in queues for _ in waiting_in(queue))
                 counts = {name: ended[outcome] for outcome, name in _COUNTED.items()}
                 return DrainResult(left=left, **counts)
-
-    def _names(self, plan: DrainPlan) -> list[str]:
-        """Return the names of the queues to drain. Each queue is followed by its partitions."""
-        return [queue.name for queue in alone(self.client, plan.queues or queue_names(self.client))]
 
     def _drained(
         self, queue: Queue, plan: DrainPlan, ended: Counter[str]
@@ -248,13 +244,13 @@ class Draining:
         elif ending.outcome == "dead":
             raise CodecError(f"{ending.mid} of queue {queue} can't run: {ending.reason}")
 
-    def _jump(self, names: Iterable[str], plan: DrainPlan, began: int) -> bool:
+    def _jump(self, queues: Iterable[Queue], plan: DrainPlan, began: int) -> bool:
         """Move the clock to the next time at which a message of this plan can run; return False if there is none.
 
         Args:
             began: Time of the last check of the queues. Messages that became due after it are also included.
         """
-        moments = [at for name in names for at in self._moments(name, plan) if at > began]
+        moments = [at for queue in queues for at in self._moments(queue, plan) if at > began]
         if not moments:
             return False
         ahead_ms = min(moments) - wall.ms()
@@ -262,8 +258,7 @@ class Draining:
             self._clock.move(ahead_ms / 1000)
         return True
 
-    def _moments(self, name: str, plan: DrainPlan) -> Iterator[int]:
-        queue = self._queue(name)
+    def _moments(self, queue: Queue, plan: DrainPlan) -> Iterator[int]:
         if queue.admin.counts().paused:
             return
         for call in waiting_in(queue):
@@ -275,10 +270,10 @@ class Draining:
                 if row.waiting:
                     yield max(row.held_until, row.starts_at)
 
-    def _note_on_dead(self, names: Iterable[str]) -> None:
+    def _note_on_dead(self, queues: Iterable[Queue]) -> None:
         if any(job.settings.on_dead is not None for job in self._registry):
-            for name in names:
-                self._queue(name).admin.call_on_dead()
+            for queue in queues:
+                queue.admin.call_on_dead()
 
     def _queue(self, name: str) -> Queue:
         queue = Queue(name, self.client)

@@ -79,12 +79,8 @@ def _queues(client: Client, queue: str | None) -> list[Queue]:
     return alone(client, queue_names(client) if queue is None else [queue])
 
 
-def waiting_in(queue: Queue) -> list[EnqueuedCall]:
-    """Return the waiting calls in this queue alone."""
-    return list(_of_queue(queue))
-
-
-def _of_queue(queue: Queue) -> Iterator[EnqueuedCall]:
+def waiting_in(queue: Queue) -> Iterator[EnqueuedCall]:
+    """Yield the waiting calls in this queue alone."""
     client, name = queue.client, queue.name
     for place in _PLACES:
         for entry in queue.admin.iter_entries(place):
