@@ -275,13 +275,14 @@ class Heartbeat:
 def child_entry(member: PoolMember, queues: Sequence[str], now_ms: int = 0) -> presence.ChildEntry:
     """Return a living child's entry. `now_ms` is the server's time; 0 means this machine's time."""
     slots, now_ms, now_ns = member.slots, now_ms or round(time.time() * 1000), boot_ns()
+    times = slots.times()
     running = tuple(
         presence.RunningJob(queues[held.queue], held.mid, now_ms - (now_ns - since) // 1_000_000)
-        for held, since in slots.running_since()
+        for held, since in times.running
     )
     gathering = tuple(
         presence.GatheringCall(queues[held.queue], held.mid, now_ms + (until - now_ns) // 1_000_000)
-        for held, until in slots.gathering_until()
+        for held, until in times.gathering
     )
     state = slots.phase.name.lower()
     return presence.ChildEntry(

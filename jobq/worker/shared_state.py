@@ -86,6 +86,18 @@ class HeldMessage(NamedTuple):
     in_thread: bool = False
 
 
+class HeldTimes(NamedTuple):
+    """Messages of a child with their times (boot_ns).
+
+    Attributes:
+        running: Running messages, each with its start time.
+        gathering: Waiting calls of batches, each with the latest start time of its batch.
+    """
+
+    running: Sequence[tuple[HeldMessage, int]] = ()
+    gathering: Sequence[tuple[HeldMessage, int]] = ()
+
+
 # Plain numbers: an enum's members cost more on each job's path.
 _FREE, _HELD, _RUNNING, _ENDED, _REPORTING, _TAKEN, _GATHERING = map(int, SlotState)
 _HOLDING = frozenset((_HELD, _RUNNING, _ENDED, _REPORTING, _GATHERING))
@@ -126,8 +138,8 @@ class SharedSlots:
     def __init__(self) -> None:
         memory = memoryview(mmap.mmap(-1, _LINES + LINES_SIZE))
         self._memory = memory
-        #: Messages running at the last check.
-        self._ran: list[tuple[HeldMessage, int]] = []
+        #: The times at the last check.
+        self._times = HeldTimes()
         self._words = memory.cast("q")
         self._states = memory[_STATES:_LOST]
         self._lost = memory[_LOST:_IN_THREAD]
@@ -359,7 +371,7 @@ class SharedSlots:
 
     def reset(self, control: int = 0) -> None:
         """After a child's exit, empty the memory for the next child, which starts with the requests `control`."""
-        self._ran, again_at = [], self._words[_AGAIN_AT]
+        self._times, again_at = HeldTimes(), self._words[_AGAIN_AT]
         self._memory[:_RECORDS] = bytes(_RECORDS)
         self._words[_AGAIN_AT] = again_at
         self._new_lock()
@@ -419,22 +431,16 @@ class SharedSlots:
         """Return running messages. They are read without the lock, so a record may be half written."""
         return [held for held in self.held() if held.state == _RUNNING]
 
-    def running_since(self) -> list[tuple[HeldMessage, int]]:
-        """Return running messages, each with its start time (boot_ns). During a change, return the previous result."""
+    def times(self) -> HeldTimes:
+        """Return the times of running messages and of waiting calls. During a change, return the previous result."""
         held = self.snapshot()
         if held is not None:
-            self._ran = [
-                (one, self._words[_SINCE + one.slot]) for one in held if one.state == _RUNNING
-            ]
-        return self._ran
-
-    def gathering_until(self) -> list[tuple[HeldMessage, int]]:
-        """Return the waiting calls of batches, each with the latest start time (boot_ns) of its batch."""
-        return [
-            (held, self._words[_HARD + held.slot])
-            for held in self.snapshot() or ()
-            if held.state == _GATHERING
-        ]
+            words = self._words
+            self._times = HeldTimes(
+                [(each, words[_SINCE + each.slot]) for each in held if each.state == _RUNNING],
+                [(each, words[_HARD + each.slot]) for each in held if each.state == _GATHERING],
+            )
+        return self._times
 
     def note_lost(self, slots: Iterable[int]) -> None:
         """Record lost locks of unstarted messages, so that they don't start."""

@@ -213,13 +213,23 @@ def test_renewal_of_a_message_that_the_child_has_replaced_changes_nothing(memory
 
 def test_each_running_slot_knows_its_start(memory):
     memory.publish(0, [message("a"), message("b")], boot_ns() + LATER)
-    assert memory.running_since() == []
+    assert memory.times().running == []
     before = boot_ns()
     assert memory.start(1) and memory.start(0)
-    since = {held.mid: at for held, at in memory.running_since()}
+    since = {held.mid: at for held, at in memory.times().running}
     assert before <= since["b"] <= since["a"] <= boot_ns()
     memory.ended(0, plain=True)
-    assert [held.mid for held, _ in memory.running_since()] == ["b"]
+    assert [held.mid for held, _ in memory.times().running] == ["b"]
     assert memory.start(0) is False
     with memory._lock:  # a child that is stopped within a change
-        assert [held.mid for held, _ in memory.running_since()] == ["b"]
+        assert [held.mid for held, _ in memory.times().running] == ["b"]
+
+
+def test_waiting_call_keeps_its_time_when_the_child_is_within_a_change(memory):
+    memory.publish(0, [message("a"), message("b")], boot_ns() + LATER)
+    memory.gather([0], 7)
+    assert [(held.mid, until) for held, until in memory.times().gathering] == [("a", 7)]
+    with memory._lock:
+        memory._states[0] = 0
+        assert [held.mid for held, _ in memory.times().gathering] == ["a"]
+    assert memory.times().gathering == []
