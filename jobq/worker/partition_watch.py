@@ -13,7 +13,7 @@ from jobq.queue.partitions import PartitionMap, read_map
 from jobq.worker import logger
 
 
-def with_partitions(
+def queues_to_serve(
     client: Client,
     queues: Sequence[tuple[str, int]],
     declared: Mapping[str, int],
@@ -50,7 +50,7 @@ def with_partitions(
     return tuple(found.items())
 
 
-def wanted(client: Client, base: str, *, tidies: bool) -> list[str]:
+def places_of(client: Client, base: str, *, tidies: bool) -> list[str]:
     """Return the queues in which this queue's messages may wait: the queue itself, its partitions, or both.
 
     Args:

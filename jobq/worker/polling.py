@@ -39,8 +39,8 @@ class Polling:
         health: QueueHealth,
     ) -> None:
         self._settings, self._queues, self._health = settings, queues, health
-        names = [name for name, _ in settings.queues]
-        bases = [base if (base := base_of(name)) in names else name for name in names]
+        served = {name for name, _ in settings.queues}
+        bases = [base if (base := base_of(name)) in served else name for name, _ in settings.queues]
         self._turns = QueueTurns([each[1] for each in settings.queues], settings.strict, bases)
         self.waiter = WakeWaiter(client, [queue.wake_key for queue in queues])
         # Whether queues sleep until their marker comes. A burst asks each queue in turn until all are empty.

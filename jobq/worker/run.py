@@ -29,7 +29,7 @@ from jobq.worker.child import Hooks, PoolPlan, described
 from jobq.worker.feeder import Source
 from jobq.worker.heartbeat import declared, warn_of_eviction, warn_of_unknown, warn_of_unserved
 from jobq.worker.inherited import OpenConnections
-from jobq.worker.partition_watch import with_partitions
+from jobq.worker.partition_watch import queues_to_serve
 from jobq.worker.queue_health import QueueHealth
 from jobq.worker.start_errors import tell
 from jobq.worker.supervisor import Supervisor
@@ -81,7 +81,7 @@ def run_worker(
     warn_of_eviction(client)
     if client.settings.functions:
         check_library(client)
-    queues = with_partitions(
+    queues = queues_to_serve(
         client, settings.queues, registry.partitions(), looks_again=not settings.burst
     )
     settings = replace(settings, queues=queues)

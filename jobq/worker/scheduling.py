@@ -50,7 +50,7 @@ class QueueTurns:
         if index is None:
             self._dry.clear()
         elif self._partitioned:
-            self._has_turn(index)
+            self._count_turn(index)
         return index
 
     def found(self, index: int, anything: bool) -> None:
@@ -89,7 +89,7 @@ class QueueTurns:
         if not any(self._first_of[i] == first for i in self._awake if i != index):
             self._credit[first] = 0
 
-    def _has_turn(self, index: int) -> None:
+    def _count_turn(self, index: int) -> None:
         self._nturns += 1
         self._turned[index] = self._nturns
 
@@ -101,16 +101,16 @@ class QueueTurns:
             return False
         self._upcoming = None
         if self._partitioned:
-            self._has_turn(index)
+            self._count_turn(index)
         return True
 
     def _peek(self) -> int | None:
         if self._upcoming is None:
             there = [i for i in self._awake if i not in self._dry]
-            self._upcoming = self._of_bases(there) if self._partitioned else self._of(there)
+            self._upcoming = self._pick_partition(there) if self._partitioned else self._pick(there)
         return self._upcoming
 
-    def _of(self, there: list[int]) -> int | None:
+    def _pick(self, there: list[int]) -> int | None:
         if self._strict or len(there) < 2:
             return there[0] if there else None
         for i in there:
@@ -119,9 +119,9 @@ class QueueTurns:
         self._credit[best] -= sum(self._weights[i] for i in there)
         return best
 
-    def _of_bases(self, there: list[int]) -> int | None:
+    def _pick_partition(self, there: list[int]) -> int | None:
         """Return the next base's partition whose turn is the longest ago."""
-        first = self._of(sorted({self._first_of[i] for i in there}))
+        first = self._pick(sorted({self._first_of[i] for i in there}))
         members = [i for i in there if self._first_of[i] == first]
         return min(members, key=lambda i: self._turned[i], default=None)
 

@@ -34,7 +34,7 @@ from jobq.worker.holdings import Keeping
 from jobq.worker.leases import Leases
 from jobq.worker.monitor import Monitor
 from jobq.worker.orders import Orders
-from jobq.worker.partition_watch import wanted
+from jobq.worker.partition_watch import places_of
 from jobq.worker.pool import PoolMember
 from jobq.worker.programs import reap_orphans
 from jobq.worker.queue_line import ANSWER_S, REDIRECTED_S, REFUSED
@@ -180,7 +180,7 @@ class Supervisor:
         found: list[str] = []
 
         def look() -> None:
-            found.extend(wanted(self.client, base, tidies=not self.plan.health.any_trouble))
+            found.extend(places_of(self.client, base, tidies=not self.plan.health.any_trouble))
 
         try:
             if not self.upkeep.ask(self._names.index(base), look):

@@ -16,7 +16,7 @@ from jobq.queue.partitioning import created, exists, left_in, partition
 from jobq.queue.partitions import map_key, read_map
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
-from jobq.worker.partition_watch import with_partitions
+from jobq.worker.partition_watch import queues_to_serve
 
 pytestmark = pytest.mark.one_server
 
@@ -62,7 +62,7 @@ def test_each_way_of_enqueueing_creates_the_partitions_when_it_comes_first(
 
 
 def test_a_worker_creates_the_partitions_when_it_starts_first(client: Client) -> None:
-    served = with_partitions(client, (("low", 2), ("other", 1)), {"low": 2, "elsewhere": 4})
+    served = queues_to_serve(client, (("low", 2), ("other", 1)), {"low": 2, "elsewhere": 4})
 
     assert served == (("low", 2), ("low/0", 2), ("low/1", 2), ("other", 1))
     assert not read_map(client, "elsewhere").is_partitioned
@@ -107,7 +107,7 @@ def test_the_number_of_the_map_counts_when_the_code_declares_another(
 
     assert work.enqueue(1).partition in ("low/0", "low/1")
     with caplog.at_level(logging.WARNING):
-        with_partitions(client, (("low", 1),), {"low": 3})
+        queues_to_serve(client, (("low", 1),), {"low": 3})
     assert size(client) == 2
     assert "queue low has 2 partitions, although its jobs declare partitions=3" in caplog.text
 
@@ -174,9 +174,9 @@ def test_a_worker_serves_its_other_queues_when_a_map_cannot_be_read(
     partition(client, "high", 1)
     queues = (("low", 1), ("high", 3))
 
-    served = with_partitions(client, queues, declared, looks_again=True)
+    served = queues_to_serve(client, queues, declared, looks_again=True)
 
     assert served == (("low", 1), ("high", 3), ("high/0", 3))
     assert "queue low is served without its partitions for now" in caplog.text
     with pytest.raises(ScriptError):  # a burst ends: what it doesn't see isn't empty
-        with_partitions(client, queues, declared)
+        queues_to_serve(client, queues, declared)
