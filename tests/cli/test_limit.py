@@ -1,4 +1,4 @@
-"""`jobq limit`."""
+"""Tests of `jobq limit`."""
 
 from __future__ import annotations
 

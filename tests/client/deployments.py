@@ -134,14 +134,17 @@ class Node:
             return False
 
     def kill(self) -> None:
-        """At once."""
+        """Close the connection immediately."""
         self.redis.close()
         self.process.kill()
         self.process.wait()
 
 
 def role(node: Node) -> str:
-    """What it says it is; nothing while it doesn't answer, as Sentinels close connections of whom they demote."""
+    """Return the role that the server reports, or "" if it doesn't answer.
+
+    Sentinels close the connections of servers that they demote.
+    """
     try:
         return str(node.redis.role()[0])
     except redis_py.RedisError:

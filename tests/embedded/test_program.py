@@ -1,4 +1,4 @@
-"""The server program: which one is used where several are installed, and on whose data."""
+"""The choice of the server program if several are installed, and the data that it may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The test of a sceptic: a provider that counts, jobs and web processes that call it, workers that die.
+"""Workers die while jobs and web processes call a provider that counts its calls.
 
 Time is simulated; the scripts run on a real server. Two judges: one goes by when starts were granted, one by when
 requests arrive, up to half a second later. `make soak` makes 50,000 calls.

@@ -39,7 +39,7 @@ class Scope:
     lease: int = 4
     backoff: int = 2
     margin: int = 1
-    """How long before the end of a lock or backoff the clock stops once more."""
+    """Time before the end of a lock or backoff at which the clock also stops."""
     crash_limit: int = 2
     calls: bool = False
     """Late and repeated deliveries of every call, in every state."""

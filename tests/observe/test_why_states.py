@@ -32,7 +32,7 @@ class Walk:
         self.held: dict[str, Message] = {}
 
     def step(self) -> None:
-        """Change something."""
+        """Change the state by one random step."""
         steps = [self.enqueue, self.enqueue, self.end, self.cancel, self.later, self.pause]
         self.chosen.choice([*steps, self.rule] if self.keyed else steps)()
 

@@ -196,7 +196,7 @@ class Processes:
             self.next = self.written() + 1
 
     def close(self) -> None:
-        """End all."""
+        """End all running processes."""
         for name in list(self.running):
             self.kill(name)
         self.log.close()

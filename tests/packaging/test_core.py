@@ -68,7 +68,7 @@ def copied(path: Path, to: Path) -> None:
 
 
 def environ(**more: str) -> dict[str, str]:
-    """The variables of a process that sees nothing of this checkout."""
+    """Return the environment of a process that can't import this checkout."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("JOBQ", "REDIS", "PYTEST"))}
     return {**kept, "PYTHONPATH": "", **more}
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 #: Programs and modules that another package than that of their name brings.
 BROUGHT = {"sphinx-build": "sphinx", "xdist": "pytest-xdist"}
-#: What every environment has.
+#: The programs of every virtual environment.
 GIVEN = {"python", "pip", "venv"}
 
 

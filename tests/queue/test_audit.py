@@ -417,7 +417,7 @@ def test_message_that_is_in_no_place_is_lost(recorded, redis, place):
 def test_range_is_counted_by_the_clock_and_says_so_when_that_was_set_back(recorded):
     recorded.enqueue_many([b"v"] * 13)
     ahead = server_ms(recorded) + 3_600_000
-    # The ids of a stream never go back: from here on they run an hour ahead.
+    # The ids of a stream never go back, so all later ids are an hour ahead.
     recorded.client.command(
         "XADD", f"{recorded.prefix}events", f"{ahead}-0", "1", f"new\x1f\x1f{ahead}"
     )

@@ -54,7 +54,7 @@ class Crew:
         )
 
     def kill(self, place: str) -> bool:
-        """False when nobody was there any more."""
+        """Return False if the process had already ended."""
         process = self._running[place]
         alive = process.poll() is None
         process.kill()

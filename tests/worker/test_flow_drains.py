@@ -1,4 +1,4 @@
-"""When a child takes what its queues say to flows."""
+"""When a child delivers the reports of its queues to flows."""
 
 from __future__ import annotations
 

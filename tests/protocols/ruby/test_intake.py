@@ -1,4 +1,4 @@
-"""The intake's loop: every queue has its turn, trouble with one holds no other up, and it ends when it should."""
+"""The loop of the intake: each queue has its turn, a fault of one delays no other, and it ends when asked."""
 
 from __future__ import annotations
 
