@@ -77,7 +77,7 @@ def costs() -> Iterator[str]:
     text = (RESULTS / "benchmarks.md").read_text(encoding="utf-8")
     part = text.partition("\n### What a job costs the server\n")[2]
     if rows := re.findall(r"^\|.*\|$", part.partition("\n#")[0], re.MULTILINE):
-        yield "\nCPU of the server in µs for a job that waits so long, and how many such jobs per second one core of it carries:\n"
+        yield "\nServer CPU per job in µs for three waiting times, and the number of such jobs per second that keep one core of the server busy:\n"
         yield from rows
 
 
