@@ -95,7 +95,7 @@ def parse(url: str) -> Address:
     if scheme == "unix":
         return Address("single", f"unix://{parts.netloc}{parts.path}{query}", [])
     credentials, at, hosts = parts.netloc.rpartition("@")
-    found = [_host(url, host, _PORTS[kind]) for host in hosts.split(",")]
+    pairs = [_host(url, host, _PORTS[kind]) for host in hosts.split(",")]
     service, path = "", parts.path
     if kind == "sentinel":
         service, _, db = path.strip("/").partition("/")
@@ -105,14 +105,14 @@ def parse(url: str) -> Address:
                 f"url {masked(url)!r} doesn't name the service that the Sentinels watch; append it: "
                 "redis+sentinel://host:26379/mymaster"
             )
-    elif len(found) > 1 and kind == "single":
+    elif len(pairs) > 1 and kind == "single":
         raise ConfigError(
             f"url {masked(url)!r} names several hosts; begin it with {scheme}+cluster:// for a Cluster, or "
             f"{scheme}+sentinel:// for Sentinels"
         )
-    host, port = found[0]
+    host, port = pairs[0]
     shown = f"[{host}]" if ":" in host else host
-    return Address(kind, f"{scheme}://{credentials}{at}{shown}:{port}{path}{query}", found, service)
+    return Address(kind, f"{scheme}://{credentials}{at}{shown}:{port}{path}{query}", pairs, service)
 
 
 def _split(url: str) -> SplitResult:

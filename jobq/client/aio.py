@@ -508,7 +508,7 @@ class SharedConnection:
 
         Return whether any call may still wait.
         """
-        if self._timeout_s >= self._longest_s or not any(one and one.once for one in self._waiting):
+        if self._timeout_s >= self._longest_s or not any(r and r.once for r in self._waiting):
             return False
         self.retire()
         late = redis_errors.TimeoutError(f"no reply within {self._timeout_s:g} s")
@@ -542,12 +542,12 @@ class SharedConnection:
 def async_client(client: Client) -> AsyncClient:
     """Return the asyncio client of `client` for the running event loop."""
     loop = asyncio.get_running_loop()
-    found: AsyncClient | None = client.of_loops.get(loop)
-    if found is None:
-        for other in [one for one in client.of_loops if one.is_closed()]:
+    of_loop: AsyncClient | None = client.of_loops.get(loop)
+    if of_loop is None:
+        for other in [known for known in client.of_loops if known.is_closed()]:
             client.of_loops.pop(other).close()
-        found = client.of_loops[loop] = AsyncClient(client)
-    return found
+        of_loop = client.of_loops[loop] = AsyncClient(client)
+    return of_loop
 
 
 def close_async(client: Client) -> None:

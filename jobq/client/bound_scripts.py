@@ -25,7 +25,7 @@ def bound(
         rest: Arguments that follow the named arguments.
     """
     script = load(area, name)
-    return script, tuple([key(one) for one in script.keys]), ordered(script, values, rest)
+    return script, tuple([key(key_name) for key_name in script.keys]), ordered(script, values, rest)
 
 
 def ordered(script: Script, values: Values, rest: Sequence[Argument] = ()) -> tuple[Argument, ...]:

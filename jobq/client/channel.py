@@ -61,12 +61,12 @@ class Channel:
             time.sleep(seconds)
             return False
         with selectors.DefaultSelector() as selector:
-            for one in others if file is None else (file, *others):
-                selector.register(one, selectors.EVENT_READ)
+            for source in others if file is None else (file, *others):
+                selector.register(source, selectors.EVENT_READ)
             ready = [key.fd for key, _ in selector.select(seconds)]
         if file in ready:
             self.drain()
-        return any(one in others for one in ready)
+        return any(source in others for source in ready)
 
     def drain(self) -> None:
         """Read and drop all published messages."""

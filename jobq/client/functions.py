@@ -113,10 +113,10 @@ def load_library(client: Nodes, wanted: Library | None = None) -> int:
 
 def other_libraries(client: Nodes) -> list[str]:
     """Return the names of libraries that other versions of jobq loaded."""
-    found: set[str] = set()
+    names: set[str] = set()
     for reply in _on_each(client, "LIST", "LIBRARYNAME", f"{PREFIX}*"):
-        found |= {_fields(one)[b"library_name"].decode() for one in reply}
-    return sorted(found - {library().name})
+        names |= {_fields(entry)[b"library_name"].decode() for entry in reply}
+    return sorted(names - {library().name})
 
 
 def drop_library(client: Nodes, name: str) -> None:

@@ -32,7 +32,7 @@ def scan_keys(client: Client, pattern: str, most: int) -> ScannedKeys:
 
     Raises ScriptError if the user may not scan keys, UnavailableError if a node is away.
     """
-    found, looked_at, whole = set[bytes](), 0, True
+    matching, looked_at, whole = set[bytes](), 0, True
     for connection in client.open_everywhere():
         cursor = b"0"
         try:
@@ -40,7 +40,7 @@ def scan_keys(client: Client, pattern: str, most: int) -> ScannedKeys:
             while looked_at < most:
                 words = ("SCAN", cursor, "MATCH", pattern, "COUNT", AT_ONCE)
                 cursor, keys = exchange(connection, words)
-                found.update(keys)
+                matching.update(keys)
                 looked_at += AT_ONCE
                 if cursor == b"0":
                     break
@@ -52,4 +52,4 @@ def scan_keys(client: Client, pattern: str, most: int) -> ScannedKeys:
             raise UnavailableError(f"listing keys was interrupted: {error}") from error
         finally:
             connection.disconnect()
-    return ScannedKeys(found, looked_at, whole)
+    return ScannedKeys(matching, looked_at, whole)

@@ -47,8 +47,8 @@ def commands(
     Args:
         keep_errors: Return errors among the replies instead of raising them.
     """
-    together = b"".join(packed(tuple(one)) for one in many)
-    asked = b"".join(packed(("ASKING",)) + packed(tuple(one)) for one in many)
+    together = b"".join(packed(tuple(words)) for words in many)
+    asked = b"".join(packed(("ASKING",)) + packed(tuple(words)) for words in many)
 
     def exchange_all(connection: Connection, _: Command, asking: bool = False) -> list[Any]:
         try:
@@ -64,8 +64,8 @@ def commands(
                 raise reply
         return replies
 
-    found: list[Any] = client.perform(key, CallState(client, together), exchange_all)
-    return found
+    results: list[Any] = client.perform(key, CallState(client, together), exchange_all)
+    return results
 
 
 def _reply(connection: Connection) -> Any:
@@ -149,9 +149,9 @@ def read_together(client: Client, asked: Sequence[Read | ScriptCall[Any]]) -> li
     unreachable. If a node of a Cluster is unreachable, the reads from that node return the error.
     """
     if client.is_cluster or not asked:
-        return [_read_alone(client, one) for one in asked]
+        return [_read_alone(client, call) for call in asked]
     together = b"".join(
-        packed(one.words) if isinstance(one, Read) else client.words(*one[:3]) for one in asked
+        packed(call.words) if isinstance(call, Read) else client.words(*call[:3]) for call in asked
     )
 
     def exchange_all(connection: Connection, *_: Any) -> list[Any]:
@@ -164,28 +164,28 @@ def read_together(client: Client, asked: Sequence[Read | ScriptCall[Any]]) -> li
 
     key = asked[0].key if isinstance(asked[0], Read) else asked[0].keys[0]
     replies = client.perform(key, CallState(client, together), exchange_all)
-    return [_taken(client, one, reply) for one, reply in zip(asked, replies, strict=True)]
+    return [_taken(client, call, reply) for call, reply in zip(asked, replies, strict=True)]
 
 
-def _taken(client: Client, one: Read | ScriptCall[Any], reply: Any) -> Any:
+def _taken(client: Client, call: Read | ScriptCall[Any], reply: Any) -> Any:
     """Convert a reply to its result or error. After a temporary error or a missing script, repeat the read."""
     if not isinstance(reply, Exception):
-        return reply if isinstance(one, Read) else _read(one, reply)
-    command, script = (one.words, None) if isinstance(one, Read) else ((), one.script)
+        return reply if isinstance(call, Read) else _read(call, reply)
+    command, script = (call.words, None) if isinstance(call, Read) else ((), call.script)
     missing = isinstance(reply, redis_errors.NoScriptError)
     final = None if missing else refusal(reply, command, script)
     if final is not None:
         final.__cause__ = reply
-    return final or _read_alone(client, one)
+    return final or _read_alone(client, call)
 
 
-def _read_alone(client: Client, one: Read | ScriptCall[Any]) -> Any:
+def _read_alone(client: Client, call: Read | ScriptCall[Any]) -> Any:
     try:
-        if isinstance(one, Read):
-            return client.command(*one.words, routed_by=one.key)
+        if isinstance(call, Read):
+            return client.command(*call.words, routed_by=call.key)
         # Not Client.ask: a script that reads may reply with an empty list.
-        state = CallState(client, client.words(*one[:3]), one.script)
-        return one.read(client.perform(one.keys[0], state))
+        state = CallState(client, client.words(*call[:3]), call.script)
+        return call.read(client.perform(call.keys[0], state))
     except JobqError as error:
         if client.is_lost(error):
             raise
@@ -225,17 +225,17 @@ class OverlappingCalls:
         """
         state, outcome = self._calls[0]
         self._read(outcome)
-        [found] = outcome
-        if isinstance(found, Exception):
+        [reply] = outcome
+        if isinstance(reply, Exception):
             # While this call is repeated, no later call may be in flight.
             for _, other in self._calls:
                 self._read(other)
-            following = state.failed(found)
+            following = state.failed(reply)
             if following.error is not None:
-                raise following.error from found
-            found = self._client.perform(self._key, state)
+                raise following.error from reply
+            reply = self._client.perform(self._key, state)
         self._calls.popleft()
-        return found
+        return reply
 
     def close(self) -> None:
         """Give the connection back to the client, or close it if replies are still pending."""

@@ -46,7 +46,7 @@ class Script:
     def __init__(self, path: Path) -> None:
         self.area, self.name = path.parent.name, path.stem
         text = path.read_text(encoding="utf-8")
-        self.text = _INCLUDE.sub(lambda found: _fragment(path, found[1]), text)
+        self.text = _INCLUDE.sub(lambda match: _fragment(path, match[1]), text)
         self.source = self.text.encode()
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
         bound = {kind: re.split(r",\s*", names) for names, kind in _BINDING.findall(text)}

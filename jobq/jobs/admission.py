@@ -115,8 +115,8 @@ def run_admitted(call: Call | Ending, worker: str, run: Callable[[Call], Ending]
         waits = admit(call, worker, held)
         return run(call) if waits is None else waits
     finally:
-        for one in held:
-            one.leave()
+        for admitted in held:
+            admitted.leave()
 
 
 def admit(call: Call, worker: str, held: list[Admitted]) -> Ending | None:
@@ -145,8 +145,8 @@ async def arun_admitted(
         waits = await aadmit(call, worker, held)
         return await run(call) if waits is None else waits
     finally:
-        for one in held:
-            await one.aleave()
+        for admitted in held:
+            await admitted.aleave()
 
 
 async def aadmit(call: Call, worker: str, held: list[Admitted]) -> Ending | None:

@@ -290,10 +290,10 @@ def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
     except Exception:
-        found = getattr(function, "__annotations__", {})
+        hints = getattr(function, "__annotations__", {})
     names = getattr(function, "__globals__", {})
     evaluated: dict[str, Any] = {}
-    for name, annotation in found.items():
+    for name, annotation in hints.items():
         holder = SimpleNamespace(__annotations__={name: annotation})
         try:
             evaluated |= typing.get_type_hints(holder, names, include_extras=True)

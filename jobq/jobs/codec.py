@@ -297,10 +297,10 @@ def refusal(why: str, raw: bytes, headers: Mapping[str, str]) -> bytes:
 def read_refusal(content: bytes) -> Refusal | None:
     """Parse a refusal; return None if `content` is something else."""
     try:
-        found = _read_refused(content)
+        stored = _read_refused(content)
     except (ValueError, RecursionError, OverflowError, MemoryError):
         return None
-    return Refusal(found.refused, found.raw_base64 or found.raw.encode(), found.headers)
+    return Refusal(stored.refused, stored.raw_base64 or stored.raw.encode(), stored.headers)
 
 
 _AS_THEY_ARE = frozenset((str, bool, NoneType))

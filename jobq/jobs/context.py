@@ -217,8 +217,8 @@ class Context:
     @property
     def tick(self) -> datetime | None:
         """The due time of the tick that enqueued this call, in the schedule's zone; None if no schedule enqueued it."""
-        found = tick_of(self._call.headers)
-        return found.at if found else None
+        tick = tick_of(self._call.headers)
+        return tick.at if tick else None
 
     @property
     def flow(self) -> MemberFlow:
@@ -239,8 +239,8 @@ class Context:
     @property
     def missed(self) -> int:
         """The number of earlier ticks of the schedule without a run, because no worker enqueued them in time."""
-        found = tick_of(self._call.headers)
-        return found.missed if found else 0
+        tick = tick_of(self._call.headers)
+        return tick.missed if tick else 0
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -278,7 +278,7 @@ class Executor:
         if not admitted and (call.job.settings.limits or FLOW_HEADER in call.headers):
             ready = self._filled(call)
             return run_admitted(
-                ready, self.worker, lambda one: self._run(one, told_to_stop, admitted=True)
+                ready, self.worker, lambda filled: self._run(filled, told_to_stop, admitted=True)
             )
         hooks, settings = self.hooks, call.job.settings
         if settings.keep_logs is not None and not logged and hooks.attempt_logs is not None:
@@ -340,7 +340,7 @@ class Executor:
         if not admitted and (call.job.settings.limits or FLOW_HEADER in call.headers):
             ready = await self._afilled(call)
             return await arun_admitted(
-                ready, self.worker, lambda one: self.arun(one, told_to_stop, admitted=True)
+                ready, self.worker, lambda filled: self.arun(filled, told_to_stop, admitted=True)
             )
         hooks, settings = self.hooks, call.job.settings
         if settings.keep_logs is not None and not logged and hooks.attempt_logs is not None:

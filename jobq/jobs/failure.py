@@ -114,10 +114,10 @@ def one_column(name: str) -> str:
 
 
 def _frames(trace: TracebackType | None) -> list[CodeType]:
-    found = []
+    codes = []
     while trace is not None:
         code = trace.tb_frame.f_code
         if not code.co_filename.startswith(_OURS):
-            found.append(code)
+            codes.append(code)
         trace = trace.tb_next
-    return found
+    return codes

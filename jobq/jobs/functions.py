@@ -107,8 +107,8 @@ class _Comparison:
             return False
 
     def _same_types(self, first: Any, second: Any) -> bool:
-        one, other = type(first), type(second)
-        return one is other or self.same(one, other)
+        first_type, second_type = type(first), type(second)
+        return first_type is second_type or self.same(first_type, second_type)
 
     def _same_values(self, first: Any, second: Any) -> bool:
         for kinds, compare in _COMPARES:

@@ -424,8 +424,8 @@ class Job(Generic[P, R]):
             checked["headers"] = {**self.settings.headers, **checked["headers"]}
         if checked.get("queue", self.queue) != self.queue:
             checked["partitions"] = None
-        for one, other in (("delay", "at"), ("at", "delay")):
-            if checked.get(one) is not None:
+        for option, other in (("delay", "at"), ("at", "delay")):
+            if checked.get(option) is not None:
                 checked.setdefault(other, None)
         changed = copy.copy(self)
         per_message_options = {name: checked[name] for name in TRAVELLING if name in checked}
@@ -450,8 +450,8 @@ class Job(Generic[P, R]):
         changes = {name: value for name, value in changes.items() if value is not UNSET}
         settings = structs.replace(self.settings, **changes)
         if settings.contradicts_timeout:
-            for one, other in (("timeout", "hard_timeout"), ("hard_timeout", "timeout")):
-                if one in changes and other not in changes:
+            for option, other in (("timeout", "hard_timeout"), ("hard_timeout", "timeout")):
+                if option in changes and other not in changes:
                     settings = structs.replace(settings, **{other: None})
         changed = copy.copy(self)
         changed._use(settings)

@@ -100,11 +100,11 @@ def around_enqueue(layers: Layers, deliver: Callable[[Any], Any]) -> Callable[[A
 def around_run(layers: Layers, method: str, context: Any, call: Callable[[], Any]) -> Any:
     """Return the result of `call` within the `run` or `arun` method of each layer."""
     for layer in layers[:0:-1]:
-        found = getattr(layer, method, None)
-        if found is not None:
-            call = partial(found, context, call)
-    found = getattr(layers[0], method, None) if layers else None
-    return call() if found is None else found(context, call)
+        wrapper = getattr(layer, method, None)
+        if wrapper is not None:
+            call = partial(wrapper, context, call)
+    wrapper = getattr(layers[0], method, None) if layers else None
+    return call() if wrapper is None else wrapper(context, call)
 
 
 def _call_enqueue(method: Callable[..., Any], deliver: Callable[[Any], Any], outgoing: Any) -> Any:

@@ -396,14 +396,14 @@ def _redact(name: str, value: Any) -> tuple[str, ...]:
             f"of keys "
             "in them, or True for all arguments"
         )
-    for one in names:
+    for hidden in names:
         if (
-            not isinstance(one, str)
-            or not 0 < len(one) <= MAX_REDACTED_LENGTH
-            or not one.isprintable()
+            not isinstance(hidden, str)
+            or not 0 < len(hidden) <= MAX_REDACTED_LENGTH
+            or not hidden.isprintable()
         ):
             raise ConfigError(
-                f"redact has {one!r:.120}, which can't be a name; use 1-{MAX_REDACTED_LENGTH} printable characters"
+                f"redact has {hidden!r:.120}, which can't be a name; use 1-{MAX_REDACTED_LENGTH} printable characters"
             )
     return tuple(names)
 

@@ -256,7 +256,7 @@ def checked_filter(name: str, value: object) -> ErrorFilter | None:
     given: tuple[Any, ...] = (
         tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)
     )
-    if given and all(isinstance(one, type) and issubclass(one, BaseException) for one in given):
+    if given and all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in given):
         return given
     if callable(value) and not isinstance(value, type):
         return cast(Matcher, value)

@@ -239,8 +239,8 @@ class Admin:
             return own
         if not mid:
             return list(islice(self.iter_dead(offset), limit))
-        found = chain(own, *(place.dead(mid=mid) for place in partitions))
-        return sorted(found, key=_newest_first)[:1]
+        messages = chain(own, *(place.dead(mid=mid) for place in partitions))
+        return sorted(messages, key=_newest_first)[:1]
 
     def dead_call(self, mid: str) -> ScriptCall[list[DeadMessage]]:
         """Return a call of `dead` for one mid, to send together with other calls."""
@@ -441,12 +441,12 @@ class Admin:
         for place in self.partitions() if most or age_ms else ():
             place.scripts["retention"].run(values)
         reply = self.scripts["retention"].run(values)
-        found = [_number(word or b"") for word in reply]
+        limits = [_number(word or b"") for word in reply]
         kept = DeadLimits()
         return DeadLimits(
-            kept.most if found[0] is None else found[0],
-            kept.age_s if found[1] is None else found[1] / 1000,
-            found[2] or 0,
+            kept.most if limits[0] is None else limits[0],
+            kept.age_s if limits[1] is None else limits[1] / 1000,
+            limits[2] or 0,
         )
 
     def call_on_dead(self) -> None:
@@ -605,10 +605,10 @@ def _dead_message(row: Sequence[bytes]) -> DeadMessage:
 def _number(word: bytes) -> int | None:
     """Parse a number that a script wrote; return None for any other text."""
     try:
-        found = float(word)
+        number = float(word)
     except ValueError:
         return None
-    return int(found) if abs(found) <= MAX_NUMBER else None
+    return int(number) if abs(number) <= MAX_NUMBER else None
 
 
 def _rows(items: Sequence[object], width: int) -> list[tuple]:  # type: ignore[type-arg]

@@ -43,7 +43,7 @@ def aenqueue(
     batch, client = prepared(content, mid, options), queue.client
     if client.outage is not None or (durability or client.durability) != "memory":
         return in_thread(queue.enqueue, content, mid=mid, durability=durability, **options)
-    return send(queue, *batch, one=True)
+    return send(queue, *batch, single=True)
 
 
 async def aenqueue_many(
@@ -87,7 +87,7 @@ async def send(
     values: Values,
     rows: Sequence[Argument],
     mids: Sequence[str],
-    one: bool = False,
+    single: bool = False,
     before: asyncio.Task[Sequence[Enqueued]] | None = None,
 ) -> Any:
     """Make one enqueue call; see Queue.send. If the coroutine is cancelled, no later call uses the same caller.
@@ -99,7 +99,7 @@ async def send(
     if queue.routes is not None:
         await _ended(before)
         routed = await in_thread(queue.send, "memory", values, rows, mids, None)
-        return routed[0] if one else routed
+        return routed[0] if single else routed
     if monotonic() >= queue.listed_until:
         await in_thread(queue.register)
     own = queue.callers.take()
@@ -118,7 +118,7 @@ async def send(
     else:
         done = queue.accepted(own, reply, mids)
     queue.callers.give_back(own)
-    return done[0] if one else done
+    return done[0] if single else done
 
 
 async def _ended(before: asyncio.Task[Sequence[Enqueued]] | None) -> None:

@@ -133,8 +133,8 @@ class Audit:
         """Return the mids that the queue no longer has, or that no worker can fetch because they are in no place."""
         mids = list(mids)
         held = [mid for mid in mids if self._queue.status(mid).word in LIVE]
-        found = set(mids).difference(held) | unplaced(self._queue, held)
-        return [mid for mid in mids if mid in found]
+        missing = set(mids).difference(held) | unplaced(self._queue, held)
+        return [mid for mid in mids if mid in missing]
 
     def _entries(self) -> Iterator[Event]:
         while True:

@@ -205,15 +205,15 @@ def _cut(text: str, most: int) -> bytes:
 def entry_of(entry_id: bytes, fields: list[bytes] | None) -> AuditEntry:
     """Parse an entry of the stream. An entry that jobq can't have written is marked as damaged."""
     words = [text_of(word) for word in fields or ()]
-    found = dict(zip(words[::2], words[1::2]))
-    count = found.pop("count", "")
+    texts = dict(zip(words[::2], words[1::2]))
+    count = texts.pop("count", "")
     damaged = (
-        bool(found.keys() - LENGTHS.keys())
-        or not {"who", "verb", "phase"} <= found.keys()
+        bool(texts.keys() - LENGTHS.keys())
+        or not {"who", "verb", "phase"} <= texts.keys()
         or (count != "" and not (count.isascii() and count.isdigit() and len(count) <= 16))
-        or any(len(text.encode()) > LENGTHS[name] for name, text in found.items() if name in LENGTHS)
+        or any(len(text.encode()) > LENGTHS[name] for name, text in texts.items() if name in LENGTHS)
     )  # fmt: skip
-    facts = {name: found.get(name, "")[: LENGTHS[name]] for name in LENGTHS if name != "count"}
+    facts = {name: texts.get(name, "")[: LENGTHS[name]] for name in LENGTHS if name != "count"}
     return AuditEntry(
         text_of(entry_id), int(entry_id.partition(b"-")[0]),
         number=int(count) if count and not damaged else None, damaged=damaged, **facts,

@@ -84,7 +84,7 @@ class Bin:
 
         Return for each message a word of `queue.admin.revive`, or 'full' if the bin is full.
         """
-        rows: list[tuple[Argument, ...]] = [(one, "" if at is None else at) for one, at in dead]
+        rows: list[tuple[Argument, ...]] = [(id_, "" if at is None else at) for id_, at in dead]
         return self._each("revive", rows, {"life_ms": self.life_ms}, caller, now)
 
     def edit(
@@ -126,7 +126,7 @@ class Bin:
     def holds(self, taken: Taken, *ids: str) -> list[bool]:
         """Return for each message whether it is in the bin. Pass mids, or dead ids for 'dead' and 'revived'."""
         reply = self.client.command("HMGET", self.key, *(f"{taken[0]}{id_}" for id_ in ids))
-        return [one is not None for one in reply]
+        return [field is not None for field in reply]
 
     def left_s(self) -> float | None:
         """Return for how many seconds the messages can still be put back; None if the bin is empty."""

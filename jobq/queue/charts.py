@@ -44,7 +44,7 @@ class ChartMinute(NamedTuple):
     @property
     def packed(self) -> bytes:
         """The minute, encoded as in the ring."""
-        numbers = [min(MAX_NUMBER, max(0, one)) for one in self[:-1]]
+        numbers = [min(MAX_NUMBER, max(0, number)) for number in self[:-1]]
         return _MINUTE.pack(*numbers, max(0, self.fence) & (2**64 - 1))
 
     @property
@@ -57,12 +57,12 @@ def minutes_in(ring: bytes | None, now_minute: int) -> list[ChartMinute]:
     """Return the minutes of the last day in a ring, oldest first."""
     whole = (ring or b"")[: MINUTES * _MINUTE.size]
     whole = whole[: len(whole) // _MINUTE.size * _MINUTE.size]
-    found = [
-        ChartMinute._make(one)
-        for place, one in enumerate(_MINUTE.iter_unpack(whole))
-        if now_minute - MINUTES < one[0] <= now_minute and one[0] % MINUTES == place
+    recorded = [
+        ChartMinute._make(row)
+        for place, row in enumerate(_MINUTE.iter_unpack(whole))
+        if now_minute - MINUTES < row[0] <= now_minute and row[0] % MINUTES == place
     ]
-    return sorted(found)
+    return sorted(recorded)
 
 
 def kept_minutes(client: Client, queue: str, now_minute: int) -> list[ChartMinute]:
@@ -76,15 +76,15 @@ def kept_minutes(client: Client, queue: str, now_minute: int) -> list[ChartMinut
     if not queue:
         return total
     own = minutes_in(client.command("GET", keys.chart(namespace, queue)), now_minute)
-    return _filled(own, [one.minute for one in total])
+    return _filled(own, [minute.minute for minute in total])
 
 
 def _filled(own: Sequence[ChartMinute], minutes: Sequence[int]) -> list[ChartMinute]:
-    found = {one.minute: one for one in own}
+    by_minute = {figures.minute: figures for figures in own}
     last: ChartMinute | None = None
     filled = []
-    for minute in sorted({*found, *minutes}):
-        last = found.get(minute) or (last and last._replace(minute=minute))
+    for minute in sorted({*by_minute, *minutes}):
+        last = by_minute.get(minute) or (last and last._replace(minute=minute))
         if last is not None:
             filled.append(last)
     return filled

@@ -95,11 +95,11 @@ def listed_queues(client: Client) -> ListedQueues:
 
 def _used(client: Client, names: Sequence[str]) -> list[str]:
     now = time.monotonic()
-    until, found = runtime.used_queues.get(client, (0.0, []))
+    until, used = runtime.used_queues.get(client, (0.0, []))
     if now >= until:
-        found = _used_first(client, names)
-        runtime.used_queues[client] = time.monotonic() + USED_S, found
-    return found
+        used = _used_first(client, names)
+        runtime.used_queues[client] = time.monotonic() + USED_S, used
+    return used
 
 
 def _used_first(client: Client, names: Sequence[str]) -> list[str]:
@@ -112,17 +112,17 @@ def _used_first(client: Client, names: Sequence[str]) -> list[str]:
     except JobqError:
         workers = []  # workers only affect the order of the names
     served = {name for worker in workers for name in worker.queues}
-    found = [name for name in names if name in served]
+    used = [name for name in names if name in served]
     others = [name for name in names if name not in served]
     if client.is_cluster:
-        return found + others
+        return used + others
     for first in range(0, len(others), _PER_LOOK):
         part = others[first : first + _PER_LOOK]
         prefixes = [keys.prefix(client.namespace, name) for name in part]
         asked = [("EXISTS", *(keys.key(prefix, trace) for trace in _TRACES)) for prefix in prefixes]
         replies = commands(client, asked[0][1], asked, keep_errors=True)
-        found += [name for name, reply in zip(part, replies, strict=True) if reply != 0]
-    return found
+        used += [name for name, reply in zip(part, replies, strict=True) if reply != 0]
+    return used
 
 
 def strange_queue_names(client: Client) -> list[bytes]:
@@ -136,7 +136,7 @@ def queue_names_by_keys(client: Client) -> list[str]:
     This helps if the list can't be read. It scans all keys, a bounded number at a time.
     """
     pattern = keys.key(f"{client.namespace}:{{*}}:", "*")
-    found: set[bytes] = set()
+    queues: set[bytes] = set()
     for connection in client.open_everywhere():
         try:
             connection.connect()
@@ -144,12 +144,12 @@ def queue_names_by_keys(client: Client) -> list[str]:
             while cursor != b"0":
                 words = ("SCAN", cursor or "0", "MATCH", pattern, "COUNT", 1_000)
                 cursor, names = exchange(connection, words)
-                found.update(match[1] for name in names if (match := _OF_A_QUEUE.search(name)))
+                queues.update(match[1] for name in names if (match := _OF_A_QUEUE.search(name)))
         except (*PASSING, ResponseError):
             continue
         finally:
             connection.disconnect()
-    return sorted(name.decode() for name in found if _is_name(name))
+    return sorted(name.decode() for name in queues if _is_name(name))
 
 
 def _listed(client: Client) -> list[bytes]:

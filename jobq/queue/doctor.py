@@ -188,9 +188,9 @@ def _facts_of(node: Node) -> Facts:
         node.close()
 
 
-def _replicas(found: Facts) -> Iterator[tuple[str, int]]:
+def _replicas(facts: Facts) -> Iterator[tuple[str, int]]:
     """Yield the addresses of the replicas that a primary reports."""
-    for name, line in found.info.items():
+    for name, line in facts.info.items():
         if re.fullmatch(r"slave\d+", name):
             parts = dict(part.split("=", 1) for part in line.split(",") if "=" in part)
             if parts.get("ip") and parts.get("port", "").isdigit():
@@ -199,29 +199,29 @@ def _replicas(found: Facts) -> Iterator[tuple[str, int]]:
 
 def facts(client: Answerer, node: str = "", *, is_replica: bool = False) -> Facts:
     """Return the facts of a server. Parts that the server doesn't show to this user are recorded as unknown."""
-    found = Facts(
+    facts = Facts(
         durability=client.durability,
         node=node,
         is_replica=is_replica,
         url=client.url,
         namespace=client.namespace,
     )
-    _try(found, "info", lambda: found.info.update(_info(client)))
-    _try(found, "settings", lambda: found.settings.update(_settings(client)))
-    _try(found, "commands", lambda: found.missing.extend(_missing(client)))
+    _try(facts, "info", lambda: facts.info.update(_info(client)))
+    _try(facts, "settings", lambda: facts.settings.update(_settings(client)))
+    _try(facts, "commands", lambda: facts.missing.extend(_missing(client)))
     if not is_replica:
-        _try(found, "rights", lambda: found.refused.update(_refused(client)))
-    _try(found, "user", lambda: setattr(found, "user", _text(client.command("ACL", "WHOAMI"))))
-    found.pings_ms = [_timed(client, "PING")[0] for _ in range(PINGS)]
-    found.skew_ms = _skew(client)
-    return found
+        _try(facts, "rights", lambda: facts.refused.update(_refused(client)))
+    _try(facts, "user", lambda: setattr(facts, "user", _text(client.command("ACL", "WHOAMI"))))
+    facts.pings_ms = [_timed(client, "PING")[0] for _ in range(PINGS)]
+    facts.skew_ms = _skew(client)
+    return facts
 
 
-def _try(found: Facts, part: str, ask: Callable[[], Any]) -> None:
+def _try(facts: Facts, part: str, ask: Callable[[], Any]) -> None:
     try:
         ask()
     except ScriptError as error:
-        found.unknown[part] = str(error)
+        facts.unknown[part] = str(error)
 
 
 def _info(client: Answerer) -> dict[str, str]:
@@ -305,18 +305,18 @@ def diagnose_all(nodes: Sequence[Facts]) -> list[Finding]:
 
     A finding has an empty `node` if all checked nodes share it.
     """
-    found: dict[Finding, list[str]] = {}
+    findings: dict[Finding, list[str]] = {}
     for facts in nodes:
         for finding in diagnose(facts):
-            found.setdefault(finding, []).append(facts.node)
-    order = {name: place for place, name in enumerate(dict.fromkeys(f.check for f in found))}
+            findings.setdefault(finding, []).append(facts.node)
+    order = {name: place for place, name in enumerate(dict.fromkeys(f.check for f in findings))}
     asked = {
         check: [facts.node for facts in nodes if any(f.check == check for f in diagnose(facts))]
         for check in order
     }
     return [
         finding if named == asked[finding.check] else finding._replace(node=", ".join(named))
-        for finding, named in sorted(found.items(), key=lambda item: order[item[0].check])
+        for finding, named in sorted(findings.items(), key=lambda item: order[item[0].check])
     ]
 
 
@@ -415,11 +415,11 @@ def persistence(facts: Facts) -> Iterator[Finding]:
             "CONFIG SET appendonly yes, and in the server's configuration",
         )  # fmt: skip
     else:
-        found = (
+        problem = (
             "none: a restart loses every message" if saves is not None else "no append-only file"
         )
         remedy = "CONFIG SET appendonly yes, unless jobs may be lost"
-        yield Finding("persistence", "warn", found, remedy)
+        yield Finding("persistence", "warn", problem, remedy)
     for name in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"):
         if facts.info.get(name, "ok") != "ok":
             value = f"{name}: {facts.info[name]}"

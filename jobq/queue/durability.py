@@ -142,8 +142,8 @@ class SharedConfirmation:
         Raises ConfigError if the server can't confirm the durability, UnavailableError if it doesn't answer.
         """
         marks, self._marks = self._marks, {}
-        found = [self._missing_at(mark, value) for mark, value in marks.values()]
-        return "; ".join(filter(None, found))
+        reasons = [self._missing_at(mark, value) for mark, value in marks.values()]
+        return "; ".join(filter(None, reasons))
 
     def check(self, what: str) -> None:
         """Raise NotDurableError unless all writes since the last wait are durable.

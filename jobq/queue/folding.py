@@ -14,22 +14,22 @@ T = TypeVar("T")
 
 def by_base(names: Iterable[str]) -> dict[str, list[str]]:
     """Group names of queues and partitions by queue."""
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault(base_of(name), []).append(name)
-    return found
+        groups.setdefault(base_of(name), []).append(name)
+    return groups
 
 
-def without_partitions(found: Sequence[tuple[str, T]]) -> list[tuple[str, T]]:
+def without_partitions(items: Sequence[tuple[str, T]]) -> list[tuple[str, T]]:
     """Leave out partitions if the list has their queue. An item is a queue's name and a value."""
-    names = {name for name, _ in found}
-    return [one for one in found if one[0] == base_of(one[0]) or base_of(one[0]) not in names]
+    names = {name for name, _ in items}
+    return [item for item in items if item[0] == base_of(item[0]) or base_of(item[0]) not in names]
 
 
 def summed(counts: Sequence[Counts]) -> Counts:
     """Return the sums. The result is paused if any of the queues is paused."""
     return Counts._make(map(sum, zip(*counts, strict=True)))._replace(
-        paused=any(one.paused for one in counts)
+        paused=any(count.paused for count in counts)
     )
 
 
@@ -70,10 +70,10 @@ def folded_replies(
 ) -> dict[str, Sample | JobqError]:
     """Return the figures of each queue, or an error if the figures of one of its partitions can't be read."""
     given = dict(zip(names, replies, strict=True))
-    found: dict[str, Sample | JobqError] = {}
+    figures: dict[str, Sample | JobqError] = {}
     for base, places in by_base(names).items():
         read = [given[name] for name in places]
         wrong = [reply for reply in read if isinstance(reply, JobqError)]
         samples = [reply for reply in read if not isinstance(reply, JobqError)]
-        found[base] = wrong[0] if wrong else folded(samples, enqueued_at)
-    return found
+        figures[base] = wrong[0] if wrong else folded(samples, enqueued_at)
+    return figures

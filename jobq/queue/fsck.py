@@ -75,9 +75,9 @@ def steps(queue: CheckedQueue, *, limit: int = LIMIT) -> Iterator[list[Violation
     notes: dict[str, set[bytes]] = {"ready": set(), "circle": set()}
     for part in PARTS:
         for page in _pages(queue, part, limit):
-            found = list(page.violations)
+            violations = list(page.violations)
             if part in PLACES:
-                found += _twice(queue, part, page.mids, first_seen, limit)
+                violations += _twice(queue, part, page.mids, first_seen, limit)
                 if part in copies:
                     copies[part].update(page.notes)
             elif part == "messages":
@@ -85,7 +85,7 @@ def steps(queue: CheckedQueue, *, limit: int = LIMIT) -> Iterator[list[Violation
             elif part.startswith("left_"):
                 place = part.removeprefix("left_")
                 notes[place].update(note for note in page.notes if note not in copies[place])
-            yield found
+            yield violations
     yield _confirmed(queue, "at", _unseen(queue, suspects, limit), limit)
     for place, alone in notes.items():
         yield _confirmed(queue, f"note_{place}", alone, limit)
@@ -202,11 +202,11 @@ def _unseen(queue: CheckedQueue, suspects: set[bytes], limit: int) -> set[bytes]
 
 def _members(queue: CheckedQueue, limit: int) -> tuple[int, set[bytes]]:
     """Return the number of members that haven't ended, and each count that `meta` had while the pages were read."""
-    found, said = set[bytes](), set[bytes]()
+    members, said = set[bytes](), set[bytes]()
     for page in _pages(queue, "members", limit):
-        found.update(page.mids)
+        members.update(page.mids)
         said.update(page.notes)
-    return len(found), said
+    return len(members), said
 
 
 def _miscounted(queue: CheckedQueue, limit: int) -> list[Violation]:
@@ -226,10 +226,10 @@ def _miscounted(queue: CheckedQueue, limit: int) -> list[Violation]:
 def _confirmed(
     queue: CheckedQueue, question: str, suspects: Iterable[bytes], limit: int
 ) -> list[Violation]:
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for asked, mid in enumerate(sorted(suspects)):
-        if asked < MAX_SUSPECTS or not found:
-            found += _checked(queue, question, mid, limit).violations
+        if asked < MAX_SUSPECTS or not violations:
+            violations += _checked(queue, question, mid, limit).violations
         else:
-            found.append(Violation(found[-1].rule, text_of(mid), mid))
-    return found
+            violations.append(Violation(violations[-1].rule, text_of(mid), mid))
+    return violations

@@ -71,8 +71,8 @@ def read_entries(reply: Sequence[Any]) -> list[OutboxEntry]:
 
 
 def _records(text: bytes) -> list[OutboxRecord]:
-    found = []
+    records = []
     for part in text.split(b"\x1e") if text else ():
         kind, subject, detail = (*part.split(b"\x1f", 2), b"", b"")[:3]
-        found.append(OutboxRecord(text_of(kind), text_of(subject), detail))
-    return found
+        records.append(OutboxRecord(text_of(kind), text_of(subject), detail))
+    return records

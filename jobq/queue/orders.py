@@ -151,10 +151,10 @@ def answers(
     waiting, deadline = dict(sent), time.monotonic() + within_s
     while waiting:
         for worker, order_id in list(waiting.items()):
-            found = answer(client, order_id)
-            if found is not None:
+            reply = answer(client, order_id)
+            if reply is not None:
                 del waiting[worker]
-                yield worker, found
+                yield worker, reply
         if not waiting or time.monotonic() >= deadline:
             break
         time.sleep(LOOK_EVERY_S)
@@ -164,7 +164,7 @@ def answers(
 def _answer(facts: Any) -> OrderAnswer | None:
     if not isinstance(facts, dict) or not isinstance(facts.get("children"), list):
         return None
-    children = [_stack(one) for one in facts["children"]]
+    children = [_stack(child) for child in facts["children"]]
     return OrderAnswer(
         worker=text_in(facts.get("worker")),
         verb=text_in(facts.get("verb")),
@@ -178,7 +178,7 @@ def _answer(facts: Any) -> OrderAnswer | None:
 def _stack(facts: Any) -> ChildStack | None:
     if not isinstance(facts, dict) or not isinstance(facts.get("running"), list):
         return None
-    pairs = [one for one in facts["running"] if isinstance(one, list) and len(one) == 2]
+    pairs = [pair for pair in facts["running"] if isinstance(pair, list) and len(pair) == 2]
     running = tuple((text_in(queue), text_in(mid)) for queue, mid in pairs)
     return ChildStack(number_in(facts.get("pid")) or 0, running, text_in(facts.get("stack")))
 

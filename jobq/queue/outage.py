@@ -182,7 +182,7 @@ class OutageBuffer:
         except UnavailableError as error:
             if self.nmessages:  # messages with unknown outcomes were already logged
                 logger.error("messages are lost with this process: %s", error)
-            for call in [one for one in self._waiting if one.refused_at]:
+            for call in [call for call in self._waiting if call.refused_at]:
                 self._count_refused(call)
 
     def close(self) -> None:

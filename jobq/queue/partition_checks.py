@@ -61,7 +61,7 @@ def _skewed(known: PartitionMap, samples: Mapping[str, Sample]) -> Iterator[Find
     total = sum(ready.values())
     if total < SKEWED_READY or len(ready) < 2:
         return
-    name = max(ready, key=lambda one: ready[one])
+    name = max(ready, key=lambda partition: ready[partition])
     if ready[name] > SKEW * total / len(ready):
         text = f"{name} has {ready[name]:,} of {total:,} ready messages of {len(ready)} partitions"
         yield Finding(

@@ -118,11 +118,11 @@ class PartitionTicks:
         while kept:
             read_at, done = self._clock(), list[Argument]()
             random.shuffle(kept)
-            for one in kept:
-                outcome = self._sent(one) if self._clock() < read_at + SEND_WITHIN_S else "away"
+            for message in kept:
+                outcome = self._sent(message) if self._clock() < read_at + SEND_WITHIN_S else "away"
                 if outcome == "away":
                     break
-                done += [] if outcome == "kept" else [one.schedule, one.number, outcome]
+                done += [] if outcome == "kept" else [message.schedule, message.number, outcome]
             nsent += len(done) // 3
             kept = self._kept(done) if done else []
         return nsent
@@ -188,7 +188,7 @@ def _caller(kept: KeptMessage, verb: str) -> Caller:
 
 def _messages(rows: Iterable[tuple[bytes, ...]]) -> Iterator[KeptMessage]:
     for name, number, action, mid, message in rows:
-        head, texts = message.split(_SEPARATOR, 4), [text_of(one) for one in (name, action, mid)]
+        head, texts = message.split(_SEPARATOR, 4), [text_of(word) for word in (name, action, mid)]
         if len(head) == 5:
             lock_ms, dedupe_ms, keyed, key = map(text_of, head[:4])
             named, action_text, mid_text = texts

@@ -203,11 +203,9 @@ def without_drained(
     kept: list[Epoch] = []
     for epoch in known.epochs[:-1]:
         there = [left[name] for name in epoch.names(known.queue)]
-        if not all(one.is_sealed and not one.messages for one in there):
+        if not all(q.is_sealed and not q.messages for q in there):
             kept.append(epoch._replace(drained_at=0))
-        elif (
-            not epoch.drained or now_s < epoch.drained_at + KEEP_S or any(one.dead for one in there)
-        ):
+        elif not epoch.drained or now_s < epoch.drained_at + KEEP_S or any(q.dead for q in there):
             kept.append(epoch._replace(drained_at=epoch.drained_at or now_s))
     return known._replace(epochs=(*kept, known.newest))
 

@@ -126,26 +126,26 @@ def read_map(client: Client, queue: str) -> PartitionMap:
 
 def with_partitions(client: Client, names: Iterable[str]) -> list[str]:
     """Return the names of queues and of their partitions. Raises the error of a map that can't be read."""
-    found, unread = with_readable_partitions(client, names)
+    places, unread = with_readable_partitions(client, names)
     for error in unread.values():
         raise error
-    return found
+    return places
 
 
 def with_readable_partitions(
     client: Client, names: Iterable[str]
 ) -> tuple[list[str], dict[str, JobqError]]:
     """Return the names of queues and of their partitions, and the errors of queues whose map can't be read."""
-    found, unread = dict[str, None](), dict[str, JobqError]()
+    places, unread = dict[str, None](), dict[str, JobqError]()
     for name in names:
-        found[name] = None
+        places[name] = None
         try:
-            found |= dict.fromkeys([] if is_partition(name) else read_map(client, name).names())
+            places |= dict.fromkeys([] if is_partition(name) else read_map(client, name).names())
         except JobqError as error:
             if client.is_lost(error):
                 raise
             unread[name] = error
-    return list(found), unread
+    return list(places), unread
 
 
 def map_in(queue: str, stored: bytes | None) -> PartitionMap:
@@ -189,10 +189,10 @@ def grouped(
     indexes: Sequence[int], epoch: Epoch, queue: str, texts: Sequence[str]
 ) -> Iterator[tuple[str, list[int]]]:
     """Group messages by their queue in an epoch. Yield each queue's name, and the indexes of its messages."""
-    found: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     names: dict[str, str] = {}
     for index in indexes:
         text = texts[index]
         name = names.get(text) or names.setdefault(text, epoch.name_for(queue, text))
-        found.setdefault(name, []).append(index)
-    yield from found.items()
+        groups.setdefault(name, []).append(index)
+    yield from groups.items()

@@ -302,16 +302,16 @@ def workers_in(reply: Any) -> list[WorkerEntry]:
 
 def some_workers(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry]:
     """Return name -> last heartbeat for these workers. Workers without an entry are left out."""
-    found: dict[str, WorkerEntry] = {}
+    entries: dict[str, WorkerEntry] = {}
     for first in range(0, len(names), PER_CALL):
         some = names[first : first + PER_CALL]
         reply = client.command("HMGET", keys.workers(client.namespace), *some)
-        found.update(
+        entries.update(
             (name, _entry(name, decoded(raw)))
             for name, raw in zip(some, reply, strict=True)
             if raw is not None
         )
-    return found
+    return entries
 
 
 def workers_named(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry]:
@@ -333,20 +333,20 @@ def workers_named(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry
 
 def served(client: Client) -> dict[str, int]:
     """Return queue -> number of live workers that serve the queue."""
-    now_ms, found = client.clock_ms(), Counter[str]()
+    now_ms, nworkers = client.clock_ms(), Counter[str]()
     for _, entry in _read(client):
         if entry.is_live(now_ms):
-            found.update(entry.queues)
-    return found
+            nworkers.update(entry.queues)
+    return nworkers
 
 
 def running(client: Client, names: Sequence[str]) -> dict[str, tuple[ChildEntry, ...] | None]:
     """Return worker -> its children, or None if the entry is damaged. Workers without an entry are left out."""
-    found: dict[str, tuple[ChildEntry, ...] | None] = {}
+    children: dict[str, tuple[ChildEntry, ...] | None] = {}
     for first in range(0, len(names), PER_CALL):
         some = names[first : first + PER_CALL]
-        found |= running_in(some, client.command("HMGET", keys.running(client.namespace), *some))
-    return found
+        children |= running_in(some, client.command("HMGET", keys.running(client.namespace), *some))
+    return children
 
 
 def running_in(names: Sequence[str], reply: Any) -> dict[str, tuple[ChildEntry, ...] | None]:
@@ -370,14 +370,14 @@ def job_names_in(digests: Sequence[str], reply: Any) -> dict[str, frozenset[str]
 
 def redactions(client: Client, jobs: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Return job -> arguments to hide, or EVERYTHING if the entry is unreadable. Jobs without entries are left out."""
-    wanted, found = sorted(set(jobs)), dict[str, tuple[str, ...]]()
+    wanted, hidden = sorted(set(jobs)), dict[str, tuple[str, ...]]()
     for first in range(0, len(wanted), PER_CALL):
         some = wanted[first : first + PER_CALL]
         reply = client.command("HMGET", keys.redactions(client.namespace), *some)
         for name, raw in zip(some, reply, strict=True):
             if raw is not None:
-                found[name] = _hidden(raw)
-    return found
+                hidden[name] = _hidden(raw)
+    return hidden
 
 
 def every_redaction(client: Client) -> dict[str, tuple[str, ...]]:
@@ -414,7 +414,7 @@ def _entry(name: str, facts: Any) -> WorkerEntry:
         host=text_in(facts.get("host")),
         pid=number["pid"] or 0,
         version=text_in(facts.get("version")),
-        queues=tuple(one for one in named if one),
+        queues=tuple(queue for queue in named if queue),
         slots=number["slots"] or 0,
         quiet=facts.get("quiet") is True,
         jobs=text_in(facts.get("jobs")),
@@ -431,7 +431,7 @@ def _entry(name: str, facts: Any) -> WorkerEntry:
 
 
 def _schedules(facts: Any) -> dict[str, frozenset[str]] | None:
-    if not isinstance(facts, dict) or not all(isinstance(one, list) for one in facts.values()):
+    if not isinstance(facts, dict) or not all(isinstance(names, list) for names in facts.values()):
         return None
     return {text_in(queue): frozenset(map(text_in, names)) for queue, names in facts.items()}
 
@@ -448,8 +448,8 @@ def _children(text: bytes) -> tuple[ChildEntry, ...] | None:
     facts = decoded(text)
     if not isinstance(facts, list):
         return None
-    found = [_child(one) for one in facts]
-    return None if None in found else tuple(child for child in found if child is not None)
+    children = [_child(child) for child in facts]
+    return None if None in children else tuple(child for child in children if child is not None)
 
 
 def _child(facts: Any) -> ChildEntry | None:
@@ -459,8 +459,8 @@ def _child(facts: Any) -> ChildEntry | None:
     if not isinstance(gathering, list):
         return None
     pid, rss, ended = (number_in(facts.get(field)) for field in ("pid", "rss", "ended"))
-    jobs = [_placed(RunningJob, one) for one in facts["running"]]
-    calls = [_placed(GatheringCall, one) for one in gathering]
+    jobs = [_placed(RunningJob, values) for values in facts["running"]]
+    calls = [_placed(GatheringCall, values) for values in gathering]
     if pid is None or rss is None or ended is None or None in jobs or None in calls:
         return None
     return ChildEntry(

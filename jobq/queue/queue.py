@@ -563,8 +563,8 @@ class Queue:
         known = _status(self.scripts["status"].run(values))
         if known.word != "nil":
             return known
-        others = (one.status(mid, now=now) for one in self.partitions())
-        return next((one for one in others if one.word != "nil"), known)
+        others = (partition.status(mid, now=now) for partition in self.partitions())
+        return next((status for status in others if status.word != "nil"), known)
 
     def status_call(self, mid: str, *, now: int | None = None) -> ScriptCall[Status]:
         """Return a call of `status` to send together with other calls."""
@@ -593,8 +593,8 @@ class Queue:
         reply: bytes | None = self.client.command("HGET", keys.key(self.prefix, "messages"), mid)
         if reply is not None:
             return reply
-        others = (one.content(mid) for one in self.partitions())
-        return next((one for one in others if one is not None), None)
+        others = (partition.content(mid) for partition in self.partitions())
+        return next((content for content in others if content is not None), None)
 
     def cancel(
         self,
@@ -727,8 +727,8 @@ class Queue:
         known = facts_of(self.scripts["why"].run(values))
         if known.status != "nil":
             return known
-        others = (one.why(mid, now=now) for one in self.partitions())
-        return next((one for one in others if one.status != "nil"), known)
+        others = (partition.why(mid, now=now) for partition in self.partitions())
+        return next((facts for facts in others if facts.status != "nil"), known)
 
     def why_call(self, mid: str, *, now: int | None = None) -> ScriptCall[KeyFacts]:
         """Return a call of `why` to send together with other calls."""
@@ -1118,7 +1118,7 @@ def batch_of(contents: Sequence[Content], values: Values, key: str | None = None
         bare = [item[1] for item in items]
         if any(len(item) > 2 for item in items):
             own = [item[2] if len(item) > 2 else key for item in items]
-            own_keys = ["" if one is None else checked_key(one) for one in own]
+            own_keys = ["" if text is None else checked_key(text) for text in own]
     else:
         mids = MadeMids(len(bare))
     if max(map(len, bare)) > HARD_MAX_CONTENT:

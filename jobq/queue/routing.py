@@ -234,7 +234,7 @@ class _RoutedCall:
         refusals = [error for error in errors if not isinstance(error, NotDurableError)]
         # NotDurableError would say that all messages were accepted.
         error = refusals[0] if refusals else errors[0]
-        any_accepted = bool(self._done) or any(getattr(one, "mids", ()) for one in errors)
+        any_accepted = bool(self._done) or any(getattr(failed, "mids", ()) for failed in errors)
         if isinstance(error, UnavailableError):
             # Without mids, nothing of the call was accepted.
             error.mids = left if any_accepted else ()

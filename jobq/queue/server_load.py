@@ -125,24 +125,24 @@ class LoadWatch:
         sampled, before = self._samples(), self._counters()
         self._wait(WINDOW_S)
         after = self._counters()
-        found = loads(before, after, sampled, self._samples())
-        return [load._replace(name=self._name(place)) for place, load in found.items()]
+        measured = loads(before, after, sampled, self._samples())
+        return [load._replace(name=self._name(place)) for place, load in measured.items()]
 
     def _name(self, place: Hashable) -> str:
         node = self._nodes[place]
         return node.name if isinstance(node, Node) else ""
 
     def _counters(self) -> dict[Hashable, NodeCounters]:
-        found: dict[Hashable, NodeCounters] = {}
+        counters: dict[Hashable, NodeCounters] = {}
         for place, node in self._nodes.items():
             try:
                 lines = text_of(node.command("INFO", "cpu", "stats", "commandstats")).splitlines()
-                found[place] = _counters(
+                counters[place] = _counters(
                     dict(line.split(":", 1) for line in lines if ":" in line), self._now()
                 )
             except (JobqError, LookupError, ValueError) as error:
                 self.unknown[self._name(place)] = str(error)
-        return found
+        return counters
 
     def _samples(self) -> dict[str, tuple[Hashable, Sample]]:
         queues = [Queue(name, self._client) for name in self._names]

@@ -80,35 +80,35 @@ class ChartKeeper:
         before = self._found.get(base)
         self._found[base] = minute if before is None else _sum([before, minute], minute.minute)
 
-    def _write(self, found: Mapping[str, ChartMinute], minute: int) -> None:
+    def _write(self, rows: Mapping[str, ChartMinute], minute: int) -> None:
         client = self._client
-        ringed = self._ringed(found, minute)
-        rest = [one for name, one in found.items() if name not in ringed]
-        writes = self._writes(keys.chart(client.namespace, ""), _sum(list(found.values()), minute))
+        ringed = self._ringed(rows, minute)
+        rest = [row for name, row in rows.items() if name not in ringed]
+        writes = self._writes(keys.chart(client.namespace, ""), _sum(list(rows.values()), minute))
         if rest:
             writes += self._writes(keys.charts(client.namespace, "rest"), _sum(rest, minute))
         for name in ringed:
-            if self._changed(name, found[name]):
-                writes += self._writes(keys.chart(client.namespace, name), found[name])
+            if self._changed(name, rows[name]):
+                writes += self._writes(keys.chart(client.namespace, name), rows[name])
                 writes.append(("ZADD", keys.charts(client.namespace, "queues"), minute, name))
-                self._written[name] = found[name]
+                self._written[name] = rows[name]
         index = keys.charts(client.namespace, "queues")
         self._send([*writes, ("PEXPIRE", index, KEPT_MS)])
 
-    def _ringed(self, found: Mapping[str, ChartMinute], minute: int) -> list[str]:
+    def _ringed(self, rows: Mapping[str, ChartMinute], minute: int) -> list[str]:
         """Return the queues that have a ring of figures.
 
         While there is room, the busiest other queues also get a ring.
         """
-        if not found.keys() <= self._kept or len(self._kept) > MAX_RINGS:
+        if not rows.keys() <= self._kept or len(self._kept) > MAX_RINGS:
             index = keys.charts(self._client.namespace, "queues")
             self._client.command("ZREMRANGEBYSCORE", index, 0, minute - KEPT_MS // MINUTE_MS)
             known = self._client.command("ZRANGE", index, 0, MAX_RINGS - 1)
             self._kept = {name.decode(errors="replace") for name in known}
-            used = [name for name, one in found.items() if any(one[1:]) and name not in self._kept]
-            used.sort(key=lambda name: -sum(found[name][1:4]))
+            used = [name for name, row in rows.items() if any(row[1:]) and name not in self._kept]
+            used.sort(key=lambda name: -sum(rows[name][1:4]))
             self._kept |= set(used[: max(0, MAX_RINGS - len(self._kept))])
-        return [name for name in found if name in self._kept]
+        return [name for name in rows if name in self._kept]
 
     def _changed(self, name: str, now: ChartMinute) -> bool:
         before = self._written.get(name)

@@ -100,13 +100,13 @@ class CrashedAttempt(NamedTuple):
     @property
     def fields(self) -> dict[str, object]:
         """The fields of its log line."""
-        found: dict[str, object] = {
+        fields: dict[str, object] = {
             name: getattr(self, name) for name in ("job", "mid", "attempt", "reply")
         }
-        found["queue"] = base_of(self.queue)
+        fields["queue"] = base_of(self.queue)
         if partition := partition_in(self.queue):
-            found["partition"] = partition
-        return found
+            fields["partition"] = partition
+        return fields
 
     @property
     def what(self) -> str:

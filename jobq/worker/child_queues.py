@@ -309,8 +309,8 @@ class ChildQueues:
         if not any(line.waits for line in self._lines):
             # So that the supervisor can close it, whichever queue was asked last.
             self._slots.caller = line.caller.id
-            for one in self._lines:
-                one.rename(line.caller.id)
+            for queue_line in self._lines:
+                queue_line.rename(line.caller.id)
         if line.waits:
             raise NotReportedError
         return None, 0
@@ -364,9 +364,9 @@ class ChildQueues:
         `lease` is the lease of the message that reports its death.
         """
         asked = self._progress[queue]
-        found = asked.admin.dead(mid=dead_id)
-        if found and found[0].dead_id == dead_id:
-            return found[0]
+        messages = asked.admin.dead(mid=dead_id)
+        if messages and messages[0].dead_id == dead_id:
+            return messages[0]
         asked.check_lease(lease, f"the dead message {dead_id}")
         return None
 

@@ -132,16 +132,16 @@ class Counters:
         take = self._ended[queue].pop
         noted = [take(ending.token, None) for ending in endings]
         groups: dict[int, list[_Noted]] = {}
-        for one, reply in zip(noted, replies, strict=True):
-            if one is None:
+        for note, reply in zip(noted, replies, strict=True):
+            if note is None:
                 continue
-            counter = one[1]
+            counter = note[1]
             if reply != "ok":
                 counter = self._counter_of(counter, reply)
             try:
-                groups[counter].append(one)
+                groups[counter].append(note)
             except KeyError:
-                groups[counter] = [one]
+                groups[counter] = [note]
         for counter, group in groups.items():
             self._count(queue, counter, group)
 
@@ -173,11 +173,11 @@ class Counters:
     def _count_times(self, queue: int, some: Sequence[RunFigures]) -> None:
         words = self._words
         at = self._runs + _JOB * self._job_of.get(some[0][0], self._other)
-        run_us = [one[3] for one in some]
+        run_us = [run[3] for run in some]
         _add_to_buckets(words, at, _RUN_US, run_us)
         words[at + _JOB - 2] += sum(run_us)
-        words[at + _JOB - 1] += sum([one[4] for one in some])
-        wait_ms = [one[2] - one[3] // 1000 for one in some if one[1] == 1 and one[2]]
+        words[at + _JOB - 1] += sum([run[4] for run in some])
+        wait_ms = [run[2] - run[3] // 1000 for run in some if run[1] == 1 and run[2]]
         if wait_ms:
             at = self._waits + _QUEUE * min(queue, self._last_queue)
             _add_to_buckets(words, at, _WAIT_MS, wait_ms)
@@ -237,14 +237,14 @@ class Counters:
 
     def take_marks(self) -> dict[int, int]:
         """Return and remove the marks of the process that wrote here, by slot, as arguments for `marked`."""
-        found = {}
+        taken = {}
         for slot, counter in enumerate(self._marks):
             if counter:
                 at, outcome = divmod(counter - self._series - 1, _SERIES)
                 key = self._words[self._series + _SERIES * at] - 1
-                found[slot] = key * 8 + outcome
+                taken[slot] = key * 8 + outcome
                 self._marks[slot] = 0
-        return found
+        return taken
 
     # Readers'.
 

@@ -129,10 +129,10 @@ class SharedHoldings:
         if not self._lock.acquire(timeout=LOCK_WAIT_S):
             return
         try:
-            for one in renewed:
-                now = self._read(one.place)
-                if now.state and now.entry == one.entry:
-                    self._states[one.place] = state
+            for holding in renewed:
+                now = self._read(holding.place)
+                if now.state and now.entry == holding.entry:
+                    self._states[holding.place] = state
         finally:
             self._lock.release()
 
@@ -160,7 +160,7 @@ class Keeping:
 
     def child_gone(self, holdings: SharedHoldings) -> None:
         """Give back the resources of an exited child."""
-        self._gone += [one.entry for one in holdings.left()]
+        self._gone += [holding.entry for holding in holdings.left()]
         self.leave()
 
     def leave(self) -> None:
@@ -176,17 +176,17 @@ class Keeping:
     def renew(self, children: Iterable[Memory]) -> None:
         """Renew the resources of running jobs, and give back resources that finished jobs left behind."""
         held = [
-            (holdings, one)
+            (holdings, holding)
             for slots, holdings in children
             if not holdings.is_empty
-            for one in self._held(slots, holdings)
+            for holding in self._held(slots, holdings)
         ]
         if held:
-            entries = [one.entry for _, one in held]
+            entries = [holding.entry for _, holding in held]
             kept = self._keeper.renew(self._client, entries, self._lease_s)
-            for (holdings, one), ok in zip(held, kept, strict=True):
+            for (holdings, holding), ok in zip(held, kept, strict=True):
                 if ok is not None:
-                    holdings.confirm([one], HoldingState.HELD if ok else HoldingState.LOST)
+                    holdings.confirm([holding], HoldingState.HELD if ok else HoldingState.LOST)
             self._gone += _given_back_since(held)
         self.leave()
 
@@ -197,10 +197,10 @@ class Keeping:
         if noted is None or messages is None:
             return []
         owners = {held.token for held in messages}
-        over = [one for one in noted if one.owner not in owners]
+        over = [note for note in noted if note.owner not in owners]
         holdings.confirm(over, HoldingState.FREE)
-        self._gone += [one.entry for one in over]
-        return [one for one in noted if one.owner in owners and one.state != HoldingState.NOTED]
+        self._gone += [note.entry for note in over]
+        return [note for note in noted if note.owner in owners and note.state != HoldingState.NOTED]
 
 
 def _given_back_since(held: Iterable[tuple[SharedHoldings, Holding]]) -> list[bytes]:
@@ -213,6 +213,6 @@ def _given_back_since(held: Iterable[tuple[SharedHoldings, Holding]]) -> list[by
     for holdings, some in groupby(held, key=itemgetter(0)):
         noted = holdings.snapshot()
         if noted is not None:
-            now = {one.entry for one in noted}
-            gone += [one.entry for _, one in some if one.entry not in now]
+            now = {holding.entry for holding in noted}
+            gone += [holding.entry for _, holding in some if holding.entry not in now]
     return gone

@@ -126,10 +126,10 @@ class Leases:
 
     def release_taken(self, ask: Ask) -> None:
         """Release messages taken from children. If that fails, the next renewal tries again."""
-        for index in {one.queue for one in self._taken}:
-            leases = [Lease(one.mid, one.token) for one in self._taken if one.queue == index]
+        for index in {held.queue for held in self._taken}:
+            leases = [Lease(held.mid, held.token) for held in self._taken if held.queue == index]
             if ask(index, partial(self._release, index, leases)):
-                self._taken = [one for one in self._taken if one.queue != index]
+                self._taken = [held for held in self._taken if held.queue != index]
         for claimed in list(self._claimed):
             if ask(claimed[0], partial(self._close, *claimed)):
                 self._claimed.remove(claimed)

@@ -52,8 +52,8 @@ class Orders:
             return False
         self._read_at = began + every_s
         try:
-            found = orders.waiting_for(self._client, self._name, os.getpid(), started_at)
-            for order in found:
+            waiting = orders.waiting_for(self._client, self._name, os.getpid(), started_at)
+            for order in waiting:
                 self._obey(order)
         except JobqError as error:
             self._warn(error)
@@ -61,7 +61,7 @@ class Orders:
             self._read_at = now + max(every_s, PAUSE_PER_TRY * (now - began))
             return False
         self._may_warn = True
-        return bool(found)
+        return bool(waiting)
 
     def _warn(self, error: JobqError) -> None:
         # While the server is away, the renewal of leases logs it.

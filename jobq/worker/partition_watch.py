@@ -27,7 +27,7 @@ def queues_to_serve(
             this number.
         looks_again: Whether the worker will look for partitions again, so that a map may be unreadable now.
     """
-    found: dict[str, int] = {}
+    weights: dict[str, int] = {}
     for name, weight in queues:
         count = declared.get(name)
         try:
@@ -46,8 +46,8 @@ def queues_to_serve(
                 name, counted(known.newest.size, "partition"), count, name, count,
             )  # fmt: skip
         for place in (name, *known.served()):
-            found.setdefault(place, weight)
-    return tuple(found.items())
+            weights.setdefault(place, weight)
+    return tuple(weights.items())
 
 
 def places_of(client: Client, base: str, *, tidies: bool) -> list[str]:

@@ -77,10 +77,10 @@ class QueueHealth:
         if self._touched == self._untouched:
             return []
         seen = bytes(self._touched)
-        found = [index for index, byte in enumerate(seen) if byte]
-        for index in found:
+        indexes = [index for index, byte in enumerate(seen) if byte]
+        for index in indexes:
             self._touched[index] = 0
-        return found
+        return indexes
 
     def may_ask(self, index: int) -> bool:
         """Return whether to ask this queue now. If it is in trouble, only one process gets True after each pause."""
@@ -134,10 +134,10 @@ class QueueHealth:
         if not self._words[0]:
             return {}
         self._words[0] = 0
-        found = {index: self._trouble(index) for index in range(self.count) if self.state(index)}
-        if found:
+        troubles = {index: self._trouble(index) for index in range(self.count) if self.state(index)}
+        if troubles:
             self._words[0] = 1
-        return found
+        return troubles
 
     def _trouble(self, index: int) -> QueueTrouble:
         at = 1 + _WORDS * index

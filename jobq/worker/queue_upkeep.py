@@ -187,8 +187,8 @@ class QueueUpkeep:
             for place in ("ready", "due", "circle", "flow_outbox", "partitions")
         ]
         exist = partial(self._queues[indexes[0]].client.command, "EXISTS", *names)
-        found: list[int] = []
-        if not self.ask(indexes[0], lambda: found.append(exist())) or not found[0]:
+        counts: list[int] = []
+        if not self.ask(indexes[0], lambda: counts.append(exist())) or not counts[0]:
             return
         if len(indexes) == 1:
             self._schedule(indexes[0], now)

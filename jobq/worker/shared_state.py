@@ -241,11 +241,11 @@ class SharedSlots:
         states = bytes(self._states)
         if states.startswith(_ALL_FREE[:count]):
             return range(count)
-        found, slot = [], -1
+        slots, slot = [], -1
         for _ in range(count):
             slot = states.index(_FREE, slot + 1)
-            found.append(slot)
-        return found
+            slots.append(slot)
+        return slots
 
     def fetching(self, queue: int, claim_at: int) -> None:
         """Record a dequeue before it is sent. Its reply is read later.
@@ -489,7 +489,7 @@ class SharedSlots:
             if not 0 < words[_FETCH] <= boot_ns():
                 return None
             words[_FETCH] = _CLAIMED
-            held = frozenset(one.token for one in self.held(taken=True))
+            held = frozenset(message.token for message in self.held(taken=True))
             return words[_FETCH_QUEUE], self.caller, held
         finally:
             self._lock.release()
@@ -505,14 +505,14 @@ class SharedSlots:
             still = {(held.slot, held.queue, held.token): held for held in self.held()}
             gone = [
                 still[key]
-                for one in lost
-                if (key := (one.slot, one.queue, one.token)) in still and not self._lost[one.slot]
+                for msg in lost
+                if (key := (msg.slot, msg.queue, msg.token)) in still and not self._lost[msg.slot]
             ]
             for held in gone:
                 self._lost[held.slot] = 1
-            for one in renewed:
-                if (one.slot, one.queue, one.token) in still:
-                    self._words[_UNTIL + one.slot] = deadline
+            for message in renewed:
+                if (message.slot, message.queue, message.token) in still:
+                    self._words[_UNTIL + message.slot] = deadline
         finally:
             self._lock.release()
         return gone

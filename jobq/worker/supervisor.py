@@ -177,10 +177,10 @@ class Supervisor:
 
     def _partitions_of(self, base: str) -> list[str]:
         """Return the queues to serve instead of this queue. While its node is away, return none and try again later."""
-        found: list[str] = []
+        places: list[str] = []
 
         def look() -> None:
-            found.extend(places_of(self.client, base, tidies=not self.plan.health.any_trouble))
+            places.extend(places_of(self.client, base, tidies=not self.plan.health.any_trouble))
 
         try:
             if not self.upkeep.ask(self._names.index(base), look):
@@ -188,7 +188,7 @@ class Supervisor:
         except JobqError as error:
             self.upkeep.sealed.add(base)
             logger.debug("partitions of queues wait for the server: %s", error)
-        return found
+        return places
 
     def _serve_more(self, wanted: dict[str, int]) -> None:
         """Start serving these queues. Running children don't serve them, but the children that replace them do."""
@@ -498,7 +498,7 @@ class Supervisor:
         while self.restarting and not self.stopping:
             if not self.restarting[0][0].slots.asks(Control.DRAIN):
                 # The child with the longest-running job is last, so that others don't wait for it.
-                self.restarting.sort(key=lambda one: one[0].slots.began_at() or NEVER, reverse=True)
+                self.restarting.sort(key=lambda row: row[0].slots.began_at() or NEVER, reverse=True)
             member, old = self.restarting[0]
             if member.pid == old and old:
                 if not member.slots.asks(Control.DRAIN):
