@@ -43,11 +43,17 @@ KEEP_S = 7 * 86_400
 
 
 class Left(NamedTuple):
-    """Whether a queue is sealed, and how many messages and dead messages it has."""
+    """Whether a queue is sealed, and how many messages, dead messages and results for flows it has."""
 
     is_sealed: bool
     messages: int
     dead: int
+    for_flows: int = 0
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether workers can leave the queue out."""
+        return self.is_sealed and not self.messages and not self.for_flows
 
 
 def partition(client: Client, name: str, count: int) -> PartitionMap:
@@ -203,7 +209,7 @@ def without_drained(
     kept: list[Epoch] = []
     for epoch in known.epochs[:-1]:
         there = [left[name] for name in epoch.names(known.queue)]
-        if not all(q.is_sealed and not q.messages for q in there):
+        if not all(q.is_drained for q in there):
             kept.append(epoch._replace(drained_at=0))
         elif not epoch.drained or now_s < epoch.drained_at + KEEP_S or any(q.dead for q in there):
             kept.append(epoch._replace(drained_at=epoch.drained_at or now_s))
@@ -257,9 +263,10 @@ def left_in(client: Client, name: str) -> Left:
         ("HMGET", meta, "sealed", "max_content"),
         ("HLEN", keys.key(prefix, "messages")),
         ("ZCARD", keys.key(prefix, "dead")),
+        ("XLEN", keys.key(prefix, "flow_outbox")),
     ]
-    (sealed, longest), messages, dead = commands(client, meta, asked)
-    return Left(sealed is not None and longest == b"sealed", messages, dead)
+    (sealed, longest), messages, dead, for_flows = commands(client, meta, asked)
+    return Left(sealed is not None and longest == b"sealed", messages, dead, for_flows)
 
 
 def _copy_settings(client: Client, known: PartitionMap, copied: Settings | None = None) -> Settings:

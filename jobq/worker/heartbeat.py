@@ -146,6 +146,8 @@ class Heartbeat:
         self._client, self._settings, self._queues = client, settings, queues
         #: When the worker started: epoch ms by this machine's clock.
         self.started_at = round(time.time() * 1000)
+        #: Drained partitions, which this worker no longer serves.
+        self.retired: set[str] = set()
         self._list_at = 0.0
         # The server's clock, epoch ms, and boot_ns when it was read.
         self._server_clock = 0, 0
@@ -196,6 +198,7 @@ class Heartbeat:
                 child_entry(member, self._queues, now_ms) for member in members if member.pid
             ]
             facts = self._facts | {
+                "queues": self._served(),
                 "pid": os.getpid(), "children": [child.pid for child in children], "quiet": quiet or leaving,
                 "leaving": leaving, "running": sum(member.slots.nrunning for member in members if member.pid),
                 "seen_at": now_ms,
@@ -240,10 +243,13 @@ class Heartbeat:
             if presence.should_clean(client, random.random()):
                 presence.remove_stale(client)
 
+    def _served(self) -> list[str]:
+        return [name for name in self._queues if name not in self.retired]
+
     def _register(self) -> bool:
         """List the queues; return whether the server had room for it."""
         try:
-            directory.register_queues(self._client, self._queues)
+            directory.register_queues(self._client, self._served())
         except ServerFullError:
             return False
         return True

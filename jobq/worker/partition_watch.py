@@ -50,8 +50,8 @@ def queues_to_serve(
     return tuple(weights.items())
 
 
-def places_of(client: Client, base: str, *, tidies: bool) -> list[str]:
-    """Return the queues in which this queue's messages may wait: the queue itself, its partitions, or both.
+def map_of(client: Client, base: str, *, tidies: bool) -> PartitionMap:
+    """Return the map of this queue, whose `served` are the queues in which its messages may wait.
 
     Args:
         tidies: Also mark drained older partitions in the map, if all older partitions answer.
@@ -61,4 +61,10 @@ def places_of(client: Client, base: str, *, tidies: bool) -> list[str]:
         # Each partition has its own upkeep, which reports that it doesn't answer.
         with suppress(JobqError):
             known = tidy(client, known)
-    return known.served()
+    return known
+
+
+def drained_names(known: PartitionMap) -> set[str]:
+    """Return the drained partitions in the map. The queue itself isn't among them: its schedules stay there."""
+    drained = {name for epoch in known.epochs if epoch.drained for name in epoch.names(known.queue)}
+    return drained - {known.queue}

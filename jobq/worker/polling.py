@@ -49,6 +49,8 @@ class Polling:
         self._ask_at: dict[int, float] = {}
         # Queues whose marker this child took and that it hasn't asked since.
         self._unasked: set[int] = set()
+        for index in self._health.retired():
+            self._turns.sleeps(index)
         # Queues that had messages, or whose marker came, since they were last found empty.
         self._active: set[int] = set()
         self._looked_at, self._look_from = 0.0, 0
@@ -118,7 +120,12 @@ class Polling:
         if passed_s < LOOK_EVERY_S and not self._settings.strict:
             return
         self._looked_at = now
-        asleep = [index for index in self._turns.asleep if not self.in_trouble(index)]
+        retired = self._health.retired()
+        asleep = [
+            index
+            for index in self._turns.asleep
+            if index not in retired and not self.in_trouble(index)
+        ]
         if asleep:
             first = self._look_from % len(asleep)
             try:
@@ -147,13 +154,17 @@ class Polling:
         return any(self._health.state(index) == AWAY for index in range(len(self._queues)))
 
     def skipped(self) -> frozenset[int]:
-        """Return the queues in trouble. Their markers don't arrive, so they are queried again after a while."""
+        """Return the queues whose markers not to wait for: drained partitions, and queues in trouble.
+
+        The latter are queried again after a while.
+        """
+        retired = self._health.retired()
         if not self._health.any_trouble:
-            return frozenset()
+            return retired
         troubled = frozenset(i for i in range(len(self._queues)) if self._health.state(i))
         for index in troubled if self._many else ():
             self._ask_at.setdefault(index, monotonic() + ASK_ALL_EVERY_S)
-        return troubled
+        return troubled | retired
 
     def note_silence(self) -> None:
         """Mark queues as away if their server didn't accept a wait."""

@@ -50,12 +50,13 @@ class QueueHealth:
         self.count, self.room = count, room
         count += room
         words = 8 * (1 + _WORDS * count)
-        memory = memoryview(mmap.mmap(-1, words + (_TEXT + 1) * count))
+        memory = memoryview(mmap.mmap(-1, words + (_TEXT + 2) * count))
         # The first word is 1 if any queue is in trouble: a healthy worker reads only this word.
         self._words = memory[:words].cast("q")
         self._texts = memory[words : words + _TEXT * count]
-        self._touched = memory[words + _TEXT * count :]
-        self._untouched = bytes(count)
+        self._touched = memory[words + _TEXT * count : words + (_TEXT + 1) * count]
+        self._retired = memory[words + (_TEXT + 1) * count :]
+        self._none = bytes(count)
         #: Called for each failed try.
         self.on_failure: Callable[[], None] = lambda: None
 
@@ -74,13 +75,29 @@ class QueueHealth:
 
     def touched(self) -> list[int]:
         """Return the queues that children asked since the last call."""
-        if self._touched == self._untouched:
+        if self._touched == self._none:
             return []
         seen = bytes(self._touched)
         indexes = [index for index, byte in enumerate(seen) if byte]
         for index in indexes:
             self._touched[index] = 0
         return indexes
+
+    def retire(self, index: int, drained: bool) -> None:
+        """In the supervisor, record whether this queue is a drained partition, which nobody needs to ask."""
+        self._retired[index] = drained
+        if drained:
+            self.answered(index)  # nobody will find out that its server is back
+
+    def is_retired(self, index: int) -> bool:
+        """Return whether this queue is a drained partition."""
+        return bool(self._retired[index])
+
+    def retired(self) -> frozenset[int]:
+        """Return the drained partitions."""
+        if self._retired == self._none:
+            return frozenset()
+        return frozenset(index for index, byte in enumerate(bytes(self._retired)) if byte)
 
     def may_ask(self, index: int) -> bool:
         """Return whether to ask this queue now. If it is in trouble, only one process gets True after each pause."""
@@ -103,6 +120,8 @@ class QueueHealth:
         now = boot_ns()
         text = str(why).encode()[:_TEXT]
         for index in indexes:
+            if self._retired[index]:
+                continue
             at = 1 + _WORDS * index
             pause = max(2 * self._words[at + _PAUSE], FIRST_PAUSE_NS)
             took = min(PAUSE_PER_TRY * (now - asked_at), MAX_NS[state])

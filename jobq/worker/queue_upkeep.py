@@ -172,7 +172,8 @@ class QueueUpkeep:
         part = self._parts[self._next_part]
         self._next_part = (self._next_part + 1) % len(self._parts)
         self._sweep_at = now + max(SWEEP_PART_NS, SWEEP_NS // len(self._parts))
-        self._find([index for index in part if index not in self._due], now)
+        retired = self._health.retired()
+        self._find([each for each in part if each not in self._due and each not in retired], now)
 
     def _find(self, indexes: Sequence[int], now: int) -> None:
         """Schedule the queues that aren't empty.

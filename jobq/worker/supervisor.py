@@ -22,6 +22,8 @@ from jobq.durations import counted
 from jobq.errors import JobqError, masked
 from jobq.jobs.crashes import ChildDeath, CrashReport
 from jobq.queue.orders import READ_EVERY_S
+from jobq.queue.partitioning import Left, left_in
+from jobq.queue.partitions import PartitionMap
 from jobq.queue.queue import Queue
 from jobq.worker import exit_codes, logger
 from jobq.worker.async_runner import loop_library
@@ -34,7 +36,7 @@ from jobq.worker.holdings import Keeping
 from jobq.worker.leases import Leases
 from jobq.worker.monitor import Monitor
 from jobq.worker.orders import Orders
-from jobq.worker.partition_watch import places_of
+from jobq.worker.partition_watch import drained_names, map_of
 from jobq.worker.pool import PoolMember
 from jobq.worker.programs import reap_orphans
 from jobq.worker.queue_line import ANSWER_S, REDIRECTED_S, REFUSED
@@ -167,7 +169,9 @@ class Supervisor:
             return
         weights, more = dict(self.settings.queues), dict[str, int]()
         for base in {base_of(name) for name in sealed} & weights.keys():
-            more |= dict.fromkeys(self._partitions_of(base), weights[base])
+            if known := self._map_of(base):
+                more |= dict.fromkeys(known.served(), weights[base])
+                self._retire(known)
         missing = len(more.keys() - set(self._names)) - self.plan.health.room
         if missing > 0:
             logger.error(
@@ -175,12 +179,12 @@ class Supervisor:
             )
         self._serve_more(more)
 
-    def _partitions_of(self, base: str) -> list[str]:
-        """Return the queues to serve instead of this queue. While its node is away, return none and try again later."""
-        places: list[str] = []
+    def _map_of(self, base: str) -> PartitionMap | None:
+        """Return the map of this queue. While its node is away, return None and try again later."""
+        answers: list[PartitionMap] = []
 
         def look() -> None:
-            places.extend(places_of(self.client, base, tidies=not self.plan.health.any_trouble))
+            answers.append(map_of(self.client, base, tidies=not self.plan.health.any_trouble))
 
         try:
             if not self.upkeep.ask(self._names.index(base), look):
@@ -188,7 +192,35 @@ class Supervisor:
         except JobqError as error:
             self.upkeep.sealed.add(base)
             logger.debug("partitions of queues wait for the server: %s", error)
-        return places
+        return answers[0] if answers else None
+
+    def _retire(self, known: PartitionMap) -> None:
+        """Stop serving drained partitions, and serve them again if the map no longer says that they are drained."""
+        health, drained, gone, back = self.plan.health, drained_names(known), [], []
+        served = {*known.served()}
+        for index, name in enumerate(self._names):
+            if name in drained and not health.is_retired(index) and self._is_empty(index):
+                gone.append(name)
+            elif name in served and health.is_retired(index):
+                back.append(name)
+            else:
+                continue
+            health.retire(index, name in drained)
+        self.heartbeat.retired = (self.heartbeat.retired | {*gone}) - {*back}
+        if gone:
+            logger.info("no longer serves %s: drained", named(gone))
+        if back:
+            logger.info("serves %s again", named(back))
+            self.restart_children()  # a waiting child would begin to ask them only after its wait
+
+    def _is_empty(self, index: int) -> bool:
+        """Return whether nothing is left in the queue, and it is sealed. It isn't taken for empty without an answer."""
+        answers: list[Left] = []
+        try:
+            self.upkeep.ask(index, lambda: answers.append(left_in(self.client, self._names[index])))
+        except JobqError as error:
+            logger.debug("drained partitions wait for the server: %s", error)
+        return bool(answers) and answers[0].is_drained
 
     def _serve_more(self, wanted: dict[str, int]) -> None:
         """Start serving these queues. Running children don't serve them, but the children that replace them do."""

@@ -337,4 +337,4 @@ def test_nothing_is_lost_doubled_or_reordered_when_partitions_change_among_fault
     assert [(epoch.size, epoch.drained) for epoch in earlier] == [(0, True), (8, True), (3, True)]
     assert newest.size == 16
     old = {queue.name for queue in places(played.client)} - {*newest.names(QUEUE)}
-    assert [left_in(played.client, name) for name in old] == [(True, 0, 0)] * (1 + 8 + 3)
+    assert [left_in(played.client, name) for name in old] == [(True, 0, 0, 0)] * (1 + 8 + 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from jobq.queue import presence
 from jobq.queue.partitioning import left_in, partition
 from jobq.queue.partitions import read_map
 from jobq.queue.queue import Queue
@@ -24,7 +25,9 @@ def test_a_worker_serves_the_partitions_that_are_there_when_it_starts(start, cli
     assert worker.stop() == 0
 
 
-def test_a_worker_follows_when_the_number_of_partitions_changes(start, client, send, ledger):
+def test_a_worker_follows_when_the_number_of_partitions_changes(
+    start, client, send, ledger, server
+):
     worker = start("--processes", "1", "--lease", "3s")
     send("quick", "first")
     until(lambda: ledger.lines("end", "first"))
@@ -37,8 +40,15 @@ def test_a_worker_follows_when_the_number_of_partitions_changes(start, client, s
 
     until(lambda: all(epoch.drained for epoch in read_map(client, "low").epochs[:-1]))
     assert all(not left_in(client, name).messages for name in ("low", "low/0", "low/1"))
+    now = ["low", *read_map(client, "low").newest.names("low")]
+    until(lambda: [*presence.workers(client)[0].queues] == now)
+    send("quick", "last")  # a child that waits already begins again
+    if server.kind == "valkey":  # Redis has this figure since 7.2
+        waits = f"total_blocking_keys:{len(now)}\r".encode()
+        until(lambda: waits in client.command("INFO", "clients"))
+    assert "no longer serves low/0, low/1: drained" in worker.log
     assert worker.stop() == 0
-    assert len(ledger.lines("end")) == 21
+    assert len(ledger.lines("end")) == 22
 
 
 def test_a_receipt_reads_the_result_when_its_queue_is_partitioned(start, client, ledger):

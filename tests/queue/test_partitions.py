@@ -12,6 +12,7 @@ import pytest
 from jobq.client.connection import Client
 from jobq.durations import Rate
 from jobq.errors import ConfigError, ScriptError
+from jobq.queue import keys
 from jobq.queue.aio import aenqueue, aenqueue_many
 from jobq.queue.partitioning import KEEP_S, left_in, partition, tidy
 from jobq.queue.partitions import Epoch, PartitionMap, map_key, read_map
@@ -435,3 +436,14 @@ def test_no_more_messages_run_than_the_limit_allows_when_partitions_share_it(
         for message in Queue(place, client).dequeue(100).messages
     ]
     assert len(running) == 5
+
+
+def test_a_partition_is_not_drained_while_a_flow_awaits_results_from_it(client: Client) -> None:
+    known = partition(client, "low", 2)
+    outbox = keys.key(Queue("low", client).prefix, "flow_outbox")
+    client.command("XADD", outbox, "1-1", "1", "a result")
+    assert tidy(client, known) == known
+
+    Queue("low", client).flow_outbox_drop(["1-1"])
+
+    assert tidy(client, known).epochs[0].drained

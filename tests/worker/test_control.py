@@ -13,8 +13,11 @@ from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.config import WorkerSettings
 from jobq.jobs.registry import Registry
+from jobq.queue.partitioning import partition, tidy
+from jobq.queue.queue import Queue
 from jobq.worker.child import Hooks, PoolPlan
-from jobq.worker.queue_health import BROKEN, QueueHealth
+from jobq.worker.polling import Polling
+from jobq.worker.queue_health import AWAY, BROKEN, QueueHealth
 from jobq.worker.shared_state import Control
 from jobq.worker.supervisor import Supervisor
 
@@ -24,7 +27,9 @@ def supervisor(client: Client) -> Iterator[Supervisor]:
     """Of two children that aren't started."""
     woken, waking = os.pipe()
     settings = WorkerSettings(queues=(("low", 1),), processes=2)
-    plan = PoolPlan(settings, client, Registry(), Hooks(), woken, waking, QueueHealth(1, 2))
+    health = QueueHealth(1, 9)
+    health.room = 2
+    plan = PoolPlan(settings, client, Registry(), Hooks(), woken, waking, health)
     made = Supervisor(plan, woken)
     yield made
     made.client.close()
@@ -85,3 +90,69 @@ def test_worker_serves_queues_that_its_source_names_later(supervisor, caplog):
     assert "queue new: the server rejects its calls; 1 other queue continues" in caplog.text
     supervisor._serve_more({"new": 1, "third": 1, "fourth": 1})
     assert [queue.name for queue in supervisor.queues] == ["low", "new", "third"]
+
+
+def test_worker_no_longer_asks_partitions_when_they_are_drained(supervisor, client, caplog):
+    caplog.set_level(logging.INFO, logger="jobq")
+    health = supervisor.plan.health
+    health.room = 5
+    client_queue = Queue("low", client)
+    partition(client, "low", 2)
+    client_queue.enqueue(b"x")
+    serve_partitions(supervisor)
+    partition(client, "low", 3)
+    serve_partitions(supervisor)
+    assert health.retired() == frozenset()
+    assert len(supervisor.heartbeat._served()) == 6
+
+    client_queue.admin.clear()
+    serve_partitions(supervisor)
+
+    assert health.retired() == {1, 2}
+    assert supervisor.heartbeat._served() == ["low", "low/2", "low/3", "low/4"]
+    assert "no longer serves low/0, low/1: drained" in caplog.text
+    settings = supervisor.plan.settings
+    queues = [Queue(name, client) for name, _ in settings.queues]
+    polling = Polling(settings, client, queues, health)
+    asked = {polling.next() for _ in range(4)}
+    assert asked == {0, 3, 4, 5}
+    assert polling.skipped() == {1, 2}
+    health.failed([1], AWAY, "why", boot_ns())
+    assert health.troubles() == {}
+
+
+def serve_partitions(supervisor: Supervisor) -> None:
+    supervisor.upkeep.sealed.add("low")
+    supervisor._serve_partitions()
+
+
+def test_worker_asks_partitions_again_when_the_map_lists_them_again(supervisor, client, redis):
+    health = supervisor.plan.health
+    health.room = 5
+    partition(client, "low", 1)
+    serve_partitions(supervisor)
+    partition(client, "low", 2)
+    serve_partitions(supervisor)
+    assert health.retired() == {1}
+    redis.flushdb()
+    partition(client, "low", 1)
+    supervisor.restarting = []
+
+    serve_partitions(supervisor)
+
+    assert health.retired() == frozenset()
+    assert "low/0" in supervisor.heartbeat._served()
+    assert supervisor.restarting
+
+
+def test_worker_asks_drained_partitions_while_messages_are_left_in_them(supervisor, client):
+    """A backup may be older than the mark in the map."""
+    supervisor.plan.health.room = 5
+    partition(client, "low", 1)
+    serve_partitions(supervisor)
+    tidy(client, partition(client, "low", 2))
+    client.command("HSET", "jobq:{low/0}:messages", "m", "x")
+
+    serve_partitions(supervisor)
+
+    assert supervisor.plan.health.retired() == frozenset()
