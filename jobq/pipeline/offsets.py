@@ -144,10 +144,10 @@ def id_after(entry_id: str) -> str:
 
 def events_tail(client: Client, key: str) -> LogTail:
     """Return the stream's tail; a stream that doesn't exist has no entries."""
-    [found] = events_tails(client, [key])
-    if isinstance(found, JobqError):
-        raise found
-    return found
+    [tail] = events_tails(client, [key])
+    if isinstance(tail, JobqError):
+        raise tail
+    return tail
 
 
 def events_tails(client: Client, streams: Sequence[str]) -> Iterator[LogTail | JobqError]:
@@ -191,17 +191,17 @@ def is_missing_key(error: ScriptError) -> bool:
 
 def topic_tail(client: Client, topic: str) -> LogTail:
     """Return the topic's tail. Its numbers are indexes, so they include messages removed by compaction."""
-    [found] = topic_tails(client, [topic])
-    if isinstance(found, JobqError):
-        raise found
-    return found
+    [tail] = topic_tails(client, [topic])
+    if isinstance(tail, JobqError):
+        raise tail
+    return tail
 
 
 def topic_tails(client: Client, topics: Sequence[str]) -> Iterator[LogTail | JobqError]:
     """Yield each topic's tail, as `topic_tail` returns it, or its error. A round trip reads some hundred topics."""
     for first in range(0, len(topics), TOGETHER):
         some = [TopicCalls(topic, client) for topic in topics[first : first + TOGETHER]]
-        asked = [one for binding in some for one in _tail_reads(binding)]
+        asked = [read for binding in some for read in _tail_reads(binding)]
         replies = read_together(client, asked)
         for number, binding in enumerate(some):
             own = replies[number * _NREADS : (number + 1) * _NREADS]
@@ -264,15 +264,15 @@ def overruns(
         if queue in places and now.n > places[queue].n and not is_remade(places[queue], now)
     }
     seconds, micros = client.command("TIME") if unread else (0, 0)
-    at_ms, found, queues = int(seconds) * 1000 + int(micros) // 1000, {}, list(unread)
+    at_ms, forecasts, queues = int(seconds) * 1000 + int(micros) // 1000, {}, list(unread)
     for queue, kept in zip(queues, _lengths_kept(client, queues), strict=True):
         # An id may be ahead of the clock; then the time is unknown.
         lag_ms = at_ms - parsed_id(places[queue].id)[0]
         if kept and lag_ms > 0 and places[queue].n:
             left = max(0, kept - unread[queue])
             lag_s = lag_ms / 1000
-            found[queue] = Overrun(left * lag_s / unread[queue], unread[queue], kept, lag_s)
-    return found
+            forecasts[queue] = Overrun(left * lag_s / unread[queue], unread[queue], kept, lag_s)
+    return forecasts
 
 
 def _lengths_kept(client: Client, queues: Sequence[str]) -> Iterator[int]:
@@ -429,8 +429,8 @@ def from_plain(data: Any) -> dict[str, LogOffset]:
     """Read offsets from JSON data `{queue: {"id": "1763-0", "n": 12}}`; raise ConfigError for anything else."""
     try:
         return {
-            str(queue): LogOffset(_checked_id(one["id"]), int(one["n"]))
-            for queue, one in data.items()
+            str(queue): LogOffset(_checked_id(place["id"]), int(place["n"]))
+            for queue, place in data.items()
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(

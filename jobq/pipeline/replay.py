@@ -125,7 +125,7 @@ def replay(
     sent = exists = behind = first = last = begun = 0
     for batch in batches(archived_messages(rows), pace.most(target.per_call)):
         begun = begun or _checked(target.begun(batch[0].index), batch[0].index)
-        todo = [one for one in batch if one.index > reached]
+        todo = [message for message in batch if message.index > reached]
         behind += len(batch) - len(todo)
         if not todo:
             continue
@@ -230,7 +230,7 @@ class QueueReplay:
 
     def send(self, batch: list[ArchivedMessage]) -> int:
         """Enqueue the messages in one call; return how many were new."""
-        messages = [self._message(one) for one in batch if one.content is not None]
+        messages = [self._message(archived) for archived in batch if archived.content is not None]
         if self._unsure > 0:
             # The last run may have enqueued these and been killed before it recorded that.
             messages = [
@@ -240,7 +240,7 @@ class QueueReplay:
         self._unsure -= len(batch)
         note = f"{batch[-1].index} {self._begun or batch[0].index}"
         self._queue.client.command("SET", self._note, note, "PX", self._remember_ms)
-        return sum(one.action == "added" for one in done)
+        return sum(result.action == "added" for result in done)
 
     def mid(self, index: int) -> str:
         """Return the mid of the message with that index."""
@@ -289,7 +289,7 @@ def newest_deaths(rows: Iterable[dict[str, Any]]) -> list[ArchivedDeath]:
         known = newest.get(death.mid)
         if known is None or death.died_at_ms >= known.died_at_ms:
             newest[death.mid] = death
-    return sorted(newest.values(), key=lambda one: (one.died_at_ms, one.dead_id))
+    return sorted(newest.values(), key=lambda latest: (latest.died_at_ms, latest.dead_id))
 
 
 MAX_REFUSED = 1_000
@@ -309,11 +309,11 @@ class DeadReplay:
         self.refused: list[str] = []
 
     def replay(
-        self, found: list[ArchivedDeath], pace: Pace, tell: Callable[[int], object] = lambda _: None
+        self, dead: list[ArchivedDeath], pace: Pace, tell: Callable[[int], object] = lambda _: None
     ) -> Replayed:
         """Enqueue the messages that this replay hasn't enqueued before, unless a live message has the same mid."""
         began = time.monotonic()
-        todo = self._left(found)
+        todo = self._left(dead)
         sent = 0
         step = pace.most(PER_CALL)
         for start in range(0, len(todo), step):
@@ -322,16 +322,16 @@ class DeadReplay:
             self._noted(some)
             tell(sent)
             pace.wait(len(some))
-        behind = len(found) - len(todo)
+        behind = len(dead) - len(todo)
         seconds = round(time.monotonic() - began, 3)
         return Replayed(sent, len(todo) - sent, behind, 0, 0, seconds)
 
-    def _left(self, found: list[ArchivedDeath]) -> list[ArchivedDeath]:
-        if not found:
+    def _left(self, dead: list[ArchivedDeath]) -> list[ArchivedDeath]:
+        if not dead:
             return []
         left = []
-        for start in range(0, len(found), 1_000):
-            some = found[start : start + 1_000]
+        for start in range(0, len(dead), 1_000):
+            some = dead[start : start + 1_000]
             known = self._queue.client.command("SMISMEMBER", self._note, *(d.dead_id for d in some))
             left += [death for death, there in zip(some, known, strict=True) if not there]
         return left
@@ -347,11 +347,11 @@ class DeadReplay:
         if not some:
             return 0
         done = self._queue.enqueue_many(
-            [(one.mid, one.content) for one in some], until=self._dedupe_s
+            [(death.mid, death.content) for death in some], until=self._dedupe_s
         )
-        ids = {one.mid: one.dead_id for one in some}
-        added = [ids[one.mid] for one in done if one.action == "added"]
-        refused = [one.mid for one in done if one.action != "added"]
+        ids = {death.mid: death.dead_id for death in some}
+        added = [ids[result.mid] for result in done if result.action == "added"]
+        refused = [result.mid for result in done if result.action != "added"]
         self.refused += refused[: MAX_REFUSED - len(self.refused)]
         if added:
             self._queue.admin.purge(*added)
@@ -359,7 +359,7 @@ class DeadReplay:
 
     def _noted(self, some: list[ArchivedDeath]) -> None:
         client = self._queue.client
-        client.command("SADD", self._note, *(one.dead_id for one in some))
+        client.command("SADD", self._note, *(death.dead_id for death in some))
         client.command("PEXPIRE", self._note, self._remember_ms)
 
 
@@ -447,9 +447,9 @@ class TopicReplay:
                 "start it again to continue after the existing messages"
             )
         args: list[str | bytes] = []
-        todo = [one for one in batch if not self._is_copy(one)]
-        for one in todo:
-            args += encoded(Record(one.content, one.key, self._headers(one)))
+        todo = [message for message in batch if not self._is_copy(message)]
+        for message in todo:
+            args += encoded(Record(message.content, message.key, self._headers(message)))
         if not todo:
             return 0
         self._binding.register()

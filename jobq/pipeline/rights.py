@@ -32,7 +32,7 @@ def rights(namespace: str = "jobq", names: Sequence[str] = ()) -> list[str]:
     every = f"{literal(checked_name('namespace', namespace))}:{{*"
     return [
         *(f"~{pattern}" for pattern in patterns or [every]), "resetchannels",
-        *allowed_for((load(*one) for one in called), _OWN),
+        *allowed_for((load(*script) for script in called), _OWN),
         f"(~{literal(keys.queue_names(namespace))} ~{literal(topic_names(namespace))} +sadd +smembers)",
         f"(~{literal(keys.redactions(namespace))} +hmget)",
         f"(~{literal(keys.audit_log(namespace))} +xinfo|stream +xrange)",

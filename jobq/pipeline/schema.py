@@ -220,8 +220,8 @@ def is_of(column: str, values: Any, wanted: Any) -> Any:
     import pyarrow.compute as pc
 
     sought = pa.array(wanted, values.type)
-    found = pc.is_in(values, sought)
-    return pc.or_(found, pc.is_in(bases(values), sought)) if column == "queue" else found
+    mask = pc.is_in(values, sought)
+    return pc.or_(mask, pc.is_in(bases(values), sought)) if column == "queue" else mask
 
 
 def members(mids: Any) -> tuple[Any, Any]:
@@ -232,8 +232,8 @@ def members(mids: Any) -> tuple[Any, Any]:
     if not pc.any(pc.starts_with(mids, "~")).as_py():
         nothing = pa.nulls(len(mids), pa.string())
         return nothing, nothing
-    found = pc.extract_regex(mids, MEMBER.format("P"))
-    return pc.struct_field(found, "flow"), pc.struct_field(found, "step")
+    parts = pc.extract_regex(mids, MEMBER.format("P"))
+    return pc.struct_field(parts, "flow"), pc.struct_field(parts, "step")
 
 
 def events_schema() -> pa.Schema:

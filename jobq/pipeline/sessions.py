@@ -161,9 +161,9 @@ def _variables(java: Java, master: str) -> dict[str, str]:
     local = cores(master) is not None
     if local and python != sys.executable:
         environment.check_python(python)
-    found = {"JAVA_HOME": str(java.home), "PYSPARK_PYTHON": python}
-    found |= {"PYSPARK_DRIVER_PYTHON": sys.executable}
-    return found | ({"SPARK_LOCAL_IP": LOOPBACK} if local else {})
+    variables = {"JAVA_HOME": str(java.home), "PYSPARK_PYTHON": python}
+    variables |= {"PYSPARK_DRIVER_PYTHON": sys.executable}
+    return variables | ({"SPARK_LOCAL_IP": LOOPBACK} if local else {})
 
 
 @contextmanager

@@ -84,16 +84,16 @@ class LakeAudit:
             unreadable: Queue and time of each entry in the quarantine.
         """
         chosen = self._chosen(queues)
-        found_starts = {one.queue: _audit_start(one, since_ms, bool(queues)) for one in chosen}
+        found_starts = {span.queue: _audit_start(span, since_ms, bool(queues)) for span in chosen}
         starts = {queue: start for queue, start in found_starts.items() if start is not None}
-        last_ms = max((one.last_ms for one in chosen), default=0)
+        last_ms = max((span.last_ms for span in chosen), default=0)
         until = last_ms if until_ms is None else until_ms
         if not starts:
             return []
         figures = self._figures(starts, until, lives)
         misses, bad = (
             list(losses),
-            [one for one in unreadable if until_ms is None or one[1] <= until_ms],
+            [entry for entry in unreadable if until_ms is None or entry[1] <= until_ms],
         )
         return [
             self._told(queue, start, until, figures.get(queue, {}), misses, bad)
@@ -113,34 +113,34 @@ class LakeAudit:
             of_lives = of_lives.persist()
         try:
             rows = self._sql("audit", lives=of_lives).collect()
-            found = {row["queue"]: row.asDict() for row in rows}
+            figures = {row["queue"]: row.asDict() for row in rows}
             if lives is not None:
                 for row in of_lives.where("open > 0").toLocalIterator():
                     _ask(
-                        found[row["queue"]],
+                        figures[row["queue"]],
                         row["mid"],
                         row["open"],
                         lives(row["queue"], row["mid"]),
                     )
         finally:
             of_lives.unpersist()
-        return found
+        return figures
 
     def _chosen(self, queues: Collection[str]) -> list[RecordedSpan]:
         for name in queues:
             if name not in self.recorded:
                 raise ConfigError(unknown("queue", name, self.recorded) if self.recorded
                                   else f"queue {name!r}: the lake has no events; run an ingest first")  # fmt: skip
-        return [one for name, one in self.recorded.items() if not queues or name in queues]
+        return [span for name, span in self.recorded.items() if not queues or name in queues]
 
     def _told(
-        self, queue: str, start: int, until: int, found: Mapping[str, Any], losses: Iterable[Loss],
+        self, queue: str, start: int, until: int, figures: Mapping[str, Any], losses: Iterable[Loss],
         unreadable: Iterable[tuple[str, int]],
     ) -> LakeAudited:  # fmt: skip
         jumps = sum(start <= entry and at <= until for entry, at in self.recorded[queue].jumps)
         bad = sum(base_of(name) == queue and start <= at for name, at in unreadable)
         span = {"since_ms": start, "until_ms": until, "clock_jumps": jumps, "unreadable": bad}
-        result = LakeAudited(**{**found, "queue": queue, **span})
+        result = LakeAudited(**{**figures, "queue": queue, **span})
         return replace(result, notes=list(_notes(result, self.recorded[queue], losses)))
 
     def _since(self, starts: Mapping[str, int]) -> DataFrame:
@@ -195,11 +195,11 @@ def _notes(result: LakeAudited, recorded: RecordedSpan, losses: Iterable[Loss]) 
             f"{counted(result.unrecorded, 'message')} ended without a recorded enqueue in the range: the event level "
             "wasn't always 'all', or events were lost; accepted and lost don't count them"
         )
-    for one in losses:
-        if base_of(one.queue) == result.queue and one.upto_ms >= result.since_ms:
+    for loss in losses:
+        if base_of(loss.queue) == result.queue and loss.upto_ms >= result.since_ms:
             yield (
-                f"the ingest missed {counted(one.nevents, 'event')} between {in_utc(one.after_ms)} and "
-                f"{in_utc(one.upto_ms)}, "
+                f"the ingest missed {counted(loss.nevents, 'event')} between {in_utc(loss.after_ms)} and "
+                f"{in_utc(loss.upto_ms)}, "
                 "which were trimmed before they were read; they may include messages shown as lost or open; "
                 "ingest more often, or raise MAXLEN"
             )

@@ -65,7 +65,7 @@ def _kept(lake: Lake, client: Client, log: str) -> int:
     with DataFileWriter(lake.below(AUDIT.name), AUDIT) as writer:
         for page in _pages(client, asked):
             read += len(page)
-            rows = [_row(one, latest, log) for one in page if one.entry_id not in there]
+            rows = [_row(entry, latest, log) for entry in page if entry.entry_id not in there]
             if rows:
                 table = pa.Table.from_pylist(rows, AUDIT.schema())
                 writer.add(erased.load().kept(AUDIT.name, table) if erased else table)

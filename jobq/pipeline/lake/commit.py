@@ -92,7 +92,7 @@ class BatchRecord:
         return {name: getattr(self, name) for name in _RECORDED}
 
 
-_RECORDED = tuple(one.name for one in fields(BatchRecord))
+_RECORDED = tuple(fact.name for fact in fields(BatchRecord))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,10 +191,10 @@ def batches(delta: DeltaTable) -> list[BatchRecord]:
 def _records(delta: DeltaTable, limit: int | None) -> Iterator[BatchRecord]:
     """Yield the batch records in commits, latest first."""
     for entry in delta.history(limit):
-        found = entry.get(KEY)
-        if isinstance(found, dict) and "batch" in found:
-            facts: dict[str, Any] = dict(found)
-            facts["offsets"] = tuple(found["offsets"])
+        record = entry.get(KEY)
+        if isinstance(record, dict) and "batch" in record:
+            facts: dict[str, Any] = dict(record)
+            facts["offsets"] = tuple(record["offsets"])
             yield BatchRecord(**facts)
 
 
@@ -214,14 +214,14 @@ def forget_offsets(store: LakeStore, record: BatchRecord, older_s: float) -> int
     from pyarrow.fs import FileSelector
 
     with lake_errors(store):
-        found = store.files().get_file_info(FileSelector(FOLDER, allow_not_found=True))
+        infos = store.files().get_file_info(FileSelector(FOLDER, allow_not_found=True))
     latest = time.time_ns() - older_s * 1e9
     paths = [
         path
-        for one in found
-        if (path := f"{FOLDER}/{one.base_name}") not in record.offsets
-        and one.mtime_ns is not None
-        and one.mtime_ns <= latest
+        for info in infos
+        if (path := f"{FOLDER}/{info.base_name}") not in record.offsets
+        and info.mtime_ns is not None
+        and info.mtime_ns <= latest
     ]
     remove_files(store, paths)
     return len(paths)
@@ -311,12 +311,12 @@ def _transactions(
     from deltalake import Transaction
     from deltalake.transaction import RemoveAction
 
-    found = [Transaction(table.app, state.batch)] if state else []
+    transactions = [Transaction(table.app, state.batch)] if state else []
     if any(isinstance(action, RemoveAction) for action in actions):
         # deltalake accepts two commits that remove the same file; then the table has the rows of both.
         app = f"{table.app}-upkeep"
-        found.append(Transaction(app, (delta.transaction_version(app) or 0) + 1))
-    return found
+        transactions.append(Transaction(app, (delta.transaction_version(app) or 0) + 1))
+    return transactions
 
 
 def _write_transaction(
@@ -375,8 +375,8 @@ def losses(lake: Lake) -> list[Loss]:
         for batch in batches(delta)
         for queue, loss in batch.facts.get("lost", {}).items()
     ]
-    for one in told:
-        known[one.queue] += one.nevents
+    for loss in told:
+        known[loss.queue] += loss.nevents
     return told + [
         Loss(queue, total - known[queue], 0, _ms_of(state.places, queue))
         for queue, total in state.lost.items()
@@ -439,10 +439,10 @@ def _event_ids(lake: Lake) -> tuple[dict[str, tuple[int, int]], int]:
     newest: dict[str, tuple[int, int]] = {}
     rows = 0
     for stored in stored_rows(lake, EVENTS):
-        found = from_lake(stored)
-        rows += found.num_rows
-        ms = pc.divide(found["entry_at"].cast(pa.int64()), 1000)
-        ids = pa.Table.from_arrays([found["queue"], ms, found["entry_seq"]], ["queue", "ms", "seq"])
+        table = from_lake(stored)
+        rows += table.num_rows
+        ms = pc.divide(table["entry_at"].cast(pa.int64()), 1000)
+        ids = pa.Table.from_arrays([table["queue"], ms, table["entry_seq"]], ["queue", "ms", "seq"])
         for row in ids.group_by(["queue", "ms"]).aggregate([("seq", "max")]).to_pylist():
             last = (row["ms"], row["seq_max"])
             newest[row["queue"]] = max(last, newest.get(row["queue"], last))
@@ -452,9 +452,9 @@ def _event_ids(lake: Lake) -> tuple[dict[str, tuple[int, int]], int]:
 def _topic_ids(lake: Lake) -> tuple[dict[str, tuple[int, int]], int]:
     newest: dict[str, tuple[int, int]] = {}
     rows = 0
-    for found in stored_rows(lake, TOPICS, ["topic", "index"]):
-        rows += found.num_rows
-        for row in found.group_by("topic").aggregate([("index", "max")]).to_pylist():
+    for messages in stored_rows(lake, TOPICS, ["topic", "index"]):
+        rows += messages.num_rows
+        for row in messages.group_by("topic").aggregate([("index", "max")]).to_pylist():
             last = (row["index_max"], 0)
             newest[row["topic"]] = max(last, newest.get(row["topic"], last))
     return newest, rows

@@ -52,13 +52,13 @@ class Argument(NamedTuple):
         # Not recursive, because contents may be nested as deeply as Python's recursion limit allows.
         rest = [content]
         while rest:
-            one = rest.pop()
-            if isinstance(one, dict):
-                if any(self._is(key, value) for key, value in one.items()):
+            node = rest.pop()
+            if isinstance(node, dict):
+                if any(self._is(key, value) for key, value in node.items()):
                     return True
-                rest.extend(one.values())
-            elif isinstance(one, list | tuple):
-                rest.extend(one)
+                rest.extend(node.values())
+            elif isinstance(node, list | tuple):
+                rest.extend(node)
         return False
 
     def is_in_call(self, args: Sequence[Any], kwargs: Any) -> bool:
@@ -91,13 +91,13 @@ class Sought(NamedTuple):
 
     def mask(self, rows: pa.Table, queue: str) -> tuple[Any, int]:
         """Return a mask of the matching rows, and the number of contents that could not be searched."""
-        found: Any = pa.array([True] * rows.num_rows, pa.bool_())
+        mask: Any = pa.array([True] * rows.num_rows, pa.bool_())
         terms = [Condition(queue, (self.queue,))] if self.queue is not None else []
         for term in [*terms, *self.conditions]:
-            found = pc.and_(found, _matches(rows[term.column], term))
+            mask = pc.and_(mask, _matches(rows[term.column], term))
         if self.argument is None:
-            return found, 0
-        contents = pc.if_else(found, rows["content"], None).to_pylist()
+            return mask, 0
+        contents = pc.if_else(mask, rows["content"], None).to_pylist()
         answers = [
             None if content is None else has_argument(content, self.argument)
             for content in contents
@@ -117,8 +117,8 @@ def _matches(column: Any, condition: Condition) -> Any:
     else:
         column = column.cast(pa.string()) if not pa.types.is_binary(column.type) else column
         values = pa.array(condition.values, column.type)
-    found = is_of(condition.column, column, values)
-    return pc.and_(pc.invert(found), pc.is_valid(column)) if condition.is_not else found
+    mask = is_of(condition.column, column, values)
+    return pc.and_(pc.invert(mask), pc.is_valid(column)) if condition.is_not else mask
 
 
 def moment(column: str, text: str) -> datetime:
@@ -139,10 +139,10 @@ def has_argument(content: bytes, argument: Argument) -> bool | None:
         return argument.is_in_call(call.args, call.kwargs)
     refused = codec.read_refusal(plain)
     try:
-        found = codec.decode_any(refused.raw if refused else plain)
+        data = codec.decode_any(refused.raw if refused else plain)
     except CodecError:
         return None
-    return argument.is_in(found) if isinstance(found, dict | list) else None
+    return argument.is_in(data) if isinstance(data, dict | list) else None
 
 
 def parsed_conditions(text: str) -> tuple[Condition, ...]:
@@ -152,7 +152,7 @@ def parsed_conditions(text: str) -> tuple[Condition, ...]:
 
 def checked_text(option: str, text: str) -> str:
     """Return the text of an option. Raises ConfigError if the text is empty or isn't UTF-8."""
-    if not text or any("\ud800" <= one <= "\udfff" for one in text):
+    if not text or any("\ud800" <= char <= "\udfff" for char in text):
         raise ConfigError(f"{option} {text[:80]!r} is invalid; use non-empty UTF-8 text")
     return text
 

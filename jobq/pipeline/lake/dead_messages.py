@@ -156,19 +156,19 @@ def _files_of(
     engine: Engine, ran: Callable[[EngineName], object],
 ) -> tuple[list[DataFile], list[str]]:  # fmt: skip
     """Write the new dead messages in tasks. Return the files, and the completely read queues."""
-    found = [
+    counted = [
         QueueRows(queue, rows, *spans[queue])
         for queue, rows in zip(spans, dead_counts(client, spans), strict=True)
     ]
     store, erased, settings = lake.below(DEAD.name), tombstone_files(lake), settings_of(client)
     names = {queue: sourced(source, queue) for queue in spans}
     live, units = live_files(lake.table(DEAD.name)), list[DeadUnit]()
-    for (first, last), some in _by_days(found).items():
+    for (first, last), some in _by_days(counted).items():
         known = tuple(file for file in live if first <= file.dt <= last)
-        for part in _shares(piece for one in some for piece in cut_dead(client, one, UNIT_ROWS)):
-            own = {one.name: names[one.name] for one in part}
+        for part in _shares(piece for span in some for piece in cut_dead(client, span, UNIT_ROWS)):
+            own = {piece.name: names[piece.name] for piece in part}
             units.append(DeadUnit(settings, store, tuple(part), own, known, erased))
-    rows = sum(one.rows for one in found)
+    rows = sum(span.rows for span in counted)
     ran(engine.chosen(rows))
     results = list(engine.run_units(read_dead, units, rows))
     problems = {queue: problem for result in results for queue, problem in result.problems.items()}
@@ -199,10 +199,10 @@ def _shares(spans: Iterable[QueueRows]) -> Iterator[list[QueueRows]]:
 
 def _by_days(spans: Iterable[QueueRows]) -> dict[tuple[str, str], list[QueueRows]]:
     """Group queues by the first and last day of their deaths, because a task reads the table's ids of these days."""
-    found: dict[tuple[str, str], list[QueueRows]] = {}
+    groups: dict[tuple[str, str], list[QueueRows]] = {}
     for span in spans:
-        found.setdefault((_day(span.since), _day(span.upto)), []).append(span)
-    return found
+        groups.setdefault((_day(span.since), _day(span.upto)), []).append(span)
+    return groups
 
 
 def _day(at_ms: int) -> str:
@@ -245,13 +245,13 @@ def _redacted_row(redactor: Redactor, row: Mapping[str, Any]) -> dict[str, Any]:
     values = {*_hidden_values([call.args, call.kwargs], [shown.args, shown.kwargs])}
     for value in sorted(values, key=len, reverse=True):
         reason = reason.replace(value, HIDDEN)
-    found = {"reason": redactor.text(reason, redactor.declared(job))}
+    changes = {"reason": redactor.text(reason, redactor.declared(job))}
     if not values and (shown.args, shown.kwargs) == (call.args, call.kwargs):
-        return found
+        return changes
     left = codec.encode_plain(
         json.loads(json.dumps([shown.args, shown.kwargs])), f"the call of {job}"
     )
-    return {**found, "content": codec.refusal(REDACTED, left, {"job": job})}
+    return {**changes, "content": codec.refusal(REDACTED, left, {"job": job})}
 
 
 def _hidden_values(before: Any, after: Any) -> Iterator[str]:
@@ -262,16 +262,16 @@ def _hidden_values(before: Any, after: Any) -> Iterator[str]:
         for key, value in before.items():
             yield from _hidden_values(value, after.get(key))
     elif isinstance(before, list) and isinstance(after, list):
-        for one, other in zip(before, after):
-            yield from _hidden_values(one, other)
+        for old, new in zip(before, after):
+            yield from _hidden_values(old, new)
 
 
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
-        for one in value:
-            yield from _texts(one)
+        for element in value:
+            yield from _texts(element)
     elif value is not None and not isinstance(value, bool):
         yield str(value)
 
@@ -300,8 +300,8 @@ def _since(state: IngestState, queue: str, upto: int) -> int:
 def _known_ids(unit: DeadUnit) -> pa.Array[Any]:
     wanted = pa.array(list(unit.names.values()), pa.string())
     stored = rows_of_files(unit.store, unit.known, ["queue", "dead_id"])
-    found = [_ids(rows.filter(pc.is_in(rows["queue"], wanted))) for rows in stored]
-    return pa.concat_arrays([c for one in found for c in one.chunks] or [pa.array([], pa.string())])
+    known = [_ids(rows.filter(pc.is_in(rows["queue"], wanted))) for rows in stored]
+    return pa.concat_arrays([c for ids in known for c in ids.chunks] or [pa.array([], pa.string())])
 
 
 def _named(rows: pa.Table, queue: str) -> pa.Table:

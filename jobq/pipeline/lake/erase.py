@@ -204,7 +204,7 @@ def _grouped(files: Iterable[LiveFile]) -> Iterator[tuple[LiveFile, ...]]:
 def _search(unit: _SearchUnit) -> _Found:
     kind, queue, parts = NAMED[unit.table]
     columns = {queue, *parts, *unit.sought.columns()}
-    found: set[Erasable] = set()
+    matches: set[Erasable] = set()
     unsearched = 0
     try:
         for file in unit.files:
@@ -215,10 +215,10 @@ def _search(unit: _SearchUnit) -> _Found:
                 # A message has one id in all partitions of its queue.
                 queues = bases(rows[queue]) if kind == "mid" else rows[queue]
                 names = zip(queues.to_pylist(), names_of_rows(unit.table, rows).to_pylist())
-                found.update(Erasable(kind, *name) for name in names if name[1] is not None)
+                matches.update(Erasable(kind, *name) for name in names if name[1] is not None)
     except LakeError as error:
         return _Found(failed=str(error))
-    return _Found(tuple(found), unsearched)
+    return _Found(tuple(matches), unsearched)
 
 
 def begin(lake: Lake, chosen: Iterable[Erasable], what: str) -> str:
@@ -263,7 +263,7 @@ def counted(lake: Lake, engine: Engine, chosen: Iterable[Erasable] | None = None
         marks = Tombstones(
             [pa.Table.from_pylist(_tombstones(chosen, {"salt": salt}), ERASED.schema())]
         )
-    found = dict.fromkeys(SWEPT, 0)
+    counts = dict.fromkeys(SWEPT, 0)
     for name in SWEPT:
         if marks is None:
             break
@@ -272,8 +272,8 @@ def counted(lake: Lake, engine: Engine, chosen: Iterable[Erasable] | None = None
         for answer in engine.run_units(_count, units, sum(file.rows for file in files)):
             if isinstance(answer, str):
                 raise PipelineError(answer)
-            found[name] += answer
-    return found
+            counts[name] += answer
+    return counts
 
 
 def _count(unit: _EraseUnit) -> int | str:
@@ -313,7 +313,7 @@ def finish(
             if name != ERASED.name:
                 _purge(lake, name)
         at, note = datetime.now(UTC), json.dumps({"rows": erased})
-        done = [{"erasure": one, "at": at, "kind": "done", "note": note} for one in pending(lake)]
+        done = [{"erasure": erasure, "at": at, "kind": "done", "note": note} for erasure in pending(lake)]  # fmt: skip
         if done:
             _append(lake, done)
     return erased
@@ -340,7 +340,7 @@ def _rewritten(
             delta = lake.made(name)
             groups = list(islice(_grouped(files), UNITS))
             units = [_EraseUnit(name, lake.below(name), some, marks) for some in groups]
-            rows = sum(one.rows for some in groups for one in some)
+            rows = sum(file.rows for some in groups for file in some)
             try:
                 done = _commit(lake, name, delta, list(engine.run_units(_rewrite, units, rows)))
             except CommitConflictError:
@@ -349,8 +349,8 @@ def _rewritten(
                     raise
                 continue
         overtaken = 0
-        seen.update((marks.paths, one.path) for some in groups for one in some)
-        seen.update((marks.paths, one.path) for each in done for one in each.new)
+        seen.update((marks.paths, file.path) for some in groups for file in some)
+        seen.update((marks.paths, file.path) for each in done for file in each.new)
         yield sum(each.rows for each in done)
 
 
@@ -358,15 +358,15 @@ def _commit(
     lake: Lake, name: str, delta: DeltaTable, answers: Sequence[_RewriteResult]
 ) -> list[_Rewritten]:
     done = [each for answer in answers for each in answer.files]
-    store, new = lake.below(name), [one for each in done for one in each.new]
+    store, new = lake.below(name), [file for each in done for file in each.new]
     failed = next((answer.failed for answer in answers if answer.failed), "")
     if failed:
-        remove_files(store, [one.path for one in new])
+        remove_files(store, [file.path for file in new])
         raise PipelineError(failed)
     if done:
         actions: list[Any] = [
             *upkeep.removal(each.old for each in done),
-            *(one.action() for one in new),
+            *(file.action() for file in new),
         ]
         with taken_back(store, new):
             # Entries of the audit log stay, without the erased mids.
@@ -384,7 +384,7 @@ def _rewrite(unit: _EraseUnit) -> _RewriteResult:
             if rows:
                 done.append(_Rewritten(file, tuple(_written(unit, marks, file)), rows))
     except LakeError as error:
-        remove_files(unit.store, [one.path for each in done for one in each.new])
+        remove_files(unit.store, [new.path for each in done for new in each.new])
         return _RewriteResult(failed=str(error))
     return _RewriteResult(tuple(done))
 
@@ -436,9 +436,11 @@ def _empty(store: LakeStore, folder: str) -> None:
 
     opened = store.files()
     with lake_errors(store):
-        for one in opened.get_file_info(FileSelector(folder, allow_not_found=True, recursive=True)):
-            if one.type == FileType.File:
-                opened.delete_file(one.path)
+        for info in opened.get_file_info(
+            FileSelector(folder, allow_not_found=True, recursive=True)
+        ):
+            if info.type == FileType.File:
+                opened.delete_file(info.path)
 
 
 def _purge(lake: Lake, name: str) -> None:
@@ -464,7 +466,7 @@ def _forget_log(store: LakeStore, version: int) -> None:
     from pyarrow.fs import FileSelector, FileType
 
     opened = store.files()
-    for one in opened.get_file_info(FileSelector("_delta_log", recursive=True)):
-        number = one.base_name.partition(".")[0]
-        if one.type == FileType.File and number.isdigit() and int(number) < version:
-            opened.delete_file(one.path)
+    for info in opened.get_file_info(FileSelector("_delta_log", recursive=True)):
+        number = info.base_name.partition(".")[0]
+        if info.type == FileType.File and number.isdigit() and int(number) < version:
+            opened.delete_file(info.path)

@@ -184,10 +184,10 @@ def _purged(queue: Queue, mid: str) -> int:
     """Purge the dead messages of a mid, and return their number."""
     number = 0
     while dead := queue.admin.dead(mid=mid, limit=1):
-        ids = [one.dead_id for one in dead]
+        ids = [message.dead_id for message in dead]
         if dead[0].mid != mid:
             # `dead` found another message, whose dead id equals this mid.
-            ids = [one.dead_id for one in queue.admin.iter_dead() if one.mid == mid]
+            ids = [message.dead_id for message in queue.admin.iter_dead() if message.mid == mid]
         purged = queue.admin.purge(*ids) if ids else 0
         if not purged:
             break
@@ -236,23 +236,23 @@ def _entries(client: Client, key: str, mids: set[bytes]) -> Iterator[list[str]]:
 
 def _by_queue(server: Ingest, chosen: Iterable[Erasable], done: LiveErased) -> dict[str, set[str]]:
     """Return the chosen mids by queue, for queues of this server. Count the chosen messages of topics as not erased."""
-    everywhere, found, source = set[str](), dict[str, set[str]](), server.options.source
-    for one in chosen:
-        owner, queue = parted(one.queue) if one.queue is not None else (source, None)
+    everywhere, by_queue, source = set[str](), dict[str, set[str]](), server.options.source
+    for erasable in chosen:
+        owner, queue = parted(erasable.queue) if erasable.queue is not None else (source, None)
         if owner != source:
             continue
-        if one.kind != "mid":
-            done.left["topics"] += one.kind == "message"
+        if erasable.kind != "mid":
+            done.left["topics"] += erasable.kind == "message"
         elif queue is None:
-            everywhere.add(one.name)
+            everywhere.add(erasable.name)
         elif is_name("queue", queue.encode()):
-            found.setdefault(queue, set()).add(one.name)
-    for name, mids in list(found.items()):
+            by_queue.setdefault(queue, set()).add(erasable.name)
+    for name, mids in list(by_queue.items()):
         for place in _places(server, name):
-            found.setdefault(place, set()).update(mids)
+            by_queue.setdefault(place, set()).update(mids)
     for name in queue_names(server.client) if everywhere else ():
-        found.setdefault(name, set()).update(everywhere)
-    return found
+        by_queue.setdefault(name, set()).update(everywhere)
+    return by_queue
 
 
 def _places(server: Ingest, name: str) -> list[str]:

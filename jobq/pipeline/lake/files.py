@@ -170,9 +170,9 @@ def _rows_by_day(rows: pa.Table, day_of: str) -> Iterator[tuple[int, pa.Table]]:
     if not rows.num_rows:
         return
     days: Any = rows[day_of].cast(pa.date32()).cast(pa.int32())
-    found: list[Any] = pc.unique(days).to_pylist()
-    for day in found:
-        yield day, rows if len(found) == 1 else rows.filter(pc.equal(days, day))
+    unique_days: list[Any] = pc.unique(days).to_pylist()
+    for day in unique_days:
+        yield day, rows if len(unique_days) == 1 else rows.filter(pc.equal(days, day))
 
 
 def _stamp(micros: int) -> str:
@@ -240,7 +240,7 @@ def added_files(delta: DeltaTable, store: LakeStore, since: int) -> list[LiveFil
 
     A compaction doesn't add rows. Returns None if such a commit was removed from the log or replaced rows.
     """
-    found: list[LiveFile] = []
+    files: list[LiveFile] = []
     opened = store.files()
     for version in range(since + 1, delta.version() + 1):
         try:
@@ -251,8 +251,8 @@ def added_files(delta: DeltaTable, store: LakeStore, since: int) -> list[LiveFil
         adds = [action["add"] for action in actions if action.get("add", {}).get("dataChange")]
         if adds and any(action.get("remove", {}).get("dataChange") for action in actions):
             return None
-        found += map(_added, adds)
-    return found if since <= delta.version() else None
+        files += map(_added, adds)
+    return files if since <= delta.version() else None
 
 
 def _added(action: dict[str, Any]) -> LiveFile:

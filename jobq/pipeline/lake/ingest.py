@@ -131,9 +131,9 @@ class Ingest:
         state = state_of(self.lake, EVENTS)
         own = of_source(self.options.source, state.places)
         names = self.queues()
-        found = self._tails(names if self.options.names else sorted({*names, *own}))
-        near = offsets.overruns(self.client, own, found)
-        tails = self._sourced(found)
+        local_tails = self._tails(names if self.options.names else sorted({*names, *own}))
+        near = offsets.overruns(self.client, own, local_tails)
+        tails = self._sourced(local_tails)
         batch = self._batch(EVENTS, self._counted(state, tails), tails)
         batch = batch._replace(
             overruns=self._sourced(
@@ -153,12 +153,12 @@ class Ingest:
             with self.tolerating("the list of topics"):
                 names.update(topic_names(self.client))
         topics = sorted(names)
-        found = offsets.topic_tails(self.client, topics)
-        tails = self._told("topic", topics, found)
+        results = offsets.topic_tails(self.client, topics)
+        tails = self._told("topic", topics, results)
         return self._batch(TOPICS, state, self._sourced(tails))
 
-    def _sourced(self, found: Mapping[str, T]) -> dict[str, T]:
-        return {sourced(self.options.source, name): value for name, value in found.items()}
+    def _sourced(self, by_name: Mapping[str, T]) -> dict[str, T]:
+        return {sourced(self.options.source, name): value for name, value in by_name.items()}
 
     def _counted(self, state: IngestState, tails: Mapping[str, LogTail]) -> IngestState:
         """Return the state, with numbers for offsets that `adopt` computed without access to this server."""
@@ -171,14 +171,14 @@ class Ingest:
 
     def queues(self) -> list[str]:
         """Return the names of the queues to read."""
-        found = dict.fromkeys(self.options.names or ())
-        for name in list(found):
+        names = dict.fromkeys(self.options.names or ())
+        for name in list(names):
             with self.tolerating(f"partitions of queue {name}"):
-                found |= dict.fromkeys(with_partitions(self.client, [name]))
-        if not found:
+                names |= dict.fromkeys(with_partitions(self.client, [name]))
+        if not names:
             with self.tolerating("the list of queues"):
                 return queue_names(self.client)
-        return list(found)
+        return list(names)
 
     @contextmanager
     def tolerating(self, what: str) -> Iterator[None]:
@@ -195,11 +195,11 @@ class Ingest:
         return self._told("events of queue", queues, offsets.events_tails(self.client, streams))
 
     def _told(
-        self, what: str, names: Sequence[str], found: Iterable[LogTail | JobqError]
+        self, what: str, names: Sequence[str], results: Iterable[LogTail | JobqError]
     ) -> dict[str, LogTail]:
         """Return the tails by name, without unreadable queues or topics."""
         tails = {}
-        for name, tail in zip(names, found, strict=True):
+        for name, tail in zip(names, results, strict=True):
             with self.tolerating(f"{what} {name}"):
                 if isinstance(tail, JobqError):
                     raise tail
@@ -214,12 +214,12 @@ class Ingest:
         if not plan.ranges and not plan.remade:
             return IngestBatch(table.name)
         answers = self._answers(table, plan, tails)
-        found, kept, dropped = gathered(answers)
+        results, kept, dropped = gathered(answers)
         self._forget(table, dropped)
         places = {name: tails[name].oldest for name in plan.remade}
         lost: dict[str, int] = {}
         for range_ in plan.ranges:
-            places[range_.queue], missing = self._reached(range_, found[range_.queue])
+            places[range_.queue], missing = self._reached(range_, results[range_.queue])
             lost |= {range_.queue: missing} if missing else {}
         nbad = sum(answer.nbad for answer in kept)
         files = [file for answer in kept for file in answer.files]
@@ -235,10 +235,10 @@ class Ingest:
     ) -> list[PartitionResult]:
         settings, store = settings_of(self.client), self.lake.below(table.name)
         self.lake.made(table.name)
-        found = {range_.queue: self._first(range_, tails[range_.queue]) for range_ in plan.ranges}
+        firsts = {range_.queue: self._first(range_, tails[range_.queue]) for range_ in plan.ranges}
         bounds = self._bounds(tails) if table is EVENTS else None
         todo = planned_partitions(
-            table.name, settings, store, plan.ranges, found, self.options.partition_entries, bounds
+            table.name, settings, store, plan.ranges, firsts, self.options.partition_entries, bounds
         )
         erased = tombstone_files(self.lake)
         todo = (
@@ -371,8 +371,8 @@ class IngestRound(NamedTuple):
         lost = dict(self.lost)
         for name, number in batch.lost.items():
             lost[name] = lost.get(name, 0) + number
-        found = self.done_by(batch.table, batch.engine) if batch.rows or batch.bad else self
-        return found._replace(
+        totals = self.done_by(batch.table, batch.engine) if batch.rows or batch.bad else self
+        return totals._replace(
             **{batch.table: getattr(self, batch.table) + batch.rows},
             quarantined=self.quarantined + batch.bad,
             batches=self.batches + (batch.rows + batch.bad > 0 or bool(batch.lost or batch.remade)),
@@ -472,13 +472,13 @@ def rounds(
         began = time.monotonic()
         try:
             with locked(ingest.lake, wait_s=wait_s, enough=ending):
-                found = one_round(ingest, told, ending)
-                after(found)
+                ingested = one_round(ingest, told, ending)
+                after(ingested)
         except LakeBusyError:
             if wait_s < math.inf:
                 raise
             return
-        yield found
+        yield ingested
         if every_s is None or ending.wait(max(PAUSE_S, began + every_s - time.monotonic())):
             return
         wait_s = math.inf

@@ -81,21 +81,21 @@ class LakeFinding(NamedTuple):
 
 def stats(lake: Lake) -> list[TableStats]:
     """Return the figures of each table."""
-    found = []
+    figures = []
     for name, table in TABLES.items():
         delta = lake.table(name)
         if delta is None:
             continue
         files, state = live_files(delta), state_of(lake, table)
         rows, size = sum(file.rows for file in files), sum(file.size for file in files)
-        found.append(
+        figures.append(
             TableStats(
                 name, rows, len(files), size, round(size / rows, 2) if rows else 0.0,
                 files[0].dt if files else "", files[-1].dt if files else "", state.batch, state.expired,
                 dict(state.lost),
             )
         )  # fmt: skip
-    return found
+    return figures
 
 
 class QueueBacklog(NamedTuple):
@@ -132,7 +132,7 @@ def backlog(
         source: The name under which the lake has this server's queues.
     """
     places = of_source(source, state_of(lake, EVENTS).places)
-    found = []
+    backlogs = []
     queues = sorted({*queue_names(client), *places})
     streams = [offsets.events_key(client.namespace, queue) for queue in queues]
     tails: dict[str, offsets.LogTail] = {}
@@ -156,8 +156,8 @@ def backlog(
             queue_backlog = queue_backlog._replace(
                 overruns_in_s=round(seconds, 1), behind_s=round(lag_s, 1)
             )
-        found.append(queue_backlog)
-    return found
+        backlogs.append(queue_backlog)
+    return backlogs
 
 
 def check(lake: Lake, engine: Engine | None = None) -> Iterator[LakeFinding]:
@@ -170,7 +170,7 @@ def check(lake: Lake, engine: Engine | None = None) -> Iterator[LakeFinding]:
         files = live_files(delta)
         store, rows = lake.below(name), sum(file.rows for file in files)
         units = [FilesToCheck(store, tuple(some)) for some in _shares(files)]
-        wrong = [found for result in engine.run_units(checked, units, rows) for found in result]
+        wrong = [fault for result in engine.run_units(checked, units, rows) for fault in result]
         yield from (LakeFinding("fail", name, text) for _, text in wrong)
         if not wrong:
             where = WHERE[engine.chosen(rows)]
@@ -235,8 +235,8 @@ _SHARE = 64 * 1024 * 1024
 
 def _shares(files: Iterable[LiveFile]) -> Iterator[list[LiveFile]]:
     some: list[LiveFile] = []
-    for one in files:
-        some.append(one)
+    for next_file in files:
+        some.append(next_file)
         if sum(file.size for file in some) >= _SHARE:
             yield some
             some = []
@@ -297,7 +297,7 @@ def doubled(unit: DuplicateSearch) -> int | None:
     # An entry can be in the quarantine twice, with two times, so all entries are grouped together.
     parts = 1 if table is QUARANTINE else math.ceil(rows.num_rows / GROUPED_ROWS)
     some = (rows.filter(pa.array(times % parts == part)) for part in range(parts))
-    return rows.num_rows - sum(one.group_by(keys).aggregate([]).num_rows for one in some)
+    return rows.num_rows - sum(subset.group_by(keys).aggregate([]).num_rows for subset in some)
 
 
 def _unique(

@@ -74,31 +74,31 @@ class Lake:
         store = self.below(name)
         with lake_errors(store):
             try:
-                found = DeltaTable(store.uri, storage_options=dict(store.options) or None)
+                delta = DeltaTable(store.uri, storage_options=dict(store.options) or None)
             except TableNotFoundError:
                 return None
             except DeltaError:
                 check_newest_commit(store)
                 raise
-            check_newest_commit(store, found.version())
-            return found
+            check_newest_commit(store, delta.version())
+            return delta
 
     def made(self, name: str) -> DeltaTable:
         """Return the table; create it if needed, and add columns that it lacks."""
-        found, table = self.table(name), _table_named(name)
-        if found is None:
+        delta, table = self.table(name), _table_named(name)
+        if delta is None:
             return self._make(table)
         from deltalake import Field, Schema
 
-        known = {field.name for field in found.schema().fields}
+        known = {field.name for field in delta.schema().fields}
         lacking = [c.name for c in table.columns if c.name not in known]
         if lacking:
             fields = {field.name: field for field in Schema.from_arrow(table.delta_schema()).fields}
             with lake_errors(self.below(name)):
-                found.alter.add_columns([Field(name, fields[name].type) for name in lacking])
-            found = self.table(name)
-            assert found is not None
-        return found
+                delta.alter.add_columns([Field(name, fields[name].type) for name in lacking])
+            delta = self.table(name)
+            assert delta is not None
+        return delta
 
     def _make(self, table: LakeTable) -> DeltaTable:
         from deltalake import DeltaTable
@@ -112,9 +112,9 @@ class Lake:
                 store.uri, table.delta_schema(), mode="ignore", name=table.name, partition_by=["dt"],
                 configuration=_TABLE, storage_options=dict(store.options) or None,
             )  # fmt: skip
-        found = self.table(table.name)
-        assert found is not None
-        return found
+        delta = self.table(table.name)
+        assert delta is not None
+        return delta
 
     def _is_marked(self) -> bool:
         if self.store.is_local and not os.path.isdir(self.store.uri):
@@ -150,8 +150,8 @@ class Lake:
                 os.makedirs(self.store.uri, exist_ok=True)
             files = self.store.files()
             others = [
-                one.base_name for one in files.get_file_info(FileSelector("", allow_not_found=True))
-            ]
+                info.base_name for info in files.get_file_info(FileSelector("", allow_not_found=True))
+            ]  # fmt: skip
             if MARKER in others:  # another process created it just now
                 return
             if others:
@@ -190,7 +190,7 @@ def check_newest_commit(store: LakeStore, version: int | None = None) -> None:
     files = store.files()
     if version is None:
         infos = files.get_file_info(FileSelector("_delta_log", allow_not_found=True))
-        path = max((one.path for one in infos if one.path.endswith(".json")), default="")
+        path = max((info.path for info in infos if info.path.endswith(".json")), default="")
     else:
         path = f"_delta_log/{version:020d}.json"
     try:

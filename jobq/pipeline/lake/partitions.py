@@ -118,22 +118,22 @@ def _run(partition: IngestPartition, client: Client, writer: DataFileWriter) -> 
     topics, todo = partition.table == "topics", list(partition.ranges)
     source = _topic if topics else partial(_events, bounds=partition.bounds)
     if not topics:
-        few = [one for one in todo if _entries_of(one) < PAGE]
+        few = [range_ for range_ in todo if _entries_of(range_) < PAGE]
         for rows, some, wrong in _many(client, few, partition.bounds):
             reads += some
             bad += _unerased(erased, wrong)
             writer.add(erased.kept(partition.table, rows) if erased else rows)
         done = {read.source for read in reads}
-        todo = [one for one in todo if one not in done]
+        todo = [range_ for range_ in todo if range_ not in done]
     for given in todo:
         read = RangeRead(given)
-        for found in source(client, given):
+        for chunk in source(client, given):
             read = read._replace(
-                entries=read.entries + found.entries, last_id=found.last_id or read.last_id,
-                lost=read.lost + found.lost,
+                entries=read.entries + chunk.entries, last_id=chunk.last_id or read.last_id,
+                lost=read.lost + chunk.lost,
             )  # fmt: skip
-            bad += _unerased(erased, [(given.queue, one) for one in found.bad])
-            writer.add(erased.kept(partition.table, found.rows) if erased else found.rows)
+            bad += _unerased(erased, [(given.queue, entry) for entry in chunk.bad])
+            writer.add(erased.kept(partition.table, chunk.rows) if erased else chunk.rows)
         cut = bool(given.limit) and read.entries >= given.limit
         reads.append(read._replace(cut=cut and read.last_id != given.upto))
     files = tuple(writer.finish())
@@ -145,9 +145,9 @@ def _unerased(
     erased: Tombstones | None, bad: Sequence[tuple[str, BadEntry]]
 ) -> Iterator[tuple[str, BadEntry]]:
     return (
-        (queue, one)
-        for queue, one in bad
-        if erased is None or not erased.is_named_in(queue, one.value)
+        (queue, entry)
+        for queue, entry in bad
+        if erased is None or not erased.is_named_in(queue, entry.value)
     )
 
 
@@ -175,25 +175,25 @@ def _many(
     for some in _together(ranges):
         asked = [
             Read(
-                one.key, ("XRANGE", one.key, f"({one.after}", one.upto, "COUNT", one.limit or PAGE)
+                log.key, ("XRANGE", log.key, f"({log.after}", log.upto, "COUNT", log.limit or PAGE)
             )
-            for one in some
+            for log in some
         ]
         pages = read_together(client, asked)
         for page in pages:
             if isinstance(page, JobqError):
                 raise page
         kept = [
-            (one, page)
-            for one, page in zip(some, pages, strict=True)
-            if one.limit or len(page) < PAGE
+            (log, page)
+            for log, page in zip(some, pages, strict=True)
+            if log.limit or len(page) < PAGE
         ]
-        reads = [_read_of(one, page) for one, page in kept]
+        reads = [_read_of(log, page) for log, page in kept]
         bad: list[tuple[str, BadEntry]] = []
         entries = [entry for _, page in kept for entry in page]
         decoded = decode("", *columns(entries), bounds)
         if not decoded.bad:
-            names = pa.array([one.queue for one, page in kept for _ in page], pa.string())
+            names = pa.array([log.queue for log, page in kept for _ in page], pa.string())
             at = decoded.batch.schema.get_field_index("queue")
             yield (
                 to_lake(decoded.batch.set_column(at, decoded.batch.schema.field(at), names)),
@@ -202,9 +202,9 @@ def _many(
             )
             continue
         tables = []
-        for one, page in kept:
-            alone = decode(one.queue, *columns(page), bounds)
-            bad += [(one.queue, entry) for entry in alone.bad]
+        for log, page in kept:
+            alone = decode(log.queue, *columns(page), bounds)
+            bad += [(log.queue, entry) for entry in alone.bad]
             tables.append(to_lake(alone.batch))
         yield pa.concat_tables(tables), reads, bad
 
@@ -287,20 +287,20 @@ def planned_partitions(
     tails: Mapping[str, LogTail], size: int = PARTITION_ENTRIES, bounds: TimeBounds | None = None,
 ) -> list[IngestPartition]:  # fmt: skip
     """Divide the ranges into partitions of about `size` entries."""
-    found: list[IngestPartition] = []
+    planned: list[IngestPartition] = []
     waiting: list[LogRange] = []
     entries = 0
     for range_ in sorted(ranges, key=_entries_of):
         if _entries_of(range_) > size:
             parts = _cut(range_, tails[range_.queue], size)
-            found += [IngestPartition(table, settings, store, (part,), bounds) for part in parts]
+            planned += [IngestPartition(table, settings, store, (part,), bounds) for part in parts]
             continue
         waiting += [range_] if "-" in range_.upto else _cut_by_index(range_, 1)
         entries += _entries_of(range_)
         if entries >= size:
-            found.append(IngestPartition(table, settings, store, tuple(waiting), bounds))
+            planned.append(IngestPartition(table, settings, store, tuple(waiting), bounds))
             waiting, entries = [], 0
-    return found + (
+    return planned + (
         [IngestPartition(table, settings, store, tuple(waiting), bounds)] if waiting else []
     )
 
@@ -357,4 +357,4 @@ def gathered(
             reads.setdefault(read.source.queue, []).append(read)
             if read.cut:
                 cut.add(read.source.queue)
-    return {name: RangeResult(tuple(found)) for name, found in reads.items()}, kept, dropped
+    return {name: RangeResult(tuple(parts)) for name, parts in reads.items()}, kept, dropped

@@ -66,30 +66,30 @@ def written(there: Quarantine, bad: Sequence[tuple[str, BadEntry]]) -> KeptEntri
     """Write the entries that the table doesn't have into new files."""
     known = _kept(there) if any(queue in there.remade for queue, _ in bad) else set()
     new = [
-        (queue, one) for queue, one in bad
-        if ((queue, one.id.decode()) not in known if queue in there.remade
-            else offsets.parsed_id(one.id.decode()) > offsets.parsed_id(there.upto.get(queue, offsets.START)))
+        (queue, entry) for queue, entry in bad
+        if ((queue, entry.id.decode()) not in known if queue in there.remade
+            else offsets.parsed_id(entry.id.decode()) > offsets.parsed_id(there.upto.get(queue, offsets.START)))
     ]  # fmt: skip
     if not new:
         return KeptEntries()
     # Sort by id, because the decoder returns a chunk's entries of an unknown version first.
-    new.sort(key=lambda found: offsets.parsed_id(found[1].id.decode()))
-    places = {queue: one.id.decode() for queue, one in new}
+    new.sort(key=lambda pair: offsets.parsed_id(pair[1].id.decode()))
+    places = {queue: entry.id.decode() for queue, entry in new}
     return KeptEntries(tuple(write_rows(there.store, QUARANTINE, _rows(new))), len(new), places)
 
 
 def commit(lake: Lake, kept: Iterable[KeptEntries]) -> None:
     """Commit the files that tasks wrote. On a conflict, delete the files and raise CommitConflictError."""
-    kept = [one for one in kept if one.rows]
+    kept = [part for part in kept if part.rows]
     if not kept:
         return
     places: dict[str, LogOffset] = {}
-    for one in kept:
-        for queue, entry_id in one.places.items():
+    for part in kept:
+        for queue, entry_id in part.places.items():
             last = places.get(queue, LogOffset())
             places[queue] = max(last, LogOffset(entry_id), key=lambda at: offsets.parsed_id(at.id))
     state = state_of(lake, QUARANTINE)
-    rows, files = sum(one.rows for one in kept), [file for one in kept for file in one.files]
+    rows, files = sum(part.rows for part in kept), [file for part in kept for file in part.files]
     commit_batch(lake, QUARANTINE, files, state.following(places, rows, {}))
 
 
@@ -101,20 +101,20 @@ def entries(lake: Lake) -> Iterator[tuple[str, int]]:
 
 
 def _kept(there: Quarantine) -> set[tuple[str, str]]:
-    found: set[tuple[str, str]] = set()
+    known: set[tuple[str, str]] = set()
     remade = pa.array(sorted(there.remade), pa.string())
     for rows in rows_of_files(there.store, there.files, ["queue", "entry_id"]):
         some = rows.filter(pc.is_in(rows["queue"], remade))
-        found |= {(row["queue"], row["entry_id"]) for row in some.to_pylist()}
-    return found
+        known |= {(row["queue"], row["entry_id"]) for row in some.to_pylist()}
+    return known
 
 
 def _rows(bad: Sequence[tuple[str, BadEntry]]) -> pa.Table:
     now = datetime.now(UTC)
     rows = [
         {
-            "queue": queue, "entry_id": one.id.decode(), "content": one.value, "reason": one.reason,
-            "version": one.version.decode("utf-8", "backslashreplace"), "seen_at": now,
-        } for queue, one in bad
+            "queue": queue, "entry_id": entry.id.decode(), "content": entry.value, "reason": entry.reason,
+            "version": entry.version.decode("utf-8", "backslashreplace"), "seen_at": now,
+        } for queue, entry in bad
     ]  # fmt: skip
     return pa.Table.from_pylist(rows, QUARANTINE.schema())

@@ -298,7 +298,7 @@ class ArchivedRows:
         """Return whether Spark should read the rows."""
         return when == "spark" or (
             when == "auto"
-            and any(sum(one.size for one in day) > BIG_DAY_BYTES for day in self.days)
+            and any(sum(file.size for file in day) > BIG_DAY_BYTES for day in self.days)
         )
 
     def rows(self, spark: Callable[[], SparkSession] | None = None) -> Iterator[dict[str, Any]]:
@@ -313,9 +313,9 @@ class ArchivedRows:
             yield from (row.asDict() for row in frame.toLocalIterator(prefetchPartitions=True))
             return
         for day in self.days:
-            found = self._day(day).sort_by([(name, "ascending") for name in self.order])
-            for start in range(0, found.num_rows, ROWS_AT_ONCE):
-                yield from found.slice(start, ROWS_AT_ONCE).to_pylist()
+            table = self._day(day).sort_by([(name, "ascending") for name in self.order])
+            for start in range(0, table.num_rows, ROWS_AT_ONCE):
+                yield from table.slice(start, ROWS_AT_ONCE).to_pylist()
 
     def summary(
         self, spark: Callable[[], SparkSession] | None = None, *, sized: bool = False

@@ -250,8 +250,8 @@ def uncounted(lake: Lake, before: str) -> dict[str, int]:
 
     If neither rollup has counted all events of a day, the larger number is returned.
     """
-    found = [*stale(lake).items(), *stale(lake, JOB_RUNS).items()]
-    return {day: rows for day, rows in sorted(found) if day < before}
+    stale_days = [*stale(lake).items(), *stale(lake, JOB_RUNS).items()]
+    return {day: rows for day, rows in sorted(stale_days) if day < before}
 
 
 def refresh(lake: Lake, spark: SparkSession) -> dict[str, int]:
@@ -310,11 +310,11 @@ def _are_there(store: LakeStore, files: Iterable[LiveFile], live: Iterable[LiveF
     """Return whether all files still exist, including replaced and expired files."""
     from pyarrow.fs import FileType
 
-    known = {one.path for one in live}
+    known = {file.path for file in live}
     replaced = [file.path for file in files if file.path not in known]
     if not replaced:
         return True
-    return all(one.type == FileType.File for one in store.files().get_file_info(replaced))
+    return all(info.type == FileType.File for info in store.files().get_file_info(replaced))
 
 
 def _hourly(lake: Lake, spark: SparkSession) -> int:
@@ -337,7 +337,7 @@ def _hourly(lake: Lake, spark: SparkSession) -> int:
     with shuffled(spark, new.files):
         written = _files_of(rows, lake.below(ROLLUP.name), ROLLUP, COMPACTED.prefix)
     _replace(lake, ROLLUP, delta, old, written, known, version=new.version)
-    return sum(one.rows for one in written)
+    return sum(file.rows for file in written)
 
 
 def _first_day(lake: Lake, new: Unread) -> str:
@@ -378,7 +378,7 @@ class _RunsRefresh:
         kept = [*facts.get("events", ()), *facts.get("base", ())]
         files = [LiveFile(path, 0, 0, "") for path in kept]
         with lake_errors(self._store):
-            return facts.get("open_rows") == sum(one.rows for one in self._open) and _are_there(
+            return facts.get("open_rows") == sum(file.rows for file in self._open) and _are_there(
                 self._store, files, ()
             )
 
@@ -443,10 +443,10 @@ class _RunsRefresh:
         near = self._near(rows)
         touched = _crowded(self._closed)
         if near:
-            found = of_files(self._spark, self._lake, JOB_RUNS, near).select(*_LIFE, "file")
-            names = found.join(keys, _LIFE, "left_semi").select("file").distinct().collect()
+            lives = of_files(self._spark, self._lake, JOB_RUNS, near).select(*_LIFE, "file")
+            names = lives.join(keys, _LIFE, "left_semi").select("file").distinct().collect()
             hit = {row["file"] for row in names}
-            touched |= {one for one in near if one.path.rpartition("/")[2] in hit}
+            touched |= {file for file in near if file.path.rpartition("/")[2] in hit}
         if not touched:
             return [], None
         whole = of_files(self._spark, self._lake, JOB_RUNS, sorted(touched)).drop("file")
@@ -458,16 +458,16 @@ class _RunsRefresh:
         minutes = lives.selectExpr(
             "CAST(dt AS STRING) AS dt", "unix_seconds(first_at) div 60 AS minute"
         )
-        found = minutes.distinct().limit(_MAX_MINUTES).toArrow().to_pylist()
+        pairs = minutes.distinct().limit(_MAX_MINUTES).toArrow().to_pylist()
         days: dict[str, list[int]] = {}
-        for row in sorted(found, key=itemgetter("minute")):
+        for row in sorted(pairs, key=itemgetter("minute")):
             days.setdefault(row["dt"], []).append(row["minute"])
-        if len(found) == _MAX_MINUTES:
+        if len(pairs) == _MAX_MINUTES:
             return self._closed
         return [
-            one
-            for one in self._closed
-            if _has_between(days.get(one.dt, ()), one.low_us, one.high_us)
+            file
+            for file in self._closed
+            if _has_between(days.get(file.dt, ()), file.low_us, file.high_us)
         ]
 
     def _merged(self, rows: DataFrame, older: DataFrame) -> DataFrame:
@@ -506,8 +506,8 @@ def forget_open(lake: Lake, needed: Set[str] = frozenset()) -> None:
 
     store = lake.below(JOB_RUNS.name)
     with lake_errors(store):
-        found = store.files().get_file_info(FileSelector(OPEN_FOLDER, allow_not_found=True))
-    remove_files(store, {f"{OPEN_FOLDER}/{one.base_name}" for one in found} - needed)
+        infos = store.files().get_file_info(FileSelector(OPEN_FOLDER, allow_not_found=True))
+    remove_files(store, {f"{OPEN_FOLDER}/{info.base_name}" for info in infos} - needed)
 
 
 def _is_open(file: LiveFile) -> bool:
@@ -517,7 +517,7 @@ def _is_open(file: LiveFile) -> bool:
 def _crowded(files: Iterable[LiveFile]) -> set[LiveFile]:
     """Return the small files of each day that has too many of them."""
     days = files_by_day(file for file in files if file.size < SMALL_BYTES)
-    return {one for some in days.values() if len(some) > MAX_FILES for one in some}
+    return {file for some in days.values() if len(some) > MAX_FILES for file in some}
 
 
 def _has_between(minutes: Sequence[int], low: int, high: int) -> bool:
@@ -531,9 +531,9 @@ def _replace(
     known: BatchRecord, **facts: Any,
 ) -> None:  # fmt: skip
     """Replace files in a commit that records the state for the next refresh."""
-    total = sum(one.rows for one in new)
+    total = sum(file.rows for file in new)
     after = BatchRecord(batch=known.batch + 1, rows=total, facts={"at": time.time(), **facts})
-    actions: list[Any] = [*removal(old), *(one.action() for one in new)]
+    actions: list[Any] = [*removal(old), *(file.action() for file in new)]
     with taken_back(lake.below(table.name), new):
         commit_files(lake, table.name, delta, actions, after)
 

@@ -69,14 +69,14 @@ class LakeReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Group the files into partitions."""
-        found: list[InputPartition] = []
+        partitions: list[InputPartition] = []
         some: list[LiveFile] = []
-        for one in self._files:
-            some.append(one)
+        for next_file in self._files:
+            some.append(next_file)
             if sum(file.size for file in some) >= SHARE:
-                found.append(Files(some))
+                partitions.append(Files(some))
                 some = []
-        return [*found, Files(some)] if some or not found else found
+        return [*partitions, Files(some)] if some or not partitions else partitions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition's files."""
@@ -90,8 +90,8 @@ class LakeReader(DataSourceReader):
 def _viewed(table: LakeTable, rows: pa.Table, day: str) -> pa.Table:
     import pyarrow as pa
 
-    found = from_lake(rows) if table is EVENTS else rows
+    viewed = from_lake(rows) if table is EVENTS else rows
     if table is not EVENTS and BASE_QUEUE in view(table):
-        found = found.append_column(BASE_QUEUE.name, bases(found["queue"]))
-    days = pa.repeat(pa.scalar(date.fromisoformat(day), pa.date32()), found.num_rows)
-    return found.append_column("dt", days)
+        viewed = viewed.append_column(BASE_QUEUE.name, bases(viewed["queue"]))
+    days = pa.repeat(pa.scalar(date.fromisoformat(day), pa.date32()), viewed.num_rows)
+    return viewed.append_column("dt", days)

@@ -143,9 +143,9 @@ def parted(name: str) -> tuple[str, str]:
     return (source, rest) if brace else ("", name)
 
 
-def of_source(source: str, found: Mapping[str, T]) -> dict[str, T]:
+def of_source(source: str, by_name: Mapping[str, T]) -> dict[str, T]:
     """Return the items of a source's queues or topics, keyed by their names on its server."""
-    parts = ((parted(name), value) for name, value in found.items())
+    parts = ((parted(name), value) for name, value in by_name.items())
     return {name: value for (owner, name), value in parts if owner == source}
 
 
@@ -274,21 +274,21 @@ def _computed(table: pa.Table, names: Set[str]) -> dict[str, Any]:
     def earlier(distance: Any) -> Any:
         return pc.subtract(table["finished_at"].cast(pa.int64()), distance).cast(stamp)
 
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     if "base_queue" in names:
-        found["base_queue"] = bases(table["queue"])
+        columns["base_queue"] = bases(table["queue"])
     if names & {"flow", "step"}:
-        found["flow"], found["step"] = members(table["mid"])
+        columns["flow"], columns["step"] = members(table["mid"])
     if "enqueued_at" in names:
-        found["enqueued_at"] = earlier(pc.multiply(table["total_ms"], 1000))
+        columns["enqueued_at"] = earlier(pc.multiply(table["total_ms"], 1000))
     if "started_at" in names:
-        found["started_at"] = earlier(table["run_us"])
+        columns["started_at"] = earlier(table["run_us"])
     if "wait_ms" in names:
         waited = pc.subtract(table["total_ms"], pc.divide(table["run_us"], 1000))
-        found["wait_ms"] = pc.max_element_wise(waited, 0, skip_nulls=False)
+        columns["wait_ms"] = pc.max_element_wise(waited, 0, skip_nulls=False)
     if "entry_at" in names:
-        found["entry_at"] = earlier(pc.multiply(table["entry_ms"], -1000))
-    return found
+        columns["entry_at"] = earlier(pc.multiply(table["entry_ms"], -1000))
+    return columns
 
 
 def _ms(times: Any) -> Any:

@@ -103,8 +103,8 @@ class Tombstones:
                     hashes = self._queues.setdefault(row["salt"], {})
                     hashes.setdefault(row["hash"], set()).add(row["queue"])
                 self.salt = row["salt"] or self.salt
-        for one in done:
-            self.begun.pop(one, None)
+        for erasure in done:
+            self.begun.pop(erasure, None)
 
     def load(self) -> Tombstones:
         """Return these tombstones, as `TombstoneFiles.load` does."""
@@ -115,10 +115,10 @@ class Tombstones:
 
     def queues(self, kind: str, name: str) -> set[str | None]:
         """Return the queues in which the name is erased. If None is among them, it is erased in every queue."""
-        found: set[str | None] = set()
+        queues: set[str | None] = set()
         for salt, hashes in self._queues.items():
-            found |= hashes.get(hash_of(salt, kind, name), set())
-        return found
+            queues |= hashes.get(hash_of(salt, kind, name), set())
+        return queues
 
     def has(self, kind: str, queue: str, name: str) -> bool:
         """Return whether the named row is erased."""
@@ -128,14 +128,14 @@ class Tombstones:
     def mask(self, table: str, rows: pa.Table) -> Any:
         """Return a mask of erased rows and rows with an erased mid; None if there are no such rows."""
         if table == AUDIT.name:
-            found = pa.array([self._redacted(row) != row for row in rows.to_pylist()], pa.bool_())
-            return found if pc.any(found).as_py() else None
+            mask = pa.array([self._redacted(row) != row for row in rows.to_pylist()], pa.bool_())
+            return mask if pc.any(mask).as_py() else None
         kind, column, _ = NAMED[table]
-        found = self._named(kind, rows[column], names_of_rows(table, rows))
+        mask = self._named(kind, rows[column], names_of_rows(table, rows))
         if table == QUARANTINE.name and "content" in rows.column_names:
             inside = pa.array(self._in_contents(rows), pa.bool_())
-            found = inside if found is None else pc.or_(found, inside)
-        return found if found is not None and pc.any(found).as_py() else None
+            mask = inside if mask is None else pc.or_(mask, inside)
+        return mask if mask is not None and pc.any(mask).as_py() else None
 
     def kept(self, table: str, rows: pa.Table) -> pa.Table:
         """Return the rows that aren't erased. In the audit log, all entries stay, without erased mids."""
@@ -164,10 +164,10 @@ class Tombstones:
         )
 
         def is_erased(word: str) -> bool:
-            found = self.queues("mid", word)
+            queues = self.queues("mid", word)
             if known is None:
-                return any(queue is None or parted(queue)[0] == source for queue in found)
-            return bool(found & known)
+                return any(queue is None or parted(queue)[0] == source for queue in queues)
+            return bool(queues & known)
 
         def shown(match: re.Match[str]) -> str:
             for word in _mids_of(match[0]):
@@ -189,7 +189,7 @@ class Tombstones:
         for name in each:
             for queue in self.queues(kind, name) if name is not None else ():
                 (everywhere if queue is None else by_queue.setdefault(queue, [])).append(str(name))
-        found = None
+        combined = None
         for queue, some in [(None, everywhere), *by_queue.items()]:
             if not some:
                 continue
@@ -197,8 +197,8 @@ class Tombstones:
             if queue is not None:
                 column = "queue" if kind == "mid" else "topic"
                 mask = pc.and_(mask, is_of(column, queues, [queue]))
-            found = mask if found is None else pc.or_(found, mask)
-        return found
+            combined = mask if combined is None else pc.or_(combined, mask)
+        return combined
 
     def _in_contents(self, rows: pa.Table) -> list[bool]:
         pairs: Any = zip(rows["queue"].to_pylist(), rows["content"].to_pylist(), strict=True)

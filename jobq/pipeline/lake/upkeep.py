@@ -87,7 +87,7 @@ def removal(files: Iterable[LiveFile], *, data_change: bool = True) -> list[Remo
 
 def compact(
     lake: Lake, names: Iterable[str] = tuple(TABLES), *, engine: Engine | None = None, target: int = TARGET,
-    on_compacted: Callable[[Compacted], None] = lambda one: None, enough: Callable[[], bool] = lambda: False,
+    on_compacted: Callable[[Compacted], None] = lambda _: None, enough: Callable[[], bool] = lambda: False,
     alone: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[Compacted]:  # fmt: skip
     """Sort and join the files of every day that isn't compact. Each group of files has its own commit.
@@ -102,9 +102,9 @@ def compact(
     done: list[Compacted] = []
     for name in names:
         if name not in _REFRESHED:
-            for one in compaction.table(TABLES[name], enough, alone):
-                done.append(one)
-                on_compacted(one)
+            for compacted in compaction.table(TABLES[name], enough, alone):
+                done.append(compacted)
+                on_compacted(compacted)
     return done
 
 
@@ -144,7 +144,7 @@ def rewritten(group: FileGroup) -> WrittenFiles:
                 written += write_rows(group.store, table, part, COMPACTED)
         return WrittenFiles(tuple(written))
     except JobqError as error:
-        remove_files(group.store, [one.path for one in written])
+        remove_files(group.store, [file.path for file in written])
         return WrittenFiles(failed=(type(error).__name__, str(error)))
 
 
@@ -158,8 +158,8 @@ def _sorted_places(rows: pa.Table, table: LakeTable) -> pa.Array[Any]:
     if table is EVENTS:
         job = rows["job"].combine_chunks()
         named, nameless = rows.select(["mid", "job"]).filter(pc.is_valid(job)), pc.is_null(job)
-        found: Any = named["job"].take(pc.index_in(rows["mid"].filter(nameless), named["mid"]))
-        keys["job"] = pc.replace_with_mask(job, nameless, found.combine_chunks())
+        jobs: Any = named["job"].take(pc.index_in(rows["mid"].filter(nameless), named["mid"]))
+        keys["job"] = pc.replace_with_mask(job, nameless, jobs.combine_chunks())
     order: list[Any] = [(name, "ascending") for name in table.sort]
     return pc.sort_indices(pa.table(keys), order)
 
@@ -179,20 +179,18 @@ class _Compaction:
             groups = self._groups(table, live_files(self._lake.table(table.name)))
             rows = sum(file.rows for group in groups for file in group.files)
             width, nlost = self._engine.width(rows), 0
-            found: dict[str, Compacted] = {}
+            days: dict[str, Compacted] = {}
             for first in range(0, len(groups), width):
                 if enough():
                     break
                 some = groups[first : first + width]
                 with alone():
-                    for one in self._some(table, some, rows):
-                        found[one.dt] = found[one.dt].plus(one) if one.dt in found else one
-                        nlost += not one.rows
+                    for part in self._some(table, some, rows):
+                        days[part.dt] = days[part.dt].plus(part) if part.dt in days else part
+                        nlost += not part.rows
                 left = {group.files[0].dt for group in groups[first + width :]}
-                yield from (
-                    found.pop(day) for day in sorted(found.keys() - left) if found[day].rows
-                )
-            yield from (one for one in found.values() if one.rows)
+                yield from (days.pop(day) for day in sorted(days.keys() - left) if days[day].rows)
+            yield from (compacted for compacted in days.values() if compacted.rows)
             if not nlost or enough():
                 return
         raise CommitConflictError(
@@ -203,17 +201,17 @@ class _Compaction:
         """Divide the files of days that aren't compact into groups, in the order of their times."""
         groups: list[list[LiveFile]] = []
         for day in files_by_day(files).values():
-            todo = [one for one in day if not one.is_compact or self._is_small(one)]
-            if all(one.is_compact for one in todo) and len(todo) < 2:
+            todo = [file for file in day if not file.is_compact or self._is_small(file)]
+            if all(file.is_compact for file in todo) and len(todo) < 2:
                 continue
             groups.append([])
             size = rows = 0
-            for one in sorted(todo, key=lambda one: (one.low_us, one.path)):
-                size, rows = size + one.size, rows + one.rows
+            for file in sorted(todo, key=lambda file: (file.low_us, file.path)):
+                size, rows = size + file.size, rows + file.rows
                 if groups[-1] and (size > self._target or rows > GROUP_ROWS):
                     groups.append([])
-                    size, rows = one.size, one.rows
-                groups[-1].append(one)
+                    size, rows = file.size, file.rows
+                groups[-1].append(file)
         store = self._lake.below(table.name)
         return [
             FileGroup(table.name, store, tuple(group), self._per_file(group))
@@ -225,8 +223,8 @@ class _Compaction:
         return live_file.size * SMALL < self._target and live_file.rows * SMALL < GROUP_ROWS
 
     def _per_file(self, group: Sequence[LiveFile]) -> int:
-        size = sum(one.size for one in group)
-        return max(1, sum(one.rows for one in group) * self._target // max(1, size))
+        size = sum(file.size for file in group)
+        return max(1, sum(file.rows for file in group) * self._target // max(1, size))
 
     def _some(
         self, table: LakeTable, groups: Sequence[FileGroup], rows: int
@@ -369,7 +367,7 @@ def marks(lake: Lake) -> list[tuple[str, datetime]]:
     """Return all marks, oldest first. If a name is repeated, reports use its latest mark."""
     rows = [
         (row["name"], row["at"].astimezone(UTC))
-        for found in stored_rows(lake, MARKS)
-        for row in found.to_pylist()
+        for stored in stored_rows(lake, MARKS)
+        for row in stored.to_pylist()
     ]
     return sorted(rows, key=lambda row: (row[1], row[0]))

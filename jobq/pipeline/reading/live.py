@@ -57,11 +57,11 @@ def head(content: bytes) -> tuple[str | None, int | None]:
     """Return a call's job and enqueue time, epoch ms; None for an encrypted call or other content."""
     content = unverified(content)
     try:
-        found = _head(content)
+        call = _head(content)
     except (ValueError, RecursionError):
         return None, None
-    at = found.enqueued_at
-    return found.job, at if at and 0 < at <= LATEST_MS else None
+    at = call.enqueued_at
+    return call.job, at if at and 0 < at <= LATEST_MS else None
 
 
 def queue_rows(client: Client, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -112,10 +112,10 @@ def dead_parts(client: Client, request: ReadRequest, names: Sequence[str]) -> li
 
 def newest_death(client: Client, queue: str, upto: int) -> int | None:
     """Return the newest time of death up to `upto`, epoch ms; None if there is none."""
-    [found] = newest_deaths(client, [queue], upto)
-    if isinstance(found, JobqError):
-        raise found
-    return found
+    [died_at] = newest_deaths(client, [queue], upto)
+    if isinstance(died_at, JobqError):
+        raise died_at
+    return died_at
 
 
 def newest_deaths(
@@ -150,23 +150,23 @@ def dead_counts(client: Client, spans: Mapping[str, tuple[int, int]]) -> Iterato
             yield 0 if isinstance(reply, JobqError) else int(reply)
 
 
-def cut_dead(client: Client, one: QueueRows, size: int) -> Iterator[QueueRows]:
+def cut_dead(client: Client, span: QueueRows, size: int) -> Iterator[QueueRows]:
     """Divide a queue's dead messages into spans of about `size` rows.
 
     Deaths in the same ms are in the same span.
     """
-    key = _dead_key(client, one.name)
-    while one.rows > size:
-        words = (one.since, one.upto, "BYSCORE", "LIMIT", size, 1, "WITHSCORES")
+    key = _dead_key(client, span.name)
+    while span.rows > size:
+        words = (span.since, span.upto, "BYSCORE", "LIMIT", size, 1, "WITHSCORES")
         reply = client.command("ZRANGE", key, *words)
-        at = int(float(reply[1])) if reply else one.upto
-        if at <= one.since:
-            at = one.since + 1
-        if at > one.upto:
+        at = int(float(reply[1])) if reply else span.upto
+        if at <= span.since:
+            at = span.since + 1
+        if at > span.upto:
             break
-        yield one._replace(rows=size, upto=at - 1)
-        one = one._replace(rows=one.rows - size, since=at)
-    yield one
+        yield span._replace(rows=size, upto=at - 1)
+        span = span._replace(rows=span.rows - size, since=at)
+    yield span
 
 
 def _dead_key(client: Client, queue: str) -> str:

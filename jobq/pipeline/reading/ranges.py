@@ -69,12 +69,12 @@ def tails_of(client: Client, view: str, names: Sequence[str]) -> dict[str, LogTa
         if view == "topic"
         else offsets.events_tails(client, streams)
     )
-    found: dict[str, LogTail] = {}
+    by_name: dict[str, LogTail] = {}
     for name, now in zip(names, tails, strict=True):
         if isinstance(now, JobqError):
             raise now
-        found[name] = now
-    return found
+        by_name[name] = now
+    return by_name
 
 
 def chosen(client: Client, request: ReadRequest, strict: bool = True) -> list[str]:

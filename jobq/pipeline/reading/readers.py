@@ -56,8 +56,8 @@ def read(request: ReadRequest, partition: InputPartition) -> Iterator[pa.RecordB
         return
     make = _batches(request.view)
     with told_without_traceback(), gc_off(), request.connected() as client:
-        for one in partition.value:
-            yield from make(request, one, client)
+        for range_ in partition.value:
+            yield from make(request, range_, client)
 
 
 def _batches(view: str) -> Callable[[ReadRequest, Any, Client], Iterator[pa.RecordBatch]]:
@@ -72,10 +72,10 @@ def _shelves(request: ReadRequest, client: Client) -> list[Any]:
 
     names = ranges.chosen(client, request)
     is_live = request.view == "messages"
-    found = (
+    parts = (
         live.message_parts(client, names) if is_live else live.dead_parts(client, request, names)
     )
-    return ranges.packed(found, request.partitions or ranges.MAX_PARTS)
+    return ranges.packed(parts, request.partitions or ranges.MAX_PARTS)
 
 
 def _counts(request: ReadRequest, client: Client) -> list[Any]:
@@ -164,10 +164,10 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun, ended = offsets.from_plain(start), offsets.from_plain(end)
         changed = [name for name, upto in ended.items() if begun.get(name) != upto]
         tails = ranges.tails_of(self._connected(), self.request.view, changed)
-        found = [
+        planned = [
             self._stretch(name, now, begun.get(name), ended[name]) for name, now in tails.items()
         ]
-        stretches = [stretch for stretch in found if stretch is not None]
+        stretches = [stretch for stretch in planned if stretch is not None]
         if self.request.partitions:
             stretches = [piece for stretch in stretches for piece in self._pieces(stretch)]
         else:
@@ -248,7 +248,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # The query has reached `until`, so nothing more is read from the stream, even if it was recreated.
             return LogTail(now.key, place.id, place.n, 0, place.id)
         if last.n == ranges.UNKNOWN and name not in self._ends:
-            start = max(place, now.oldest, key=lambda one: offsets.parsed_id(one.id))
+            start = max(place, now.oldest, key=lambda offset: offsets.parsed_id(offset.id))
             counted = offsets.counted_offset(client, now.key, start, last.id)
             self._ends[name] = LogOffset(last.id, counted.n)
         end = self._ends.get(name, last)

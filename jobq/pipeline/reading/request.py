@@ -122,7 +122,7 @@ def _options(given: Mapping[str, str], view: str, stream: bool) -> SparkOptions:
         if name.lower() in map(str.lower, there.get(view, ())):
             kind = "streams" if stream else "reads"
             raise ConfigError(f"option {name!r} isn't for {kind} of view {view!r}; leave it out")
-        views = [one for one, names in here.items() if name.lower() in map(str.lower, names)]
+        views = [other for other, names in here.items() if name.lower() in map(str.lower, names)]
         if views:
             raise ConfigError(
                 f"option {name!r} isn't for view {view!r} but for {', '.join(views)}; leave it out"
@@ -137,7 +137,7 @@ def check_options(given: Mapping[str, str]) -> None:
     """
     view = view_of(given)
     streams, reads = (
-        {name.lower() for names in one.values() for name in names} for one in (STREAM, READ)
+        {name.lower() for names in views.values() for name in names} for views in (STREAM, READ)
     )
     is_stream = any(name.lower() in streams - reads for name in given)
     _values(given, view, stream=is_stream and view in STREAM)

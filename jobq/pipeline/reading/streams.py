@@ -45,14 +45,14 @@ def event_batches(
     names = [column.name for column in request.columns]
     pages = _Pages(request, client, range_)
     for entries in pages.chunks():
-        found = decode(range_.name, *columns(entries))
+        events = decode(range_.name, *columns(entries))
         if request.mode == "PERMISSIVE":
-            yield from _permissive(request, range_.name, found.batch, found.bad)
+            yield from _permissive(request, range_.name, events.batch, events.bad)
             continue
-        if found.bad:
-            _refuse(request, range_.name, found.bad)
-        if found.batch.num_rows:
-            yield found.batch.select(names)
+        if events.bad:
+            _refuse(request, range_.name, events.bad)
+        if events.batch.num_rows:
+            yield events.batch.select(names)
     report_loss(request, range_.name, pages.lost())
 
 
@@ -70,11 +70,11 @@ class _Pages:
 
     def chunks(self) -> Iterator[list[Any]]:
         """Yield entries as XRANGE returns them, some thousands at a time."""
-        one, chunk = self._one, list[Any]()
-        after, anchor = one.after, one.anchor
+        range_, chunk = self._one, list[Any]()
+        after, anchor = range_.after, range_.anchor
         while True:
             start = anchor or f"({after}"
-            page = self._client.command("XRANGE", one.key, start, one.upto, "COUNT", PAGE + 1)
+            page = self._client.command("XRANGE", range_.key, start, range_.upto, "COUNT", PAGE + 1)
             more = len(page) > PAGE
             if anchor:
                 page = self._checked(page, anchor, after)
@@ -157,7 +157,7 @@ def _permissive(
         nothing = pa.nulls(good.num_rows, pa.binary())
         yield _with_corrupt(request, good, nothing)
     if bad:
-        yield _with_corrupt(request, _shells(name, bad), pa.array([_bytes(one) for one in bad]))
+        yield _with_corrupt(request, _shells(name, bad), pa.array([_bytes(entry) for entry in bad]))
 
 
 def _with_corrupt(
@@ -178,8 +178,8 @@ def _bytes(bad_entry: BadEntry) -> bytes:
 def _shells(name: str, bad: list[BadEntry]) -> pa.RecordBatch:
     """Return a row for each entry, with only its queue and id."""
     rows: list[dict[str, Any]] = []
-    for one in bad:
-        ms, seq = offsets.parsed_id(one.id.decode())
+    for entry in bad:
+        ms, seq = offsets.parsed_id(entry.id.decode())
         told = ms < 253_402_300_800_000 and seq < 2**31
         rows.append(
             {

@@ -78,17 +78,17 @@ def waits(trace: Trace, workers: int, weights: Sequence[int] = ()) -> array[int]
 
 
 def _one_queue(trace: Trace, workers: int) -> array[int]:
-    free, found = [0] * workers, array("q")
+    free, delays = [0] * workers, array("q")
     for arrived, run in zip(trace.arrived, trace.run, strict=True):
         begun = free[0] if free[0] > arrived else arrived
-        found.append(begun - arrived)
+        delays.append(begun - arrived)
         heapreplace(free, begun + run)
-    return found
+    return delays
 
 
 def _many_queues(trace: Trace, workers: int, weights: Sequence[int]) -> array[int]:
     n, free = len(trace.arrived), [0] * workers
-    found = array("q", bytes(8 * n))
+    delays = array("q", bytes(8 * n))
     waiting: list[deque[int]] = [deque() for _ in weights]
     credit, following, held, now = [0] * len(weights), 0, 0, 0
     for _ in range(n):
@@ -101,9 +101,9 @@ def _many_queues(trace: Trace, workers: int, weights: Sequence[int]) -> array[in
             following, held = following + 1, held + 1
         index = waiting[_turn(waiting, weights, credit)].popleft()
         held -= 1
-        found[index] = now - trace.arrived[index]
+        delays[index] = now - trace.arrived[index]
         heapreplace(free, now + trace.run[index])
-    return found
+    return delays
 
 
 def _turn(waiting: Sequence[deque[int]], weights: Sequence[int], credit: list[int]) -> int:
@@ -121,10 +121,10 @@ def _turn(waiting: Sequence[deque[int]], weights: Sequence[int], credit: list[in
 
 def simulate(trace: Trace, workers: int, weights: Sequence[int], target_us: int) -> Waits:
     """Simulate a pool, and return the waits of the counted arrivals."""
-    found = waits(trace, workers, weights)
-    judged = sorted(compress(found, trace.counted))
+    delays = waits(trace, workers, weights)
+    judged = sorted(compress(delays, trace.counted))
     all_of, late_of = [0] * trace.queues, [0] * trace.queues
-    for queue, wait in compress(zip(trace.queue, found, strict=True), trace.counted):
+    for queue, wait in compress(zip(trace.queue, delays, strict=True), trace.counted):
         all_of[queue] += 1
         late_of[queue] += wait > target_us
     n = len(judged)
@@ -183,7 +183,7 @@ def sized(each: Each, query: ReportQuery, rows: Sequence[Row]) -> tuple[list[Row
             "The busiest hour was cut off by the limit on its arrivals; raise --trace-rows."
         ]
     observed_us = _observed(query, rows, trace)
-    found = load(trace, observed_us)
+    peak = load(trace, observed_us)
     weights = weighed(query, names, trace)
 
     def judged(tries: Iterable[Try]) -> dict[Try, Waits]:
@@ -194,12 +194,12 @@ def sized(each: Each, query: ReportQuery, rows: Sequence[Row]) -> tuple[list[Row
             for pool, waits in zip(tried, each(_simulated, trace, tried))
         }
 
-    results = searched(query, weights, max(1, math.ceil(found.offered)), judged)
+    results = searched(query, weights, max(1, math.ceil(peak.offered)), judged)
     told = [
-        _row(query, names, found, key, one)
-        for key, one in sorted(results.items(), key=lambda item: (item[0][1], item[0][0]))
+        _row(query, names, peak, key, times)
+        for key, times in sorted(results.items(), key=lambda item: (item[0][1], item[0][0]))
     ]
-    return told, _notes(query, trace, found, told, len(rows), observed_us)
+    return told, _notes(query, trace, peak, told, len(rows), observed_us)
 
 
 def _observed(query: ReportQuery, rows: Sequence[Row], trace: Trace) -> int:
@@ -232,7 +232,7 @@ def weighed(query: ReportQuery, names: tuple[str, ...], trace: Trace) -> dict[st
     for queue, run in zip(trace.queue, trace.run, strict=True):
         busy[queue] += run
     most = max(busy) or 1
-    by_load = tuple(max(1, round(10 * one / most)) for one in busy)
+    by_load = tuple(max(1, round(10 * busy_us / most)) for busy_us in busy)
     return {"equal": (1,) * len(names), "by load": by_load, **pools(query, names)}
 
 
@@ -283,35 +283,35 @@ def _simulated(trace: Trace, pool: Pool) -> Waits:
     return simulate(trace, pool.workers, pool.weights, pool.target_us)
 
 
-def _holds(query: ReportQuery, one: Waits) -> bool:
-    return all(share is None or share >= query.objective for share in one.by_queue)
+def _holds(query: ReportQuery, times: Waits) -> bool:
+    return all(share is None or share >= query.objective for share in times.by_queue)
 
 
-def _row(query: ReportQuery, names: Sequence[str], found: Load, tried: Try, one: Waits) -> Row:
+def _row(query: ReportQuery, names: Sequence[str], peak: Load, tried: Try, times: Waits) -> Row:
     shares = [
-        (share, name) for share, name in zip(one.by_queue, names, strict=False) if share is not None
-    ]
+        (share, name) for share, name in zip(times.by_queue, names, strict=False) if share is not None
+    ]  # fmt: skip
     (weights, workers), (worst, queue) = tried, min(shares)
-    formula = formula_wait(found, workers)
+    formula = formula_wait(peak, workers)
     return {
-        "weights": weights, "workers": workers, "busy": min(1.0, found.offered / workers),
+        "weights": weights, "workers": workers, "busy": min(1.0, peak.offered / workers),
         "formula_us": formula if math.isfinite(formula) else None,
-        "mean_us": one.mean, "p95_us": one.p95, "p99_us": one.p99,
-        "within": one.within, "worst_queue": queue, "worst_within": worst,
-        "meets": "yes" if _holds(query, one) else "no",
+        "mean_us": times.mean, "p95_us": times.p95, "p99_us": times.p99,
+        "within": times.within, "worst_queue": queue, "worst_within": worst,
+        "meets": "yes" if _holds(query, times) else "no",
     }  # fmt: skip
 
 
 def _notes(
-    query: ReportQuery, trace: Trace, found: Load, told: Sequence[Row], rows: int, observed_us: int
+    query: ReportQuery, trace: Trace, peak: Load, told: Sequence[Row], rows: int, observed_us: int
 ) -> list[str]:
     part = (
         f" in the {lasting(observed_us / 1e6)} that were observed" if observed_us < HOUR_US else ""
     )
-    room, busy = max(1, math.ceil(found.offered / ROOM)), max(1, math.ceil(found.offered))
-    fits = (n for n in range(busy, busy + 1000) if formula_wait(found, n) <= query.target_s * 1e6)
+    room, busy = max(1, math.ceil(peak.offered / ROOM)), max(1, math.ceil(peak.offered))
+    fits = (n for n in range(busy, busy + 1000) if formula_wait(peak, n) <= query.target_s * 1e6)
     notes = [
-        f"Busiest hour: {sum(trace.counted):,} attempts{part}. By Little's law {found.offered:.2f} workers are busy on "
+        f"Busiest hour: {sum(trace.counted):,} attempts{part}. By Little's law {peak.offered:.2f} workers are busy on "
         f"average, and {room:,} would be busy for less than {100 * ROOM:.0f} % of the time. By the formula a "
         f"mean wait of {query.target_s:g} s takes {next(fits, 'more than a thousand')}."
     ]

@@ -102,8 +102,8 @@ class SparkEngine:
                 kept.unpersist()
 
     def rows(self, statement: str, args: Mapping[str, Any] | None = None) -> list[Row]:
-        found: list[Row] = self._frame(statement, args).toArrow().to_pylist()
-        return found
+        rows: list[Row] = self._frame(statement, args).toArrow().to_pylist()
+        return rows
 
     def each(
         self, function: Callable[[Shared, Unit], Result], shared: Shared, units: Sequence[Unit]
@@ -112,12 +112,12 @@ class SparkEngine:
         sent = context.broadcast(shared)
         try:
             parts = max(1, min(len(units), context.defaultParallelism))
-            found: list[Result] = (
+            results: list[Result] = (
                 context.parallelize(units, parts)
                 .map(lambda unit: function(sent.value, unit))
                 .collect()
             )
-            return found
+            return results
         finally:
             sent.unpersist()
 
@@ -288,16 +288,16 @@ class LocalEngine:
 
     def rows(self, statement: str, args: Mapping[str, Any] | None = None) -> list[Row]:
         with _explained():
-            found = self._database.sql(for_duckdb(statement), params=_values(args))
+            relation = self._database.sql(for_duckdb(statement), params=_values(args))
             # DuckDB needs the package pytz to return a time with a zone. All its times are in UTC.
             columns = [
                 f'CAST("{name}" AS {str(kind).replace(_ZONED, "TIMESTAMP")}) AS "{name}"'
                 if _ZONED in str(kind)
                 else f'"{name}"'
-                for name, kind in zip(found.columns, found.types, strict=True)
+                for name, kind in zip(relation.columns, relation.types, strict=True)
             ]
-            rows = found.project(", ".join(columns)).fetchall()
-        return [dict(zip(found.columns, map(_told, row), strict=True)) for row in rows]
+            rows = relation.project(", ".join(columns)).fetchall()
+        return [dict(zip(relation.columns, map(_told, row), strict=True)) for row in rows]
 
     def _run(self, text: str, args: Mapping[str, Any] | None = None) -> None:
         with _explained():

@@ -123,12 +123,12 @@ class ExpiredPart:
         if whole is None:
             return []
         rows = self._hours(whole).groupBy("queue")
-        found = rows.agg(
+        figures = rows.agg(
             f.sum("nevents").alias("events"),
             f.min("hour").alias("first"),
             f.max("hour").alias("last"),
         )
-        return [SeenHours(**row) for row in found.toArrow().to_pylist()]
+        return [SeenHours(**row) for row in figures.toArrow().to_pylist()]
 
     def queues(self) -> set[str]:
         """Return the names of all queues in rollup_hourly."""
@@ -235,12 +235,12 @@ class ExpiredPart:
 
 def _cut(query: ReportQuery, whole: ReportQuery) -> str:
     """Describe the parts of hours that are left out."""
-    found = []
+    cuts = []
     if whole.since > query.since:
-        found.append(f"begin at {iso(whole.since)}, not at {iso(query.since)}")
+        cuts.append(f"begin at {iso(whole.since)}, not at {iso(query.since)}")
     if whole.until < query.until:
-        found.append(f"end at {iso(whole.until)}, not at {iso(query.until)}")
-    return f" It has whole hours, so the figures {' and '.join(found)}." if found else ""
+        cuts.append(f"end at {iso(whole.until)}, not at {iso(query.until)}")
+    return f" It has whole hours, so the figures {' and '.join(cuts)}." if cuts else ""
 
 
 def of_queues(rows: DataFrame, query: ReportQuery) -> DataFrame:

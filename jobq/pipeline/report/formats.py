@@ -155,8 +155,8 @@ def _may_run(text: str) -> bool:
     Injection").
     """
     shown = "".join(
-        one for one in text if not one.isspace() and unicodedata.category(one) not in ("Cc", "Cf")
-    )
+        char for char in text if not char.isspace() and unicodedata.category(char) not in ("Cc", "Cf")
+    )  # fmt: skip
     return unicodedata.normalize("NFKC", shown[:1]).startswith(_FORMULA) or text.startswith(
         _CONTROL
     )

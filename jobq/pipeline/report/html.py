@@ -49,7 +49,7 @@ class SummaryCard(NamedTuple):
 
 def cards(results: Sequence[ReportResult], query: ReportQuery) -> list[SummaryCard]:
     """Return the cards that the results can fill."""
-    found = {result.report.name: result for result in results}
+    by_name = {result.report.name: result for result in results}
     made: tuple[
         tuple[set[str], Callable[[Mapping[str, ReportResult], ReportQuery], SummaryCard]], ...
     ] = (
@@ -57,11 +57,11 @@ def cards(results: Sequence[ReportResult], query: ReportQuery) -> list[SummaryCa
         ({"errors", "retries", "dead"}, _fails),
         ({"slo", "backlog"}, _late),
     )
-    return [card(found, query) for names, card in made if names <= set(found)]
+    return [card(by_name, query) for names, card in made if names <= set(by_name)]
 
 
-def _slower(found: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCard:
-    rows, unusual = found["regressions"].rows, found["anomalies"].rows
+def _slower(by_name: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCard:
+    rows, unusual = by_name["regressions"].rows, by_name["anomalies"].rows
     worse = [row for row in rows if row["verdict"] == SLOWER]
     evaluated = sum(row["verdict"] != TOO_FEW for row in rows)
     lines = [
@@ -80,11 +80,11 @@ def _slower(found: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCar
     return SummaryCard("Slowdowns", answer, bool(worse) if evaluated else None, lines, links)
 
 
-def _fails(found: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCard:
-    rows = found["retries"].rows
+def _fails(by_name: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCard:
+    rows = by_name["retries"].rows
     attempts, dead = sum(row["attempts"] for row in rows), sum(row["dead"] for row in rows)
     failed = attempts - sum(row["done"] for row in rows)
-    worst = sorted(found["errors"].rows, key=lambda row: -row["attempts"])[:TOLD]
+    worst = sorted(by_name["errors"].rows, key=lambda row: -row["attempts"])[:TOLD]
     lines = [f"{_culprit(row)}: {counted(row['attempts'], 'attempt')}" for row in worst]
     if dead:
         lines.append(f"{counted(dead, 'message')} died")
@@ -104,8 +104,8 @@ def _culprit(row: Mapping[str, Any]) -> str:
     return f"{error}{' in ' + jobs[0] + many if jobs else ''}"
 
 
-def _late(found: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCard:
-    rows, backlog = found["slo"].rows, found["backlog"].rows
+def _late(by_name: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCard:
+    rows, backlog = by_name["slo"].rows, by_name["backlog"].rows
     burning = [row for row in rows if row["burn"] > 1]
     target = f"within {query.target_s:g} s"
     lines = [

@@ -34,9 +34,9 @@ class MedianDifference(NamedTuple):
 
 def difference(before: MedianSample, after: MedianSample) -> MedianDifference:
     """Return the difference of the medians, after minus before, with its interval."""
-    found = after.median - before.median
+    delta = after.median - before.median
     return MedianDifference(
-        found,
-        found - math.hypot(after.median - after.low, before.high - before.median),
-        found + math.hypot(after.high - after.median, before.median - before.low),
+        delta,
+        delta - math.hypot(after.median - after.low, before.high - before.median),
+        delta + math.hypot(after.high - after.median, before.median - before.low),
     )

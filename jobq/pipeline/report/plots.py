@@ -96,11 +96,11 @@ def _earlier(
     assert query.compared is not None
     later = query.since.timestamp() - query.compared[0].timestamp()
     names = [line.name for line in lines]
-    found: list[dict[float, float]] = [defaultdict(float) for _ in lines]
+    sums: list[dict[float, float]] = [defaultdict(float) for _ in lines]
     for row in rows:
         at, name = row[chart.x[0]].timestamp() + later, str(row[chart.by])
         if name in names or len(lines) > LINES:
-            found[names.index(name) if name in names else -1][at] += row[chart.y] or 0
+            sums[names.index(name) if name in names else -1][at] += row[chart.y] or 0
     last = query.until.timestamp()
     return [
         ChartLine(
@@ -108,17 +108,17 @@ def _earlier(
             f"{line.style} before",
             sorted((at, value) for at, value in points.items() if at < last),
         )
-        for line, points in zip(lines, found, strict=True)
+        for line, points in zip(lines, sums, strict=True)
         if points
     ]
 
 
 def _series(chart: Chart, rows: Sequence[Any]) -> list[ChartLine]:
     """Return the lines, the highest first. If there are more than LINES + 1, the lines after LINES are added up."""
-    found: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
+    sums: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
     for row in rows:
-        found[str(row[chart.by])][row[chart.x[0]].timestamp()] += row[chart.y]
-    ordered = sorted(found.items(), key=lambda item: (-sum(item[1].values()), item[0]))
+        sums[str(row[chart.by])][row[chart.x[0]].timestamp()] += row[chart.y]
+    ordered = sorted(sums.items(), key=lambda item: (-sum(item[1].values()), item[0]))
     if len(ordered) > LINES + 1:
         rest: dict[float, float] = defaultdict(float)
         for _, points in ordered[LINES:]:

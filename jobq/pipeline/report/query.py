@@ -104,20 +104,20 @@ class ReportQuery:
         wall = self.since.astimezone(zone)
         if self.bucket_s <= HOUR_S:
             # A repeated hour exists twice, so the following edges are counted in UTC.
-            found = [self.since - _past(wall, step)]
-            while found[-1] < self.until:
-                found.append(found[-1] + step - _past(found[-1].astimezone(zone), step))
+            edges = [self.since - _past(wall, step)]
+            while edges[-1] < self.until:
+                edges.append(edges[-1] + step - _past(edges[-1].astimezone(zone), step))
         else:
             begin = wall.replace(tzinfo=None) - _past(wall, step)
-            found = [_at_wall(begin, zone)]
-            while found[-1] < self.until:
+            edges = [_at_wall(begin, zone)]
+            while edges[-1] < self.until:
                 try:
                     begin += step
                     at = _at_wall(begin, zone)
                 except OverflowError:  # years after 9999 don't exist
                     at = self.until
-                found += [at] if at > found[-1] else []
-        return [int(at.timestamp()) for at in found]
+                edges += [at] if at > edges[-1] else []
+        return [int(at.timestamp()) for at in edges]
 
     @property
     def compared_at(self) -> datetime:
@@ -179,14 +179,14 @@ def marked(name: str, marks: Mapping[str, datetime]) -> datetime:
 
 def pools(query: ReportQuery, queues: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """Return the weights from --weights by their text: one per queue, 1 for a queue that isn't named."""
-    found = {}
+    by_text = {}
     for text in query.weights:
         given = dict(parse_queues(text))
         for name in given:
             if name not in queues:
                 raise ConfigError(unknown("queue", name, queues))
-        found[text] = tuple(given.get(name, 1) for name in queues)
-    return found
+        by_text[text] = tuple(given.get(name, 1) for name in queues)
+    return by_text
 
 
 def iso(at: datetime) -> str:

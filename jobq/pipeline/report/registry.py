@@ -311,7 +311,7 @@ def named(name: str) -> tuple[Report, ...]:
     """Return the report of that name; all reports for `all`."""
     if name == "all":
         return REPORTS
-    found = tuple(report for report in REPORTS if report.name == name)
-    if not found:
+    reports = tuple(report for report in REPORTS if report.name == name)
+    if not reports:
         raise ConfigError(unknown("report", name, ("all", *NAMES)))
-    return found
+    return reports

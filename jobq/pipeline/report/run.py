@@ -325,22 +325,22 @@ def _judged(row: Row, query: ReportQuery) -> Row:
         judged["change"] = row["after_us"] / row["before_us"] - 1
     if min(row["n_before"], row["n_after"]) < MIN_COUNT:
         return judged
-    found = difference(
+    delta = difference(
         *(
             MedianSample(row[f"{side}_us"], row[f"{side}_low"], row[f"{side}_high"])
             for side in ("before", "after")
         )
     )
     least = query.min_change * row["before_us"]
-    verdict = SLOWER if found.low > least else FASTER if found.high < -least else SAME
-    return judged | {"verdict": verdict, "low_us": found.low, "high_us": found.high}
+    verdict = SLOWER if delta.low > least else FASTER if delta.high < -least else SAME
+    return judged | {"verdict": verdict, "low_us": delta.low, "high_us": delta.high}
 
 
 def _capacity(
     engine: SqlEngine, report: Report, query: ReportQuery, rows: list[Row]
 ) -> ReportResult:
-    found, notes = sized(engine.each, query, rows)
-    return ReportResult(report, found, notes)
+    pools, notes = sized(engine.each, query, rows)
+    return ReportResult(report, pools, notes)
 
 
 _GOES_ON: Mapping[str, Callable[[SqlEngine, Report, ReportQuery, list[Row]], ReportResult]] = {

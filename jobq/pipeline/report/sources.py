@@ -136,11 +136,11 @@ def engine_for(
         return "spark"
     queries = (query, query.earlier) if query.earlier else (query,)
     rows = 0
-    for one in queries:
-        found = _rows_of_lake(lake, one) if lake else _rows_of_server(server, one.since)
-        if found is None:
+    for period in queries:
+        nrows = _rows_of_lake(lake, period) if lake else _rows_of_server(server, period.since)
+        if nrows is None:
             return "spark"
-        rows += found
+        rows += nrows
     return "spark" if rows >= SPARK_ROWS else "local"
 
 

@@ -164,8 +164,8 @@ def _warn_of_unknown_job(client: Client, settings: WriteSettings) -> None:
     except JobqError:
         return  # a producer's rights may end at its queue
     names = [known.get(worker.jobs) for worker in live]
-    if names and all(found is not None and settings.job not in found for found in names):
-        near = unknown("job", settings.job, {name for found in names if found for name in found})
+    if names and all(jobs is not None and settings.job not in jobs for jobs in names):
+        near = unknown("job", settings.job, {name for jobs in names if jobs for name in jobs})
         _log.warning(
             "no worker of queue %s knows the job %s, so its messages will wait: %s; start a worker that imports the "
             "job's module",
