@@ -115,8 +115,8 @@ def statuses(queue: Queue, mids: Sequence[str]) -> dict[str, str]:
     words = {mid: status.word for mid, status in zip(mids, replies, strict=True)}
     missing = [mid for mid, word in words.items() if word == "nil"]
     for place in queue.partitions() if missing else ():
-        found = statuses(place, [mid for mid in missing if words[mid] == "nil"])
-        words |= {mid: word for mid, word in found.items() if word != "nil"}
+        others = statuses(place, [mid for mid in missing if words[mid] == "nil"])
+        words |= {mid: word for mid, word in others.items() if word != "nil"}
     return words
 
 
@@ -128,11 +128,11 @@ def results_at(queue: Queue, mids: Sequence[str]) -> dict[str, bytes]:
     if not mids:
         return {}
     asked = [("LINDEX", queue.result_key(mid), 0) for mid in mids]
-    found = commands(queue.client, queue.wake_key, asked, keep_errors=True)
-    for raw in found:
+    replies = commands(queue.client, queue.wake_key, asked, keep_errors=True)
+    for raw in replies:
         if isinstance(raw, Exception) and error_code(raw) != "WRONGTYPE":
             raise UnavailableError(f"results of queue {queue.name} can't be read: {raw}") from raw
-    results = {mid: raw for mid, raw in zip(mids, found, strict=True) if isinstance(raw, bytes)}
+    results = {mid: raw for mid, raw in zip(mids, replies, strict=True) if isinstance(raw, bytes)}
     for place in queue.partitions() if len(results) < len(mids) else ():
         results |= results_at(place, [mid for mid in mids if mid not in results])
     return results

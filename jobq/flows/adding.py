@@ -84,18 +84,18 @@ class RunningFlow(StepList):
             self._stored(records)
 
     def _after(self, after: After, when: When) -> dict[str, When]:
-        found = super()._after(after, when)
+        whens = super()._after(after, when)
         if self._together is not None:
-            found.setdefault(self.step_name, "done")
-        return found
+            whens.setdefault(self.step_name, "done")
+        return whens
 
-    def add_reference(self, one: ResultOf, after: dict[str, When]) -> None:
+    def add_reference(self, ref: ResultOf, after: dict[str, When]) -> None:
         """Add a reference to an existing step; see StepList."""
-        if one.what == "result" and not one.step.keeps_results:
+        if ref.what == "result" and not ref.step.keeps_results:
             raise ConfigError(
-                f"{one!r} has no stored result, because the step was already added; declare its job with result_ttl=…"
+                f"{ref!r} has no stored result, because the step was already added; declare its job with result_ttl=…"
             )
-        super().add_reference(one, after)
+        super().add_reference(ref, after)
 
     def _add(self, step: S) -> S:
         facts = self._facts

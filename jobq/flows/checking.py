@@ -122,23 +122,23 @@ class FlowCheck:
         if step.state != "running" or facts.todo or not facts.queue or facts.kind == "wait":
             return 0, []
         queue, store = Queue(facts.queue, self._client), FlowStore(self._client, view.facts.run)
-        found, absent = self._compared(queue, store, step)
+        states, absent = self._compared(queue, store, step)
         if absent:
             # Their ends may have come between the two reads.
-            mids, ends = {one.mid for one in absent}, dict[str, str]()
+            mids, ends = {member.mid for member in absent}, dict[str, str]()
             for place in queue.alone():
                 self._drainer.drain(place.name)
                 ends |= ends_in(place, mids - ends.keys())
             left = set(self._live(store, step))
-            for member in [one for one in absent if one.number in left]:
-                found[member] = ends.get(member.mid, self._lost) or ""
-        results = results_at(queue, [one.mid for one, end in found.items() if end == "done"])
+            for member in [member for member in absent if member.number in left]:
+                states[member] = ends.get(member.mid, self._lost) or ""
+        results = results_at(queue, [member.mid for member, end in states.items() if end == "done"])
         changes = [
-            ending(member, end, results.get(member.mid)) for member, end in found.items() if end
+            ending(member, end, results.get(member.mid)) for member, end in states.items() if end
         ]
         for some in _parts(changes, 1_000):
             store.apply(f"q{queue.name}", some)
-        gone = [member.mid for member, end in found.items() if not end]
+        gone = [member.mid for member, end in states.items() if not end]
         return len(changes), gone
 
     def _compared(
@@ -148,7 +148,7 @@ class FlowCheck:
 
         Return the outcomes of members whose messages have ended, and the members that the queue doesn't have.
         """
-        found, absent = dict[Member, str](), list[Member]()
+        states, absent = dict[Member, str](), list[Member]()
         for numbers in _parts(self._live(store, step), PER_CHUNK):
             members = {
                 member.mid: member
@@ -156,10 +156,10 @@ class FlowCheck:
             }
             for mid, word in statuses(queue, list(members)).items():
                 if word in OVER:
-                    found[members[mid]] = OVER[word]
+                    states[members[mid]] = OVER[word]
                 elif word == "nil":
                     absent.append(members[mid])
-        return found, absent
+        return states, absent
 
     def _live(self, store: FlowStore, step: StepView) -> Iterator[int]:
         """Yield the numbers of members that haven't ended.
@@ -176,17 +176,17 @@ class FlowCheck:
 
 def ends_in(queue: Queue, mids: set[str]) -> dict[str, str]:
     """Return the outcomes of these messages by mid, according to the latest events of their queue."""
-    found: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
     for _, fields in _newest(queue):
         try:
             event = decode(fields[1], fields[0])
         except (BadRecordError, IndexError):
             continue
         if event.mid in mids and event.kind in _ENDED:
-            found.setdefault(event.mid, _ENDED[event.kind])
-            if len(found) == len(mids):
+            outcomes.setdefault(event.mid, _ENDED[event.kind])
+            if len(outcomes) == len(mids):
                 break
-    return found
+    return outcomes
 
 
 def _newest(queue: Queue) -> Iterator[Any]:

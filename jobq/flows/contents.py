@@ -61,8 +61,8 @@ def messages_of_items(
     envelope = _opened(client, queue, first._replace(number=0).address, kept)
     for number, item in enumerate(items, first.number):
         mid = first._replace(number=number).mid
-        one = Envelope(envelope.job, [item], {}, 0, envelope.headers, envelope.options)
-        yield mid, _message(client, queue, mid, one, 0)
+        call = Envelope(envelope.job, [item], {}, 0, envelope.headers, envelope.options)
+        yield mid, _message(client, queue, mid, call, 0)
 
 
 def _opened(client: ClientLike, queue: str, address: str, kept: bytes) -> Envelope:

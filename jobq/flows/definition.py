@@ -119,10 +119,10 @@ class Step(FlowStep, Generic[R]):
         super().__init__(owner, name, "step", after, job.queue)
         self.job = job
         self.keeps_results = job.settings.stores_result
-        self.args, self.kwargs, found = taken_out(*arguments)
-        for _, one in found:
-            owner.add_reference(one, self.after)
-        filled_later = {path[0] for path, _ in found}
+        self.args, self.kwargs, references = taken_out(*arguments)
+        for _, reference in references:
+            owner.add_reference(reference, self.after)
+        filled_later = {path[0] for path, _ in references}
         for at in range(len(self.args)):
             if at not in filled_later:
                 self.args[at] = job.encoded_argument(at, arguments[0][at])
@@ -132,7 +132,7 @@ class Step(FlowStep, Generic[R]):
                 self.kwargs[key] = job.encoded_argument(key, arguments[1][key])
             check(self.kwargs[key], f"argument {key!r} of {job.name}")
         #: Positions of other steps' results in the arguments.
-        self.inputs = found
+        self.inputs = references
         self.options = sent_with(job, job.key_of(*arguments))
 
     @property
@@ -149,7 +149,7 @@ class Step(FlowStep, Generic[R]):
             "args": self.args,
             "kwargs": self.kwargs,
         }
-        facts |= {"inputs": [[path, one.name, one.what] for path, one in self.inputs]}
+        facts |= {"inputs": [[path, ref.name, ref.what] for path, ref in self.inputs]}
         facts |= {"headers": job.settings.headers, "options": self.options}
         return super().facts() | facts | {"overrides": job.overrides}
 
@@ -474,20 +474,20 @@ class StepList:
         at_s: float = checked_options({"at": when}, declaring=False)["at"]
         return self._add(TimerStep(self, self._name(name, None), self._after(after, "done"), at_s))
 
-    def add_reference(self, one: ResultOf, after: dict[str, When]) -> None:
+    def add_reference(self, ref: ResultOf, after: dict[str, When]) -> None:
         """Make a step depend on the step whose result it uses, and make that step keep its result."""
-        source = one.step
+        source = ref.step
         if source.owner is not self:
             raise ConfigError(
-                f"{one!r} belongs to another flow, so steps of flow {self.flow_id} can't use it"
+                f"{ref!r} belongs to another flow, so steps of flow {self.flow_id} can't use it"
             )
-        when = after.setdefault(source.name, "ended" if one.what == "failures" else "done")
-        if one.what in ("result", "value") and when != "done":
+        when = after.setdefault(source.name, "ended" if ref.what == "failures" else "done")
+        if ref.what in ("result", "value") and when != "done":
             raise ConfigError(
-                f"{one!r} exists only if that step is done, but when={when!r} runs this step without it; use "
+                f"{ref!r} exists only if that step is done, but when={when!r} runs this step without it; use "
                 "when='done', or pass something else"
             )
-        if one.what == "result":
+        if ref.what == "result":
             source.keeps_results = True
 
     def _add(self, step: S) -> S:
@@ -532,27 +532,27 @@ class StepList:
             raise ConfigError(f"after={after!r} is not a step; pass the step itself")
         if isinstance(after, FlowStep | str):
             after = (after,)
-        found: dict[str, When] = {}
+        whens: dict[str, When] = {}
         if isinstance(after, Mapping):
-            for one, wanted in after.items():
-                found |= StepList._after(self, (one,), wanted)
-            return found
+            for step, wanted in after.items():
+                whens |= StepList._after(self, (step,), wanted)
+            return whens
         if not isinstance(after, Iterable):
             raise ConfigError(
                 f"after={after!r:.80} is not a step; pass steps of this flow, or names"
             )
-        for one in after:
-            found[self._named(one)] = when
-        return found
+        for step in after:
+            whens[self._named(step)] = when
+        return whens
 
-    def _named(self, one: Any) -> str:
-        if isinstance(one, str):
-            return _checked_name(one)
-        if not isinstance(one, FlowStep):
-            raise ConfigError(f"after has {one!r:.80}, which is not a step; pass steps or names")
-        if one.owner is not self:
-            raise ConfigError(f"{one!r} belongs to another flow, not to {self.flow_id}")
-        return one.name
+    def _named(self, step: Any) -> str:
+        if isinstance(step, str):
+            return _checked_name(step)
+        if not isinstance(step, FlowStep):
+            raise ConfigError(f"after has {step!r:.80}, which is not a step; pass steps or names")
+        if step.owner is not self:
+            raise ConfigError(f"{step!r} belongs to another flow, not to {self.flow_id}")
+        return step.name
 
 
 class Definition(StepList):
@@ -696,7 +696,7 @@ def checked_graph(steps: Mapping[str, FlowStep], known: Iterable[str] = ()) -> N
 
 def _circle(steps: Mapping[str, FlowStep]) -> list[str]:
     """Return the names of steps in a circle, with the first name repeated at the end; [] if there is no circle."""
-    left = {name: {one for one in step.after if one in steps} for name, step in steps.items()}
+    left = {name: {other for other in step.after if other in steps} for name, step in steps.items()}
     while free := [name for name, after in left.items() if not after]:
         for name in free:
             del left[name]

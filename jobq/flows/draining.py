@@ -194,7 +194,7 @@ class Drainer:
                 queue.name, self.client.durability, missing,
             )  # fmt: skip
         elif self._kept:
-            commands(self.client, queue.wake_key, [("DEL", one) for one in self._kept])
+            commands(self.client, queue.wake_key, [("DEL", key) for key in self._kept])
 
     def _sealed_for_others(self, said: Heard) -> set[str]:
         """Return flows with sealed signals, if this process lacks the key. Processes with the key deliver them.
@@ -203,12 +203,12 @@ class Drainer:
         unauthorized.
         """
         sealed = [
-            (one.entry_id, flow)
+            (item.entry_id, flow)
             for flow, some in said.items()
-            for one in some
-            if isinstance(one, Said)
-            and one.member is None
-            and is_for_others(self.client, one.record.detail)
+            for item in some
+            if isinstance(item, Said)
+            and item.member is None
+            and is_for_others(self.client, item.record.detail)
         ]
         if not sealed:
             return set()
@@ -246,28 +246,28 @@ class Drainer:
             # A rejected entry may have a result that the flow needs later, after a check has repaired the flow.
             if not applied.refused:
                 self._kept += [
-                    queue.result_key(store.member(one.step, one.number).mid)
-                    for one in some
-                    if one.kind == "done" and one.detail is not None
+                    queue.result_key(store.member(change.step, change.number).mid)
+                    for change in some
+                    if change.kind == "done" and change.detail is not None
                 ]
         return applied or store.apply(f"q{base_of(queue.name)}", [])
 
     def _changes(self, queue: Queue, said: Sequence[Said | Done]) -> list[FlowChange]:
         mids = [
-            one.record.subject
-            for one in said
-            if isinstance(one, Said) and one.record.kind == "done+"
+            item.record.subject
+            for item in said
+            if isinstance(item, Said) and item.record.kind == "done+"
         ]
         results, changes = results_at(queue, mids), list[FlowChange]()
-        for one in said:
-            if isinstance(one, Done):
-                numbers = tuple(one.numbers)
-                changes.append(FlowChange("done", one.step, entry=one.entry_id, members=numbers))
-            elif one.member is not None:
-                kind, result = ENDINGS[one.record.kind], results.get(one.record.subject)
-                changes.append(ending(one.member, kind, result, one.entry_id))
+        for item in said:
+            if isinstance(item, Done):
+                numbers = tuple(item.numbers)
+                changes.append(FlowChange("done", item.step, entry=item.entry_id, members=numbers))
+            elif item.member is not None:
+                kind, result = ENDINGS[item.record.kind], results.get(item.record.subject)
+                changes.append(ending(item.member, kind, result, item.entry_id))
             else:
-                changes += self._said(base_of(queue.name), one.record, one.entry_id)
+                changes += self._said(base_of(queue.name), item.record, item.entry_id)
         return changes
 
     def _said(self, queue: str, record: OutboxRecord, entry_id: str) -> Iterator[FlowChange]:

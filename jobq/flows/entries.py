@@ -49,20 +49,20 @@ Heard = dict[str, list[Said | Done]]
 
 def heard(entries: Sequence[OutboxEntry]) -> Heard:
     """Return the records for each flow. Records that can't belong to a flow are left out."""
-    found: Heard = {}
+    by_run: Heard = {}
     for entry in entries:
         some = _members_of_a_map(entry.text)
         if some is not None:
             first, numbers = some
-            _add_done(found, entry.entry_id, first, numbers)
+            _add_done(by_run, entry.entry_id, first, numbers)
             continue
         for record in entry.records:
             member = _member_in(record)
             if member is not None and record.kind == "done":
-                _add_done(found, entry.entry_id, member, (member.number,))
+                _add_done(by_run, entry.entry_id, member, (member.number,))
             elif run := member.run if member is not None else _named_run(record):
-                found.setdefault(run, []).append(Said(entry.entry_id, record, member))
-    return found
+                by_run.setdefault(run, []).append(Said(entry.entry_id, record, member))
+    return by_run
 
 
 def runs_in(entries: Sequence[OutboxEntry]) -> set[str]:
@@ -70,8 +70,8 @@ def runs_in(entries: Sequence[OutboxEntry]) -> set[str]:
     return set(heard(entries))
 
 
-def _add_done(found: Heard, entry_id: str, member: Member, numbers: Sequence[int]) -> None:
-    said = found.setdefault(member.run, [])
+def _add_done(by_run: Heard, entry_id: str, member: Member, numbers: Sequence[int]) -> None:
+    said = by_run.setdefault(member.run, [])
     last = said[-1] if said else None
     if isinstance(last, Done) and (last.entry_id, last.step) == (entry_id, member.step):
         last.numbers.extend(numbers)
@@ -111,14 +111,14 @@ def in_calls(changes: Sequence[FlowChange]) -> Iterator[Sequence[FlowChange]]:
     """Yield the changes in order, in groups that fit into one call."""
     some: list[FlowChange] = []
     nbytes = ndone = 0
-    for one in _divided(changes):
-        count = len(one.members) or 1
+    for change in _divided(changes):
+        count = len(change.members) or 1
         full = len(some) == PER_CALL or ndone + count > MAX_DONE
         if some and (full or nbytes > BYTES_PER_APPLY):
             yield some
             some, nbytes, ndone = [], 0, 0
-        some.append(one)
-        nbytes += len(one.detail or b"")
+        some.append(change)
+        nbytes += len(change.detail or b"")
         ndone += count
     if some:
         yield some

@@ -138,15 +138,15 @@ class StepResults:
             if named == step and text.isdecimal() and len(text) <= MAX_NUMBER_LENGTH:
                 whys[int(text)] = why
         queue = self._step(step).queue if whys else ""
-        found: list[dict[str, Any]] = []
+        members: list[dict[str, Any]] = []
         for number in sorted(whys):
             mid = self._store.member(step, number).mid
-            if queue and len(found) < MAX_REASONS:
+            if queue and len(members) < MAX_REASONS:
                 why = self._reason(queue, mid) or whys[number]
             else:
                 why = whys[number] + (_NOT_READ.format(most=MAX_REASONS, mid=mid) if queue else "")
-            found.append({"index": number, "mid": mid, "reason": why})
-        return found
+            members.append({"index": number, "mid": mid, "reason": why})
+        return members
 
     def _reason(self, queue: str, mid: str) -> str:
         died = queue_at(self._client, queue).admin.dead(mid=mid)
@@ -167,10 +167,10 @@ class StepResults:
         if self._facts is None:
             self._facts = self._store.facts()
         steps = self._facts.steps if self._facts is not None else ()
-        found = next((step for step in steps if step.name == name), None)
-        if found is None:
+        step = next((step for step in steps if step.name == name), None)
+        if step is None:
             raise ResultNotStoredError(f"flow {self.flow} has no step {name}, or it was deleted")
-        return found
+        return step
 
     def _opened(self, step: str, number: int, queue: str, stored: bytes) -> Any:
         mid = self._store.member(step, number).mid

@@ -162,10 +162,10 @@ def _rows(client: Client, indexed: Sequence[tuple[str, int]]) -> Iterator[FlowRo
     """Yield one row per flow; None for a missing flow. The index and the keys of flows are untrusted."""
     known = [flow for flow, _ in indexed if is_flow(flow)]
     calls = [FlowStore(client, flow).facts_call() for flow in known]
-    found = dict(zip(known, run_each(client, calls), strict=True))
+    replies = dict(zip(known, run_each(client, calls), strict=True))
     for flow, started_ms in indexed:
-        facts = found.get(flow)
-        if flow not in found:
+        facts = replies.get(flow)
+        if flow not in replies:
             yield FlowRow(flow, started_ms, None, "not the id of a flow")
         elif isinstance(facts, JobqError):
             yield FlowRow(flow, started_ms, None, str(facts))
@@ -232,15 +232,15 @@ class FailedMember(JsonRecord):
 
 def failed_members(client: Client, view: FlowView, most: int) -> list[FailedMember]:
     """Return the first failed members, with their errors if the queues still have them."""
-    found: list[FailedMember] = []
+    members: list[FailedMember] = []
     for name, word in islice(FlowStore(client, view.facts.flow_id).failures().items(), most):
         step, _, number = name.rpartition(":")
-        one = view.by_name.get(step)
-        if one is not None and number.isdecimal() and len(number) <= MAX_NUMBER_LENGTH:
+        step_view = view.by_name.get(step)
+        if step_view is not None and number.isdecimal() and len(number) <= MAX_NUMBER_LENGTH:
             mid = member_mid(view.facts.run, step, int(number))
-            said = _reason(client, one.facts.queue, mid) if one.facts.queue else ""
-            found.append(FailedMember(mid, (said or word).partition("\n")[0]))
-    return found
+            said = _reason(client, step_view.facts.queue, mid) if step_view.facts.queue else ""
+            members.append(FailedMember(mid, (said or word).partition("\n")[0]))
+    return members
 
 
 def purged_members(client: Client, flow: str) -> Counter[str]:
@@ -275,7 +275,7 @@ def unserved(client: Client, view: FlowView) -> dict[str, str]:
     if not wanted:
         return {}
     now_ms, workers = client.clock_ms(), presence.workers(client)
-    found: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     for queue in sorted(wanted):
         serving = [worker for worker in workers if worker.serves(queue)]
         if any(worker.is_live(now_ms) for worker in serving):
@@ -286,8 +286,8 @@ def unserved(client: Client, view: FlowView) -> dict[str, str]:
             if newest
             else ""
         )
-        found[queue] = f"no worker serves queue {queue!r}{last}"
-    return found
+        sentences[queue] = f"no worker serves queue {queue!r}{last}"
+    return sentences
 
 
 class FlowHead(JsonRecord):

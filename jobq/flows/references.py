@@ -71,27 +71,27 @@ def taken_out(
     args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any], list[tuple[Path, ResultOf]]]:
     """Return the arguments with None in place of each ResultOf, and the ResultOf objects with their paths."""
-    found: list[tuple[Path, ResultOf]] = []
-    plain = [_without(value, (at,), found) for at, value in enumerate(args)]
-    named = {name: _without(value, (name,), found) for name, value in kwargs.items()}
-    if len(found) > MAX_INPUTS:
+    results: list[tuple[Path, ResultOf]] = []
+    plain = [_without(value, (at,), results) for at, value in enumerate(args)]
+    named = {name: _without(value, (name,), results) for name, value in kwargs.items()}
+    if len(results) > MAX_INPUTS:
         raise ConfigError(
-            f"a call takes {len(found)} results of steps; at most {MAX_INPUTS} are allowed. Use a map and its results"
+            f"a call takes {len(results)} results of steps; at most {MAX_INPUTS} are allowed. Use a map and its results"
         )
-    return plain, named, found
+    return plain, named, results
 
 
-def _without(value: Any, path: Path, found: list[tuple[Path, ResultOf]]) -> Any:
+def _without(value: Any, path: Path, results: list[tuple[Path, ResultOf]]) -> Any:
     if isinstance(value, ResultOf):
-        found.append((path, value))
+        results.append((path, value))
         return None
     if len(path) > MAX_DEPTH:
         return value  # the codec refuses it
     if isinstance(value, list | tuple) and value:
-        return [_without(item, (*path, at), found) for at, item in enumerate(value)]
+        return [_without(item, (*path, at), results) for at, item in enumerate(value)]
     if isinstance(value, dict) and value:
         return {
-            key: _without(item, (*path, key), found) if isinstance(key, str) else item
+            key: _without(item, (*path, key), results) if isinstance(key, str) else item
             for key, item in value.items()
         }
     return value
@@ -118,24 +118,24 @@ def inputs_in(header: str) -> list[FlowInput]:
         stored = _decoder.decode(header)
     except (ValueError, RecursionError) as error:
         raise CodecError(f"the header 'flow' can't be read: {error}") from error
-    return [FlowInput(tuple(one.path), one.step, one.what, one.queue) for one in stored]
+    return [FlowInput(tuple(ref.path), ref.step, ref.what, ref.queue) for ref in stored]
 
 
 def put_in(
     args: list[Any], kwargs: dict[str, Any], inputs: Sequence[tuple[FlowInput, Any]]
 ) -> None:
     """Put each value at its position; raise CodecError if the position doesn't exist or isn't null."""
-    for one, value in inputs:
-        first, *rest = one.path
+    for ref, value in inputs:
+        first, *rest = ref.path
         inside: Any = args if isinstance(first, int) else kwargs
         try:
             key: int | str = first
             for step in rest:
                 inside, key = inside[key], step
             if inside[key] is not None:
-                raise CodecError(f"an argument occupies the place of {one.what} of step {one.step}")
+                raise CodecError(f"an argument occupies the place of {ref.what} of step {ref.step}")
             inside[key] = value
         except (LookupError, TypeError):
             raise CodecError(
-                f"the call has no place {list(one.path)!r:.200} for {one.what} of step {one.step}"
+                f"the call has no place {list(ref.path)!r:.200} for {ref.what} of step {ref.step}"
             ) from None

@@ -101,7 +101,7 @@ def _parts(
 
 def _made(secret: bytes, *parts: str | bytes) -> bytes:
     raw = [part.encode() if isinstance(part, str) else part for part in parts]
-    text = b"".join(len(one).to_bytes(8, "big") + one for one in raw)
+    text = b"".join(len(part).to_bytes(8, "big") + part for part in raw)
     return hmac.digest(secret, text, "sha256").hex().encode()
 
 
@@ -115,16 +115,16 @@ def _secrets(client: Client, queues: Iterable[str]) -> dict[str, bytes]:
 def _read(client: Client, queues: Sequence[str], *, may_make: bool) -> None:
     known = _known.setdefault(client, {})
     where = [keys.flow_secret(client.namespace, queue) for queue in queues]
-    for queue, key, found in zip(
+    for queue, key, reply in zip(
         queues,
         where,
         read_together(client, [Read(flow_secret, ("GET", flow_secret)) for flow_secret in where]),
         strict=True,
     ):
-        secret = found
+        secret = reply
         try:
-            if isinstance(found, JobqError):
-                raise found
+            if isinstance(reply, JobqError):
+                raise reply
             if secret is None and may_make:
                 client.command("SET", key, secrets.token_bytes(32), "NX")
                 secret = client.command("GET", key)

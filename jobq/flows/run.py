@@ -150,18 +150,18 @@ class FlowRun:
                 f"{'pass results=True to the map' if step.kind == 'map' else 'declare its job with result_ttl=…'}"
             )
         view, name = self.status(), _name(step)
-        found = view.by_name.get(name)
-        if found is None:
+        step_view = view.by_name.get(name)
+        if step_view is None:
             raise ConfigError(
                 f"flow {self.flow_id} has no step {name!r:.80}; it has {_names(view)}"
             )
-        if found.state not in STEP_OVER and view.state not in FLOW_OVER:
+        if step_view.state not in STEP_OVER and view.state not in FLOW_OVER:
             return None
-        plain = self._result(view, found)
+        plain = self._result(view, step_view)
         types = step.job.types if isinstance(step, Step | MapStep) else None
         if types is None:
             return (plain,)
-        many = found.facts.kind == "map"
+        many = step_view.facts.kind == "map"
         return (
             [types.decoded_result(item) for item in plain] if many else types.decoded_result(plain),
         )
@@ -169,22 +169,22 @@ class FlowRun:
     def _no_result(self, step: FlowStep | str) -> str:
         return f"no result of step {_name(step)} of flow {self.flow_id}"
 
-    def _result(self, view: FlowView, found: StepView) -> Any:
-        results, name = StepResults(self._client, view.facts.run), found.name
-        if found.state != "done":
+    def _result(self, view: FlowView, step_view: StepView) -> Any:
+        results, name = StepResults(self._client, view.facts.run), step_view.name
+        if step_view.state != "done":
             said = f"step {name} of flow {self.flow_id}"
             if dead := results.failures(name):
                 reason = dead[0]["reason"].partition("\n")[0]
-                raise JobFailedError(f"{said} is {found.state}: {reason} ({dead[0]['mid']})")
-            sentence = step_sentence(view, name) or found.state
-            raise JobFailedError(f"{said} {'is ' * (found.state != 'waiting')}{sentence}")
+                raise JobFailedError(f"{said} is {step_view.state}: {reason} ({dead[0]['mid']})")
+            sentence = step_sentence(view, name) or step_view.state
+            raise JobFailedError(f"{said} {'is ' * (step_view.state != 'waiting')}{sentence}")
         home = view.facts.queue
-        if found.facts.kind == "wait":
+        if step_view.facts.kind == "wait":
             return results.value(name, home)
-        if found.facts.kind == "map":
-            return results.results(name, found.facts.queue)
-        if found.facts.kind == "step":
-            return results.result(name, found.facts.queue)
+        if step_view.facts.kind == "map":
+            return results.results(name, step_view.facts.queue)
+        if step_view.facts.kind == "step":
+            return results.result(name, step_view.facts.queue)
         return None
 
     # The same without blocking an event loop.
@@ -283,5 +283,5 @@ def _names(view: FlowView) -> str:
 
 
 def _waits(view: FlowView) -> str:
-    waits = listed([one.sentence for one in view.waits_for])
+    waits = listed([wait.sentence for wait in view.waits_for])
     return f"waits for {waits}; it was not over" if waits else "runs; it was not over"

@@ -107,22 +107,22 @@ class StepSender:
         """Send all pending items; return False if some must wait."""
         self.store.run_id = self.store.run_id or applied.run_id
         while applied.todo:
-            doubtful = [one for one in applied.todo if one.again and one.stamp not in self._known]
-            self._known.update(one.stamp for one in applied.todo)
-            if doubtful:
-                applied = self._look_for(doubtful)
+            doubts = [item for item in applied.todo if item.again and item.stamp not in self._known]
+            self._known.update(item.stamp for item in applied.todo)
+            if doubts:
+                applied = self._look_for(doubts)
                 continue
-            sent = [one for one in applied.todo if self.sending.may_go() and self._send(one)]
+            sent = [item for item in applied.todo if self.sending.may_go() and self._send(item)]
             if not sent:
                 return False
             applied = self.store.sent(sent)
-            if {one.stamp for one in sent} & {one.stamp for one in applied.todo}:
+            if {item.stamp for item in sent} & {item.stamp for item in applied.todo}:
                 return False
         return True
 
     def _look_for(self, doubtful: Sequence[TodoItem]) -> Applied:
         """Apply undelivered entries of the items' queues to the flow; return the items that must still be sent."""
-        for queue in sorted({one.queue for one in doubtful if one.queue}):
+        for queue in sorted({item.queue for item in doubtful if item.queue}):
             try:
                 apply_all(self.store, queue, self.sending.unapplied(queue, self.store.run))
             except ScriptError as error:
@@ -178,13 +178,13 @@ class StepSender:
 
     def _failing_member(self, step: str) -> int:
         """Seal a map that can't be expanded further; return the number of the member that stands for the rest."""
-        found = self.store.reserve(step, 0, 1)
-        for chunk in (found.chunks, found.chunks - 1):
-            if found.outcome not in ("added", "other"):
+        reserved = self.store.reserve(step, 0, 1)
+        for chunk in (reserved.chunks, reserved.chunks - 1):
+            if reserved.outcome not in ("added", "other"):
                 break
-            found = self.store.reserve(step, chunk, 1)
-        self.store.seal(step, found.chunks)
-        return found.first
+            reserved = self.store.reserve(step, chunk, 1)
+        self.store.seal(step, reserved.chunks)
+        return reserved.first
 
     def add_chunk(
         self,
@@ -195,16 +195,16 @@ class StepSender:
         options: Mapping[str, Any],
     ) -> Reserved:
         """Enqueue one chunk of a map. If the chunk may already be enqueued, enqueue only members that haven't ended."""
-        found = self.store.reserve(step, chunk, len(contents))
-        if found.outcome == "new":
+        reserved = self.store.reserve(step, chunk, len(contents))
+        if reserved.outcome == "new":
             self.accept(queue, contents, **options)
-        elif found.outcome == "doubt":
+        elif reserved.outcome == "doubt":
             apply_all(self.store, queue.name, self.sending.unapplied(queue.name, self.store.run))
-            page = self.store.page(step, "live", found.first)
-            left = {number - found.first for number in page.numbers}
+            page = self.store.page(step, "live", reserved.first)
+            left = {number - reserved.first for number in page.numbers}
             rows = [content for place, content in enumerate(contents) if place in left]
             self.accept(queue, rows, **options)
-        return found
+        return reserved
 
     def accept(self, queue: Queue, rows: Sequence[Content], **options: Any) -> None:
         """Enqueue members of the flow."""
@@ -279,11 +279,11 @@ class ExpandMap(ItemSender):
                 return True
             if not self.sending.may_go():
                 return False
-            found = self.sender.add_chunk(queue, self.item.step, chunk, contents, options)
-            if found.outcome in ("sealed", "closed"):
+            reserved = self.sender.add_chunk(queue, self.item.step, chunk, contents, options)
+            if reserved.outcome in ("sealed", "closed"):
                 return True
             # Continue where an earlier call stopped, if that call found no room.
-            chunk = max(chunk + 1, found.chunks - 1)
+            chunk = max(chunk + 1, reserved.chunks - 1)
 
     def _chunks(self) -> Callable[[int], Sequence[Content]]:
         client, step, queue = self.client, self.item.step, self.item.queue
@@ -315,7 +315,7 @@ class ExpandMap(ItemSender):
         """Return a step's result. Raises CodecError if it isn't a list."""
         name, mid = f"{step}:0", self.store.member(step).mid
         raw, facts = self.store.results([name]).get(name), self.store.facts()
-        queue = next((one.queue for one in facts.steps if one.name == step), "") if facts else ""
+        queue = next((node.queue for node in facts.steps if node.name == step), "") if facts else ""
         if raw is None:
             raise CodecError(f"step {step} of flow {self.store.flow} has no stored result")
         seal = seal_of(self.client)
@@ -398,19 +398,19 @@ class ReviveMembers(EnqueueStep):
     def _revive_some(self, numbers: Sequence[int]) -> None:
         queue = queue_at(self.client, self.item.queue)
         mids = {self.store.member(self.item.step, number).mid: number for number in numbers}
-        found, prefixes = dict[str, str](), list[str]()
+        dead, prefixes = dict[str, str](), list[str]()
         for place in queue.alone():
             where = keys.key(place.prefix, "last_dead")
             dead_ids = self.client.command("HMGET", where, *mids)
             if any(dead_ids):
                 prefixes.append(place.prefix)
-            found |= {mid: raw.decode() for mid, raw in zip(mids, dead_ids, strict=True) if raw}
-        revived = dict(zip(found, queue.admin.revive(*found.values()), strict=True))
+            dead |= {mid: raw.decode() for mid, raw in zip(mids, dead_ids, strict=True) if raw}
+        revived = dict(zip(dead, queue.admin.revive(*dead.values()), strict=True))
         # Partitions may be on different nodes.
         for prefix in prefixes:
             if missing := self.sending.confirmation.missing_at(f"{prefix}call:{new_id()}~"):
                 raise NotDurableError(
-                    f"{len(found)} members were revived, but not durably: {missing}"
+                    f"{len(dead)} members were revived, but not durably: {missing}"
                 )
         others = [mid for mid in mids if revived.get(mid) not in ("revived", "exists")]
         if not others:
@@ -478,7 +478,7 @@ class RetrySubFlow(SubFlowSender):
         child = self.child()
         below = FlowStore(self.client, child.run) if child else None
         # Its earlier end must not reach this flow after the mark: it would end the retry here.
-        if below and (told := [one for one in below.apply("q", []).todo if one.todo == "parent"]):
+        if below and (told := [end for end in below.apply("q", []).todo if end.todo == "parent"]):
             self.store.apply(f"f{self.item.source}", _ends_told(told[0], self.item.step))
             if not self.is_durable(self.sending.confirmation.missing()):
                 return False
@@ -572,18 +572,18 @@ def _options(raw: bytes) -> dict[str, Any]:
     """Parse the options for enqueueing a step's messages; raise CodecError if they are invalid."""
     try:
         given = json.loads(raw)
-        found = {
+        options = {
             name: given[name]
             for name in ("delay", "at", "lease", "key", "ordered")
             if given.get(name) is not None
         }
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CodecError(f"options of a step can't be read: {raw!r:.80}") from error
-    numbers = [found.get(name) for name in ("delay", "at", "lease")]
+    numbers = [options.get(name) for name in ("delay", "at", "lease")]
     known = [number for number in numbers if number is not None]
     if not all(isinstance(number, int | float) and 0 <= number < MAX_SECONDS for number in known):
         raise CodecError(f"options of a step can't be used: {raw!r:.80}")
-    return found
+    return options
 
 
 def _order_of(entry_id: str) -> tuple[int, int]:

@@ -115,10 +115,10 @@ class Planned:
     @property
     def queues(self) -> list[str]:
         """All queues of the flow and its sub-flows."""
-        found = dict.fromkeys([self._flow.home, *(step.queue for step in self.steps if step.queue)])
+        names = dict.fromkeys([self._flow.home, *(step.queue for step in self.steps if step.queue)])
         for sub in self.subs:
-            found |= dict.fromkeys(sub.queues)
-        return list(found)
+            names |= dict.fromkeys(sub.queues)
+        return list(names)
 
     @property
     def run(self) -> str:
@@ -136,8 +136,8 @@ class Planned:
         A sub-flow of another flow, or of an earlier run of this flow, would never report its end to this run. If
         another start stores such a sub-flow after this check, `store` finds it.
         """
-        subs = [one for sub in self.subs for one in sub.with_subs()]
-        calls = [one._store.facts_call() for one in subs]
+        subs = [nested for sub in self.subs for nested in sub.with_subs()]
+        calls = [nested._store.facts_call() for nested in subs]
         for sub, facts in zip(subs, run_all(self._client, calls) if calls else (), strict=True):
             if facts is None:
                 continue
@@ -239,15 +239,15 @@ def stored_step(
 
 def in_order(steps: dict[str, FlowStep]) -> list[FlowStep]:
     """Return the steps, each after its dependencies; `checked_graph` has checked that this is possible."""
-    found: dict[str, FlowStep] = {}
+    order: dict[str, FlowStep] = {}
     left = list(steps.values())
     while left:
         ready = [
-            step for step in left if all(one in found or one not in steps for one in step.after)
+            step for step in left if all(name in order or name not in steps for name in step.after)
         ]
-        found.update((step.name, step) for step in ready)
-        left = [step for step in left if step.name not in found]
-    return list(found.values())
+        order.update((step.name, step) for step in ready)
+        left = [step for step in left if step.name not in order]
+    return list(order.values())
 
 
 def source_of(step: MapStep[Any], is_sub: bool = False) -> str:
@@ -281,7 +281,7 @@ def headers_of(step: Step[Any], home: str) -> dict[str, str]:
     headers = dict(step.job.settings.headers)
     if step.inputs:
         inputs = [
-            FlowInput(path, one.name, one.what, one.step.queue or home) for path, one in step.inputs
+            FlowInput(path, ref.name, ref.what, ref.step.queue or home) for path, ref in step.inputs
         ]
         headers[FLOW_HEADER] = header_of(inputs)
     return headers
@@ -340,15 +340,15 @@ def add_members(client: Client, run: str, step: MapStep[Any], home: str) -> None
             announce(client, home, "look", run)
             drain_soon(client, home)
             raise
-        found = _when_there_is_room(
+        reply = _when_there_is_room(
             lambda chunk=chunk, contents=contents: sender.add_chunk(  # type: ignore[misc]
                 queue, step.name, chunk, contents, rows.options
             ),
             f"map {step.name} of flow {flow}",
         )
-        reserved = found.chunks
-        if found.outcome in ("closed", "sealed", "other"):
-            _refuse(store, step, found.outcome)
+        reserved = reply.chunks
+        if reply.outcome in ("closed", "sealed", "other"):
+            _refuse(store, step, reply.outcome)
             return
     sealed = store.seal(step.name, count)
     if sealed != "ok":

@@ -231,8 +231,8 @@ class FlowView:
     @cached_property
     def counts(self) -> dict[StepState, int]:
         """Return how many steps are in each state; states without steps are left out."""
-        found = Counter(view.state for view in self.steps)
-        return {state: found[state] for state in STEP_STATES if found[state]}
+        counts = Counter(view.state for view in self.steps)
+        return {state: counts[state] for state in STEP_STATES if counts[state]}
 
     @property
     def members(self) -> int:
@@ -298,7 +298,7 @@ class FlowView:
         lines = [f"{self.facts.flow_id}: {self.state}, {self.progress}"]
         if self.remark:
             lines[0] += f" ({self.remark})"
-        lines += [f"waits for {one.sentence}" for one in self.waits_for[:MAX_NAMES]]
+        lines += [f"waits for {wait.sentence}" for wait in self.waits_for[:MAX_NAMES]]
         if len(self.waits_for) > MAX_NAMES:
             lines.append(f"and {len(self.waits_for) - MAX_NAMES:,} more")
         return "\n".join(lines)
@@ -309,11 +309,11 @@ class FlowView:
 
 def _views(facts: FlowFacts) -> dict[str, StepView]:
     by_name = {step.name: step for step in facts.steps}
-    found: dict[str, StepView] = {}
+    views: dict[str, StepView] = {}
     for names in layers(facts.steps):
         for name in names:
-            found[name] = _view(facts, by_name[name], found)
-    return {name: found[name] for name in by_name}
+            views[name] = _view(facts, by_name[name], views)
+    return {name: views[name] for name in by_name}
 
 
 def _view(facts: FlowFacts, step: StepFacts, before: Mapping[str, StepView]) -> StepView:
@@ -350,10 +350,10 @@ def flow_state(facts: FlowFacts, views: Mapping[str, StepView] | None = None) ->
     """Return the flow's state. 'open' and 'cancelled' are stored; the other states are computed from the steps."""
     if facts.state in ("open", "cancelled"):
         return facts.state
-    found = {view.state for view in (_views(facts) if views is None else views).values()}
-    if not found <= STEP_OVER:
+    states = {view.state for view in (_views(facts) if views is None else views).values()}
+    if not states <= STEP_OVER:
         return "running"
-    return "failed" if found & {"failed", "cancelled"} else "done"
+    return "failed" if states & {"failed", "cancelled"} else "done"
 
 
 def layers(steps: tuple[StepFacts, ...]) -> tuple[tuple[str, ...], ...]:
@@ -368,10 +368,10 @@ def layers(steps: tuple[StepFacts, ...]) -> tuple[tuple[str, ...], ...]:
         for source in sources:
             behind[source].append(name)
     missing = {name: len(sources) for name, sources in before.items()}
-    found, layer = [], [name for name, number in missing.items() if not number]
+    groups, layer = [], [name for name, number in missing.items() if not number]
     left = set(before)
     while layer:
-        found.append(tuple(layer))
+        groups.append(tuple(layer))
         left.difference_update(layer)
         following = []
         for name in layer:
@@ -381,7 +381,7 @@ def layers(steps: tuple[StepFacts, ...]) -> tuple[tuple[str, ...], ...]:
                     following.append(target)
         layer = following
     in_circles = tuple(name for name in before if name in left)
-    return (*found, in_circles) if in_circles else tuple(found)
+    return (*groups, in_circles) if in_circles else tuple(groups)
 
 
 def critical_path(flow: FlowView) -> tuple[PathStep, ...]:

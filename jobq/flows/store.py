@@ -134,8 +134,8 @@ class FlowStore:
 
         Raises ConfigError if they must not run in `queue`.
         """
-        [found] = self._read("items", [f"{step}:{chunk}"])
-        stored = [] if found is None else unpacked_items(found)
+        [packed] = self._read("items", [f"{step}:{chunk}"])
+        stored = [] if packed is None else unpacked_items(packed)
         return rights.check_items(self.client, self.flow, step, queue, chunk, stored)
 
     def reserve(self, step: str, chunk: int, count: int, *, now: int | None = None) -> Reserved:
@@ -178,11 +178,11 @@ class FlowStore:
         rows: list[Argument] = []
         for (kind, step), some in groupby(changes, key=_kind_and_step):
             if kind == "done":
-                numbers = [number for one in some for number in one.members or (one.number,)]
+                numbers = [number for item in some for number in item.members or (item.number,)]
                 rows += (kind, step, _ranges(numbers), "", b"")
             else:
-                for one in some:
-                    rows += (kind, step, one.number, one.entry, one.detail or b"")
+                for item in some:
+                    rows += (kind, step, item.number, item.entry, item.detail or b"")
         args = (self._now(now), self.run_id, source, MAX_TODO, *rows)
         return self._ask(self._call("apply", args, _applied))
 
@@ -313,14 +313,14 @@ def packed_items(contents: Iterable[bytes]) -> bytes:
 
 def unpacked_items(packed: bytes) -> list[bytes]:
     """Unpack the result of `packed_items`; an incomplete last member is left out."""
-    found, at = [], 0
+    members, at = [], 0
     while at + 4 <= len(packed):
         end = at + 4 + int.from_bytes(packed[at : at + 4], "big")
         if end > len(packed):
             break
-        found.append(packed[at + 4 : end])
+        members.append(packed[at + 4 : end])
         at = end
-    return found
+    return members
 
 
 def _rows(steps: Sequence[StoredStep]) -> list[Argument]:

@@ -63,13 +63,13 @@ class _Before(NamedTuple):
 
 def _runs_in_all(queue: Queue) -> EndedRuns | None:
     """Return the rate and the mean run time of recent attempts in a queue and its partitions."""
-    found = [runs for one in (queue, *queue.partitions()) if (runs := ended_runs(one))]
-    if not found:
+    all_runs = [runs for place in (queue, *queue.partitions()) if (runs := ended_runs(place))]
+    if not all_runs:
         return None
-    rate = sum(runs.per_s for runs in found)
+    rate = sum(runs.per_s for runs in all_runs)
     if not rate:
-        return found[-1]
-    return EndedRuns(rate, sum(runs.mean_run_s * runs.per_s for runs in found) / rate)
+        return all_runs[-1]
+    return EndedRuns(rate, sum(runs.mean_run_s * runs.per_s for runs in all_runs) / rate)
 
 
 class DemandMeter:

@@ -168,7 +168,7 @@ class QueueExporter:
             unchanged_s = now - self._heads[name][1] if head else 0.0
             _put_sample(sheet, name, sample, unchanged_s, now_ms)
         read = zip(names, replies, strict=True)
-        unknown = {name: one for name, one in read if isinstance(one, Sample) and one.unknowns}
+        unknown = {name: item for name, item in read if isinstance(item, Sample) and item.unknowns}
         for name, jobs in unknown_jobs(self._client, unknown).items():
             for job, number in jobs.items():
                 sheet.put("jobq_queue_unknown_messages", number, base_of(name), job)
@@ -201,11 +201,11 @@ class QueueExporter:
             asked = list(queues)
         else:
             asked = [queue for queue in queues if queue.name in self._scheduled]
-        for queue, found in self._each(
+        for queue, schedules in self._each(
             self._with_schedules(asked), lambda queue: queue.admin.schedules_call()
         ):
-            (self._scheduled.add if found.definitions else self._scheduled.discard)(queue.name)
-            put_schedules(sheet, queue.name, found)
+            (self._scheduled.add if schedules.definitions else self._scheduled.discard)(queue.name)
+            put_schedules(sheet, queue.name, schedules)
 
     def _with_schedules(self, queues: Sequence[Queue]) -> list[Queue]:
         some = set(queues_with(self._client, [queue.name for queue in queues], "schedules"))
@@ -239,11 +239,11 @@ class QueueExporter:
 
     def _lake_behind(self, sheet: Sheet, behind: Callable[[], dict[str, LakeBehind]]) -> None:
         try:
-            for place, one in behind().items():
+            for place, lag in behind().items():
                 name = base_of(place)
-                sheet.put("jobq_lake_lag_events", one.events, name)
-                if one.overruns_in_s is not None and one.behind_s is not None:
-                    sheet.put_lake_lag(name, one.overruns_in_s, one.behind_s)
+                sheet.put("jobq_lake_lag_events", lag.events, name)
+                if lag.overruns_in_s is not None and lag.behind_s is not None:
+                    sheet.put_lake_lag(name, lag.overruns_in_s, lag.behind_s)
         except UnavailableError:
             raise
         except JobqError as error:

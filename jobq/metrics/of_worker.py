@@ -19,9 +19,9 @@ def worker_families(pool: PoolView, by_job: bool = True) -> Iterator[Family]:
     Args:
         by_job: Whether metrics have the label job.
     """
-    found = counted(pool.pages)
-    yield from _of_attempts(found) if by_job else _without_jobs(found)
-    waits: Rows = {(queue,): wait for queue, wait in found.waits.items()}
+    figures = counted(pool.pages)
+    yield from _of_attempts(figures) if by_job else _without_jobs(figures)
+    waits: Rows = {(queue,): wait for queue, wait in figures.waits.items()}
     yield Family(WORKER["jobq_wait_seconds"], waits)
     children = pool.children()
     yield Family(WORKER["jobq_slots"], {(): pool.slots})
@@ -30,40 +30,40 @@ def worker_families(pool: PoolView, by_job: bool = True) -> Iterator[Family]:
     yield Family(WORKER["jobq_child_rss_bytes"], rss)
     margins = [child.margin_s for child in children if child.margin_s is not None]
     yield Family(WORKER["jobq_lease_remaining_seconds"], {(): min(margins)} if margins else {})
-    deaths: Rows = {(cause,): count for cause, count in found.deaths.items()}
+    deaths: Rows = {(cause,): count for cause, count in figures.deaths.items()}
     yield Family(WORKER["jobq_child_deaths_total"], deaths)
-    for name, count in found.plain.items():
+    for name, count in figures.plain.items():
         yield Family(WORKER[f"jobq_{name}_total"], {(): count})
     yield Family(WORKER["jobq_server_full"], {(): int(pool.state.is_server_full)})
     queues = ",".join(name for name, _ in pool.settings.queues[:MAX_NAMED])
     yield Family(WORKER["jobq_worker_info"], {(__version__, queues): 1})
 
 
-def _of_attempts(found: Counted) -> Iterator[Family]:
+def _of_attempts(figures: Counted) -> Iterator[Family]:
     # A counter that appears at 1 would show no increase, so all outcomes of a series appear together.
     attempts: Rows = {
-        (queue, job, outcome): found.attempts.get((queue, job, outcome), 0)
-        for queue, job, _ in found.attempts
+        (queue, job, outcome): figures.attempts.get((queue, job, outcome), 0)
+        for queue, job, _ in figures.attempts
         for outcome in OUTCOMES
     }
-    runs: Rows = {(job,): run for job, run in found.runs.items()}
-    cpu: Rows = {(job,): seconds for job, seconds in found.cpu_s.items()}
+    runs: Rows = {(job,): run for job, run in figures.runs.items()}
+    cpu: Rows = {(job,): seconds for job, seconds in figures.cpu_s.items()}
     yield Family(WORKER["jobq_attempts_total"], attempts)
     yield Family(WORKER["jobq_run_seconds"], runs)
     yield Family(WORKER["jobq_cpu_seconds_total"], cpu)
 
 
-def _without_jobs(found: Counted) -> Iterator[Family]:
+def _without_jobs(figures: Counted) -> Iterator[Family]:
     counts: dict[tuple[str, ...], float] = {
-        (queue, outcome): 0 for queue, _, _ in found.attempts for outcome in OUTCOMES
+        (queue, outcome): 0 for queue, _, _ in figures.attempts for outcome in OUTCOMES
     }
-    for (queue, _, outcome), count in found.attempts.items():
+    for (queue, _, outcome), count in figures.attempts.items():
         counts[queue, outcome] += count
     attempts: Rows = {**counts}
     yield Family(WORKER["jobq_attempts_total"]._replace(labels=("queue", "outcome")), attempts)
-    runs = list(found.runs.values())
+    runs = list(figures.runs.values())
     buckets = tuple(map(sum, zip(*(run.buckets for run in runs), strict=True)))
     total = Histogram(buckets, sum(run.sum for run in runs))
     yield Family(WORKER["jobq_run_seconds"]._replace(labels=()), {(): total} if runs else {})
-    cpu_s = sum(found.cpu_s.values())
+    cpu_s = sum(figures.cpu_s.values())
     yield Family(WORKER["jobq_cpu_seconds_total"]._replace(labels=()), {(): cpu_s})

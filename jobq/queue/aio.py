@@ -93,7 +93,7 @@ async def send(
     """Make one enqueue call; see Queue.send. If the coroutine is cancelled, no later call uses the same caller.
 
     Args:
-        one: The call has one message; return its result instead of a sequence.
+        single: The call has one message; return its result instead of a sequence.
         before: The previous call. Calls to partitions wait for it, because only calls to one queue arrive in order.
     """
     if queue.routes is not None:

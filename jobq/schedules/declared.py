@@ -84,28 +84,28 @@ def schedule(cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> 
 
 def schedules_of(job: Job[..., Any]) -> list[Schedule]:
     """Return the schedules declared on a job's function; raise ConfigError if arguments don't fit the function."""
-    found = [declared.of(job.name) for declared in getattr(job, _KEPT, ())]
-    for at, one in enumerate(found):
+    schedules = [declared.of(job.name) for declared in getattr(job, _KEPT, ())]
+    for at, spec in enumerate(schedules):
         try:
-            job.check_arguments(one.args, one.kwargs)
-            args, kwargs = job.encoded(one.args, one.kwargs)
-            found[at] = structs.replace(one, args=tuple(args), kwargs=kwargs)
+            job.check_arguments(spec.args, spec.kwargs)
+            args, kwargs = job.encoded(spec.args, spec.kwargs)
+            schedules[at] = structs.replace(spec, args=tuple(args), kwargs=kwargs)
         except (TypeError, CodecError) as error:
             raise ConfigError(
-                f"schedule {one.name!r} can't call {job.name}: {error}; pass @schedule(args=…, kwargs=…)"
+                f"schedule {spec.name!r} can't call {job.name}: {error}; pass @schedule(args=…, kwargs=…)"
             ) from error
-    return found
+    return schedules
 
 
 def declared_in(registry: Registry) -> dict[str, dict[str, Schedule]]:
     """Return schedules by queue and name; raise ConfigError if two schedules of a queue have the same name."""
-    found: dict[str, dict[str, Schedule]] = {}
+    by_queue: dict[str, dict[str, Schedule]] = {}
     for job in registry:
-        for one in schedules_of(job):
-            names = found.setdefault(job.queue, {})
-            if one.name in names:
+        for spec in schedules_of(job):
+            names = by_queue.setdefault(job.queue, {})
+            if spec.name in names:
                 raise ConfigError(
-                    f"two schedules of queue {job.queue} are named {one.name!r}; pass name=… to one of them"
+                    f"two schedules of queue {job.queue} are named {spec.name!r}; pass name=… to one of them"
                 )
-            names[one.name] = one
-    return found
+            names[spec.name] = spec
+    return by_queue

@@ -217,12 +217,12 @@ def encoded(schedule: Schedule) -> str:
 def decoded(text: str) -> Schedule:
     """Return a schedule read from the server; raise ConfigError if it is invalid."""
     try:
-        found = msgspec.json.decode(text, type=Schedule)
-        checked_name(found.name)
-        ticks_of(found.cron, found.every_ms, found.zone)
+        schedule = msgspec.json.decode(text, type=Schedule)
+        checked_name(schedule.name)
+        ticks_of(schedule.cron, schedule.every_ms, schedule.zone)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"a schedule on the server can't be read: {error}") from error
-    return found
+    return schedule
 
 
 def _bounds(name: str, given: Mapping[str, Any], tz: str | None) -> dict[str, int]:

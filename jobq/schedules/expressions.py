@@ -174,7 +174,7 @@ class Cron:
 
     def _ticks_on(self, day: date) -> list[int]:
         """Return the ticks of a local day, sorted."""
-        found: set[int] = set()
+        ticks: set[int] = set()
         first = datetime.combine(day, time(), self._zone)
         if first.utcoffset() == (first + _DAY).utcoffset() == (first + _DAY / 2).utcoffset():
             start = _ms(datetime.combine(day, time(), UTC)) - _ms_of(first.utcoffset())
@@ -183,10 +183,10 @@ class Cron:
             local = datetime.combine(day, at)
             if not self._is_left_out(local):
                 twice = (0, 1) if self.is_open else (0,)
-                found |= {_ms(local.replace(tzinfo=self._zone, fold=fold)) for fold in twice}
+                ticks |= {_ms(local.replace(tzinfo=self._zone, fold=fold)) for fold in twice}
             elif not self.is_open:
-                found.add(self._moved(local))
-        return sorted(found)
+                ticks.add(self._moved(local))
+        return sorted(ticks)
 
     def _is_left_out(self, local: datetime) -> bool:
         there = local.replace(tzinfo=self._zone)

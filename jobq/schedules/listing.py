@@ -68,10 +68,10 @@ def schedule_row(queue: str, name: str, schedules: Schedules) -> ScheduleRow:
         state.mid if state is not None else "", 0,
     )  # fmt: skip
     try:
-        one = decoded(text[1:]) if text else None
+        schedule = decoded(text[1:]) if text else None
     except ConfigError:
-        one = None
-    return base if one is None else _with_times(base, one, state, schedules.now_ms)
+        schedule = None
+    return base if schedule is None else _with_times(base, schedule, state, schedules.now_ms)
 
 
 def _with_times(
@@ -105,13 +105,13 @@ def known_by_queue(client: Client) -> dict[str, list[WorkerCode]]:
     now_ms = client.clock_ms()
     live = [worker for worker in presence.workers(client) if worker.is_live(now_ms)]
     names = presence.job_names(client, {worker.jobs for worker in live if worker.jobs})
-    found: dict[str, list[WorkerCode]] = {}
+    by_queue: dict[str, list[WorkerCode]] = {}
     for worker in live:
         declared = worker.schedules
         for queue in worker.queues:
             schedules = None if declared is None else declared.get(queue, frozenset())
-            found.setdefault(queue, []).append(WorkerCode(names.get(worker.jobs), schedules))
-    return found
+            by_queue.setdefault(queue, []).append(WorkerCode(names.get(worker.jobs), schedules))
+    return by_queue
 
 
 def known_if_readable(client: Client) -> dict[str, list[WorkerCode]] | None:
@@ -154,7 +154,7 @@ def state_of(row: ScheduleRow, known: Sequence[WorkerCode] | None, is_queue_paus
         if not known:
             return "no worker"
         job = row.schedule.job
-        if all(one.jobs is not None and job not in one.jobs for one in known):
+        if all(code.jobs is not None and job not in code.jobs for code in known):
             return "unknown job"
     return "queue paused" if is_queue_paused else ""
 
@@ -169,9 +169,9 @@ def is_undeclared(row: ScheduleRow, known: Sequence[WorkerCode]) -> bool:
     """
     if not known or row.schedule is None or row.origin != "code" or row.paused:
         return False
-    if any(one.schedules is not None and row.name in one.schedules for one in known):
+    if any(code.schedules is not None and row.name in code.schedules for code in known):
         return False
-    return row.late_ms > OVERDUE_MS or all(_lacks(one, row.name, row.schedule.job) for one in known)
+    return row.late_ms > OVERDUE_MS or all(_lacks(c, row.name, row.schedule.job) for c in known)
 
 
 def _lacks(known: WorkerCode, schedule: str, job: str) -> bool:
@@ -228,13 +228,13 @@ def schedule_records(
 ) -> Iterator[ScheduleRecord]:
     """Yield the records of all schedules of a queue, by name; see `state_of` for the arguments."""
     for row in rows_of(queue, schedules):
-        state, one = state_of(row, known, is_queue_paused), row.schedule
-        rule = (one.rule, one.cron, one.every_ms, one.zone) if one else ("", "", 0, "")
+        state, spec = state_of(row, known, is_queue_paused), row.schedule
+        rule = (spec.rule, spec.cron, spec.every_ms, spec.zone) if spec else ("", "", 0, "")
         yield ScheduleRecord(
-            queue, row.name, one.job if one else "", *rule, one.missed if one else "", one.overlap if one else "",
+            queue, row.name, spec.job if spec else "", *rule, spec.missed if spec else "", spec.overlap if spec else "",
             row.origin, state, row.paused,
             None if state == "undeclared" else row.next_ms, row.last_ms, row.last_mid, row.late_ms,
-            *((one.start_ms or None, one.end_ms or None, one.times or None) if one else ()),
+            *((spec.start_ms or None, spec.end_ms or None, spec.times or None) if spec else ()),
         )  # fmt: skip
 
 
@@ -255,10 +255,10 @@ def queues_with(client: Client, names: Sequence[str], *places: str) -> list[str]
     One command covers many queues, except on a Cluster.
     """
     size = 1 if client.is_cluster else PER_CALL
-    found: list[str] = []
+    matching: list[str] = []
     for first in range(0, len(names), size):
-        found += _with_keys(client, names[first : first + size], places)
-    return found
+        matching += _with_keys(client, names[first : first + size], places)
+    return matching
 
 
 def _with_keys(client: Client, names: Sequence[str], places: Sequence[str]) -> list[str]:
@@ -302,9 +302,9 @@ def run_now(
         raise ConfigError(
             f"schedule {name} has no definition on the server; enqueue its job instead"
         )
-    one = decoded(text[1:])
+    schedule = decoded(text[1:])
     owed = Owed(schedules.now_ms, 0, runs=True)
-    done = enqueue_tick(queue, job or stand_in(one.job), one, owed, 0, at_once=True)
+    done = enqueue_tick(queue, job or stand_in(schedule.job), schedule, owed, 0, at_once=True)
     if done.outcome == "full":
         raise KeyFullError(f"the line of the key of {name} is full; nothing was enqueued")
     return done

@@ -104,11 +104,11 @@ class Scheduler:
         if client.is_cluster:
             return []
         names = [key(self._queues[index].prefix, "schedules") for index in indexes]
-        found: list[int] = []
+        counts: list[int] = []
         exist = partial(client.command, "EXISTS", *names)
-        if not ask(indexes[0], lambda: found.append(exist())):
+        if not ask(indexes[0], lambda: counts.append(exist())):
             return []
-        if not found[0]:
+        if not counts[0]:
             again = now + LOOK_S + self._share() * WAIT_S
             for index in indexes:
                 self._look_at[index] = again
@@ -139,8 +139,8 @@ class Scheduler:
             due = owed(schedule, last_ms, now_ms - shift_ms)
             if last_ms > now_ms + CLOCK_MS:
                 due = [Owed(last_ms, 0, runs=False)]
-            for one in due:
-                ticked = calls < MAX_CALLS and self._tick(queue, schedule, one, last_ms)
+            for due_tick in due:
+                ticked = calls < MAX_CALLS and self._tick(queue, schedule, due_tick, last_ms)
                 if ticked is None:
                     # The next look retries this tick, so it doesn't use up the calls of other schedules.
                     break
@@ -148,7 +148,7 @@ class Scheduler:
                 if not ticked:
                     next_ms = now_ms
                     break
-                last_ms = one.tick_ms
+                last_ms = due_tick.tick_ms
             coming = next(following(schedule, now_ms - shift_ms), None)
             if coming is not None:
                 next_ms = min(next_ms, coming + shift_ms)
@@ -216,11 +216,11 @@ class Scheduler:
                     schedules.append(schedule)
         return schedules
 
-    def _tick(self, queue: Queue, schedule: Schedule, one: Owed, last_ms: int) -> bool | None:
+    def _tick(self, queue: Queue, schedule: Schedule, due_tick: Owed, last_ms: int) -> bool | None:
         """Enqueue one tick. Return whether the next tick may follow; None if this tick can't be enqueued."""
         try:
             job = self._registry.get(schedule.job)
-            done = enqueue_tick(queue, job, schedule, one, last_ms, now=self._now())
+            done = enqueue_tick(queue, job, schedule, due_tick, last_ms, now=self._now())
         except (UnavailableError, ServerFullError):
             raise
         except Exception as error:  # an error of one schedule must not stop the others
@@ -232,13 +232,13 @@ class Scheduler:
             logger.warning(
                 "schedule %s: tick %s was %s",
                 schedule.name,
-                _text(schedule, one),
+                _text(schedule, due_tick),
                 _WORDS[done.outcome],
             )
-        elif one.missed and done.outcome not in ("exists", "early", "new", "paused"):
+        elif due_tick.missed and done.outcome not in ("exists", "early", "new", "paused"):
             logger.warning(
                 "schedule %s: tick %s replaces %s",
-                schedule.name, _text(schedule, one), counted(one.missed, "missed tick"),
+                schedule.name, _text(schedule, due_tick), counted(due_tick.missed, "missed tick"),
             )  # fmt: skip
         return done.outcome not in ("exists", "early", "new", "paused", "clock")
 
@@ -256,15 +256,15 @@ _WORDS = {
 }
 
 
-def _text(schedule: Schedule, one: Owed) -> str:
-    return schedule.tick(one.tick_ms, 0).at.isoformat()
+def _text(schedule: Schedule, due_tick: Owed) -> str:
+    return schedule.tick(due_tick.tick_ms, 0).at.isoformat()
 
 
 def enqueue_tick(
     queue: Queue,
     job: Job[..., object],
     schedule: Schedule,
-    one: Owed,
+    due_tick: Owed,
     last_ms: int,
     *,
     at_once: bool = False,
@@ -281,16 +281,16 @@ def enqueue_tick(
     try:
         call = job.decoded(list(schedule.args), dict(schedule.kwargs))
         outgoing = Outgoing(job, [call])
-        outgoing.mid = schedule.mid(one.tick_ms)
-        outgoing.headers[HEADER] = schedule.tick(one.tick_ms, one.missed).header()
+        outgoing.mid = schedule.mid(due_tick.tick_ms)
+        outgoing.headers[HEADER] = schedule.tick(due_tick.tick_ms, due_tick.missed).header()
         [(mid, content, key)] = outgoing.prepared(queue)
     except Exception as error:  # also of the function that makes its key
         raise ConfigError(f"{job.name} can't be called: {error!r}") from error
     lease = job.settings.lease
     tick = partial(
-        tick_values, schedule.name, one.tick_ms, last_ms, mid or outgoing.mid, content,
-        due_ms=one.tick_ms + schedule.shift_ms(queue.name), missed=one.missed,
-        overlap="run" if at_once else schedule.overlap if one.runs else "miss",
+        tick_values, schedule.name, due_tick.tick_ms, last_ms, mid or outgoing.mid, content,
+        due_ms=due_tick.tick_ms + schedule.shift_ms(queue.name), missed=due_tick.missed,
+        overlap="run" if at_once else schedule.overlap if due_tick.runs else "miss",
         key=key, ordered=bool(job.settings.ordered),
         now=moment(now), lock_ms="" if lease is None else round(lease * 1000),
     )  # fmt: skip

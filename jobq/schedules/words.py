@@ -90,8 +90,8 @@ def _on(day: str, weekday: str, days: Iterable[object], weekdays: Iterable[objec
     if day == "L":
         numbers = "on the last day of the month"
     elif day != "*":
-        found = sorted(int(str(number)) for number in days)
-        numbers = f"on day{'s' * (len(found) > 1)} {_listed(map(str, found))} of the month"
+        dates = sorted(int(str(number)) for number in days)
+        numbers = f"on day{'s' * (len(dates) > 1)} {_listed(map(str, dates))} of the month"
     # Unless one of them begins with a star, a day needs to match only one of them.
     both = " and " if day.startswith("*") or weekday.startswith("*") else " or "
     text = both.join(part for part in (numbers, names) if part)

@@ -150,10 +150,10 @@ def decoded(entry: Sequence[Any]) -> TopicMessage:
     index, _, at = ident.partition(b"-")
     if len(fields) == 2 and fields[0] == b"m":
         return TopicMessage(int(index), int(at), fields[1])
-    found = dict(zip(fields[::2], fields[1::2], strict=True))
-    key, headers = found.get(b"k"), found.get(b"h")
+    by_name = dict(zip(fields[::2], fields[1::2], strict=True))
+    key, headers = by_name.get(b"k"), by_name.get(b"h")
     return TopicMessage(
-        int(index), int(at), found.get(b"m"), None if key is None else key.decode("utf-8", "replace"),
+        int(index), int(at), by_name.get(b"m"), None if key is None else key.decode("utf-8", "replace"),
         _decoded_headers(headers) if headers else {},
     )  # fmt: skip
 
@@ -167,9 +167,9 @@ def _encoded_headers(headers: Mapping[str, str]) -> bytes:
 
 def _decoded_headers(headers: bytes) -> dict[str, str]:
     try:
-        found = msgspec.json.decode(headers)
-        if isinstance(found, dict):
-            return {str(name): str(value) for name, value in found.items()}
+        pairs = msgspec.json.decode(headers)
+        if isinstance(pairs, dict):
+            return {str(name): str(value) for name, value in pairs.items()}
     except (msgspec.DecodeError, RecursionError):
         pass
     # Headers that another program wrote differently must not stop a reader.

@@ -50,9 +50,9 @@ class RangeReader:
 
     def _longest_message(self) -> Steps[int]:
         """Return the bytes of the topic's longest message; the maximum for any message if this is unknown."""
-        found = yield from self._binding.command_steps("HGET", self._binding.key("meta"), "longest")
-        known = found and found.isdigit() and len(found) < 10
-        return max(1, int(found)) if known else MAX_LENGTH
+        reply = yield from self._binding.command_steps("HGET", self._binding.key("meta"), "longest")
+        known = reply and reply.isdigit() and len(reply) < 10
+        return max(1, int(reply)) if known else MAX_LENGTH
 
     def _page(self) -> Steps[list[Any]]:
         binding, following, upto = self._binding, self._following, self._upto
@@ -95,8 +95,8 @@ def opened(
 
 def _end(binding: TopicCalls, end: Position | None, last: int) -> Steps[int]:
     if isinstance(end, datetime):
-        found = yield from binding.run_steps("find", {"time": moment_of(end)})
-        return int(found[0]) - 1
+        reply = yield from binding.run_steps("find", {"time": moment_of(end)})
+        return int(reply[0]) - 1
     if end is None or end == "latest":
         return last
     if isinstance(end, int) and not isinstance(end, bool):
@@ -106,10 +106,10 @@ def _end(binding: TopicCalls, end: Position | None, last: int) -> Steps[int]:
 
 def messages_of(reading: RangeReader, count: int) -> Steps[list[TopicMessage]]:
     """Return the first messages of a range, up to `count`."""
-    found: list[TopicMessage] = []
-    while len(found) < count and (page := (yield from reading.next())):
-        found += map(decoded, page[: count - len(found)])
-    return found
+    messages: list[TopicMessage] = []
+    while len(messages) < count and (page := (yield from reading.next())):
+        messages += map(decoded, page[: count - len(messages)])
+    return messages
 
 
 def read(

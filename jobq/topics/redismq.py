@@ -248,9 +248,9 @@ class RedismqReader:
             first, self._position = self._position, position
             if word == b"ok":
                 break
-        skipped, *found = rest
+        skipped, *flat = rest
         self._reach = STRETCH if skipped else NEAR
-        messages = [TopicMessage(i, 0, m) for i, m in zip(found[::2], found[1::2], strict=True)]
+        messages = [TopicMessage(i, 0, m) for i, m in zip(flat[::2], flat[1::2], strict=True)]
         batch = TopicBatch(messages, first + 1, position) if messages else TopicBatch([])
         return batch._replace(skipped=skipped), position < last
 

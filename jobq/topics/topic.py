@@ -130,14 +130,14 @@ class Topic(BlockingFacade):
     def get(self, index: int) -> Steps[TopicMessage | None]:
         """Return the message with this index; None if it was dropped or doesn't exist yet."""
         reading = RangeReader(self._binding, index, index, strict=False)
-        found = yield from messages_of(reading, 1)
-        return found[0] if found else None
+        messages = yield from messages_of(reading, 1)
+        return messages[0] if messages else None
 
     @stepwise
     def find(self, at: datetime | float) -> Steps[int]:
         """Return the lowest index appended at this time or later. If there is none, return the last index + 1."""
-        found = yield from self._binding.run_steps("find", {"time": moment_of(at)})
-        return int(found[0])
+        reply = yield from self._binding.run_steps("find", {"time": moment_of(at)})
+        return int(reply[0])
 
     @stepwise
     def groups(self) -> Steps[list[str]]:
@@ -324,9 +324,9 @@ def _batches(records: Iterable[bytes | Record]) -> Iterator[list[str | bytes]]:
             args += ("m", record)
             size += len(record)
         else:
-            one = encoded(record)
-            args += one
-            size += sum(map(len, one))
+            fields = encoded(record)
+            args += fields
+            size += sum(map(len, fields))
         count += 1
         if count == PER_CALL or size >= BYTES_PER_CALL:
             yield args
