@@ -69,11 +69,11 @@ def acl(
         raise click.UsageError("--ns needs the role rsmq or reliable")
     if disk and role not in (None, *DURABLE_ROLES):
         raise click.UsageError(f"--disk needs one of the roles {', '.join(DURABLE_ROLES)}")
-    for one in (role,) if role else ROLES:
-        name = user or f"jobq_{one}"
-        words = _rights(one, session.settings.namespace, ns, queues or "", disk)
+    for chosen in (role,) if role else ROLES:
+        name = user or f"jobq_{chosen}"
+        words = _rights(chosen, session.settings.namespace, ns, queues or "", disk)
         words += _database(session.settings.url)
-        record = {"role": one, "user": name, "rights": words}
+        record = {"role": chosen, "user": name, "rights": words}
         session.say(record, _line(name, words, as_file))
     session.note("these users have no password yet; set one with ACL SETUSER name '>…'")
 

@@ -130,11 +130,11 @@ def app(ctx: click.Context) -> None:
     owned by you or root, and nobody else may have write access. JOBQ_PYPROJECT names another file.
     """
     ctx.color = output.wants_color()
-    found, refused = settings.nearest(Path.cwd())
+    project, refused = settings.nearest(Path.cwd())
     for reason in (*refused, *settings.unknown(app, os.environ)):
         click.echo(f"jobq: {output.escaped(reason)}", err=True)
-    if found:
-        section = settings.checked(settings.read_project(found), COMMANDS, found.path)
+    if project:
+        section = settings.checked(settings.read_project(project), COMMANDS, project.path)
         ctx.meta[SHARED_DEFAULTS] = settings.shared_defaults(section)
         ctx.default_map = settings.command_defaults(section)
 

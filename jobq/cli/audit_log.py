@@ -102,8 +102,8 @@ def audit_log(
     if since is not None:
         after = time.time() * 1000 - since * 1000
         entries = _until(entries, after)
-    found = entries if intents else without_ended_intents(entries)
-    matching = (entry for entry in found if all(test(entry) for test in tests))
+    kept = entries if intents else without_ended_intents(entries)
+    matching = (entry for entry in kept if all(test(entry) for test in tests))
     with nullcontext() if older is None else closing(older):
         records = (
             _record(session, entry, older.source if older else "server")

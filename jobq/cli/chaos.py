@@ -78,8 +78,8 @@ def chaos(
     chosen = [FAULTS[name] for name in names] or suitable(session.url)
     rates: dict[str, float] = {}
     kept = [
-        _round(session, RoundPlan(one, jobs, seed, durability), server, rates)
-        for one in _with_clean(chosen)
+        _round(session, RoundPlan(fault, jobs, seed, durability), server, rates)
+        for fault in _with_clean(chosen)
     ]
     return all(kept)
 
@@ -161,11 +161,11 @@ def _line(plan: RoundPlan, verdict: Verdict, beyond: list[str]) -> str:
         f"hit {verdict.hit:<4} duplicates {verdict.duplicates:<4} refused {verdict.refused:<4} "
         f"{_times(verdict, 'clean' if plan.fault.baseline else 'before')}"
     )
-    broken = ((name, found) for name, found in verdict.broken.items() if found)
+    broken = ((name, ids) for name, ids in verdict.broken.items() if ids)
     return (
         facts
-        + "".join(f"; {name} {len(found)}: {', '.join(found[:5])}" for name, found in broken)
-        + "".join(f"; missed: {one}" for one in beyond)
+        + "".join(f"; {name} {len(ids)}: {', '.join(ids[:5])}" for name, ids in broken)
+        + "".join(f"; missed: {text}" for text in beyond)
     )
 
 

@@ -75,30 +75,30 @@ def doctor(session: Session, strict: bool) -> bool:
     checks every node of a Cluster, and replicas that may be promoted. On a busy server it measures for a second which
     queue takes most of the CPU. Exit code 1: a check failed.
     """
-    found = findings(session.client)
-    if not any(finding.check == "server" and finding.level == "fail" for finding in found):
+    results = findings(session.client)
+    if not any(finding.check == "server" and finding.level == "fail" for finding in results):
         wrong = list(checked(incidents_at(session.client)))
         # Most important findings first, without repeats.
         failing = {finding.check for finding in wrong if finding.level == "fail"}
-        found = [
+        results = [
             *wrong,
             *(
                 finding
-                for finding in found
+                for finding in results
                 if finding.check not in failing or finding.level == "ok"
             ),
         ]
         sampled = list(_samples(session))
-        found += _of_load(session, [queue.name for queue, _ in sampled])
-        found += _of_queues(session, sampled)
-        found += _of_flows(session, sampled)
-        found += _of_schedules(session, [queue.name for queue, _ in sampled])
-        found += _of_partitions(session)
-        found += _of_partitioned(session, sampled)
-        found += _full(session, [queue for queue, sample in sampled if sample.counts.keys])
-    for finding in found:
+        results += _of_load(session, [queue.name for queue, _ in sampled])
+        results += _of_queues(session, sampled)
+        results += _of_flows(session, sampled)
+        results += _of_schedules(session, [queue.name for queue, _ in sampled])
+        results += _of_partitions(session)
+        results += _of_partitioned(session, sampled)
+        results += _full(session, [queue for queue, sample in sampled if sample.counts.keys])
+    for finding in results:
         show(session, finding)
-    return sound(found, strict)
+    return sound(results, strict)
 
 
 def _samples(session: Session) -> Iterator[tuple[Queue, Sample]]:
@@ -162,11 +162,11 @@ def _of_schedules(session: Session, names: Sequence[str]) -> Iterator[Finding]:
     with session.tolerating("workers", "list of"):
         known = known_by_queue(session.client)
         rows: list[ScheduleRow] = []
-        for queue, found in schedules_of_queues(session.client, names).items():
+        for queue, schedules in schedules_of_queues(session.client, names).items():
             with session.tolerating(queue):
-                if isinstance(found, JobqError):
-                    raise found
-                rows += rows_of(queue, found)
+                if isinstance(schedules, JobqError):
+                    raise schedules
+                rows += rows_of(queue, schedules)
         for row in rows:
             if is_undeclared(row, known.get(row.queue, ())):
                 where = f"{row.name} --queues {row.queue} --force"
@@ -208,9 +208,9 @@ def _full(session: Session, keyed: Sequence[Queue]) -> Iterator[Finding]:
             yield from find()
 
 
-def sound(found: Iterable[Finding], strict: bool) -> bool:
+def sound(findings: Iterable[Finding], strict: bool) -> bool:
     """Return whether no check failed; if `strict`, warnings count as failures."""
-    return not any(finding.level in ("fail", "warn")[: 1 + strict] for finding in found)
+    return not any(finding.level in ("fail", "warn")[: 1 + strict] for finding in findings)
 
 
 def show(session: Session, finding: Finding) -> None:
@@ -294,16 +294,16 @@ def _strange(
 def _limits(session: Session, repairs: bool, yes: bool) -> int:
     """Check all limits, and return how many violations remain."""
     try:
-        found = list(limit_damage(session.client))
+        damages = list(limit_damage(session.client))
     except ScriptError as error:
         session.problem("limits", error)
         return 0
     except UnavailableError as error:
         session.problem("limits", error)
         return 0
-    if found and repairs:
-        session.confirmed(f"Repair {len(found)} of limits?", yes)
-    for damage in found:
+    if damages and repairs:
+        session.confirmed(f"Repair {len(damages)} of limits?", yes)
+    for damage in damages:
         record = damage._asdict() | {"raw": None}
         text = f"limit {damage.limit}: {damage.rule}{': ' if damage.key else ''}{damage.key}"
         if repairs:
@@ -311,7 +311,7 @@ def _limits(session: Session, repairs: bool, yes: bool) -> int:
                 record["repair"] = mend_limit(session.client, damage)
             text += f": {record['repair']}"
         session.say(record, text)
-    return 0 if repairs else len(found)
+    return 0 if repairs else len(damages)
 
 
 def _check_queue(session: Session, queue: Queue, repairs: bool, yes: bool) -> int:
@@ -346,16 +346,16 @@ def _repaired(session: Session, queue: Queue, violations: list[Violation]) -> in
 
 
 def _violations(session: Session, queue: Queue) -> list[Violation]:
-    found: list[Violation] = []
+    collected: list[Violation] = []
     try:
         length = len(PARTS) + sum(queue.admin.counts()[:-1]) // 500
     except ScriptError:
         length = len(PARTS)  # a key of another type, which the check reports
     with output.progress(length, f"fsck {queue.name}", quiet=session.as_json) as bar:
         for violations in steps(queue):
-            found += violations
+            collected += violations
             bar.update(1)
-    return found
+    return collected
 
 
 READ_EVERY_S = 0.5
@@ -392,16 +392,16 @@ def audit(
     if following is not None and (since or until):
         raise ConfigError(f"--for {following:g} s starts now; leave out --since and --until")
     first, last = _moment_of(since), _moment_of(until)
-    found: list[tuple[Queue, Audit]] = []
+    audits: list[tuple[Queue, Audit]] = []
     for queue in session.readable(queues):
         with _tolerating_audit(session, queue):
-            found.append((queue, _begun(queue, first, last, following)))
-    _follow(session, found, following or 0)
+            audits.append((queue, _begun(queue, first, last, following)))
+    _follow(session, audits, following or 0)
     lost = False
-    for queue, one in found:
+    for queue, queue_audit in audits:
         with _tolerating_audit(session, queue):
             with output.waiting(f"reading the events of {queue.name}", quiet=session.as_json):
-                result = one.result()
+                result = queue_audit.result()
             show_audit(session, result)
             lost = lost or bool(result.lost)
     return not lost
@@ -439,12 +439,12 @@ def _moment_of(text: str | None) -> Moment:
     return moment
 
 
-def _follow(session: Session, found: list[tuple[Queue, Audit]], seconds: float) -> None:
+def _follow(session: Session, audits: list[tuple[Queue, Audit]], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
-        for queue, one in found:
+        for queue, queue_audit in audits:
             with _tolerating_audit(session, queue):
-                one.read_events()
+                queue_audit.read_events()
         time.sleep(min(left, READ_EVERY_S))
 
 

@@ -21,10 +21,10 @@ from jobq.cli.session import Session, command
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 def completion(session: Session, shell: str) -> None:
     """Print a shell completion script for commands, options and flow ids."""
-    found = get_completion_class(shell)
-    assert found is not None
+    kind = get_completion_class(shell)
+    assert kind is not None
     root = click.get_current_context().find_root().command
-    made = found(root, {}, "jobq", COMPLETION)
+    made = kind(root, {}, "jobq", COMPLETION)
     script = (made.source_template % made.source_vars()).strip()
     session.say({"shell": shell, "script": script}, *script.splitlines())
 

@@ -121,10 +121,10 @@ def list_(
     left: list[str] = []
 
     def page(queue: Queue) -> Iterator[dict[str, Any]]:
-        found = filter(where, _opened(session, queue, offset))
-        for message in islice(found, None if everything else limit):
+        matching = filter(where, _opened(session, queue, offset))
+        for message in islice(matching, None if everything else limit):
             yield _record(session, queue.name, message)
-        if next(found, None) is not None:
+        if next(matching, None) is not None:
             number = (
                 "more" if where else f"{max(1, queue.admin.counts().dead - offset - limit):,} more"
             )
@@ -132,8 +132,8 @@ def list_(
 
     if not session.as_json:
         _say_groups(session, queues, where)
-    found = session.from_each(queues, page)
-    session.say_all(found, DEAD)
+    records = session.from_each(queues, page)
+    session.say_all(records, DEAD)
     for line in left:
         session.note(line)
 
@@ -169,8 +169,8 @@ def show(session: Session, ids: tuple[str, ...], queues: str | None) -> bool:
 
     Exit code 1: one of them is not a dead message.
     """
-    found = [_show(session, dead_id, queues) for dead_id in ids]
-    return all(found)
+    shown = [_show(session, dead_id, queues) for dead_id in ids]
+    return all(shown)
 
 
 def _show(session: Session, dead_id: str, queues: str | None) -> bool:
@@ -225,13 +225,13 @@ class Chosen:
         return list(session.from_each(names, lambda queue: self._all(queue, label, act)))
 
     def _one(self, dead_id: str, act: Action) -> str:
-        found = list(_found(self._session, dead_id, self._queues))
-        if len(found) > 1:
-            places = ", ".join(queue.name for queue, _ in found)
+        matches = list(_found(self._session, dead_id, self._queues))
+        if len(matches) > 1:
+            places = ", ".join(queue.name for queue, _ in matches)
             raise ConfigError(f"{dead_id!r} is dead in {places}; choose a queue with --queues")
         word = NOT_FOUND
         record: dict[str, Any] = {"dead_id": dead_id, "queue": None}
-        for queue, message in found:
+        for queue, message in matches:
             [word] = act(queue, [message.dead_id])
             word = NOT_FOUND if word == "nil" else word
             record = {"dead_id": message.dead_id, "queue": queue.name}
@@ -330,8 +330,8 @@ def retention(session: Session, most: int | None, age: float | None, queues: str
     # Change all queues before printing, so that a closed pipe can't interrupt the changes.
     limits = f"max:{most or 'as-before'} age:{'as-before' if age is None else f'{age:g}s'}"
     with session.operation(queues, limits, when=most is not None or age is not None):
-        found = list(session.from_each(queues, lambda q: [(q.name, q.admin.retention(most, age))]))
-    for name, kept in found:
+        rows = list(session.from_each(queues, lambda q: [(q.name, q.admin.retention(most, age))]))
+    for name, kept in rows:
         days = f"{kept.age_s / 86400:,.10g} days" if kept.age_s >= 86400 else f"{kept.age_s:g} s"
         session.say(
             {"queue": name, **kept._asdict()},

@@ -21,16 +21,16 @@ def status(session: Session) -> bool:
 
     Exit code 1: it doesn't run.
     """
-    found = server.status(session.settings)
-    text = f"not running; data in {found.data}"
-    if found.running:
+    state = server.status(session.settings)
+    text = f"not running; data in {state.data}"
+    if state.running:
         text = (
-            f"running: {found.kind} {found.version}, process {found.pid}, up {found.uptime_s:,} s, "
-            f"{found.clients} clients, {found.memory / 2**20:.1f} MiB; "
-            f"data {found.data}, socket {found.socket}"
+            f"running: {state.kind} {state.version}, process {state.pid}, up {state.uptime_s:,} s, "
+            f"{state.clients} clients, {state.memory / 2**20:.1f} MiB; "
+            f"data {state.data}, socket {state.socket}"
         )
-    session.say(found._asdict(), text)
-    return found.running
+    session.say(state._asdict(), text)
+    return state.running
 
 
 @command("stop", "", group=embedded)

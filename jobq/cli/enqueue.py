@@ -246,8 +246,8 @@ def _nearest(name: str, others: Iterable[str] = ()) -> str:
 def deliver(job: Job[..., Any], calls: Iterable[Given]) -> Iterator[list[Receipt[Any]]]:
     """Enqueue calls in order: up to 1,000 calls without a mid per round trip, and each call with a mid separately."""
     for batch in _batches(_checked(job, calls)):
-        one = batch[0].mid
-        target = job.options(mid=one) if one else job
+        mid = batch[0].mid
+        target = job.options(mid=mid) if mid else job
         yield target.send([(call.args, call.kwargs) for call in batch])
 
 

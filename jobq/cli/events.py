@@ -66,8 +66,8 @@ def tail(session: Session, limit: int, follow: bool, queues: str | None) -> int 
     there are no events.
     """
     streams = [_Stream(queue) for queue in session.readable(queues)]
-    found = sorted(_read(session, streams, lambda stream: stream.newest(limit)))
-    shown = found[max(0, len(found) - limit) :]
+    entries = sorted(_read(session, streams, lambda stream: stream.newest(limit)))
+    shown = entries[max(0, len(entries) - limit) :]
     for entry in shown:
         _show(session, entry)
     try:
@@ -115,11 +115,11 @@ class _Stream:
     def _read(self, reply: Sequence[Any]) -> list[_Entry]:
         if reply:
             self._after = reply[-1][0].decode()
-        found = []
+        entries = []
         for entry_id, fields in reply:
             at, _, sequence = entry_id.partition(b"-")
-            found.append(_Entry(int(at), int(sequence), self.name, fields))
-        return found
+            entries.append(_Entry(int(at), int(sequence), self.name, fields))
+        return entries
 
 
 def _read(

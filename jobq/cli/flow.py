@@ -69,10 +69,10 @@ def _completed(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[
         settings = replace(session.settings, patience_s=COMPLETION_S)
         if not settings.url and not embedded.status(settings).running:
             return []
-        found = flow_ids(connect(settings=settings), MAX_COMPLETED)
+        ids = flow_ids(connect(settings=settings), MAX_COMPLETED)
     except JobqError:
         return []
-    return [flow for flow in found if flow.startswith(incomplete) and is_flow(flow)]
+    return [flow for flow in ids if flow.startswith(incomplete) and is_flow(flow)]
 
 
 flow_argument = click.argument("flow", metavar="FLOW", shell_complete=_completed)
@@ -163,19 +163,19 @@ def _stepped(view: FlowView) -> Iterator[tuple[FlowView, StepView]]:
 
 
 def _step(pair: tuple[FlowView, StepView]) -> dict[str, Any]:
-    view, one = pair
-    facts = one.facts
+    view, step = pair
+    facts = step.facts
     return {
-        "step": one.name, "state": one.state, "kind": facts.kind, "queue": facts.queue,
+        "step": step.name, "state": step.state, "kind": facts.kind, "queue": facts.queue,
         "members": f"{facts.ended:,}/{facts.size:,}{'' if facts.sealed else '+'}", "dead": facts.dead or "",
-        "took": _step_took(view, one), "after": ", ".join(map(edge_text, facts.after)),
-        "remark": step_sentence(view, one.name),
+        "took": _step_took(view, step), "after": ", ".join(map(edge_text, facts.after)),
+        "remark": step_sentence(view, step.name),
     }  # fmt: skip
 
 
-def _step_took(view: FlowView, one: StepView) -> str:
-    facts = one.facts
-    until = facts.ended_at or (view.facts.now_ms if one.state == "running" else 0)
+def _step_took(view: FlowView, step: StepView) -> str:
+    facts = step.facts
+    until = facts.ended_at or (view.facts.now_ms if step.state == "running" else 0)
     return lasting((until - facts.ready_at) / 1000) if until and facts.ready_at else ""
 
 
@@ -189,7 +189,7 @@ def _details(
 ) -> Iterator[str]:
     if view.waits_for:
         yield "waits for:"
-        yield from (f"  {one.sentence}" for one in view.waits_for)
+        yield from (f"  {wait.sentence}" for wait in view.waits_for)
         yield from (f"  {text}" for text in missing.values())
     if failures:
         yield "failed or cancelled:" if view.cancelled else "failed:"
@@ -198,8 +198,8 @@ def _details(
             yield f"  and {number - len(failures):,} more"
     if len(view.critical_path) > 1:
         parts = (
-            f"{one.step} {lasting(one.took_ms / 1000)}" if one.took_ms else one.step
-            for one in view.critical_path
+            f"{stage.step} {lasting(stage.took_ms / 1000)}" if stage.took_ms else stage.step
+            for stage in view.critical_path
         )
         yield f"critical path: {' > '.join(parts)}"
     if view.facts.refused:
@@ -221,9 +221,9 @@ def text_graph(view: FlowView) -> Iterator[str]:
     """Yield a line per step by layers: `2  stats (running)  <- rows, gate (ended)`."""
     for number, names in enumerate(view.layers, 1):
         for name in names:
-            one = view.by_name[name]
-            waits = ", ".join(map(edge_text, one.facts.after))
-            yield f"{number}  {name} ({one.state})" + (f"  <- {waits}" if waits else "")
+            step = view.by_name[name]
+            waits = ", ".join(map(edge_text, step.facts.after))
+            yield f"{number}  {name} ({step.state})" + (f"  <- {waits}" if waits else "")
 
 
 def mermaid(view: FlowView) -> Iterator[str]:
@@ -312,7 +312,7 @@ def retry(session: Session, flow: str, step: str | None) -> bool:
     run = _run(session, flow)
     view = run.status()
     known = view.by_name if step is None else {step: view.by_name.get(step)}
-    number = sum(one.facts.dead for one in known.values() if one is not None)
+    number = sum(step_view.facts.dead for step_view in known.values() if step_view is not None)
     with session.operation("", f"flow:{flow}" + (f" step:{step}" if step else "")) as performed:
         run.retry(step)
         gone = purged_members(session.client, flow)
@@ -360,8 +360,8 @@ def check(session: Session, flows: tuple[str, ...], lost: Lost | None) -> bool:
     It delivers pending results from queues to flows, and compares running members with their queues, for example after
     a failover that lost writes. Exit code 1: some members are in no queue.
     """
-    for one in flows:
-        known_or_listed(session.client, one)
+    for flow in flows:
+        known_or_listed(session.client, flow)
     checks, nlost = FlowCheck(session.client, lost), 0
     with session.operation(None, f"flows:{','.join(flows) or '*'}") as performed:
         for name, entries in session.from_each(None, lambda q: [(q.name, checks.drain(q.name))]):

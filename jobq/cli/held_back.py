@@ -67,9 +67,9 @@ def _said(rows: Iterable[KeyRow], words: Callable[[KeyRow], str]) -> str:
 def full_limits(client: Client) -> Iterator[Finding]:
     """Yield a finding for the rates and slots that are used up now."""
     names = limit_names(client)
-    full = [one for one in limit_facts(client, names[:MAX_LIMITS]) if _is_full(one)]
+    full = [row for row in limit_facts(client, names[:MAX_LIMITS]) if _is_full(row)]
     if full:
-        said = listed([f"{one.limit} ({one.used:,} of {one.rule})" for one in full], MAX_NAMES)
+        said = listed([f"{row.limit} ({row.used:,} of {row.rule})" for row in full], MAX_NAMES)
         text = f"{counted(len(full), 'limit')} used up, so their jobs are waiting: {said}"
         yield Finding(
             "limits",

@@ -79,7 +79,7 @@ def _record(session: Session, queue: Queue, row: KeyRow) -> dict[str, Any]:
     operation="key-set",
 )
 @queue_argument
-@click.argument("one", metavar="[KEY]", required=False)
+@click.argument("key_", metavar="[KEY]", required=False)
 @option("--max N", "Maximum number of concurrent messages, for the queue or for KEY.")
 @option("--key-max N", "Maximum number of concurrent messages per key.")
 @option("--key-rate RATE", "Maximum start rate per key: 100/m, 5/s, 1000/h.")
@@ -88,7 +88,7 @@ def _record(session: Session, queue: Queue, row: KeyRow) -> dict[str, Any]:
 @option("--rate RATE", "Maximum start rate of KEY.")
 @option("--weight N", "Weight of KEY: its share of turns.")
 @option("--waiting N", "Maximum number of waiting messages of KEY.")
-def set_(session: Session, name: str, one: str | None, **given: str | None) -> None:
+def set_(session: Session, name: str, key_: str | None, **given: str | None) -> None:
     """Change the limits of a queue and its keys, or of one KEY, and show them.
 
     A limit that is not given stays as it is; `none` removes it. Where KEY has no limit of its own, the limit of all
@@ -96,23 +96,23 @@ def set_(session: Session, name: str, one: str | None, **given: str | None) -> N
     """
     limits = {part: _value(part, text) for part, text in given.items() if text is not None}
     for general, single in OF_ONE.items():
-        wrong = general if one else single
-        if wrong in limits and wrong != "max":
-            fits = f"with KEY use --{single}" if one else f"pass a KEY, or --{_flag(general)}"
-            raise ConfigError(f"--{_flag(wrong)} is for {'all keys' if one else 'one key'}; {fits}")
+        part = general if key_ else single
+        if part in limits and part != "max":
+            fits = f"with KEY use --{single}" if key_ else f"pass a KEY, or --{_flag(general)}"
+            raise ConfigError(f"--{_flag(part)} is for {'all keys' if key_ else 'one key'}; {fits}")
     queue = session.queue(name)
     known = name in queue_names(session.client)
-    asked = [f"key:{one}"] if one else []
+    asked = [f"key:{key_}"] if key_ else []
     asked += [f"{_flag(part)}:{text}" for part, text in given.items() if text is not None]
     with session.operation(name, " ".join(asked), when=bool(limits)):
-        held = queue.rule(one, **limits) if one else queue.rules(**limits)
+        held = queue.rule(key_, **limits) if key_ else queue.rules(**limits)
     facts = {field: _shown(value) for field, value in held._asdict().items()}
-    record = {"queue": name, **({"key": one} if one else {}), **facts}
+    record = {"queue": name, **({"key": key_} if key_ else {}), **facts}
     words = [
         f"{field.replace('_', ' ')} {value}" for field, value in facts.items() if value is not None
     ]
-    none = "as all keys" if one else "no limits"
-    session.say(record, f"{f'{name} {one}' if one else name}: {', '.join(words) or none}")
+    none = "as all keys" if key_ else "no limits"
+    session.say(record, f"{f'{name} {key_}' if key_ else name}: {', '.join(words) or none}")
     if not known:
         session.note(f"queue {name} has never been used here; its limits apply once it is")
 
@@ -140,18 +140,18 @@ def _shown(value: Any) -> Any:
 
 @command("hold", "mail acme 30s", "mail acme 0", group=key, operation="key-hold")
 @queue_argument
-@click.argument("one", metavar="KEY")
+@click.argument("key_", metavar="KEY")
 @click.argument("duration", metavar="DURATION")
-def hold(session: Session, name: str, one: str, duration: str) -> bool:
+def hold(session: Session, name: str, key_: str, duration: str) -> bool:
     """Stop starting a key's messages for some time; 0 ends the hold.
 
     Running jobs continue. Exit code 1: the queue has never been used here.
     """
     seconds = duration_s(duration)
     for known in used_names(session, (name,)):
-        with session.operation(known, f"key:{one} for:{seconds:g}s"):
-            until = session.queue(known).hold(one, seconds)
+        with session.operation(known, f"key:{key_} for:{seconds:g}s"):
+            until = session.queue(known).hold(key_, seconds)
         text = f"held for {seconds:g} s" if until else "no longer held"
-        session.say({"queue": name, "key": one, "held_until": until}, f"{name} {one}: {text}")
+        session.say({"queue": name, "key": key_, "held_until": until}, f"{name} {key_}: {text}")
         return True
     return False

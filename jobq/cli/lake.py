@@ -152,13 +152,13 @@ def ingest(
                 with locked(lake, wait_s=given["wait"], enough=ending):
                     commit.adopt(lake, session.client, given["source"])
             due = RollupTimer(lake, given["rollup"], session.note)
-            for found in rounds(
+            for result in rounds(
                 work, every, lambda batch: _note_batch(session, batch), ending,
-                lambda found: due.refresh(engine, ending), given["wait"],
+                lambda result: due.refresh(engine, ending), given["wait"],
             ):  # fmt: skip
-                lost, near = lost or bool(found.lost), near or bool(found.overruns)
-                if every is None or not found.is_empty:
-                    _say_round(session, lake, found, engine)
+                lost, near = lost or bool(result.lost), near or bool(result.overruns)
+                if every is None or not result.is_empty:
+                    _say_round(session, lake, result, engine)
         finally:
             engine.close()
     return not (lost or (near and every is None))
@@ -221,7 +221,7 @@ def stats(session: Session, lake: Lake, backlog: bool, source: str) -> None:
     """Show rows, bytes and days of every table, and with --backlog how far the lake is behind each queue."""
     from jobq.pipeline.lake import inspection
 
-    rows = [one._asdict() for one in inspection.stats(lake)]
+    rows = [table._asdict() for table in inspection.stats(lake)]
     if not session.as_json:
         for row in rows:
             row["lost"] = ", ".join(f"{name}: {n:,}" for name, n in row["lost"].items())
@@ -231,8 +231,8 @@ def stats(session: Session, lake: Lake, backlog: bool, source: str) -> None:
     session.say_all(rows, Listing(columns, drops, empty))
     if backlog:
         behind = [
-            one._asdict()
-            for one in inspection.backlog(lake, session.client, session.tolerating, source)
+            queue._asdict()
+            for queue in inspection.backlog(lake, session.client, session.tolerating, source)
         ]
         empty = "no backlog: there are no events or topics"
         session.say_all(behind, Listing(inspection.QueueBacklog._fields, empty=empty))
@@ -254,12 +254,12 @@ def check(session: Session, lake: Lake, engine: Any, master: str | None) -> bool
     runner = Engine(engine, master=master)
     try:
         with output.waiting("reading every file of the lake", quiet=session.as_json):
-            found = list(inspection.check(lake, runner))
+            findings = list(inspection.check(lake, runner))
     finally:
         runner.close()
-    for finding in found:
+    for finding in findings:
         session.say(finding._asdict(), f"{finding.level:4}  {finding.table}: {finding.text}")
-    return all(finding.level != "fail" for finding in found)
+    return all(finding.level != "fail" for finding in findings)
 
 
 @command("compact", "--lake ./lake", "--rollups --json", group=lake)
@@ -290,7 +290,7 @@ def compact(
         try:
             done = upkeep.compact(
                 lake, engine=engine, target=target_mb << 20, enough=ending, alone=turns,
-                on_compacted=lambda one: _say_compacted(session, one, engine),
+                on_compacted=lambda done: _say_compacted(session, done, engine),
             )  # fmt: skip
             if not done:
                 session.note("all days are already compact")
@@ -392,9 +392,9 @@ def expire(session: Session, lake: Lake, tables: tuple[str, ...], yes: bool, **g
             )  # fmt: skip
     finally:
         engine.close()
-    for one in done:
-        text = f"{one.table}: {counted(one.rows, 'row')} of {counted(one.days, 'day')} before {one.before}"
-        session.say({**one._asdict(), "engine": "local"}, f"{text}, dropped {WHERE['local']}")
+    for drop in done:
+        text = f"{drop.table}: {counted(drop.rows, 'row')} of {counted(drop.days, 'day')} before {drop.before}"
+        session.say({**drop._asdict(), "engine": "local"}, f"{text}, dropped {WHERE['local']}")
 
 
 def _count_first(session: Session, lake: Lake, engine: Engine, before: str, rollups: bool) -> None:
@@ -487,9 +487,9 @@ def erase(session: Session, lake: Lake, live: bool, **given: Any) -> bool:
             lambda batch: _note_batch(session, batch),
         )  # fmt: skip
         if not given["resume"]:
-            found = _begin_erasure(session, work, request, given["dry_run"], given["yes"])
-            if not found or given["dry_run"]:
-                return found
+            has_rows = _begin_erasure(session, work, request, given["dry_run"], given["yes"])
+            if not has_rows or given["dry_run"]:
+                return has_rows
         elif not erasing.pending(lake):
             session.note("no interrupted erasure; searching for erased rows anyway")
         done = erasing.finish(lake, engine, alone=turns, enough=ending)
@@ -776,16 +776,16 @@ def _replay_dead(
 
     name = given["queue"]
     archive = ArchivedRows(lake, "dead", "queue", name, ("died_at", "dead_id"), asked)
-    found = newest_deaths(archive.rows(reading.of(archive)))
-    nbytes = sum(len(one.content) for one in found)
-    record = {"queue": name, "dead": len(found), "bytes": nbytes}
-    if not found:
+    messages = newest_deaths(archive.rows(reading.of(archive)))
+    nbytes = sum(len(message.content) for message in messages)
+    record = {"queue": name, "dead": len(messages), "bytes": nbytes}
+    if not messages:
         _check_known(lake, "queue", name, ("dead", "events"))
-    if given["dry_run"] or not found:
+    if given["dry_run"] or not messages:
         session.say(
-            record, f"{name}: {counted(len(found), 'dead message')}, {counted(nbytes, 'byte')}"
+            record, f"{name}: {counted(len(messages), 'dead message')}, {counted(nbytes, 'byte')}"
         )
-        return bool(found)
+        return bool(messages)
     dedupe_s = _dedupe_s(given, DEDUPE_DEAD_S)
     # In the lake, a queue may have the name of its server before it.
     source, queue = parted(name)
@@ -793,7 +793,7 @@ def _replay_dead(
         session.queue(queue), f"{{{source}}}{given['name']}" if source else given["name"],
         dedupe_s=dedupe_s, remember_s=given["remember"],
     )  # fmt: skip
-    done = revival.replay(found, Pace(given["rate"]), _progress(session, len(found)))
+    done = revival.replay(messages, Pace(given["rate"]), _progress(session, len(messages)))
     where = {"queue": name, "refused": revival.refused, "dedupe_s": dedupe_s}
     what = f"dead messages of {name}"
     session.say({**where, **done._asdict()}, f"{what}: {done.sent:,} sent in {done.seconds:.1f} s")

@@ -78,15 +78,15 @@ def status(session: Session, mids: tuple[str, ...], queues: str | None, logged: 
 
 def _status(session: Session, mid: str, queues: str | None, logged: bool) -> bool:
     asked = queues_to_ask(session, session.readable(queues), mid)
-    found = (
+    records = (
         list(session.from_each(asked, lambda queue: _statuses(session, queue, mid)))
         if asked
         else []
     )
     # A queue that can't be read may know it.
     nowhere: list[dict[str, Any]] = [{"mid": mid, "queue": None, "state": "unknown"}]
-    known = bool(found)
-    for record in found or nowhere[: not session.problems]:
+    known = bool(records)
+    for record in records or nowhere[: not session.problems]:
         log = _log_of(session, record, queues) if logged else {}
         known = known or log.get("log_of_attempt") is not None
         session.say(
@@ -119,7 +119,7 @@ def _log_of(session: Session, record: dict[str, Any], names: str | None) -> dict
     """Return the log and number of the latest attempt that has a log; a removed message can still have a log."""
     mid, attempts = record["mid"], [MAX_LOGS]
     if record["queue"]:
-        names, attempts = record["queue"], [one["attempt"] for one in record["history"]]
+        names, attempts = record["queue"], [entry["attempt"] for entry in record["history"]]
     newest = max([record.get("attempts", 0), *attempts])
     numbers = range(newest, max(0, newest - MAX_LOGS), -1)
     for queue in session.queues(names)[:MAX_SEARCHED]:

@@ -29,14 +29,14 @@ def check_(session: Session, path: Path, only: str) -> bool:
     Files are parsed, never imported. Each line shows the place, the feature, whether jobq has an equivalent,
     behaves differently or doesn't support it, and the page about it. Exit code 1: a feature has no equivalent.
     """
-    found = check(path)
+    findings = check(path)
     wanted = set(only.split(","))
-    for finding in found:
+    for finding in findings:
         if finding.kind in wanted:
             head = f"{finding.file}:{finding.line}: {finding.what}: {COLUMNS[finding.kind]}"
             session.say(finding, f"{head}: {finding.text} ({finding.page})")
-    counts = Counter(finding.kind for finding in found)
+    counts = Counter(finding.kind for finding in findings)
     session.note(
-        f"{counted(len(found), 'place')}: {', '.join(f'{counts[kind]} {COLUMNS[kind]}' for kind in KINDS)}"
+        f"{counted(len(findings), 'place')}: {', '.join(f'{counts[kind]} {COLUMNS[kind]}' for kind in KINDS)}"
     )
     return not counts["none"]

@@ -113,8 +113,8 @@ def _may_be_foreign(top: str) -> bool:
 def _extend_path() -> str:
     """Extend sys.path; return why the working folder was left out, '' if it was not."""
     here = Path.cwd()
-    found = settings.nearest(here).found
-    folders = [found.path.parent] if found else []
+    project = settings.nearest(here).found
+    folders = [project.path.parent] if project else []
     left_out = ""
     if not trust.writable_by_all(here):
         folders.append(here)

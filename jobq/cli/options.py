@@ -172,9 +172,9 @@ class LazyGroup(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         for verbs in self.sections.values():
             if verb := verbs.get(cmd_name):
-                found = getattr(import_module(f"jobq.cli.{verb.module}"), verb.name)
-                assert isinstance(found, click.Command)
-                return found
+                command = getattr(import_module(f"jobq.cli.{verb.module}"), verb.name)
+                assert isinstance(command, click.Command)
+                return command
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -199,7 +199,7 @@ class LazyGroup(Group):
 def _take_defaults(command: click.Command, ctx: click.Context) -> None:
     """Take defaults from pyproject.toml: shared defaults for options of this command, then the command's own."""
     options = {p.key: p for p in command.params if isinstance(p, Option)}
-    known = {key: one.name or "" for key, one in options.items()}
+    known = {key: param.name or "" for key, param in options.items()}
     if isinstance(command, click.Group):
         known |= {name: name for name in command.list_commands(ctx)}
     own = dict(ctx.default_map or {})
@@ -209,11 +209,11 @@ def _take_defaults(command: click.Command, ctx: click.Context) -> None:
         raise ConfigError(
             f"[tool.jobq.{place}] has no option {unknown[0]!r}; see jobq {place} --help"
         )
-    found = {**ctx.meta.get(SHARED_DEFAULTS, {}), **own}
-    for key in found.keys() & options.keys():
-        if options[key].multiple and isinstance(found[key], str):
-            found[key] = [found[key]]
-    ctx.default_map = {known[key]: value for key, value in found.items() if key in known}
+    defaults = {**ctx.meta.get(SHARED_DEFAULTS, {}), **own}
+    for key in defaults.keys() & options.keys():
+        if options[key].multiple and isinstance(defaults[key], str):
+            defaults[key] = [defaults[key]]
+    ctx.default_map = {known[key]: value for key, value in defaults.items() if key in known}
 
 
 class Duration(click.ParamType[float]):

@@ -230,8 +230,8 @@ def pause(seconds: float) -> None:
     except (OSError, ValueError):  # no file
         time.sleep(seconds)
         return
-    for _, found in watch.poll(round(seconds * 1000)):
-        if found & (select.POLLERR | select.POLLHUP):
+    for _, events in watch.poll(round(seconds * 1000)):
+        if events & (select.POLLERR | select.POLLHUP):
             raise BrokenPipeError(errno.EPIPE, "stdout has no reader")
         time.sleep(seconds)  # a device that can't be watched
 

@@ -102,13 +102,13 @@ def _look(
     session: Session, queues: str | None, rates: Rates, partitions: bool, *, first: bool = False
 ) -> Iterable[str]:
     """Print one screen: the table and the findings (findings first on a short screen), or JSON lines."""
-    found = list(rows(session, queues, rates))
-    wrong = incidents_at(session.client, [record["queue"] for record in found])
-    found = list(_folded(found, partitions))
+    records = list(rows(session, queues, rates))
+    wrong = incidents_at(session.client, [record["queue"] for record in records])
+    records = list(_folded(records, partitions))
     if not session.as_json:
         below = list(attention(wrong))
-        return [*(below[1:] if first else ()), *lines(session, found), *(() if first else below)]
-    return lines(session, [row | {"findings": records_of(wrong, row["queue"])} for row in found])
+        return [*(below[1:] if first else ()), *lines(session, records), *(() if first else below)]
+    return lines(session, [row | {"findings": records_of(wrong, row["queue"])} for row in records])
 
 
 class Rates:
@@ -154,12 +154,12 @@ def rows(session: Session, names: str | None, rates: Rates) -> Iterator[dict[str
     yield from session.from_each(names, row)
 
 
-def _folded(found: list[dict[str, Any]], partitions: bool) -> Iterator[dict[str, Any]]:
+def _folded(all_records: list[dict[str, Any]], partitions: bool) -> Iterator[dict[str, Any]]:
     """Yield records in which partitions count for their queue, and with `partitions` also their own records.
 
     Partitions that are shown without their queue stay as they are.
     """
-    records = {record["queue"]: record for record in found}
+    records = {record["queue"]: record for record in all_records}
     for base, names in by_base(records).items():
         some = [records[name] for name in names]
         if base not in records or len(some) == 1:
@@ -190,11 +190,11 @@ def _oldest_ms(queue: Queue, head: WaitingHead | None) -> int | None:
     return max(0, queue.client.clock_ms(queue.wake_key) - at) if at else None
 
 
-def lines(session: Session, found: list[dict[str, Any]]) -> Iterable[str]:
+def lines(session: Session, records: list[dict[str, Any]]) -> Iterable[str]:
     """Return the table, or JSON lines."""
     if session.as_json:
-        return session.lines(found, QUEUES)
-    shown = [record | _for_people(record) for record in found]
+        return session.lines(records, QUEUES)
+    shown = [record | _for_people(record) for record in records]
     return session.lines(shown, QUEUES)
 
 
@@ -361,8 +361,8 @@ def peek(
     columns += {"delayed": ["starts at:when"], "running": ["lease ends:when"]}.get(place, [])
     columns += ["content"] * content
     wanted = _Wanted(place, offset, None if everything else offset + limit, content)
-    found = session.from_each(queues, lambda queue: _listed(session, queue, wanted))
-    session.say_all(found, Listing(columns, drops=("attempts", "state"), empty=empty))
+    records = session.from_each(queues, lambda queue: _listed(session, queue, wanted))
+    session.say_all(records, Listing(columns, drops=("attempts", "state"), empty=empty))
 
 
 def _listed(session: Session, queue: Queue, wanted: _Wanted) -> Iterator[dict[str, Any]]:

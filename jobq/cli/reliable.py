@@ -142,10 +142,10 @@ def pop(
     return _counted(session, popped, deliveries)
 
 
-def _counted(session: Session, found: Any, deliveries: bool) -> object:
+def _counted(session: Session, messages: Any, deliveries: bool) -> object:
     """Add the number of deliveries to each message. JSON output always has this number."""
-    counted = deliveries and found and not session.as_json
-    return [(*one, one.deliveries) for one in found] if counted else found
+    counted = deliveries and messages and not session.as_json
+    return [(*message, message.deliveries) for message in messages] if counted else messages
 
 
 def pop_words(words: Sequence[str]) -> tuple[int, int, Sequence[str]]:
@@ -153,20 +153,20 @@ def pop_words(words: Sequence[str]) -> tuple[int, int, Sequence[str]]:
 
     A word at an option's position is an option, and a number follows it.
     """
-    found = {"COUNT": 1, "BLOCK": 0}
+    numbers = {"COUNT": 1, "BLOCK": 0}
     given = set()
-    while words and (word := words[0].upper()) in found and word not in given:
+    while words and (word := words[0].upper()) in numbers and word not in given:
         number = words[1] if len(words) > 1 else "nothing"
         if not number.removeprefix("-" * (word == "BLOCK")).isdecimal():
             raise ConfigError(
                 f"{word} must be followed by a whole number, but {number} follows; to pop a key with that name, "
-                f"write {word} {found[word]} {words[0]}"
+                f"write {word} {numbers[word]} {words[0]}"
             )
-        found[word] = int(number)
+        numbers[word] = int(number)
         given.add(word)
         words = words[2:]
     _refuse_options(words)
-    return found["COUNT"], found["BLOCK"], words
+    return numbers["COUNT"], numbers["BLOCK"], words
 
 
 def _refuse_options(words: Sequence[str]) -> None:

@@ -164,18 +164,18 @@ def _compared(
 
 
 def _counts(text: str | None) -> tuple[int, ...]:
-    found: set[int] = set()
+    counts: set[int] = set()
     for part in filter(None, (text or "").split(",")):
         first, dash, last = part.partition("-")
         try:
-            found |= set(range(int(first), int(last if dash else first) + 1))
+            counts |= set(range(int(first), int(last if dash else first) + 1))
         except ValueError as error:
             raise ConfigError(f"--workers {part!r} is not a count; write 4,8,12 or 1-16") from error
-    if text and (not found or min(found) < 1 or max(found) > 10_000 or len(found) > 200):
+    if text and (not counts or min(counts) < 1 or max(counts) > 10_000 or len(counts) > 200):
         raise ConfigError(
             f"--workers {text!r} is invalid; list 1 to 200 worker counts between 1 and 10000"
         )
-    return tuple(sorted(found))
+    return tuple(sorted(counts))
 
 
 def _answers(
@@ -231,12 +231,12 @@ def _beside_earlier(
         return results
     try:
         expired = check_range(lake, asked.earlier) if lake else ""
-        found, _ = answers(*made_by, reports, asked.earlier)
+        answered, _ = answers(*made_by, reports, asked.earlier)
     except PipelineError:  # it has no events
         return results
     if expired:
         session.note(f"the earlier range: {expired}")
-    earlier = {one.report.name: one for one in found}
+    earlier = {result.report.name: result for result in answered}
     return [
         compared(result, asked, earlier[result.report.name])
         if result.report.name in earlier

@@ -387,19 +387,19 @@ def visibility(session: Session, rsmq: Rsmq, name: str, message_id: str, vt: int
 @limit_option(100, 1000, short=False)
 def peek(session: Session, rsmq: Rsmq, name: str, place: str, offset: int, limit: int) -> None:
     """List messages without receiving them, one JSON object a line, the next message first."""
-    for one in rsmq.peek(name, place, offset, limit):
-        click.echo(output.json_line({**_record(session, one), "visible_at": one.visible_at}))
+    for msg in rsmq.peek(name, place, offset, limit):
+        click.echo(output.json_line({**_record(session, msg), "visible_at": msg.visible_at}))
 
 
-def _show(session: Session, name: str, found: RsmqMessage | None) -> None:
-    if found:
-        click.echo(output.json_line(_record(session, found)))
+def _show(session: Session, name: str, msg: RsmqMessage | None) -> None:
+    if msg:
+        click.echo(output.json_line(_record(session, msg)))
     else:
         session.say({}, f"No messages on queue: {name}")
 
 
-def _record(session: Session, one: RsmqMessage) -> dict[str, Any]:
+def _record(session: Session, msg: RsmqMessage) -> dict[str, Any]:
     """Return the record in rsmqctl's format, or with --json in the format of RSMQ's Node client."""
     if session.as_json:
-        return {**one.as_dict(), "receipt": one.receipt}
-    return {"id": one.id, "message": one.message, "rc": one.rc, "ts": one.fr}
+        return {**msg.as_dict(), "receipt": msg.receipt}
+    return {"id": msg.id, "message": msg.message, "rc": msg.rc, "ts": msg.fr}

@@ -123,9 +123,9 @@ def queues(session: Session, systems: Sequence[RubyQueueName]) -> None:
     waiting: in the Ruby queue. taken: fetched by a worker of jobq but not yet enqueued. held: waiting, running or
     awaiting a retry in the jobq queue of the same name. Ruby does not see taken and held jobs.
     """
-    found = _queues(session, systems)
+    records = _queues(session, systems)
     empty = "no queue of Sidekiq or Resque here; check --url and the namespaces"
-    session.say_all(found, Listing(("system", "queue", "waiting", "taken", "held"), empty=empty))
+    session.say_all(records, Listing(("system", "queue", "waiting", "taken", "held"), empty=empty))
 
 
 @command("peek", "--sidekiq default", "--resque low --limit 5", group=ruby)
@@ -136,11 +136,11 @@ def peek(session: Session, place: RubyQueueName, offset: int, limit: int) -> Non
     """Print the jobs of a Ruby queue in Ruby's format, next job first."""
     kind = SidekiqQueue if place.system == "sidekiq" else ResqueQueue
     queue: RubyQueue = kind(place.queue, session.client, namespace=place.namespace)
-    found = queue.peek(offset, limit)
-    for raw in found:
+    jobs = queue.peek(offset, limit)
+    for raw in jobs:
         text = raw.decode("utf-8", "backslashreplace")
         session.say({"job": text}, text)
-    if not found:
+    if not jobs:
         session.note(f"{place} has no waiting jobs")
 
 
@@ -161,15 +161,15 @@ def claims(session: Session, place: RubyQueueName, give_back: bool, yes: bool) -
     worker takes over. Give claims back only if no worker of jobq will serve the queue again: a job whose worker died
     after enqueueing it would run twice.
     """
-    found = Claims(session.client, place)
-    waiting = found.waiting()
+    taken = Claims(session.client, place)
+    waiting = taken.waiting()
     if give_back and waiting:
-        session.confirmed(f"Return {sum(one.njobs for one in waiting)} jobs?", yes)
+        session.confirmed(f"Return {sum(claim.njobs for claim in waiting)} jobs?", yes)
         with session.operation("", f"{place.system}:{place.queue}") as performed:
-            performed.set(number=sum(one.njobs for one in waiting))
-            for one in waiting:
-                found.give_back(one.claim_id)
-    records = [{**one._asdict(), "returned": give_back} for one in waiting]
+            performed.set(number=sum(claim.njobs for claim in waiting))
+            for claim in waiting:
+                taken.give_back(claim.claim_id)
+    records = [{**claim._asdict(), "returned": give_back} for claim in waiting]
     for record in records:
         record["lease_until"] = output.moment(record.pop("lease_at"))
     columns = ("claim:claim_id", "jobs:njobs", "lease until:lease_until", "returned")
@@ -186,12 +186,12 @@ def workers(session: Session, systems: Sequence[RubyQueueName]) -> bool:
     """
     sidekiq, resque = (system.namespace for system in systems)
     processes = *sidekiq_processes(session.client, sidekiq), *resque_workers(session.client, resque)
-    found = [
+    records = [
         {**structs.asdict(process), "queues": ",".join(process.queues)} for process in processes
     ]
     empty = "no worker of Sidekiq or Resque here; check --url and the namespaces"
-    session.say_all(found, Listing(("system", "worker", "queues", "busy"), empty=empty))
-    return bool(found)
+    session.say_all(records, Listing(("system", "worker", "queues", "busy"), empty=empty))
+    return bool(records)
 
 
 def _queues(session: Session, systems: Sequence[RubyQueueName]) -> Iterator[RubyQueueRecord]:

@@ -121,9 +121,9 @@ def _rows(
 @limit_option(5, 1_000)
 def next_ticks(session: Session, expression: str | None, limit: int, **given: Any) -> None:
     """Print the next times of an expression or an interval, without a server."""
-    one = checked_schedule("example", "example", expression, given)
-    for tick in islice(one.ticks.after(_now_ms()), limit):
-        local = moment(tick, one.zone).isoformat(timespec="seconds")
+    spec = checked_schedule("example", "example", expression, given)
+    for tick in islice(spec.ticks.after(_now_ms()), limit):
+        local = moment(tick, spec.zone).isoformat(timespec="seconds")
         session.say({"at": in_utc(tick), "local": local}, local)
 
 
@@ -138,15 +138,15 @@ def lint(session: Session, modules: tuple[str, ...], queues: str | None) -> bool
     """
     load(modules)
     warned, schedules = False, list(_declared() if modules else _kept(session, queues))
-    for one in schedules:
+    for spec in schedules:
         timeout_s = None
-        if one.job in default_registry:
-            job = default_registry.get(one.job)
+        if spec.job in default_registry:
+            job = default_registry.get(spec.job)
             timeout_s = job.settings.hard_timeout or job.settings.timeout
-        for text in findings(one, _now_ms(), timeout_s):
+        for text in findings(spec, _now_ms(), timeout_s):
             warned = True
             session.say(
-                {"schedule": one.name, "rule": one.rule, "warning": text}, f"{one.name}: {text}"
+                {"schedule": spec.name, "rule": spec.rule, "warning": text}, f"{spec.name}: {text}"
             )
     if not warned and not session.problems:
         session.note(f"checked {counted(len(schedules), 'schedule')}: no warnings")
@@ -213,10 +213,10 @@ def add(
         raise ConfigError(
             f"{target.name} can't be called like this: {error}; pass its arguments"
         ) from error
-    one = checked_schedule(name, target.name, given.pop("cron"), given, call.args, call.kwargs)
+    spec = checked_schedule(name, target.name, given.pop("cron"), given, call.args, call.kwargs)
     home = session.queue(queue or target.queue)
     with session.operation(home.name, f"schedule:{name}"):
-        word, other = home.admin.schedule("add", name, encoded(one))
+        word, other = home.admin.schedule("add", name, encoded(spec))
         _refuse(home, name, word, other)
     home.register()
     done = "added" if word == "added" else "unchanged"
@@ -298,8 +298,8 @@ def resume(session: Session, name: str, queues: str | None) -> bool:
 @queues_option
 def delete(session: Session, name: str, force: bool, queues: str | None) -> bool:
     """Delete an added schedule."""
-    _, found = _home(session, name, queues)
-    if found.definitions.get(name, "").startswith("c") and not force:
+    _, schedules = _home(session, name, queues)
+    if schedules.definitions.get(name, "").startswith("c") and not force:
         raise ConfigError(
             f"{name} is declared in code; remove it there, then delete its stored state with --force"
         )
@@ -318,16 +318,16 @@ def delete(session: Session, name: str, force: bool, queues: str | None) -> bool
 @queues_option
 def run_now(session: Session, name: str, modules: tuple[str, ...], queues: str | None) -> bool:
     """Enqueue a schedule's call now, regardless of its ticks."""
-    queue, found = _home(session, name, queues)
-    text = found.definitions.get(name, "")
+    queue, schedules = _home(session, name, queues)
+    text = schedules.definitions.get(name, "")
     if not text:
         raise ConfigError(
             f"schedule {name} has no definition on the server; enqueue its job instead"
         )
-    one = decoded(text[1:])
-    job = find(one.job, modules)
+    spec = decoded(text[1:])
+    job = find(spec.job, modules)
     with session.operation(queue.name, f"schedule:{name}") as performed:
-        done = listing.run_now(queue, name, found, job)
+        done = listing.run_now(queue, name, schedules, job)
         performed.set(note=f"mid {done.detail}")
     session.say({"queue": queue.name, "schedule": name, "mid": done.detail}, done.detail)
     return True
@@ -344,8 +344,8 @@ def history(session: Session, name: str | None, limit: int, queues: str | None) 
     """
 
     def read(queue: Queue) -> Iterator[dict[str, Any]]:
-        found = queue.admin.schedules(1_000).log
-        named = (entry for entry in found if name in (None, entry.name))
+        log = queue.admin.schedules(1_000).log
+        named = (entry for entry in log if name in (None, entry.name))
         for entry in islice(named, limit):
             facts = entry._asdict()
             facts |= {"schedule": facts.pop("name"), "tick": in_utc(entry.tick_ms)}

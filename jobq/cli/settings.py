@@ -108,9 +108,9 @@ def _of_one(app: click.Group, name: str, context: click.Context) -> Iterator[str
 
 
 def _of(command: click.Command, context: click.Context) -> Iterator[str]:
-    for one in command.params:
-        if isinstance(one, Option):
-            yield from one.variables(context)
+    for param in command.params:
+        if isinstance(param, Option):
+            yield from param.variables(context)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             yield from _of_one(command, name, context)

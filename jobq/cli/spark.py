@@ -46,11 +46,11 @@ def doctor(session: Session, memory: str | None, master: str | None, strict: boo
     """
     from jobq.pipeline.doctor import findings
 
-    found = []
+    results = []
     for finding in findings(session.client, memory=memory, master=master):
         show(session, finding)
-        found.append(finding)
-    return sound(found, strict)
+        results.append(finding)
+    return sound(results, strict)
 
 
 @command("shell", "", "--memory 3g", group=spark)
@@ -92,5 +92,5 @@ def env(session: Session) -> None:
     """
     from jobq.pipeline.environment import spark_variables
 
-    found = spark_variables()
-    session.say(found, *(f"export {name}={shlex.quote(value)}" for name, value in found.items()))
+    pairs = spark_variables()
+    session.say(pairs, *(f"export {name}={shlex.quote(value)}" for name, value in pairs.items()))

@@ -159,9 +159,9 @@ def append(
 def _records(
     plain: Iterator[bytes], key: str | None, headers: tuple[str, ...], tombstone: bool
 ) -> Iterator[Record]:
-    found = pairs_of("--header", headers) or None
+    pairs = pairs_of("--header", headers) or None
     for content in [None] if tombstone else plain:
-        yield Record(content, key, found)
+        yield Record(content, key, pairs)
 
 
 def _described(indexes: list[int]) -> str:
@@ -259,10 +259,10 @@ def read(
         if isinstance(start, datetime) or isinstance(end, datetime) or start == "latest":
             raise ConfigError("redismq's layout doesn't store timestamps; use indexes")
         first = 1 if start == "earliest" else start
-        found = topic.read(first, None if end == "latest" else end)
+        messages = topic.read(first, None if end == "latest" else end)
     else:
-        found = topic.read(start, end)
-    seen = print_messages(session, islice(found, limit))
+        messages = topic.read(start, end)
+    seen = print_messages(session, islice(messages, limit))
     if not seen:
         session.note(f"{topic.name} has no message in this range")
     return bool(seen)
@@ -291,8 +291,8 @@ def list_(session: Session) -> None:
 def groups(session: Session, topic: Topic) -> None:
     """List the groups of a topic: position, leased messages, whether it is paused."""
     rows = []
-    for one, lag in _lags(session, topic, group_names(session, topic)):
-        record = group_record(one, lag)
+    for name, lag in _lags(session, topic, group_names(session, topic)):
+        record = group_record(name, lag)
         rows.append(record if session.as_json else record | {"paused": "paused" * lag.paused})
     columns = ("group", "settled", "handed_out", "held", "lag", "out_of_range", "paused")
     empty = f"{topic.name} has no groups; a first poll or 'jobq topic subscribe' creates a group"
@@ -461,10 +461,10 @@ def lag(session: Session, topic: Topic | RedismqTopic, group: str | None) -> Non
     After compaction, or when messages of redismq expired, the number is an upper bound.
     """
     if isinstance(topic, RedismqTopic):
-        found = [(group, topic.reader(group).lag())] if group else []
+        lags = [(group, topic.reader(group).lag())] if group else []
     else:
-        found = list(_lags(session, topic, [group] if group else group_names(session, topic)))
-    rows = [lag_record(one, lag) for one, lag in found]
+        lags = list(_lags(session, topic, [group] if group else group_names(session, topic)))
+    rows = [lag_record(name, lag) for name, lag in lags]
     columns = ("group", "lag", "age_ms", "settled", "last", "held", "expired", "skipped")
     empty = f"{topic.name} has no listable groups; name a group with --group"
     session.say_all(rows, Listing(columns, GROUP_DROPS, empty))

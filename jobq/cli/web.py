@@ -256,14 +256,14 @@ def list_users(session: Session, users_file: Path) -> None:
     """List users and tokens, with their roles."""
     entries = users.UsersFile(users_file).entries()
     rows = [
-        {"kind": "user", "name": name, "role": one.role, "arguments": one.arguments,
-         "login": "password" if one.password else "proxy", "expires": ""}
-        for name, one in entries.users.items()
+        {"kind": "user", "name": name, "role": entry.role, "arguments": entry.arguments,
+         "login": "password" if entry.password else "proxy", "expires": ""}
+        for name, entry in entries.users.items()
     ]  # fmt: skip
     rows += [
-        {"kind": "token", "name": name, "role": one.role, "arguments": one.arguments, "login": "token",
-         "expires": users.expiry_text(one.expires)}
-        for name, one in entries.tokens.items()
+        {"kind": "token", "name": name, "role": entry.role, "arguments": entry.arguments, "login": "token",
+         "expires": users.expiry_text(entry.expires)}
+        for name, entry in entries.tokens.items()
     ]  # fmt: skip
     session.say_all(rows, USERS)
 
@@ -276,9 +276,9 @@ def remove_user(session: Session, name: str, users_file: Path) -> bool:
 
     Exit code 1: there is no such user.
     """
-    found = users.remove_user(users_file, name)
-    session.say({"user": name, "removed": found}, f"{name}: {'removed' if found else 'unknown'}")
-    return found
+    gone = users.remove_user(users_file, name)
+    session.say({"user": name, "removed": gone}, f"{name}: {'removed' if gone else 'unknown'}")
+    return gone
 
 
 @command(
@@ -311,9 +311,9 @@ def remove_token(session: Session, name: str, users_file: Path) -> bool:
 
     Exit code 1: there is no such token.
     """
-    found = users.remove_token(users_file, name)
-    session.say({"token": name, "removed": found}, f"{name}: {'removed' if found else 'unknown'}")
-    return found
+    gone = users.remove_token(users_file, name)
+    session.say({"token": name, "removed": gone}, f"{name}: {'removed' if gone else 'unknown'}")
+    return gone
 
 
 def _password(name: str) -> str:

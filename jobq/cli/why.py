@@ -73,9 +73,9 @@ def workers(session: Session, queues: str | None) -> None:
     shown = workers_of(client, names_of(queues) if queues else ())
     children: dict[str, tuple[ChildEntry, ...] | None] = {}
     with session.tolerating("running jobs", "list of"):
-        children = presence.running(client, [one.name for one in shown])
+        children = presence.running(client, [worker.name for worker in shown])
     now_ms = client.clock_ms()
-    records = [worker_record(one, children.get(one.name, ()), now_ms) for one in shown]
+    records = [worker_record(worker, children.get(worker.name, ()), now_ms) for worker in shown]
     if session.as_json:
         session.say_all(records, WORKERS)
         return
@@ -86,7 +86,7 @@ def workers(session: Session, queues: str | None) -> None:
         runs = runs_of(client, {name: children[name] for name in children if name in live})
     for line in ["", *session.lines([_run_row(run, now_ms) for run in runs], JOBS)] if runs else ():
         click.echo(line)
-    chosen = sorted({name for one in shown for name in one.queues}) if queues else None
+    chosen = sorted({name for worker in shown for name in worker.queues}) if queues else None
     for line in attention(incidents_at(client, chosen)):
         click.echo(line)
 
@@ -176,9 +176,9 @@ def why_(
 def _why(session: Session, mid: str, queues: str | None, systems: Sequence[RubyQueueName]) -> bool:
     mid = message_of_member(session.client, mid)
     asked = queues_to_ask(session, session.readable(queues), mid)
-    found = list(session.from_each(asked, lambda queue: [_facts(queue, mid)])) if asked else []
+    answers = list(session.from_each(asked, lambda queue: [_facts(queue, mid)])) if asked else []
     known = False
-    for facts, collector in found:
+    for facts, collector in answers:
         is_known = facts.status.word != UNKNOWN or bool(facts.history)
         note_unread(session, facts.queue, collector.unread, is_known)
         known = known or is_known
