@@ -44,10 +44,10 @@ def asset_of(name: str, content: bytes) -> Asset:
 def assets() -> dict[str, Asset]:
     """Return the package's static files by their original names."""
     root = files("jobq.web") / "static"
-    found = [*root.iterdir(), *(root / "vendor").iterdir()]
+    paths = [*root.iterdir(), *(root / "vendor").iterdir()]
     made = {
         path.name: path.read_bytes()
-        for path in found
+        for path in paths
         if path.is_file() and PurePosixPath(path.name).suffix in TYPES
     }
     # Colours and rules for charts, also used in reports.

@@ -105,16 +105,16 @@ def starts(workers: Sequence[WorkerEntry], since_s: float) -> list[Mark]:
 
     Return no marks for more than MAX_STARTS minutes, because then workers start and stop all the time.
     """
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for worker in workers:
         if worker.started_at / 1000 >= since_s and not worker.damaged:
             minute = worker.started_at // 60_000
-            found[minute] = found.get(minute, 0) + 1
-    if len(found) > MAX_STARTS:
+            counts[minute] = counts.get(minute, 0) + 1
+    if len(counts) > MAX_STARTS:
         return []
     return [
         Mark(minute * 60, f"{counted(count, 'worker')} started")
-        for minute, count in sorted(found.items())
+        for minute, count in sorted(counts.items())
     ]
 
 
@@ -168,8 +168,8 @@ def outcomes(
 def _known_since_s(sampling: Sampling, queue: str | None) -> float:
     """Return the start of the known events of a queue, or of all queues; 0 if no events are known."""
     names = sampling.snapshot.queues if sampling.snapshot and queue is None else [queue or ""]
-    found = [since for name in names if (since := sampling.tail.since_ms(name)) is not None]
-    return max(found, default=0) / 1000
+    begins = [since for name in names if (since := sampling.tail.since_ms(name)) is not None]
+    return max(begins, default=0) / 1000
 
 
 def _from(since_s: float, points: Points) -> Points:
@@ -185,11 +185,11 @@ def _with_past(
     span: ChartRange,
     since_s: float,
     past: Past,
-    found: Sequence[tuple[int, float | None]],
+    points: Sequence[tuple[int, float | None]],
     read: Points,
 ) -> Points:
     """Return a lake's points followed by this process's points. Parts without attempts in the lake count as 0."""
-    by_part = {round((at / 1000 - span.since) / past.step_s): value for at, value in found}
+    by_part = {round((at / 1000 - span.since) / past.step_s): value for at, value in points}
     before: list[tuple[float, float | None]] = []
     for part in range(int(((since_s or span.until) - span.since) // past.step_s)):
         at = span.since + (part + 0.5) * past.step_s
@@ -228,8 +228,8 @@ def times(
     return _chart("times", "Wait and run, 95th percentile", lines, span, formats.duration)
 
 
-def _until(since_s: float, span: ChartRange, found: Sequence[tuple[int, float | None]]) -> Points:
-    return [(at / 1000, value) for at, value in found if at / 1000 < (since_s or span.until)]
+def _until(since_s: float, span: ChartRange, points: Sequence[tuple[int, float | None]]) -> Points:
+    return [(at / 1000, value) for at, value in points if at / 1000 < (since_s or span.until)]
 
 
 def _after(since_s: float, read: Points) -> Points:
@@ -281,14 +281,14 @@ def _rows(
     """Return the greatest values in each part of the range, latest part first. Parts without values are left out."""
     columns = [spread(points, span.since, span.until, ROWS) for _, _, points in lines]
     step = (span.until - span.since) / ROWS
-    found = []
+    rows = []
     for i in reversed(range(ROWS)):
         values = [column[i] for column in columns]
         if any(value is not None for value in values):
             at = datetime.fromtimestamp(span.since + (i + 1) * step, span.zone)
             shown = [formats.UNKNOWN if value is None else label(value) for value in values]
-            found.append([f"{at:%d %b %H:%M}" if span.is_long else f"{at:%H:%M}", *shown])
-    return found
+            rows.append([f"{at:%d %b %H:%M}" if span.is_long else f"{at:%H:%M}", *shown])
+    return rows
 
 
 def _seconds(points: Points) -> list[tuple[float, float | None]]:

@@ -111,15 +111,15 @@ def groups(
             if client.is_lost(error):
                 raise
             problems[name] = str(error)
-    found = [
+    ranked = [
         DeadGroup(*key, tally.number, tally.newest_at, tally.oldest_at, tally.newest_error, filter_of_group(*key))
         for key, tally in tallies.items()
     ]  # fmt: skip
-    found.sort(
+    ranked.sort(
         key=lambda group: (-group.number, -group.newest_at, group.queue, group.job, group.error)
     )
     return DeadGroups(
-        found[:MAX_GROUPS], len(found[MAX_GROUPS:]), looked_at, max(total, looked_at), now_ms, problems,
+        ranked[:MAX_GROUPS], len(ranked[MAX_GROUPS:]), looked_at, max(total, looked_at), now_ms, problems,
     )  # fmt: skip
 
 
@@ -127,21 +127,21 @@ def _newest(
     queue: Queue, contents: Contents, most: int, now_ms: int, until: float
 ) -> list[ListedRow]:
     """Return the latest dead messages of one queue as rows. At least one page is read, even after `until`."""
-    found: list[ListedRow] = []
-    while not found or (len(found) < most and time.monotonic() < until):
-        page = queue.admin.dead(len(found), min(PER_CALL, most - len(found)))
+    rows: list[ListedRow] = []
+    while not rows or (len(rows) < most and time.monotonic() < until):
+        page = queue.admin.dead(len(rows), min(PER_CALL, most - len(rows)))
         if not page:
             break
-        found += [dead_row(contents, queue.name, one, now_ms) for one in page]
-    return found
+        rows += [dead_row(contents, queue.name, message, now_ms) for message in page]
+    return rows
 
 
 def shape(error: str) -> str:
     """Return the first line of an error with `*` for variable parts: `Timeout after 30 s` -> `Timeout after * s`."""
     line = error.partition("\n")[0]
-    found = re.sub(r"\*[\s*]*\*", "*", _VARIES.sub("*", line[: 4 * MAX_ERROR]))
-    whole = len(found) <= MAX_ERROR and len(line) <= 4 * MAX_ERROR
-    return found if whole else f"{found[:MAX_ERROR].rstrip('*')}*"
+    masked = re.sub(r"\*[\s*]*\*", "*", _VARIES.sub("*", line[: 4 * MAX_ERROR]))
+    whole = len(masked) <= MAX_ERROR and len(line) <= 4 * MAX_ERROR
+    return masked if whole else f"{masked[:MAX_ERROR].rstrip('*')}*"
 
 
 def filter_of_group(queue: str, job: str, error: str) -> str:

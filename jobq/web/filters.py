@@ -157,13 +157,13 @@ class Filter:
 
     def only(self, key: str) -> frozenset[str] | None:
         """Return the texts to which the filter restricts `key`; None if the filter doesn't list them."""
-        found: frozenset[str] | None = None
+        allowed: frozenset[str] | None = None
         for term in self.terms:
             texts = [test.exact for test in term.tests if isinstance(test, TextPattern)]
             if term.key == key and not term.negated and None not in texts:
                 these = frozenset(text for text in texts if text is not None)
-                found = these if found is None else found & these
-        return found
+                allowed = these if allowed is None else allowed & these
+        return allowed
 
     def may(self, key: str, text: str) -> bool:
         """Return whether a row can match if its `key` is `text`. Lists skip queues and places that can't match."""
@@ -252,15 +252,15 @@ class _Reader:
 
     def quotation(self) -> str:
         """Parse a quoted text, where a backslash escapes the next character."""
-        start, found = self.at + 1, []
+        start, chars = self.at + 1, []
         self.at += 1
         while self.peek() != '"':
             self.take("\\")
             if not self.peek():
                 raise FilterError('unclosed quotation; add a "', start)
-            found.append(self.take(self.peek()))
+            chars.append(self.take(self.peek()))
         self.at += 1
-        return "".join(found)
+        return "".join(chars)
 
     def pattern(self) -> TextPattern:
         """Parse a value up to the next blank or comma outside of quotes."""

@@ -66,7 +66,7 @@ def findings(site: Site, snapshot: Snapshot) -> list[PageFinding]:
     return [
         *_causes(snapshot), *_queues(snapshot),
         *site.part(LateSchedules, lambda site: LateSchedules(site.client)).found(snapshot),
-        *(one for find in FINDERS for one in find(site, snapshot)[:MAX_COUNT]),
+        *(finding for find in FINDERS for finding in find(site, snapshot)[:MAX_COUNT]),
     ]  # fmt: skip
 
 
@@ -89,15 +89,15 @@ class LateSchedules:
 
     def _read(self, names: list[str]) -> list[PageFinding]:
         try:
-            found = schedules_of_queues(self._client, names)
+            by_queue = schedules_of_queues(self._client, names)
         except JobqError:  # reported elsewhere on the page
             return []
-        known = (known_if_readable(self._client) if found else None) or {}
+        known = (known_if_readable(self._client) if by_queue else None) or {}
         rows = [
             (is_undeclared(row, known.get(queue, ())), row)
-            for queue, one in found.items()
-            if isinstance(one, Schedules)
-            for row in islice(rows_of(queue, one), MAX_SCHEDULES)
+            for queue, reply in by_queue.items()
+            if isinstance(reply, Schedules)
+            for row in islice(rows_of(queue, reply), MAX_SCHEDULES)
         ]
         shown = [(gone, row) for gone, row in rows if gone or row.late_ms > LATE_MS]
         shown.sort(key=lambda each: -each[1].late_ms)
@@ -119,7 +119,7 @@ def _late(row: ScheduleRow, undeclared: bool) -> PageFinding:
 
 
 def _queues(snapshot: Snapshot) -> list[PageFinding]:
-    found = snapshot.unexplained
+    rows = snapshot.unexplained
     backlogs = {
         incident.queues[0]: cause_line(incident).text
         for incident in snapshot.incidents
@@ -127,16 +127,16 @@ def _queues(snapshot: Snapshot) -> list[PageFinding]:
     }
     shown = [
         PageFinding(
-            *state_label(one), one.queue, backlogs.get(one.queue) or sentence(one), "queue", {"queue": one.queue},
-            one.growth.since_s * 1000
-            if one.state == "falling_behind" and one.growth.since_s is not None
+            *state_label(row), row.queue, backlogs.get(row.queue) or sentence(row), "queue", {"queue": row.queue},
+            row.growth.since_s * 1000
+            if row.state == "falling_behind" and row.growth.since_s is not None
             else None,
         )
-        for one in found[:MAX_COUNT]
+        for row in rows[:MAX_COUNT]
     ]  # fmt: skip
-    if len(found) > MAX_COUNT:
+    if len(rows) > MAX_COUNT:
         shown.append(
-            PageFinding("unknown", "more", f"{len(found) - MAX_COUNT:,} more queues", "", "queues")
+            PageFinding("unknown", "more", f"{len(rows) - MAX_COUNT:,} more queues", "", "queues")
         )
     return shown
 
@@ -151,7 +151,7 @@ _OF_CODES = {
 
 
 def _causes(snapshot: Snapshot) -> list[PageFinding]:
-    told = {one.queue for one in snapshot.unexplained}
+    told = {row.queue for row in snapshot.unexplained}
     shown = [
         incident
         for incident in snapshot.incidents

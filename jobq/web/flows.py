@@ -104,7 +104,7 @@ def look_of(view: StepView) -> str:
 
 def step_rows(flow: FlowView) -> list[StepRow]:
     """Return a row for each step, in the order of their definition."""
-    path = {one.step for one in flow.critical_path}
+    path = {path_step.step for path_step in flow.critical_path}
     return [_row(flow, view, view.name in path) for view in flow.steps]
 
 
@@ -178,7 +178,7 @@ def graph_of(flow: FlowView, href: Callable[[StepRow], str]) -> DrawnGraph:
     Args:
         href: Returns the link for a step in the drawing.
     """
-    rows, path = step_rows(flow), [one.step for one in flow.critical_path]
+    rows, path = step_rows(flow), [path_step.step for path_step in flow.critical_path]
     following = set(itertools.pairwise(path))
     nodes = [
         GraphNode(
@@ -198,7 +198,7 @@ def graph_of(flow: FlowView, href: Callable[[StepRow], str]) -> DrawnGraph:
 def says(flow: FlowView) -> str:
     """Describe a flow in words, for users who can't see its drawing."""
     states = ", ".join(f"{count:,} {state}" for state, count in flow.counts.items())
-    path = ", ".join(one.step for one in flow.critical_path[:20])
+    path = ", ".join(path_step.step for path_step in flow.critical_path[:20])
     number_of = counted(len(flow.facts.steps), "step")
     return f"{number_of}: {states}." + (f" The critical path: {path}." if path else "")
 
@@ -252,22 +252,22 @@ def dead_members(client: Client, contents: Contents, view: FlowView) -> list[Dea
     """Return the first dead members, with facts from their queues."""
     if not view.dead:
         return []
-    found: list[DeadMember] = []
+    members: list[DeadMember] = []
     for name, word in FlowStore(client, view.facts.flow_id).failures().items():
         step, _, at = name.rpartition(":")
-        one = view.by_name.get(step)
+        step_view = view.by_name.get(step)
         if (
             word == "dead"
-            and one is not None
-            and one.facts.queue
+            and step_view is not None
+            and step_view.facts.queue
             and at.isdecimal()
             and len(at) <= MAX_NUMBER_LENGTH
         ):
             mid = member_mid(view.facts.run, step, int(at))
-            found.append(_dead_member(client, contents, step, one.facts.queue, mid, view))
-        if len(found) == MAX_REASONS:
+            members.append(_dead_member(client, contents, step, step_view.facts.queue, mid, view))
+        if len(members) == MAX_REASONS:
             break
-    return found
+    return members
 
 
 def _dead_member(
@@ -305,11 +305,11 @@ class FlowsInNeed:
             rows = flow_page(self._client, 0, MAX_LOOKED_AT).rows
         except JobqError:  # reported elsewhere on the page
             return []
-        found = [one for row in rows if row.view is not None and (one := _in_need(row.view))]
-        if len(found) > MAX_COUNT:
-            more = f"{len(found) - MAX_COUNT + 1:,} more flows"
-            found = [*found[: MAX_COUNT - 1], PageFinding("unknown", "more", more, "", "flows")]
-        return found
+        shown = [need for row in rows if row.view is not None and (need := _in_need(row.view))]
+        if len(shown) > MAX_COUNT:
+            more = f"{len(shown) - MAX_COUNT + 1:,} more flows"
+            shown = [*shown[: MAX_COUNT - 1], PageFinding("unknown", "more", more, "", "flows")]
+        return shown
 
 
 def _in_need(view: FlowView) -> PageFinding | None:
@@ -326,7 +326,7 @@ def _in_need(view: FlowView) -> PageFinding | None:
     if view.state != "running":
         return None
     stopped = [(step.stopped_ms(facts.now_ms), step) for step in view.steps]
-    ago_ms, step = max(stopped, key=lambda one: one[0], default=(0, None))
+    ago_ms, step = max(stopped, key=lambda pair: pair[0], default=(0, None))
     if not ago_ms or step is None:
         return None
     text = (

@@ -155,8 +155,8 @@ def topics(client: Client, offset: int = 0) -> Readable[TopicRow]:
             topic_record(name, facts), lag=lag, newest_at=facts.newest_at, paused=paused
         )
 
-    found = read_each(client, names[offset : offset + MAX_ROWS], row)
-    return found._replace(more=len(names) > offset + MAX_ROWS)
+    listed = read_each(client, names[offset : offset + MAX_ROWS], row)
+    return listed._replace(more=len(names) > offset + MAX_ROWS)
 
 
 def topic(client: Client, name: str) -> TopicView:
@@ -182,10 +182,10 @@ def topic_messages(
     if not facts.messages or first > facts.last:
         return []
     try:
-        found = list(islice(opened.read(max(first, 1), out_of_range="earliest"), most))
+        messages = list(islice(opened.read(max(first, 1), out_of_range="earliest"), most))
     except OutOfRangeError:
         return []
-    rows = [_message(one, shown) for one in found]
+    rows = [_message(message, shown) for message in messages]
     return rows[::-1] if start is None else rows
 
 
@@ -207,8 +207,8 @@ def rsmq_queues(rsmq: Rsmq, offset: int = 0) -> Readable[dict[str, Any]]:
         facts = rsmq.get_queue_attributes(name).as_dict()
         return {"queue": name, "visible": facts["msgs"] - facts["hiddenmsgs"], **facts}
 
-    found = read_each(rsmq.client, names[offset : offset + MAX_ROWS], row)
-    return found._replace(more=len(names) > offset + MAX_ROWS)
+    listed = read_each(rsmq.client, names[offset : offset + MAX_ROWS], row)
+    return listed._replace(more=len(names) > offset + MAX_ROWS)
 
 
 def rsmq_messages(
@@ -217,10 +217,10 @@ def rsmq_messages(
     """Return messages of a queue, next message first."""
     return [
         {
-            "id": one.id, "content": shown(one.body), "bytes": len(one.body), "received": one.rc,
-            "sent_at": one.sent, "visible_at": one.visible_at,
+            "id": message.id, "content": shown(message.body), "bytes": len(message.body), "received": message.rc,
+            "sent_at": message.sent, "visible_at": message.visible_at,
         }
-        for one in rsmq.peek(name, place, offset, most)
+        for message in rsmq.peek(name, place, offset, most)
     ]  # fmt: skip
 
 
@@ -256,11 +256,11 @@ def reliable_messages(
     }  # fmt: skip
     return [
         {
-            "id": one.id, "content": shown(one.content), "bytes": len(one.content),
-            "at": getattr(one, "delivered_at", None) or getattr(one, "died_at", None),
-            "elapsed_ms": getattr(one, "elapsed_ms", None), "deliveries": getattr(one, "deliveries", 0),
+            "id": message.id, "content": shown(message.content), "bytes": len(message.content),
+            "at": getattr(message, "delivered_at", None) or getattr(message, "died_at", None),
+            "elapsed_ms": getattr(message, "elapsed_ms", None), "deliveries": getattr(message, "deliveries", 0),
         }
-        for one in reads[place](key, offset, MAX_ROWS)
+        for message in reads[place](key, offset, MAX_ROWS)
     ]  # fmt: skip
 
 
@@ -271,11 +271,11 @@ def ruby_queues(client: Client) -> Readable[RubyQueueRecord]:
     """Return rows of Ruby's queues, with the facts of `jobq ruby queues`."""
     rows, unread, more = list[RubyQueueRecord](), dict[str, str](), False
     for system in SYSTEMS:
-        listed = read_each(client, [system], lambda one: queues_of(client, one))
+        listed = read_each(client, [system], lambda ruby: queues_of(client, ruby))
         names = listed.rows[0] if listed.rows else []
-        found = read_each(client, names[:MAX_ROWS], lambda one: ruby_record(client, one))
-        rows += found.rows
-        unread |= {system.key("queues"): why for why in listed.unread.values()} | found.unread
+        read = read_each(client, names[:MAX_ROWS], lambda ruby: ruby_record(client, ruby))
+        rows += read.rows
+        unread |= {system.key("queues"): why for why in listed.unread.values()} | read.unread
         more = more or len(names) > MAX_ROWS
     return Readable(rows, unread, more)
 
@@ -283,18 +283,18 @@ def ruby_queues(client: Client) -> Readable[RubyQueueRecord]:
 def ruby_workers(client: Client) -> Readable[RubyWorker]:
     """Return rows of Ruby's workers, including jobq's workers that serve Ruby's queues."""
     reads = {"sidekiq": lambda: sidekiq_processes(client), "resque": lambda: resque_workers(client)}
-    found = read_each(client, reads, lambda name: list(islice(reads[name](), MAX_ROWS)))
-    return Readable(list(chain.from_iterable(found.rows)), found.unread)
+    read = read_each(client, reads, lambda name: list(islice(reads[name](), MAX_ROWS)))
+    return Readable(list(chain.from_iterable(read.rows)), read.unread)
 
 
 def ruby_queue(
     client: Client, system: str, name: str, shown: ShownBytes, offset: int = 0
 ) -> dict[str, Any]:
     """Return a queue's counts, its next jobs in Ruby's format, and the jobs claimed by jobq's workers."""
-    of = next(one for one in SYSTEMS if one.system == system)._replace(queue=name)
+    of = next(ruby for ruby in SYSTEMS if ruby.system == system)._replace(queue=name)
     kind = SidekiqQueue if system == "sidekiq" else ResqueQueue
     jobs = kind(name, client, namespace=of.namespace).peek(offset, MAX_ROWS)
     return structs.asdict(ruby_record(client, of)) | {
         "jobs": [{"content": shown(raw), "bytes": len(raw)} for raw in jobs],
-        "claims": [one._asdict() for one in Claims(client, of).waiting()],
+        "claims": [claim._asdict() for claim in Claims(client, of).waiting()],
     }  # fmt: skip

@@ -293,9 +293,9 @@ class StreamHistory:
             self._kept = {k: kept for k, kept in self._kept.items() if kept[0] > now}
             if key not in self._kept:
                 self._kept[key] = now + KEPT_S, self._read(span, names)
-            found = self._kept[key][1]
+            result = self._kept[key][1]
         unread = {name: str(error) for name, error in broken.items()}
-        return found._replace(unread=found.unread | unread) if unread else found
+        return result._replace(unread=result.unread | unread) if unread else result
 
     def since(self, span: Span, queues: Sequence[str] = ()) -> int:
         """Return the start of the period with complete figures."""
@@ -332,8 +332,8 @@ class StreamHistory:
             for queue, event in self.found(span).events
             if event.kind in FAILED and group_of(event) == group
         ]
-        newest = sorted(mine, key=lambda one: -one[1].finished_at)[:SLOWEST]
-        runs = tuple(run_of(*one) for one in newest)
+        newest = sorted(mine, key=lambda failure: -failure[1].finished_at)[:SLOWEST]
+        runs = tuple(run_of(*failure) for failure in newest)
         return ErrorHistory(error_figures(group, span, mine) if mine else None, runs)
 
     def failures_between(self, span: Span, group: str, moments: Sequence[int]) -> list[int]:
@@ -349,8 +349,8 @@ class StreamHistory:
     ) -> RunPage:
         """Return runs, latest first, starting at a cursor."""
         before = _before(cursor)
-        found = self.found(span, [wanted.queue] if wanted.queue else ()).events
-        rows = sorted((run_of(*event) for event in found if event[1].kind in ENDS), reverse=True)
+        events = self.found(span, [wanted.queue] if wanted.queue else ()).events
+        rows = sorted((run_of(*event) for event in events if event[1].kind in ENDS), reverse=True)
         kept = (row for row in rows if matches(row, wanted) and cursor_of(row) < before)
         return page_of(list(islice(kept, limit + 1)), limit)
 
@@ -476,8 +476,8 @@ def error_figures(group: str, span: Span, events: Sequence[tuple[str, Event]]) -
     )  # fmt: skip
 
 
-def _names(found: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted({name for name in found if name}))[:MAX_GROUPS]
+def _names(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({name for name in names if name}))[:MAX_GROUPS]
 
 
 def matches(run: RunRow, wanted: Wanted) -> bool:

@@ -202,10 +202,10 @@ class LakeHistory:
             SELECT * EXCEPT (ran, waits), quantile(waits, 0.95) AS wait95, quantile(ran, 0.95) AS run95 FROM counted""",
             chosen,
         )
-        found = {row["point"]: row for row in rows}
+        ended = {row["point"]: row for row in rows}
         return [
-            _past_point(span, number, [one for one in (sums.get(number), found.get(number)) if one])
-            for number in sorted({*sums, *found})
+            _past_point(span, number, [row for row in (sums.get(number), ended.get(number)) if row])
+            for number in sorted({*sums, *ended})
         ]
 
     def _rolled(self, span: Span) -> list[str]:
@@ -444,9 +444,9 @@ class LakeHistory:
     def _line(self, child: subprocess.Popen[bytes]) -> bytes:
         """Read one line from the child. Raises LakeError if it takes longer than `most_s`."""
         assert child.stdout is not None
-        until, found = time.monotonic() + self._most_s, bytearray()
+        until, line = time.monotonic() + self._most_s, bytearray()
         number = child.stdout.fileno()
-        while not found.endswith(b"\n"):
+        while not line.endswith(b"\n"):
             ready, _, _ = select.select([number], [], [], max(0.0, until - time.monotonic()))
             if not ready:
                 raise LakeError(
@@ -455,8 +455,8 @@ class LakeHistory:
             part = os.read(number, 1 << 16)
             if not part:
                 raise ValueError("it gave no answer")
-            found += part
-        return bytes(found)
+            line += part
+        return bytes(line)
 
     def _end(self) -> None:
         child, self._child = self._child, None
@@ -528,8 +528,8 @@ def _ms(us: float | None) -> float | None:
     return None if us is None else round(us / 1000, 3)
 
 
-def _names(found: Sequence[str | None]) -> tuple[str, ...]:
-    return tuple(sorted(name for name in found if name))[:MAX_GROUPS]
+def _names(names: Sequence[str | None]) -> tuple[str, ...]:
+    return tuple(sorted(name for name in names if name))[:MAX_GROUPS]
 
 
 def _chart_point(span: Span, number: int, row: Mapping[str, Any] | None) -> Point:

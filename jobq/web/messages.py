@@ -115,7 +115,7 @@ class MessageShown:
     def enqueued_at(self) -> int:
         """When the message was enqueued, in epoch ms, from its content or its events; 0 if unknown."""
         history = reversed(self.facts.history)
-        return self.call.enqueued_at or next((at for one in history if (at := one.enqueued_at)), 0)
+        return self.call.enqueued_at or next((at for event in history if (at := event.enqueued_at)), 0)  # fmt: skip
 
     @property
     def is_known(self) -> bool:
@@ -261,7 +261,7 @@ def timeline(
         for event in facts.history
         if event.kind not in ATTEMPTS
     ]
-    born = enqueued_at or next((one.enqueued_at for one in facts.history if one.enqueued_at), 0)
+    born = enqueued_at or next((event.enqueued_at for event in facts.history if event.enqueued_at), 0)  # fmt: skip
     if born and not any(timeline_point.text == "enqueued" for timeline_point in known):
         known.append(TimelinePoint(born, StateShown("ready", "enqueued"), "enqueued"))
     end = None
@@ -294,7 +294,7 @@ def find_mid(client: Client, names: Sequence[str], mid: str) -> list[FoundMessag
     """Return the queues that have this mid, alive or dead. It takes one round trip; on a Cluster, one per queue."""
     calls = [Queue(name, client).status_call(mid) for name in names]
     return [
-        FoundMessage(name, one)
-        for name, one in zip(names, run_each(client, calls), strict=True)
-        if isinstance(one, Status) and one.word not in _NOWHERE
+        FoundMessage(name, status)
+        for name, status in zip(names, run_each(client, calls), strict=True)
+        if isinstance(status, Status) and status.word not in _NOWHERE
     ]

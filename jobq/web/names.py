@@ -18,12 +18,12 @@ _TILDE = re.compile(r"~([0-9A-Fa-f]{2})")
 
 def tilded(name: str) -> str:
     """Encode unsafe characters with tildes: `a/b` -> `a~2Fb`. The empty name becomes a lone tilde."""
-    return _CHANGED.sub(lambda found: "".join(f"~{ord(c):02X}" for c in found[0]), name) or "~"
+    return _CHANGED.sub(lambda match: "".join(f"~{ord(c):02X}" for c in match[0]), name) or "~"
 
 
 def untilded(text: str) -> str:
     """Decode a text that `tilded` encoded."""
-    return "" if text == "~" else _TILDE.sub(lambda found: chr(int(found[1], 16)), text)
+    return "" if text == "~" else _TILDE.sub(lambda match: chr(int(match[1], 16)), text)
 
 
 def encoded(name: str) -> str:

@@ -105,17 +105,17 @@ class ErrorGroups:
             since_ms: Returns the start of a queue's known events; None while unknown.
         """
         with self._lock:
-            found = [
-                (group, one) for group, one in self._groups.items()
-                if one.first_at > now_ms - NEW_MS and self._is_known_before(one, since_ms)
+            news = [
+                (group, seen) for group, seen in self._groups.items()
+                if seen.first_at > now_ms - NEW_MS and self._is_known_before(seen, since_ms)
             ]  # fmt: skip
-            found.sort(key=lambda one: (-one[1].counts.total(), one[0]))
+            news.sort(key=lambda pair: (-pair[1].counts.total(), pair[0]))
             return [
                 NewError(
-                    group, one.error, one.jobs.most_common(1)[0][0], len(one.jobs), tuple(sorted(one.queues)),
-                    one.first_at, one.counts.total(), one.counts["dead"],
+                    group, seen.error, seen.jobs.most_common(1)[0][0], len(seen.jobs), tuple(sorted(seen.queues)),
+                    seen.first_at, seen.counts.total(), seen.counts["dead"],
                 )
-                for group, one in found[:most]
+                for group, seen in news[:most]
             ]  # fmt: skip
 
     def _is_known_before(self, group: _Group, since_ms: Callable[[str], int | None]) -> bool:

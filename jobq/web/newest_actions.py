@@ -33,7 +33,7 @@ def newest_acts(client: Client, most: int) -> NewestActs:
         read = _read(client)
     except ScriptError as error:
         return NewestActs(unread=str(error))
-    return NewestActs(list(islice((one for one in read if not one.damaged), most)))
+    return NewestActs(list(islice((entry for entry in read if not entry.damaged), most)))
 
 
 def paused_by(client: Client, queue: str) -> AuditEntry | None:
@@ -56,7 +56,7 @@ def quieted_by(client: Client) -> dict[str, AuditEntry]:
         if entry.verb == "control" and entry.phase == "done" and order in _STEERING:
             for name in workers.split(" "):
                 newest.setdefault(name.removeprefix("worker:"), entry)
-    return {name: one for name, one in newest.items() if one.filter.startswith("control:quiet ")}
+    return {name: act for name, act in newest.items() if act.filter.startswith("control:quiet ")}
 
 
 def _entries(client: Client) -> list[AuditEntry]:

@@ -199,15 +199,15 @@ class Outcomes:
             queue: None means all queues.
         """
         first, last = int(since_s // 60), int(until_s // 60)
-        found = dict.fromkeys(range(first, last + 1), 0.0)
+        counts = dict.fromkeys(range(first, last + 1), 0.0)
         with self._lock:
             mine = self._totals if queue is None else None
             if queue in self._queues:
                 mine = self._queues[queue].minutes
             if mine is not None:
                 for at, value in mine.points(column, since_s, until_s):
-                    found[int(at // 60)] = value or 0.0
-        return [(minute * 60.0, count) for minute, count in sorted(found.items())]
+                    counts[int(at // 60)] = value or 0.0
+        return [(minute * 60.0, count) for minute, count in sorted(counts.items())]
 
     def quantiles(
         self, queue: str, since_s: float, until_s: float
@@ -217,15 +217,15 @@ class Outcomes:
             mine = self._queues.get(queue)
             if mine is None:
                 return [], []
-            found = []
+            series = []
             for column, histograms in enumerate((mine.waits, mine.runs)):
                 points = dict(mine.quantiles.points(column, since_s, until_s))
                 for minute, histogram in histograms.items():
                     if since_s <= minute * 60 <= until_s:
                         points[minute * 60.0] = histogram.quantile_ms(0.95)
                 first, last = int(since_s // 60), int(until_s // 60)
-                found.append([(m * 60.0, points.get(m * 60.0)) for m in range(first, last + 1)])
-            return found[0], found[1]
+                series.append([(m * 60.0, points.get(m * 60.0)) for m in range(first, last + 1)])
+            return series[0], series[1]
 
     def newest_dead(self, count: int = NEWEST_DEAD) -> list[DeadEvent]:
         """Return the events of the latest deaths of messages, latest first."""

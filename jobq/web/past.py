@@ -62,14 +62,14 @@ class PastReader:
             try:
                 marks = [Mark(mark.at / 1000, mark.name) for mark in self._lake.marks(span)]
                 begins_s = self._lake.begins_at() / 1000
-                found = Past(self._lake.outcomes(span, queue), span.step / 1000, marks, begins_s)
+                past = Past(self._lake.outcomes(span, queue), span.step / 1000, marks, begins_s)
             except LakeError as error:
-                found = Past(error=str(error))
+                past = Past(error=str(error))
             if len(self._known) >= MAX_KEPT:
                 self._known.clear()
             kept_s = LONG_KEPT_S if word in LONG_RANGES else KEPT_S
-            self._known[asked] = (time.monotonic() + kept_s, found)
-            return found
+            self._known[asked] = (time.monotonic() + kept_s, past)
+            return past
 
 
 class EarlierLives(NamedTuple):
@@ -93,7 +93,7 @@ def earlier_lives(site: Site, contents: Contents, facts: MessageFacts) -> Earlie
         message = lake.message(facts.queue, facts.mid)
     except LakeError as error:
         return EarlierLives(error=str(error))
-    rows = [one for one in message if (one.kind, one.at) not in here]
+    rows = [row for row in message if (row.kind, row.at) not in here]
     return EarlierLives(
         [
             structs.replace(row, error=contents.error(row.error, row.job or facts.job))

@@ -145,11 +145,11 @@ def _note(request: Request, me: Identity, view: Preferences) -> OperationView | 
     if not me.may(UserRole.OPERATE) or site.settings.read_only:
         return None
     try:
-        found = operations_of(site).newest_of(me)
+        newest = operations_of(site).newest_of(me)
     except JobqError:  # unreadable parts are reported on the page
         return None
-    is_read = found is not None and found.state.id == view.read
-    return None if is_read or _route_name(request) in ("operation", "operations") else found
+    is_read = newest is not None and newest.state.id == view.read
+    return None if is_read or _route_name(request) in ("operation", "operations") else newest
 
 
 def _exports(site: Site) -> list[str]:
@@ -166,7 +166,7 @@ def rail(site: Site) -> list[tuple[str, list[NavEntry]]]:
     sections = [
         (section, [entry for entry in shown if entry.section == section]) for section in SECTIONS
     ]
-    return [(section, found) for section, found in sections if found]
+    return [(section, links) for section, links in sections if links]
 
 
 def _here(request: Request) -> str:
@@ -187,8 +187,8 @@ def _section(request: Request) -> str:
         for entry in ROUTES.entries
         if entry.route in ROUTES.declared
     }
-    found = [route for route, start in above.items() if start != "/" and path.startswith(start)]
-    return max(found, key=lambda route: len(above[route]), default="")
+    routes = [route for route, start in above.items() if start != "/" and path.startswith(start)]
+    return max(routes, key=lambda route: len(above[route]), default="")
 
 
 def _time(at: datetime | float) -> datetime:

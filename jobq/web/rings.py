@@ -82,8 +82,8 @@ class Ring:
         """Return the points of a figure as pairs of epoch seconds and value; an unknown value is None."""
         first = max(int(since_s // self.step_s), self._last - self.size + 1)
         last = min(int(until_s // self.step_s), self._last)
-        found: list[tuple[float, float | None]] = []
+        points: list[tuple[float, float | None]] = []
         for point in range(first, last + 1):
             value = self._parts[point % self.size * self.width + column]
-            found.append((point * self.step_s, None if math.isnan(value) else value))
-        return found
+            points.append((point * self.step_s, None if math.isnan(value) else value))
+        return points

@@ -153,9 +153,9 @@ def path_to(request: Request, route: str, **values: Any) -> str:
 
     The query leaves out values that are None. Raises KeyError for a route that isn't declared.
     """
-    found = ROUTES.declared[route]
-    parts = {name: values.pop(name) for name in found.parameters}
-    path = re.sub(r"\{([a-z_]+)[^}]*\}", lambda name: encoded(str(parts[name[1]])), found.path)
+    target = ROUTES.declared[route]
+    parts = {name: values.pop(name) for name in target.parameters}
+    path = re.sub(r"\{([a-z_]+)[^}]*\}", lambda name: encoded(str(parts[name[1]])), target.path)
     query = urlencode({key: value for key, value in values.items() if value is not None}, True)
     return f"{request.scope.get('root_path', '')}{path}" + (f"?{query}" if query else "")
 
@@ -163,8 +163,8 @@ def path_to(request: Request, route: str, **values: Any) -> str:
 def routes_of(routes: Routes) -> list[Route]:
     """Return the routes for Starlette."""
     return [
-        Route(one.path, _endpoint(one), methods=[one.method], name=one.name)
-        for one in routes.declared.values()
+        Route(route.path, _endpoint(route), methods=[route.method], name=route.name)
+        for route in routes.declared.values()
     ]
 
 

@@ -147,9 +147,9 @@ class Snapshot(NamedTuple):
         """Queues that need attention and whose cause is unknown, or that can't be read."""
         causes = self.causes
         return [
-            one
-            for one in self.in_trouble
-            if one.broken or not any(cause.concerns(one.queue) for cause in causes)
+            figures
+            for figures in self.in_trouble
+            if figures.broken or not any(cause.concerns(figures.queue) for cause in causes)
         ]
 
     def incidents_of(self, queue: str) -> list[Incident]:
@@ -174,7 +174,7 @@ class Sampling:
 
     def follower(self, kind: type[T]) -> T:
         """Return the tail's follower of type `kind`."""
-        return cast(T, next(one for one in self._others if isinstance(one, kind)))
+        return cast(T, next(follower for follower in self._others if isinstance(follower, kind)))
 
     def take_snapshot(self) -> Snapshot:
         """Read everything except past events, and return the new snapshot.
@@ -215,13 +215,13 @@ class Sampling:
         self.tail.read_added(added, slept=slept)
         places = by_base(names)
         figures = {
-            name: one._replace(
+            name: row._replace(
                 recent=self.outcomes.recent(name, now_ms)._replace(
                     known=all(map(self.tail.is_read, places.get(name, (name,))))
-                    and not one.events_off
+                    and not row.events_off
                 )
             )
-            for name, one in figures.items()
+            for name, row in figures.items()
         }
         queues = {name: figures.pop(name) for name in folded}
         recent = self.outcomes.total(now_ms)._replace(known=self.tail.is_read())
@@ -251,8 +251,8 @@ class Sampling:
 
     def catch_up(self) -> Snapshot:
         """Read everything, including past events."""
-        found = self.take_snapshot()
-        while self.tail.read_past(found.at_ms):
+        snapshot = self.take_snapshot()
+        while self.tail.read_past(snapshot.at_ms):
             pass
         return self.take_snapshot()
 
@@ -326,10 +326,10 @@ class Sampling:
 
     def note_paused(self, queue: str, paused: bool) -> None:
         """Update the latest snapshot after a pause or resume, so that pages show it before the next reading."""
-        found = self.snapshot
-        if found and (figures := found.queues.get(queue)):
-            changed = {**found.queues, queue: figures._replace(paused=paused, pause_ends=0)}
-            self.snapshot = found._replace(queues=changed)
+        snapshot = self.snapshot
+        if snapshot and (figures := snapshot.queues.get(queue)):
+            changed = {**snapshot.queues, queue: figures._replace(paused=paused, pause_ends=0)}
+            self.snapshot = snapshot._replace(queues=changed)
 
     def points(
         self, queue: str, figure: int, since_s: float, until_s: float
@@ -394,10 +394,10 @@ class Sampler(Sampling):
         self._wake.set()
 
     def _is_fresh(self, after: int) -> bool:
-        found = self.snapshot
-        if found is None or found.broken:
-            return found is not None
-        return found.number > after and not found.is_old
+        snapshot = self.snapshot
+        if snapshot is None or snapshot.broken:
+            return snapshot is not None
+        return snapshot.number > after and not snapshot.is_old
 
     def close(self, wait_s: float = 10.0) -> None:
         """Stop the thread, and wait up to `wait_s` for its reading to end."""
@@ -410,10 +410,10 @@ class Sampler(Sampling):
         interval = EVERY_S
         while not self._end.is_set():
             began = time.monotonic()
-            found, failed = self._tried()
-            if found is not None:
-                interval = _interval(interval, found.took_s)
-                self.snapshot = found._replace(interval_s=interval)
+            snapshot, failed = self._tried()
+            if snapshot is not None:
+                interval = _interval(interval, snapshot.took_s)
+                self.snapshot = snapshot._replace(interval_s=interval)
             with self._changed:
                 self._failed = failed
                 self._changed.notify_all()

@@ -159,7 +159,7 @@ def counts_of(client: Client, names: Sequence[str]) -> tuple[dict[str, Counts], 
 
     That takes one round trip, and more for partitioned queues; on a Cluster, one per queue.
     """
-    found, problems = dict[str, Counts](), dict[str, str]()
+    counts, problems = dict[str, Counts](), dict[str, str]()
     asked, sealed = names, list[str]()
     while asked:
         calls = [Queue(name, client).admin.sample_call() for name in asked]
@@ -167,13 +167,13 @@ def counts_of(client: Client, names: Sequence[str]) -> tuple[dict[str, Counts], 
             if isinstance(reply, JobqError):
                 problems[name] = str(reply)
                 continue
-            found[name] = reply.counts
+            counts[name] = reply.counts
             if reply.sealed and not is_partition(name):
                 sealed.append(name)
         places, unread = with_readable_partitions(client, sealed)
         problems |= {name: str(error) for name, error in unread.items()}
-        asked = [name for name in places if name not in found and name not in problems]
-    return found, problems
+        asked = [name for name in places if name not in counts and name not in problems]
+    return counts, problems
 
 
 class _Search:
@@ -234,17 +234,17 @@ class _Search:
         queue.is_alone = True
         number = min(PER_CALL, max(1, self.limits.messages - self.looked_at))
         read = self._dead if step.stored == "dead" else self._live
-        found, following = read(queue, step, number if self.asked else min(number, room))
+        page, following = read(queue, step, number if self.asked else min(number, room))
         # If a page skipped entries, the positions of its rows are unknown, so all of them are listed.
-        exact = following is None or following.offset == step.offset + len(found)
-        for seen, listed in enumerate(found, 1):
+        exact = following is None or following.offset == step.offset + len(page)
+        for seen, listed in enumerate(page, 1):
             if listed.row.place in wanted and self.asked(listed.row):
                 self.rows.append(listed)
             full = exact and step.stored != "lines" and len(self.rows) >= self.limits.rows
-            if full and seen < len(found):
+            if full and seen < len(page):
                 self.looked_at += seen
                 return SearchStep(step.queue, step.stored, step.offset + seen)
-        self.looked_at += len(found)
+        self.looked_at += len(page)
         return following
 
     def _live(
@@ -260,11 +260,11 @@ class _Search:
     def _dead(
         self, queue: Queue, step: SearchStep, number: int
     ) -> tuple[list[ListedRow], SearchStep | None]:
-        found = queue.admin.dead(step.offset, number)
-        listed = [dead_row(self.contents, queue.name, one, self.now_ms) for one in found]
+        dead = queue.admin.dead(step.offset, number)
+        listed = [dead_row(self.contents, queue.name, message, self.now_ms) for message in dead]
         listed = self._fingerprints.added(queue, listed)
-        following = SearchStep(step.queue, "dead", step.offset + len(found))
-        return listed, following if found else None
+        following = SearchStep(step.queue, "dead", step.offset + len(dead))
+        return listed, following if dead else None
 
     def _entry(self, queue: str, stored: str, entry: Entry) -> ListedRow:
         job, at = self.contents.job(queue, entry.mid, entry.content)
@@ -357,8 +357,8 @@ def events(
     rows: list[ListedRow] = []
     looked_at, last = 0, ""
     until = time.monotonic() + allowed.seconds
-    found = newest(queue, before=begun.step.stored, most=allowed.messages + 1)
-    for written in found:
+    entries = newest(queue, before=begun.step.stored, most=allowed.messages + 1)
+    for written in entries:
         if len(rows) >= allowed.rows or looked_at >= allowed.messages or time.monotonic() > until:
             break
         looked_at, last = looked_at + 1, written.entry_id

@@ -51,7 +51,7 @@ class Connections:
         self._open[file] = connection
         self.mark(file, waits=True)
         if len(self._open) > self.most:
-            self._open = {file: one for file, one in self._open.items() if one.fileno() == file}
+            self._open = {file: sock for file, sock in self._open.items() if sock.fileno() == file}
         while len(self._open) > self.most and self._waiting:
             self._close(next(iter(self._waiting)), "to make room")
 

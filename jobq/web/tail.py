@@ -66,7 +66,7 @@ class _FollowedStream:
         """Record the number of events, and the last entry read; '' if none was."""
         self.added, self.last = added, last or self.last
 
-    def read_back(self, found: Sequence[Any], count: int, since: int) -> None:
+    def read_back(self, entries: Sequence[Any], count: int, since: int) -> None:
         """Record the result of reading backwards.
 
         Args:
@@ -74,10 +74,10 @@ class _FollowedStream:
             since: Start of the requested entries, epoch ms.
         """
         if not self.last:
-            self.last = found[0][0].decode() if found else self.floor or f"{since}-0"
-        if len(found) == count:
-            self.until = f"({found[-1][0].decode()}"
-            self.since_ms = _at_ms(found[-1][0])
+            self.last = entries[0][0].decode() if entries else self.floor or f"{since}-0"
+        if len(entries) == count:
+            self.until = f"({entries[-1][0].decode()}"
+            self.since_ms = _at_ms(entries[-1][0])
         else:
             self.until = ""
             self.since_ms = self.since_ms if self.floor else since
@@ -148,14 +148,14 @@ class Tail:
             else:
                 # Entries added after they were counted are read next time.
                 words[name] = ("XRANGE", self._key(name), after, "+", "COUNT", count)
-        for name, found in self._replies(words):
+        for name, entries in self._replies(words):
             number, reversed_ = grown[name], words[name][0] == "XREVRANGE"
-            last = found[0 if reversed_ else -1][0].decode() if found else ""
+            last = entries[0 if reversed_ else -1][0].decode() if entries else ""
             self._streams[name].followed(added[name], last)
-            if found:
-                more = reversed_ and len(found) == wanted[name]
+            if entries:
+                more = reversed_ and len(entries) == wanted[name]
                 self.sampled = self.sampled or more
-                self._give(name, found, number / len(found) if more else 1.0)
+                self._give(name, entries, number / len(entries) if more else 1.0)
 
     def read_past(self, now_ms: int, most: int = MAX_EVENTS) -> bool:
         """Read part of the last 15 minutes of streams with unread past events. Return False if nothing was left to
@@ -175,10 +175,10 @@ class Tail:
             stream = open_streams[name]
             least = f"({stream.floor}" if stream.floor else since
             words[name] = ("XREVRANGE", self._key(name), stream.until, least, "COUNT", count)
-        for name, found in self._replies(words):
-            open_streams[name].read_back(found, count, since)
-            self._past += len(found)
-            self._give(name, found, 1.0)
+        for name, entries in self._replies(words):
+            open_streams[name].read_back(entries, count, since)
+            self._past += len(entries)
+            self._give(name, entries, 1.0)
         return True
 
     def _key(self, name: str) -> str:
@@ -186,15 +186,15 @@ class Tail:
 
     def _replies(self, words: Mapping[str, tuple[Any, ...]]) -> list[tuple[str, list[Any]]]:
         """Return each stream's entries; for an unreadable stream, store the reason and stop reading it."""
-        found = []
+        replies = []
         for name, reply in zip(words, self._sent(list(words.values())), strict=True):
             if isinstance(reply, Exception):
                 self.unread[name] = str(reply)
                 self._streams[name].give_up("0-0")
             else:
                 self.unread.pop(name, None)
-                found.append((name, reply))
-        return found
+                replies.append((name, reply))
+        return replies
 
     def _sent(self, many: Sequence[tuple[Any, ...]]) -> list[Any]:
         if not many:
@@ -209,19 +209,19 @@ class Tail:
         except JobqError as error:
             return error
 
-    def _give(self, name: str, found: Sequence[Any], weight: float) -> None:
-        entries = [entry for entry_id, fields in found if (entry := _entry(entry_id, fields))]
+    def _give(self, name: str, raw: Sequence[Any], weight: float) -> None:
+        entries = [entry for entry_id, fields in raw if (entry := _entry(entry_id, fields))]
         for follower in self._followers:
             follower.take(name, entries, weight)
 
 
 def shared(wanted: Mapping[str, int], most: int) -> dict[str, int]:
     """Return how many events of each queue to read: all events of small queues, and equal shares for the others."""
-    found, left = {}, most
+    shares, left = {}, most
     for i, name in enumerate(sorted(wanted, key=lambda name: wanted[name])):
-        found[name] = min(wanted[name], max(1, left // (len(wanted) - i)))
-        left -= found[name]
-    return found
+        shares[name] = min(wanted[name], max(1, left // (len(wanted) - i)))
+        left -= shares[name]
+    return shares
 
 
 def _at_ms(entry_id: bytes) -> int:

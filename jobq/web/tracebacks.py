@@ -29,13 +29,13 @@ def tracebacks(client: Client, contents: Contents, runs: Sequence[RunRow]) -> di
         replies = read_together(client, asked)
     except JobqError:
         return {}
-    found = {}
+    texts = {}
     for run, reply in zip(failed, replies, strict=True):
         text = _stored_text(run, reply)
         shown = contents.traceback(run.queue, run.mid, text, run.job)
         if shown:
-            found[run] = shown
-    return found
+            texts[run] = shown
+    return texts
 
 
 def _stored_text(run: RunRow, reply: object) -> str:

@@ -38,14 +38,14 @@ def tree(name: str, value: Any) -> Part:
 
 def arguments(args: Sequence[Any], kwargs: dict[str, Any], names: Sequence[str]) -> list[Part]:
     """Return a call's arguments as parts: positional arguments with their names if known, then keyword arguments."""
-    budget, found = _Budget(), list[Part]()
+    budget, parts = _Budget(), list[Part]()
     labels = [f"{at} {name}".strip() for at, name in enumerate(names)]
     for label, value in [*zip(labels, args, strict=False), *kwargs.items()]:
         if budget.left <= 0:
-            more = len(args) + len(kwargs) - len(found)
-            return [*found, Part("", "cut", f"{more:,} more")]
-        found.append(_part(label, value, budget, MAX_LEVELS))
-    return found
+            more = len(args) + len(kwargs) - len(parts)
+            return [*parts, Part("", "cut", f"{more:,} more")]
+        parts.append(_part(label, value, budget, MAX_LEVELS))
+    return parts
 
 
 def _part(name: str, value: Any, budget: _Budget, levels: int) -> Part:

@@ -128,8 +128,8 @@ def headline(snapshot: Snapshot, nfindings: int) -> Headline:
         return Headline(snapshot.causes[0].headline + rest, True)
     if not bad:
         return Headline("The queue keeps up" if count == 1 else f"All {words} keep up", False)
-    behind = [one for one in bad if one.state in ("falling_behind", "no_worker", "late")]
-    damaged = sum(1 for one in bad if one.broken)
+    behind = [queue for queue in bad if queue.state in ("falling_behind", "no_worker", "late")]
+    damaged = sum(1 for queue in bad if queue.broken)
     unread = f"{damaged:,} can't be read" if damaged else ""
     if behind:
         verb = "is" if len(behind) == 1 else "are"

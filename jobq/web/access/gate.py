@@ -136,18 +136,18 @@ class Gate:
         client = scope.get("client")
         peer = client[0] if client else ""
         trusted = self.trusts(peer)
-        found: Scope = {"client": (peer, client[1] if client else 0), "jobq.proxied": trusted}
+        changes: Scope = {"client": (peer, client[1] if client else 0), "jobq.proxied": trusted}
         if not trusted:
-            return found
+            return changes
         lines = headers.getlist("x-forwarded-for")
         chain = [part.strip() for line in lines for part in line.split(",")][-MAX_PROXIES:]
         browser = self._browser(peer, chain)
-        found["client"] = (browser, 0)
-        found["jobq.shared_address"] = self.trusts(browser)
+        changes["client"] = (browser, 0)
+        changes["jobq.shared_address"] = self.trusts(browser)
         scheme = headers.get("x-forwarded-proto", "").rpartition(",")[2].strip().lower()
         if scheme in _DEFAULT_PORTS:
-            found["scheme"] = scheme
-        return found
+            changes["scheme"] = scheme
+        return changes
 
     def _browser(self, peer: str, chain: list[str]) -> str:
         """Return the last address that isn't a trusted proxy's; earlier addresses are unverified."""
@@ -259,11 +259,11 @@ def _same_origin(origin: str, scheme: str, host: str) -> bool:
 def _address(text: str) -> IPv4Address | IPv6Address | None:
     """Parse an IP address; return None if the text isn't one. An IPv4 address mapped to IPv6 becomes IPv4 again."""
     try:
-        found = ip_address(text)
+        address = ip_address(text)
     except ValueError:
         return None
-    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return mapped or found
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
 
 
 def _path_within(scope: Scope) -> str:

@@ -185,12 +185,12 @@ class Guard:
         others.
         """
         with self._lock:
-            found = self._recent.get(session_id)
-        if found is None or not 0 <= self._clock() - found.at <= AWAY_S:
+            recent = self._recent.get(session_id)
+        if recent is None or not 0 <= self._clock() - recent.at <= AWAY_S:
             raise UnavailableError(
                 "the server can't be reached, so logins are impossible; try again in a moment"
             )
-        was = found.identity
+        was = recent.identity
         return Identity(was.name, READ, was.arguments, was.via)
 
     def _named_by_proxy(self, request: Request) -> Identity | None:

@@ -35,9 +35,9 @@ def hash_password(password: str, salt: bytes | None = None) -> str:
 def password_matches(password: str, stored: str | None) -> bool:
     """Return whether the password has this hash. Without a hash, return False after the same time."""
     salt, expected = _read(stored or _NOBODY)
-    found = _scrypt(password[:MAX_LENGTH], salt, LOG2_N)
+    digest = _scrypt(password[:MAX_LENGTH], salt, LOG2_N)
     return (
-        hmac.compare_digest(found, expected) and stored is not None and len(password) <= MAX_LENGTH
+        hmac.compare_digest(digest, expected) and stored is not None and len(password) <= MAX_LENGTH
     )
 
 

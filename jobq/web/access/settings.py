@@ -67,17 +67,17 @@ class AccessSettings:
     @property
     def networks(self) -> tuple[Network, ...]:
         """The networks of trusted proxies. Raises ConfigError for a text that isn't a network."""
-        found = []
+        networks = []
         for text in self.trusted_proxies:
             if text == UNIX:
                 continue
             try:
-                found.append(ip_network(text))
+                networks.append(ip_network(text))
             except ValueError as error:
                 raise ConfigError(
                     f"{text!r:.100} is not a network of proxies; write it like 10.0.0.0/8, 127.0.0.1 or unix"
                 ) from error
-        return tuple(found)
+        return tuple(networks)
 
     @property
     def is_local(self) -> bool:

@@ -80,8 +80,8 @@ class UsersFile:
     def entries(self) -> Entries:
         """Return the current content of the file. Raises ConfigError while it can't be read; then all logins fail."""
         with self._lock:
-            with _opened(self.path) as (descriptor, found):
-                seen = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+            with _opened(self.path) as (descriptor, status):
+                seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
                 if seen != self._seen:
                     self._entries = _parsed(self.path, os.read(descriptor, MAX_BYTES + 1))
                     tokens = self._entries.tokens

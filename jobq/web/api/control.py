@@ -85,10 +85,10 @@ def workers(call: ApiCall) -> ListPage[WorkerRecord]:
 def worker(call: ApiCall) -> WorkerRecord:
     """Show one worker."""
     client, now_ms = call.site.client, call.now_ms
-    found = [one for one in workers_of(client) if one.name == call["worker"]]
-    if not found:
+    entries = [entry for entry in workers_of(client) if entry.name == call["worker"]]
+    if not entries:
         raise NotThereError(f"worker {call['worker']!r:.150} does not exist")
-    return worker_records(client, found, now_ms)[0]
+    return worker_records(client, entries, now_ms)[0]
 
 
 @resource("/schedules", *PAGING)
@@ -98,11 +98,11 @@ def schedules(call: ApiCall) -> ReadablePage[ScheduleRecord]:
     known = known_if_readable(client)
     of_queues = schedules_of_queues(client, listed_queues(client).names)
     paused = paused_queues(client, of_queues)
-    for queue, found in of_queues.items():
-        if isinstance(found, JobqError):
-            unread[queue] = str(found)
+    for queue, reply in of_queues.items():
+        if isinstance(reply, JobqError):
+            unread[queue] = str(reply)
         else:
-            rows += schedule_records(queue, found, of_queue(known, queue), queue in paused)
+            rows += schedule_records(queue, reply, of_queue(known, queue), queue in paused)
     return ReadablePage(**page_of_rows(rows, call), unread=unread)
 
 
@@ -131,15 +131,15 @@ def topic(call: ApiCall) -> foreign.TopicView:
 def rsmq(call: ApiCall) -> ReadablePage[RsmqReply]:
     """List the queues of RSMQ, 100 a page."""
     at = offset_of(call)
-    found = foreign.rsmq_queues(Rsmq(call.site.client), at)
+    listed = foreign.rsmq_queues(Rsmq(call.site.client), at)
     rows = [
         RsmqReply(
             row["queue"], row["visible"], row["hiddenmsgs"], row["totalsent"], row["totalrecv"], 1000 * row["vt"],
             1000 * row["delay"],
         )
-        for row in found.rows
+        for row in listed.rows
     ]  # fmt: skip
-    page = _listed(found, at)
+    page = _listed(listed, at)
     page["items"] = rows
     return ReadablePage(**page)
 
@@ -148,15 +148,15 @@ def rsmq(call: ApiCall) -> ReadablePage[RsmqReply]:
 def reliable(call: ApiCall) -> ReliablePage:
     """List the queues of RELIABLEQ, 100 a page."""
     at = offset_of(call)
-    found = foreign.reliable_queues(ReliableQueue(call.site.client), at)
-    return ReliablePage(**_listed(found.readable, at), complete=found.found.whole)
+    listed = foreign.reliable_queues(ReliableQueue(call.site.client), at)
+    return ReliablePage(**_listed(listed.readable, at), complete=listed.found.whole)
 
 
 @resource("/ruby")
 def ruby(call: ApiCall) -> RubyReply:
     """Show the queues and workers of Sidekiq and Resque."""
-    found, served = foreign.ruby_queues(call.site.client), foreign.ruby_workers(call.site.client)
-    return RubyReply(found.rows, served.rows, found.unread | served.unread)
+    queues, served = foreign.ruby_queues(call.site.client), foreign.ruby_workers(call.site.client)
+    return RubyReply(queues.rows, served.rows, queues.unread | served.unread)
 
 
 @resource("/audit", *PAGING)
@@ -165,16 +165,16 @@ def audit(call: ApiCall) -> ReadablePage[KeptAuditEntry]:
     before = read_cursor(call["cursor"], str) or ""
     limit, unread = call["limit"], dict[str, str]()
     here = AuditLog(call.site.client).page(before, limit)
-    found, lake = [(one, "server") for one in here], sources_of(call.site).lake
+    entries, lake = [(entry, "server") for entry in here], sources_of(call.site).lake
     if lake is not None and len(here) < limit:
         last = here[-1].entry_id if here else before
         try:
             older = lake.audit(last, {}, limit - len(here), intents=True)
-            found += [(one, "lake") for one in older]
+            entries += [(entry, "lake") for entry in older]
         except LakeError as error:
             unread["lake"] = str(error)
-    following = cursor_text(found[-1][0].entry_id) if len(found) == limit else None
-    rows = [_entry(one, source, call) for one, source in found]
+    following = cursor_text(entries[-1][0].entry_id) if len(entries) == limit else None
+    rows = [_entry(entry, source, call) for entry, source in entries]
     return ReadablePage(items=rows, next=following, unread=unread)
 
 

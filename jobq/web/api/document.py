@@ -47,7 +47,7 @@ def document(resources: Iterable[Resource], root: str) -> dict[str, Any]:
             "schemas": components | more,
             "responses": {
                 "Problem": {
-                    "description": "The error's `code`: " + ", ".join(sorted(one.value for one in Code)),
+                    "description": "The error's `code`: " + ", ".join(sorted(code.value for code in Code)),
                     "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
                 }
             },

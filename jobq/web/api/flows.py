@@ -113,11 +113,11 @@ class CancelBody(JsonRecord):
 )  # fmt: skip
 def flows(call: ApiCall) -> ListPage[FlowRowReply]:
     """List flows, latest first. A request searches at most 1,000 flows."""
-    found = flow_page(
+    page = flow_page(
         call.site.client, offset_of(call), call["limit"], name=call["name"], state=call["state"]
     )
-    following = None if found.next_offset is None else cursor_text(found.next_offset)
-    return ListPage(items=[_row(row) for row in found.rows], next=following)
+    following = None if page.next_offset is None else cursor_text(page.next_offset)
+    return ListPage(items=[_row(row) for row in page.rows], next=following)
 
 
 @resource("/flows/{flow}")

@@ -104,10 +104,10 @@ def jobs(call: ApiCall) -> CoveredPage[JobFigures]:
 @resource("/jobs/{job}", *RANGE, SOURCE)
 def job(call: ApiCall) -> JobReply:
     """Show the runs of one job."""
-    found = _chosen(call).job(call.span, call["job"])
-    bars = map(HistogramBar, (*BOUNDS_MS, None), found.histogram)
+    past = _chosen(call).job(call.span, call["job"])
+    bars = map(HistogramBar, (*BOUNDS_MS, None), past.histogram)
     return JobReply.of(
-        found, histogram=list(bars), slowest=_shown(call, found.slowest), **_coverage(call)
+        past, histogram=list(bars), slowest=_shown(call, past.slowest), **_coverage(call)
     )
 
 
@@ -121,10 +121,10 @@ def errors(call: ApiCall) -> CoveredPage[ErrorFigures]:
 @resource("/errors/{group}", *RANGE, SOURCE)
 def error(call: ApiCall) -> ErrorReply:
     """Show one group of errors, and its newest runs."""
-    found = _chosen(call).error(call.span, call["group"])
-    if found.figures is None:
+    past = _chosen(call).error(call.span, call["group"])
+    if past.figures is None:
         raise NotThereError("no error in this group in the range; choose a longer range")
-    [figures], newest = _shown(call, [found.figures]), _shown(call, found.newest)
+    [figures], newest = _shown(call, [past.figures]), _shown(call, past.newest)
     return ErrorReply(figures, newest, **_coverage(call))
 
 

@@ -116,7 +116,7 @@ class EmptyBody(JsonRecord):
 def operations(call: ApiCall) -> ListPage[OperationRow]:
     """List the newest operations."""
     rows = [
-        OperationRow.of(one, filter=_shown_filter(one, call)) for one in _service(call).listed()
+        OperationRow.of(view, filter=_shown_filter(view, call)) for view in _service(call).listed()
     ]
     return ListPage(**page_of_rows(rows, call))
 
@@ -219,8 +219,8 @@ def _shown_filter(state: OperationState, call: ApiCall) -> str:
     return state.filter if call.identity.arguments else without_values(state.filter)
 
 
-def _counts(found: list[tuple[str, int]]) -> list[CountReply]:
-    return [CountReply(*one) for one in found]
+def _counts(counts: list[tuple[str, int]]) -> list[CountReply]:
+    return [CountReply(*count) for count in counts]
 
 
 def _shown(view: OperationView, call: ApiCall) -> OperationReply:

@@ -62,9 +62,9 @@ class WebExporter:
         except ModuleNotFoundError as error:
             raise LakeError(f"its backlog needs {error.name}; {install('spark')}") from error
         lake = Lake.open(self._settings.lake, self._settings.storage)
-        found = backlog(lake, self._client, source=self._settings.source)
+        backlogs = backlog(lake, self._client, source=self._settings.source)
         return {
-            one.queue: LakeBehind(one.backlog, one.overruns_in_s, one.behind_s) for one in found
+            lag.queue: LakeBehind(lag.backlog, lag.overruns_in_s, lag.behind_s) for lag in backlogs
         }
 
 
@@ -85,8 +85,8 @@ def readyz(request: Request) -> Response:
 def metrics(request: Request) -> Response:
     """Answer a scrape by Prometheus."""
     exporter = site_of(request).part(WebExporter, WebExporter)
-    found = exporter.page(PageRequest(request.headers.get("accept", "")))
-    return Response(found.body, found.status, {"content-type": found.kind})
+    answer = exporter.page(PageRequest(request.headers.get("accept", "")))
+    return Response(answer.body, answer.status, {"content-type": answer.kind})
 
 
 def openapi(request: Request) -> Response:

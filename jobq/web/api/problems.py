@@ -44,14 +44,14 @@ class Problem(JsonRecord):
     title: str
     status: int
     detail: str
-    code: Annotated[str, words(tuple(one.value for one in Code))]
+    code: Annotated[str, words(tuple(member.value for member in Code))]
 
 
 def problem(status: int, detail: str, title: str = "") -> JSONResponse:
     """Return an error as a reply."""
     code = _STATUS.get(status, Code.BAD_REQUEST if status < 500 else Code.FAILED)
-    found = Problem(title or code.value.replace("_", " ").capitalize(), status, detail, code.value)
+    body = Problem(title or code.value.replace("_", " ").capitalize(), status, detail, code.value)
     headers = {"www-authenticate": 'Bearer realm="jobq"'} if status == 401 else {}
     return JSONResponse(
-        writer_of(Problem)(found), status, headers, media_type="application/problem+json"
+        writer_of(Problem)(body), status, headers, media_type="application/problem+json"
     )

@@ -196,13 +196,13 @@ FILTER = Parameter("f", "A filter as on the pages: job:shop.* error:Timeout age:
 @resource("/overview")
 def overview(call: ApiCall) -> OverviewReply:
     """Report whether work is moving, and what needs attention."""
-    found = snapshot_of(call.request)
-    listed = findings(call.site, found)
-    says = headline(found, len(listed))
+    snapshot = snapshot_of(call.request)
+    listed = findings(call.site, snapshot)
+    says = headline(snapshot, len(listed))
     return OverviewReply.of(
-        found.totals, headline=says.text, trouble=says.bad, at=found.at_ms, server_ms=round(found.server_ms, 3),
-        queues=len(found.queues), running=found.totals.running, workers=len(found.workers) - len(found.lost_workers),
-        workers_lost=len(found.lost_workers),
+        snapshot.totals, headline=says.text, trouble=says.bad, at=snapshot.at_ms,
+        server_ms=round(snapshot.server_ms, 3), queues=len(snapshot.queues), running=snapshot.totals.running,
+        workers=len(snapshot.workers) - len(snapshot.lost_workers), workers_lost=len(snapshot.lost_workers),
         needs_a_look=[AttentionReply.of(finding) for finding in listed],
     )  # fmt: skip
 
@@ -210,17 +210,17 @@ def overview(call: ApiCall) -> OverviewReply:
 @resource("/queues", *PAGING)
 def queues(call: ApiCall) -> ListPage[QueueReply]:
     """List the queues, queues in trouble first."""
-    found = sorted(snapshot_of(call.request).queues.values(), key=lambda one: one.trouble)
-    return ListPage(**page_of_rows([queue_facts(one) for one in found], call))
+    rows = sorted(snapshot_of(call.request).queues.values(), key=lambda figures: figures.trouble)
+    return ListPage(**page_of_rows([queue_facts(figures) for figures in rows], call))
 
 
 @resource("/queues/{queue}")
 def queue(call: ApiCall) -> QueueReply:
     """Show one queue."""
-    found = snapshot_of(call.request).of(call["queue"])
-    if found is None:
+    figures = snapshot_of(call.request).of(call["queue"])
+    if figures is None:
         raise NotThereError(f"queue {call['queue']!r:.100} does not exist")
-    return queue_facts(found)
+    return queue_facts(figures)
 
 
 @resource(
@@ -250,14 +250,14 @@ def dead(call: ApiCall) -> SearchPage:
 @resource("/queues/{queue}/messages/{mid}")
 def message(call: ApiCall) -> MessageReply:
     """Show one message: its place, its attempts in the latest events, and why it waits."""
-    found = read_message(call.site.client, contents_of(call.request), _known(call), call["mid"])
-    if not found.is_known:
+    shown = read_message(call.site.client, contents_of(call.request), _known(call), call["mid"])
+    if not shown.is_known:
         raise NotThereError(f"queue {call['queue']} has no message {call['mid']!r:.150}")
-    facts, run = found.facts, found.facts.run
+    facts, run = shown.facts, shown.facts.run
     # A running attempt has no event.
     kept = {
         (attempt.number, attempt.ended_at): attempt.traceback
-        for attempt in found.attempts
+        for attempt in shown.attempts
         if attempt.ended_at
     }
     history = [
@@ -271,19 +271,19 @@ def message(call: ApiCall) -> MessageReply:
     ]  # fmt: skip
     return MessageReply.of(
         facts.status, queue=facts.queue, mid=facts.mid,
-        state=found.public, job=facts.job,
-        enqueued_at=found.call.enqueued_at, size=found.call.size, progress=found.progress, reason=found.reason,
-        worker=run.worker if run else "", running_since=run.started_at if run else 0, why=found.reasons,
-        history=history, unread=found.unread,
+        state=shown.public, job=facts.job,
+        enqueued_at=shown.call.enqueued_at, size=shown.call.size, progress=shown.progress, reason=shown.reason,
+        worker=run.worker if run else "", running_since=run.started_at if run else 0, why=shown.reasons,
+        history=history, unread=shown.unread,
     )  # fmt: skip
 
 
 @resource("/queues/{queue}/messages/{mid}/why")
 def why(call: ApiCall) -> WhyReply:
     """Explain why a message waits, where it runs, or how it ended."""
-    found = read_message(call.site.client, contents_of(call.request), _known(call), call["mid"])
-    facts = found.facts
-    return WhyReply(facts.queue, facts.mid, found.public, found.reasons)
+    shown = read_message(call.site.client, contents_of(call.request), _known(call), call["mid"])
+    facts = shown.facts
+    return WhyReply(facts.queue, facts.mid, shown.public, shown.reasons)
 
 
 def queue_facts(figures: QueueFigures) -> QueueReply:

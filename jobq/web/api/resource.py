@@ -280,12 +280,12 @@ def refusal(error: JobqError) -> Response:
 def _given(request: Request, parameter: Parameter) -> str:
     if parameter.place == "path":
         return str(request.path_params[parameter.name])
-    found = request.query_params.getlist(parameter.name)
-    if len(found) > 1 and parameter.kind != "names":
+    values = request.query_params.getlist(parameter.name)
+    if len(values) > 1 and parameter.kind != "names":
         raise ConfigError(
-            f"the parameter {parameter.name} is given {len(found)} times; pass it only once"
+            f"the parameter {parameter.name} is given {len(values)} times; pass it only once"
         )
-    return ",".join(found)
+    return ",".join(values)
 
 
 def _body(request: Request, kind: Any) -> Any:

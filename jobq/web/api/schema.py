@@ -118,11 +118,11 @@ def _describe_fields(schema: dict[str, Any]) -> None:
 def _as_written(schema: Any) -> Any:
     """Return the JSON schema of the written form of the Python values described by msgspec."""
     if isinstance(schema, list):
-        return [_as_written(one) for one in schema]
+        return [_as_written(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     made = {
-        key: {name: _as_written(one) for name, one in value.items()} if key == "properties" else _as_written(value)
+        key: {name: _as_written(part) for name, part in value.items()} if key == "properties" else _as_written(value)
         for key, value in schema.items()
         if key not in ("x-json", "default")
     }  # fmt: skip

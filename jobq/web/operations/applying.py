@@ -141,11 +141,11 @@ class Applier:
         """Return how many messages precede each chunk; only needed to spread their start times."""
         if not self.state.spread_ms:
             return dict.fromkeys(range(self.state.nchunks), 0)
-        found, before = {}, 0
+        firsts, before = {}, 0
         for number in self._order():
-            found[number] = before
+            firsts[number] = before
             before += len(self._chunk(number).ids)
-        return found
+        return firsts
 
     def _keep_pace(self, number: int, began: float) -> None:
         if self.token:
@@ -216,14 +216,14 @@ class Applier:
         if self.verb.name == "run-now":
             moved = queue.admin.reschedule([(mid, generation, None) for mid, generation in some])
             self._keep_formers(number, moved)
-            return ["moved" if again and one.word == "same" else one.word for one in moved]
+            return ["moved" if again and move.word == "same" else move.word for move in moved]
         same = [now[place][0] == chunk.generations[place] for place in left]
         mids = [mid for (mid, _), is_same in zip(some, same, strict=True) if is_same]
         words = iter(queue.cancel(*mids))
         return [next(words) if is_same else "changed" for is_same in same]
 
     def _keep_formers(self, number: int, moved: list[Rescheduled]) -> None:
-        formers = {one.mid: one.former_ms for one in moved if one.former_ms is not None}
+        formers = {move.mid: move.former_ms for move in moved if move.former_ms is not None}
         text = self.store.field(self.state.id, f"t{number}") or "{}"
         known = {**msgspec.json.decode(text, type=dict[str, int]), **formers}
         self.store.save(self.state, **{f"t{number}": msgspec.json.encode(known)})
@@ -253,7 +253,7 @@ class Applier:
             for place in places
         ]  # fmt: skip
         moved = Queue(chunk.queue, self.store.client).admin.reschedule(wanted)
-        return [one.word for one in moved]
+        return [move.word for move in moved]
 
 
 def _counted(letters: list[str], words: dict[str, str]) -> dict[str, int]:

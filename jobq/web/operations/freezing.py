@@ -85,7 +85,7 @@ class Freezer:
             if self.ended():
                 raise InterruptedError
             rows = [
-                row for queue, one in ids[first : first + CHUNK] for row in self._row(queue, one)
+                row for queue, id_ in ids[first : first + CHUNK] for row in self._row(queue, id_)
             ]  # fmt: skip
             self._take(rows)
             self.state.looked_at = min(len(ids), first + CHUNK)
@@ -97,20 +97,20 @@ class Freezer:
         if self.token:
             self.store.renew(self.state.id, self.token)
 
-    def _row(self, name: str, one: str) -> Iterator[ListedRow]:
+    def _row(self, name: str, id_: str) -> Iterator[ListedRow]:
         queue = Queue(name, self.reads)
         if self.verb.is_dead:
-            for message in queue.admin.dead(mid=one)[:1]:
-                if message.dead_id == one:
+            for message in queue.admin.dead(mid=id_)[:1]:
+                if message.dead_id == id_:
                     yield dead_row(self.contents, name, message, message.died_at)
             return
-        status = queue.status(one)
+        status = queue.status(id_)
         place = _PLACES.get(status.word)
         if place in self.verb.places:
             key = keys.key(queue.prefix, "messages")
-            content = self.store.client.command("HGET", key, one) or b""
-            job, at_ms = self.contents.job(name, one, content)
-            row = Row(name, one, place, job, attempt=status.attempts, crashes=status.ncrashes)
+            content = self.store.client.command("HGET", key, id_) or b""
+            job, at_ms = self.contents.job(name, id_, content)
+            row = Row(name, id_, place, job, attempt=status.attempts, crashes=status.ncrashes)
             yield ListedRow(
                 row,
                 status.word,
@@ -140,10 +140,10 @@ class Freezer:
                 self._count([row for row, *_ in kept])
 
     def _is_new(self, row: ListedRow) -> bool:
-        one = (row.row.queue, row.dead_id or row.row.mid)
-        if one in self._known or row.row.place not in self.verb.places:
+        key = (row.row.queue, row.dead_id or row.row.mid)
+        if key in self._known or row.row.place not in self.verb.places:
             return False
-        self._known.add(one)
+        self._known.add(key)
         return True
 
     def _kept(self, queue: str, rows: Sequence[ListedRow]) -> list[tuple[ListedRow, str, str]]:
@@ -214,14 +214,14 @@ def present(
         sizes: Approximate sizes of the contents, which bound the data per call.
     """
     prefix = keys.prefix(client.namespace, queue)
-    found: list[tuple[str, str]] = []
+    versions: list[tuple[str, str]] = []
     for some in _portions(mids, sizes):
         contents = client.command("HMGET", keys.key(prefix, "messages"), *some)
         generations = client.command("HMGET", keys.key(prefix, "generations"), *some)
         for content, generation in zip(contents, generations, strict=True):
             digest = "" if content is None else blake2b(content, digest_size=8).hexdigest()
-            found.append(((generation or b"").decode("utf-8", "replace"), digest))
-    return found
+            versions.append(((generation or b"").decode("utf-8", "replace"), digest))
+    return versions
 
 
 def _portions(mids: Sequence[str], sizes: Sequence[int]) -> Iterator[list[Argument]]:

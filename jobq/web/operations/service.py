@@ -38,7 +38,7 @@ _BUSY = ("freezing", "applying", "undoing")
 
 def operations_of(site: Site) -> Operations:
     """Return the operations of a dashboard."""
-    return site.part(Operations, lambda one: Operations(one.client, one.operate))
+    return site.part(Operations, lambda site: Operations(site.client, site.operate))
 
 
 class NotAllowedError(JobqError):
@@ -136,7 +136,7 @@ class Operations:
         if ids is not None:
             if not 0 < len(ids) <= MAX_IDS:
                 raise ConfigError(f"{len(ids):,} messages were chosen; choose 1 to {MAX_IDS:,}")
-            ids = sorted({(checked_name("queue", queue), one) for queue, one in ids})
+            ids = sorted({(checked_name("queue", queue), id_) for queue, id_ in ids})
         state = OperationState(
             id=op or new_op(), verb=verb, by=who.name, role=who.role.word, filter=asked.text if ids is None else "",
             chosen=digest_of(ids), created_at=self.operate.clock_ms(),
@@ -171,7 +171,7 @@ class Operations:
         now = time.monotonic()
         until, views = self._recent
         if now >= until:
-            views = [OperationView(*one) for one in self.shown.recent(MAX_RECENT)]
+            views = [OperationView(*facts) for facts in self.shown.recent(MAX_RECENT)]
             self._recent = now + RECENT_S, views
         mine = (view for view in views if view.state.applied_by == who.name)
         return next((view for view in mine if view.is_at_work or view.may_undo), None)
@@ -362,8 +362,8 @@ def digest_of(ids: Sequence[tuple[str, str]] | None) -> str:
 
 def _note(state: OperationState) -> str:
     """Return the note of the operation's last audit entry."""
-    found = state.undone if state.phase == "undone" or state.undone else state.results
-    parts = [f"{number:,} {word}" for word, number in found.items()]
+    counts = state.undone if state.phase == "undone" or state.undone else state.results
+    parts = [f"{number:,} {word}" for word, number in counts.items()]
     stopped = [f"stopped by {state.stopped_by}"] if state.stopped_by else []
     spread = [f"spread over {state.spread_ms // 1000:,} s"] if state.spread_ms else []
     return ", ".join([*stopped, *parts, *spread])

@@ -179,18 +179,18 @@ class OperationStore:
             for read in (self._read(op, "HGET", "state"), Read(key, ("EXISTS", f"{key}:lock")), self._read(op, "PTTL"))
         ]  # fmt: skip
         replies = read_together(self.client, reads)
-        found: list[tuple[OperationState, bool, int]] = []
+        operations: list[tuple[OperationState, bool, int]] = []
         for reply, lock, left in zip(replies[::3], replies[1::3], replies[2::3], strict=True):
             state = _state_of(reply)
             if state is not None and isinstance(lock, int) and isinstance(left, int):
-                found.append((state, bool(lock), max(0, left)))
-        return found
+                operations.append((state, bool(lock), max(0, left)))
+        return operations
 
     def _newest(self, most: int) -> list[str]:
         names = keys.web_operations(self.client.namespace)
         ids = self.client.command("ZREVRANGE", names, 0, MAX_LISTED - 1)
-        found = [id_.decode() for id_ in ids if _ID.fullmatch(id_.decode("utf-8", "replace"))]
-        return found[:most]
+        ops = [id_.decode() for id_ in ids if _ID.fullmatch(id_.decode("utf-8", "replace"))]
+        return ops[:most]
 
     def _read(self, op: str, verb: str, *words: Argument) -> Read:
         key = self.key(op)
@@ -212,12 +212,12 @@ class OperationStore:
 
     def letters(self, op: str, kind: str, nchunks: int) -> list[str]:
         """Return the results of each chunk; '' for an unprocessed chunk. `kind` is `r`, or `u` for the undo."""
-        found: list[str] = []
+        letters: list[str] = []
         for first in range(0, nchunks, 100):
             names = [f"{kind}{number}" for number in range(first, min(nchunks, first + 100))]
             reply = self.client.command("HMGET", self.key(op), *names)
-            found += [(one or b"").decode("utf-8", "replace") for one in reply]
-        return found
+            letters += [(text or b"").decode("utf-8", "replace") for text in reply]
+        return letters
 
     def left_ms(self, op: str) -> int:
         """Return the time until an operation is deleted."""
@@ -257,13 +257,13 @@ def _state_of(reply: Any) -> OperationState | None:
     return _state(reply) if isinstance(reply, bytes) else None
 
 
-def _state(found: bytes | None) -> OperationState | None:
-    state = None if found is None else _decoded(found, OperationState)
+def _state(data: bytes | None) -> OperationState | None:
+    state = None if data is None else _decoded(data, OperationState)
     return state if state is not None and state.verb in VERBS and _ID.fullmatch(state.id) else None
 
 
-def _decoded(found: bytes, kind: Any) -> Any:
+def _decoded(data: bytes, kind: Any) -> Any:
     try:
-        return msgspec.json.decode(found, type=kind)
+        return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError):
         return None

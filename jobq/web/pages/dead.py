@@ -70,11 +70,11 @@ def _rows(
 
 
 def _lines(rows: FoundRows) -> Iterator[str]:
-    for one in rows.rows:
-        row, arguments = one.row, one.call.arguments
+    for listed in rows.rows:
+        row, arguments = listed.row, listed.call.arguments
         yield json.dumps({
-            "queue": row.queue, "dead_id": one.dead_id, "mid": row.mid, "job": row.job, "died_at": in_utc(one.at_ms),
-            "attempts": row.attempt, "crashes": row.crashes, "reason": row.error,
+            "queue": row.queue, "dead_id": listed.dead_id, "mid": row.mid, "job": row.job,
+            "died_at": in_utc(listed.at_ms), "attempts": row.attempt, "crashes": row.crashes, "reason": row.error,
             "args": arguments.args if arguments else None, "kwargs": arguments.kwargs if arguments else None,
         })  # fmt: skip
     if rows.cursor:

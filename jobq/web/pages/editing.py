@@ -98,7 +98,7 @@ def enqueue_again(request: Request) -> Response:
     with _refused():
         queue = Queue(request.path_params["queue"], site.client)
         content = queue.content(checked_mid(mid)) or next(
-            (one.content for one in queue.admin.dead(mid=mid)), b""
+            (dead.content for dead in queue.admin.dead(mid=mid)), b""
         )
         if mid.startswith(OF_FLOWS):
             raise ConfigError("the message is a member of a flow; retry the flow")
@@ -255,7 +255,7 @@ def _changes(made: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterator[str
 def typable(text: str) -> str:
     """Return JSON with escapes for invisible characters."""
     return "".join(
-        one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text
+        char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
     )
 
 

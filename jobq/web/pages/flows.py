@@ -63,9 +63,9 @@ def flows(request: Request) -> Response:
     state = state if state in FLOW_STATES else ""
 
     client = site_of(request).client
-    found = flow_page(client, offset, PER_PAGE, part=name, state=state)
+    listed = flow_page(client, offset, PER_PAGE, part=name, state=state)
     return render(
-        request, "flows.html", rows=[shown.listed(row) for row in found.rows], following=found.next_offset, q=name,
+        request, "flows.html", rows=[shown.listed(row) for row in listed.rows], following=listed.next_offset, q=name,
         state=state, states=FLOW_STATES, looks=shown.FLOW_LOOKS, offset=offset, has_some=_has_flows(client),
     )  # fmt: skip
 
@@ -87,7 +87,7 @@ def flow(request: Request) -> Response:
     path = view.critical_path
     return render(
         request, "flow.html", flow=view, facts=view.facts, rows=shown.listed_steps(rows), drawn=drawn, path=path,
-        looks=shown.FLOW_LOOKS, timed=any(one.took_ms for one in path), unserved=_unserved(client, view),
+        looks=shown.FLOW_LOOKS, timed=any(path_step.took_ms for path_step in path), unserved=_unserved(client, view),
         dead=shown.dead_members(client, contents_of(request), view),
         said=SAID.get(request.query_params.get("said", ""), ""),
     )  # fmt: skip

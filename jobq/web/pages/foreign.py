@@ -42,7 +42,7 @@ def _uses_reliable(site: Site) -> bool:
 
 
 def _uses_ruby(site: Site) -> bool:
-    return site.uses("ruby", lambda client: any(queues_of(client, one) for one in SYSTEMS))
+    return site.uses("ruby", lambda client: any(queues_of(client, system) for system in SYSTEMS))
 
 
 nav("topics", "Topics", section="Protocols", order=50, key="t", shown=_uses_topics)
@@ -71,8 +71,8 @@ def shown_bytes(request: Request) -> ShownBytes:
 def topics(request: Request) -> Response:
     """List the topics."""
     offset = offset_of(request)
-    found = foreign.topics(site_of(request).client, offset)
-    return render(request, "topics.html", found=found, offset=offset, step=MAX_ROWS)
+    listed = foreign.topics(site_of(request).client, offset)
+    return render(request, "topics.html", found=listed, offset=offset, step=MAX_ROWS)
 
 
 @page("/topics/{topic}")
@@ -145,8 +145,8 @@ def _moment(text: str) -> str | datetime:
 def rsmq(request: Request) -> Response:
     """List RSMQ's queues."""
     offset = offset_of(request)
-    found = foreign.rsmq_queues(Rsmq(site_of(request).client), offset)
-    return render(request, "rsmq.html", found=found, offset=offset, step=MAX_ROWS)
+    listed = foreign.rsmq_queues(Rsmq(site_of(request).client), offset)
+    return render(request, "rsmq.html", found=listed, offset=offset, step=MAX_ROWS)
 
 
 @page("/rsmq/{rsmq}")
@@ -197,8 +197,8 @@ def _place(request: Request, places: tuple[str, ...]) -> str:
 def reliable(request: Request) -> Response:
     """List RELIABLEQ's queues."""
     offset = offset_of(request)
-    found = foreign.reliable_queues(ReliableQueue(site_of(request).client), offset)
-    return render(request, "reliable.html", found=found, offset=offset, step=MAX_ROWS)
+    listed = foreign.reliable_queues(ReliableQueue(site_of(request).client), offset)
+    return render(request, "reliable.html", found=listed, offset=offset, step=MAX_ROWS)
 
 
 @page("/reliable/{reliable}")
@@ -222,7 +222,7 @@ def reliable_queue(request: Request) -> Response:
 def revive_reliable(request: Request) -> Response:
     """Move the chosen dead messages back to their queue."""
     key = request.path_params["reliable"]
-    ids = [str(one) for one in form_of(request).getlist("id")]
+    ids = [str(id_) for id_ in form_of(request).getlist("id")]
     if ids:
         opened = ReliableQueue(site_of(request).operate)
         with audited(
@@ -255,14 +255,14 @@ def ruby_queue(request: Request) -> Response:
         request.path_params["ruby"],
         offset_of(request),
     )
-    if system not in [one.system for one in SYSTEMS]:
+    if system not in [known.system for known in SYSTEMS]:
         raise HTTPException(404, f"unknown system {system!r:.40}; use sidekiq or resque")
     shown = shown_bytes(request)
-    found = foreign.ruby_queue(site_of(request).client, system, name, shown, offset)
+    queue = foreign.ruby_queue(site_of(request).client, system, name, shown, offset)
     return render(
         request,
         "ruby_queue.html",
-        found=found,
+        found=queue,
         offset=offset,
         step=MAX_ROWS,
         may_see=shown.may_see,

@@ -20,8 +20,8 @@ YEAR_S = 365 * 86_400
 def static_file(request: Request) -> Response:
     """Serve a static file. Its name contains its hash, so browsers may cache it permanently."""
     wanted, accent = request.path_params["file"], site_of(request).settings.accent
-    found = [*assets().values(), *([accent_sheet(accent)] if accent else [])]
-    for asset in found:
+    files = [*assets().values(), *([accent_sheet(accent)] if accent else [])]
+    for asset in files:
         if asset.served == wanted:
             headers = {"cache-control": f"public, max-age={YEAR_S}, immutable"}
             return Response(asset.content, 200, headers, asset.kind)

@@ -74,14 +74,14 @@ nav("history", "History", section="Records", order=80, key="h")
 def new_errors(site: Site, snapshot: Snapshot) -> list[PageFinding]:
     """Find errors that were first seen in the last minutes."""
     sampler = sampler_of(site)
-    found = sampler.follower(ErrorGroups).new(snapshot.at_ms, sampler.tail.since_ms, MAX_COUNT)
+    news = sampler.follower(ErrorGroups).new(snapshot.at_ms, sampler.tail.since_ms, MAX_COUNT)
     marks = starts(snapshot.workers, (snapshot.at_ms - NEW_MS) / 1000)
     return [
         PageFinding(
-            "dead", "new error", shown_error(one.error, site.settings.hide_errors), _new_error(one, marks),
-            "error", {"fingerprint": one.group}, one.first_at,
+            "dead", "new error", shown_error(new_error.error, site.settings.hide_errors), _new_error(new_error, marks),
+            "error", {"fingerprint": new_error.group}, new_error.first_at,
         )
-        for one in found
+        for new_error in news
     ]  # fmt: skip
 
 
@@ -145,8 +145,8 @@ def _facts(request: Request, asked: AskedRange) -> dict[str, Any]:
     """Return the facts that `parts/history.html` needs to name the source of figures."""
     since, unread = asked.span.since, dict[str, str]()
     if isinstance(asked.history, StreamHistory):
-        found = asked.history.found(asked.span)
-        since, unread = found.since, found.unread
+        events = asked.history.found(asked.span)
+        since, unread = events.since, events.unread
     return {
         "asked": asked, "ranges": list(RANGES), "since": since, "unread": unread,
         "complete": since <= asked.span.since, "has_lake": asked.sources.lake is not None,
@@ -154,12 +154,12 @@ def _facts(request: Request, asked: AskedRange) -> dict[str, Any]:
 
 
 _ORDERS: dict[str, Callable[[JobFigures], Any]] = {
-    "runs": lambda one: -one.runs,
-    "job": lambda one: one.job,
-    "failed": lambda one: (-one.failed / max(1, one.runs), -one.failed),
-    "run": lambda one: -(one.run_ms.p95 or 0),
-    "wait": lambda one: -(one.wait_ms.p95 or 0),
-    "memory": lambda one: -one.rss_kib,
+    "runs": lambda figures: -figures.runs,
+    "job": lambda figures: figures.job,
+    "failed": lambda figures: (-figures.failed / max(1, figures.runs), -figures.failed),
+    "run": lambda figures: -(figures.run_ms.p95 or 0),
+    "wait": lambda figures: -(figures.wait_ms.p95 or 0),
+    "memory": lambda figures: -figures.rss_kib,
 }
 
 
@@ -167,11 +167,11 @@ _ORDERS: dict[str, Callable[[JobFigures], Any]] = {
 def jobs(request: Request) -> Response:
     """List jobs with runs."""
     asked = asked_range(request)
-    found, asked = _read(asked, lambda: asked.history.jobs(asked.span))
+    figures, asked = _read(asked, lambda: asked.history.jobs(asked.span))
     sort, part = request.query_params.get("sort", ""), request.query_params.get("f", "")[:200]
     sort = sort if sort in _ORDERS else "runs"
     rows = sorted(
-        (one for one in found or () if part.lower() in one.job.lower()), key=_ORDERS[sort]
+        (row for row in figures or () if part.lower() in row.job.lower()), key=_ORDERS[sort]
     )
     return render(
         request,
@@ -189,13 +189,13 @@ def job(request: Request) -> Response:
     """Show one job: its figures over time, how long it ran, its slowest runs, its errors."""
     name, asked = request.path_params["job"], asked_range(request)
     got, asked = _read(asked, lambda: asked.history.job(asked.span, name))
-    found = got or JobHistory(None, (), (), ())
+    past = got or JobHistory(None, (), (), ())
     failed, asked = _read(asked, lambda: asked.history.errors(asked.span, job=name))
     errors = _shown(request, failed) if failed else []
     marks = marks_of(request, asked)
     return render(
-        request, "job.html", live=asked.live, job=name, found=found, errors=errors,
-        charts=_job_charts(request, asked, found, marks), slowest=_shown(request, found.slowest),
+        request, "job.html", live=asked.live, job=name, found=past, errors=errors,
+        charts=_job_charts(request, asked, past, marks), slowest=_shown(request, past.slowest),
         known=_known_by(request, name), spark=_spark, **_facts(request, asked),
     )  # fmt: skip
 
@@ -204,10 +204,10 @@ def job(request: Request) -> Response:
 def errors(request: Request) -> Response:
     """List errors by their origin."""
     asked = asked_range(request)
-    found, asked = _read(asked, lambda: asked.history.errors(asked.span))
+    groups, asked = _read(asked, lambda: asked.history.errors(asked.span))
     part = request.query_params.get("f", "")[:200]
     rows = [
-        one for one in found or () if part.lower() in f"{one.error} {' '.join(one.jobs)}".lower()
+        row for row in groups or () if part.lower() in f"{row.error} {' '.join(row.jobs)}".lower()
     ]
     seen, asked = _read(asked, lambda: _first_seen(asked, rows))
     since, asked = _read(asked, lambda: _known_since(asked))
@@ -224,8 +224,8 @@ def errors(request: Request) -> Response:
 def error(request: Request) -> Response:
     """Show one group of errors: its trend, its newest traceback, its newest runs."""
     group, asked = request.path_params["fingerprint"], asked_range(request)
-    found, asked = _read(asked, lambda: asked.history.error(asked.span, group))
-    figures = found.figures if found else None
+    past, asked = _read(asked, lambda: asked.history.error(asked.span, group))
+    figures = past.figures if past else None
     rows = [figures] if figures else []
     seen, asked = _read(asked, lambda: _first_seen(asked, rows))
     since, asked = _read(asked, lambda: _known_since(asked))
@@ -238,8 +238,8 @@ def error(request: Request) -> Response:
         news=_news(first.get(group, figures.first_at), known, asked.span, marks) if figures else "",
         chart_view=_trend_chart(request, asked, figures, marks) if figures else None,
         of_dead=_filter_of_dead(figures) if figures else "", deploys=_by_deploy(asked, group, marks) if figures else [],
-        newest=_shown(request, found.newest if found else ()),
-        traceback=_traceback(request, found.newest if found else ()), **_facts(request, asked),
+        newest=_shown(request, past.newest if past else ()),
+        traceback=_traceback(request, past.newest if past else ()), **_facts(request, asked),
     )  # fmt: skip
 
 
@@ -252,13 +252,13 @@ def history(request: Request) -> Response:
         raise HTTPException(
             400, f"kind={wanted.kind!r:.40} is unknown; use one of {', '.join(ENDS)}"
         )
-    found, asked = _read(
+    listed, asked = _read(
         asked, lambda: asked.history.runs(asked.span, wanted, query.get("cursor", ""), MAX_RUNS)
     )
     given = {name: value for name, value in wanted._asdict().items() if value}
     return render(
         request, "history.html", live=0 if query.get("cursor") else asked.live, wanted=wanted, given=given, kinds=ENDS,
-        rows=_shown(request, found.runs if found else ()), following=found.next_cursor if found else None,
+        rows=_shown(request, listed.runs if listed else ()), following=listed.next_cursor if listed else None,
         **_facts(request, asked),
     )  # fmt: skip
 
@@ -278,8 +278,8 @@ def _shown(request: Request, rows: Sequence[Failure]) -> list[Failure]:
 def _first_seen(asked: AskedRange, rows: Sequence[ErrorFigures]) -> dict[str, int]:
     """Return the earliest time in the lake for each group. Without a lake, the result is empty."""
     lake = asked.sources.lake
-    found = lake.first_seen([row.group for row in rows]) if lake else {}
-    return {row.group: min(row.first_at, found[row.group]) for row in rows if row.group in found}
+    first = lake.first_seen([row.group for row in rows]) if lake else {}
+    return {row.group: min(row.first_at, first[row.group]) for row in rows if row.group in first}
 
 
 def _by_deploy(
@@ -319,15 +319,15 @@ def _news(first_at: int, known_since: int, span: Span, marks: Sequence[Mark]) ->
 
 def marks_of(request: Request, asked: AskedRange) -> list[Mark]:
     """Return the deploys in the range: the lake's marks, and minutes in which workers started."""
-    found = starts(snapshot_of(request).workers, asked.span.since / 1000)
+    marks = starts(snapshot_of(request).workers, asked.span.since / 1000)
     if asked.sources.lake is not None:
         try:
-            found += [
+            marks += [
                 Mark(mark.at / 1000, mark.name) for mark in asked.sources.lake.marks(asked.span)
             ]
         except LakeError:
             pass  # reported on the page where its figures come from the lake
-    return sorted(found)
+    return sorted(marks)
 
 
 def _spark(values: Sequence[int]) -> Any:
@@ -354,27 +354,27 @@ def _lines(
     for first in range(0, len(lines[0].points), step):
         parts = [line.points[first : first + step] for line in lines]
         greatest = [max((v for _, v in part if v is not None), default=None) for part in parts]
-        shown = (formats.UNKNOWN if one is None else label(one) for one in greatest)
+        shown = (formats.UNKNOWN if value is None else label(value) for value in greatest)
         rows.append((formats.time(formats.at_ms(1000 * parts[0][0][0]), now, zone), *shown))
     legend = key(lines) if len(lines) > 1 else Drawing()
     return ChartView(name, title, drawing, legend, ("From", *(line.name for line in lines)), rows)
 
 
 def _job_charts(
-    request: Request, asked: AskedRange, found: JobHistory, marks: Sequence[Mark]
+    request: Request, asked: AskedRange, past: JobHistory, marks: Sequence[Mark]
 ) -> list[ChartView]:
-    if not found.points or found.figures is None:
+    if not past.points or past.figures is None:
         return []
     axis, per = _axis(request, asked, marks), formats.per(asked.span.step // 1000)
     counted = [
         ChartLine(
-            name, style, [(point.at / 1000, float(getattr(point, name))) for point in found.points]
+            name, style, [(point.at / 1000, float(getattr(point, name))) for point in past.points]
         )
         for name, style in (("done", "done"), ("failed", "retry"))
     ]
     p95 = [
         (point.at / 1000, None if point.p95_ms is None else point.p95_ms / 1000)
-        for point in found.points
+        for point in past.points
     ]
     return [
         _lines("runs", f"Attempts per {per}", counted, axis, formats.number),
@@ -385,7 +385,7 @@ def _job_charts(
             axis,
             formats.duration,
         ),
-        _spread(found.histogram),
+        _spread(past.histogram),
     ]
 
 
@@ -403,7 +403,7 @@ def _trend_chart(
 ) -> ChartView:
     span = asked.span
     points = [
-        ((span.since + n * span.step) / 1000, float(one)) for n, one in enumerate(figures.trend)
+        ((span.since + n * span.step) / 1000, float(count)) for n, count in enumerate(figures.trend)
     ]
     line = ChartLine("failures", "dead", points)
     title = f"Failures per {formats.per(span.step // 1000)}"
@@ -426,5 +426,5 @@ def _known_by(request: Request, name: str) -> tuple[int, int] | None:
 
 def _traceback(request: Request, newest: Sequence[RunRow]) -> str:
     """Return the latest traceback among these runs; '' if none is kept, or texts are hidden."""
-    found = tracebacks(site_of(request).client, contents_of(request), newest)
-    return next((found[run] for run in newest if run in found), "")
+    texts = tracebacks(site_of(request).client, contents_of(request), newest)
+    return next((texts[run] for run in newest if run in texts), "")

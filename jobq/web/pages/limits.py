@@ -67,16 +67,16 @@ def limits(request: Request) -> Response:
     client, query = site_of(request).client, request.query_params
     wanted = query.get("q", "")[:MAX_SEARCH_LENGTH].strip()
     names = limit_names(client)
-    found = [name for name in names if wanted.lower() in name.lower()]
-    number = page_number(query.get("page", ""), len(found))
+    matching = [name for name in names if wanted.lower() in name.lower()]
+    number = page_number(query.get("page", ""), len(matching))
     part = slice((number - 1) * PER_PAGE, number * PER_PAGE)
-    if len(found) > MAX_SORTED:
-        rows = limit_facts(client, found[part])
+    if len(matching) > MAX_SORTED:
+        rows = limit_facts(client, matching[part])
     else:
-        rows = sorted(limit_facts(client, found), key=_fullest_first)[part]
+        rows = sorted(limit_facts(client, matching), key=_fullest_first)[part]
     return render(
-        request, "limits.html", rows=rows, total=len(names), found=len(found), q=wanted, number_of_page=number,
-        pages=-(-len(found) // PER_PAGE), damaged=DAMAGED,
+        request, "limits.html", rows=rows, total=len(names), found=len(matching), q=wanted, number_of_page=number,
+        pages=-(-len(matching) // PER_PAGE), damaged=DAMAGED,
     )  # fmt: skip
 
 
@@ -91,8 +91,8 @@ def limit(request: Request) -> Response:
     client, name = site_of(request).client, request.path_params["limit"]
     if name not in limit_names(client):
         raise HTTPException(404, f"no limit {name!r:.120}")
-    [one] = limit_facts(client, [name])
-    return render(request, "limit.html", one=one, damaged=DAMAGED, holds=HOLDS)
+    [facts] = limit_facts(client, [name])
+    return render(request, "limit.html", one=facts, damaged=DAMAGED, holds=HOLDS)
 
 
 @action("/limits/{limit}/change", role=UserRole.OPERATE)
@@ -133,16 +133,16 @@ def keys(request: Request) -> Response:
 
 def _rows(queue: Queue, wanted: str) -> tuple[list[KeyRow], int, bool]:
     """Return the keys with the most waiting messages, how many keys were searched, and whether these were all keys."""
-    found, looked_at, until = [], 0, time.monotonic() + MAX_S
+    rows, looked_at, until = [], 0, time.monotonic() + MAX_S
     for row in queue.admin.iter_keys():
         if looked_at >= MAX_KEYS or time.monotonic() > until:
             break
         looked_at += 1
         if wanted.lower() in row.key.lower():
-            found.append(row)
+            rows.append(row)
     else:
-        return nlargest(PER_PAGE, found, key=_most), looked_at, True
-    return nlargest(PER_PAGE, found, key=_most), looked_at, False
+        return nlargest(PER_PAGE, rows, key=_most), looked_at, True
+    return nlargest(PER_PAGE, rows, key=_most), looked_at, False
 
 
 def _most(row: KeyRow) -> tuple[int, int]:

@@ -76,13 +76,13 @@ def queue_messages(request: Request) -> Response:
         raise HTTPException(404, f"unknown place {place!r}; use one of {', '.join(PLACES)}")
     keys = search.DEAD_KEYS if place == "dead" else search.LIVE_KEYS
     asked = filter_of(request, keys if place else LISTED_KEYS)
-    found = _messages(request, asked, [queue], [place] if place else PLACES)
-    if found and place == "running":
-        found = found._replace(rows=search.running(site_of(request).client, queue, found.rows))
+    listed = _messages(request, asked, [queue], [place] if place else PLACES)
+    if listed and place == "running":
+        listed = listed._replace(rows=search.running(site_of(request).client, queue, listed.rows))
     title, text, command = _NOTHING[place]
     return render(
-        request, "messages.html", title=queue, queue=queue, place=place, asked=asked, found=found, keys=keys,
-        nothing_title=title, nothing_text=text, words=PLACE_WORDS, state=state_of_row, more=more_of(request, found),
+        request, "messages.html", title=queue, queue=queue, place=place, asked=asked, found=listed, keys=keys,
+        nothing_title=title, nothing_text=text, words=PLACE_WORDS, state=state_of_row, more=more_of(request, listed),
         nothing_command=f"{command} {shlex.quote(queue)}" if command else "",
     )  # fmt: skip
 
@@ -96,11 +96,11 @@ def messages(request: Request) -> Response:
     """Search the messages of all queues."""
     asked = filter_of(request, LISTED_KEYS)
     names = listed_queues(site_of(request).client).names
-    found = _messages(request, asked, names, PLACES) if asked.filter else None
+    listed = _messages(request, asked, names, PLACES) if asked.filter else None
     return render(
-        request, "messages.html", live=0, title="Messages", queue="", place="", asked=asked, found=found,
+        request, "messages.html", live=0, title="Messages", queue="", place="", asked=asked, found=listed,
         keys=LISTED_KEYS, nothing_title="No messages match", nothing_text="", words=PLACE_WORDS, state=state_of_row,
-        more=more_of(request, found), nothing_command="",
+        more=more_of(request, listed), nothing_command="",
     )  # fmt: skip
 
 

@@ -76,8 +76,8 @@ def refusing() -> Iterator[None]:
 @page("/operations")
 def operations(request: Request) -> Response:
     """List the operations of the last hour."""
-    found = operations_of(site_of(request)).listed()
-    return render(request, "operations.html", found=found, phases=PHASES, verbs=VERBS)
+    views = operations_of(site_of(request)).listed()
+    return render(request, "operations.html", found=views, phases=PHASES, verbs=VERBS)
 
 
 @action("/operations", role=UserRole.OPERATE, name="make_operation")
@@ -85,9 +85,9 @@ def make_operation(request: Request) -> Response:
     """Freeze the matching or selected messages, and show the preview."""
     form = form_of(request)
     ids = [
-        (queue, one)
+        (queue, id_)
         for key, value in form.multi_items() if key == "id"
-        for queue, _, one in [str(value).partition(" ")]
+        for queue, _, id_ in [str(value).partition(" ")]
     ]  # fmt: skip
     all_matching = form.get("scope") == "all"
     if not ids and not all_matching:
@@ -117,10 +117,10 @@ def apply_operation(request: Request) -> Response:
     """Apply an operation to its previewed messages."""
     form = form_of(request)
 
-    def apply(found: Operations, op: str) -> object:
+    def apply(service: Operations, op: str) -> object:
         spread_s = duration_s(str(form.get("spread") or "0"))
         typed = str(form.get("typed", ""))
-        return found.apply(op, identity_of(request), spread_s=spread_s, confirmed=typed)
+        return service.apply(op, identity_of(request), spread_s=spread_s, confirmed=typed)
 
     return _act(request, apply)
 
@@ -128,13 +128,13 @@ def apply_operation(request: Request) -> Response:
 @action("/operations/{operation}/stop", role=UserRole.OPERATE, name="stop_operation")
 def stop_operation(request: Request) -> Response:
     """Stop an operation after its current messages."""
-    return _act(request, lambda found, op: found.stop(op, identity_of(request)))
+    return _act(request, lambda service, op: service.stop(op, identity_of(request)))
 
 
 @action("/operations/{operation}/undo", role=UserRole.OPERATE, name="undo_operation")
 def undo_operation(request: Request) -> Response:
     """Undo an operation."""
-    return _act(request, lambda found, op: found.undo(op, identity_of(request)))
+    return _act(request, lambda service, op: service.undo(op, identity_of(request)))
 
 
 def _act(request: Request, act: Callable[[Operations, str], object]) -> Response:
@@ -219,11 +219,11 @@ def audit(request: Request) -> Response:
     log, before = AuditLog(site_of(request).client), query.get("before", "")
     with refusing():
         entries = _entries(log, before)
-        found = [one for one in without_ended_intents(iter(entries)) if _matches(one, wanted)]
-    shown = list(islice(found, ROWS))
+        kept = [entry for entry in without_ended_intents(iter(entries)) if _matches(entry, wanted)]
+    shown = list(islice(kept, ROWS))
     lake, trouble = sources_of(site_of(request)).lake, ""
     is_old = not entries and lake is not None
-    if len(found) > ROWS:
+    if len(kept) > ROWS:
         last = shown[-1].entry_id
     elif lake is not None or len(entries) == MAX_LOOKED_AT:
         last = entries[-1].entry_id if entries else ""
@@ -247,13 +247,13 @@ def audit(request: Request) -> Response:
 
 def _entries(log: AuditLog, before: str) -> list[AuditEntry]:
     """Return the entries before the given entry, latest first."""
-    found: list[AuditEntry] = []
-    while len(found) < MAX_LOOKED_AT:
-        some = log.page(found[-1].entry_id if found else before)
-        found += some
+    entries: list[AuditEntry] = []
+    while len(entries) < MAX_LOOKED_AT:
+        some = log.page(entries[-1].entry_id if entries else before)
+        entries += some
         if not some:
             break
-    return found[:MAX_LOOKED_AT]
+    return entries[:MAX_LOOKED_AT]
 
 
 def _matches(entry: AuditEntry, wanted: dict[str, str]) -> bool:

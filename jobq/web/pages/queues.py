@@ -28,15 +28,15 @@ nav("queues", "Queues", section="Now", order=20, key="q")
 
 #: Order named in the URL -> sort key of a row. The first order is the default.
 _ORDERS: dict[str, Callable[[QueueFigures], Any]] = {
-    "trouble": lambda one: one.trouble,
-    "name": lambda one: one.queue,
-    "ready": lambda one: (-one.ready, one.queue),
-    "oldest": lambda one: (-(one.oldest_ms or 0), one.queue),
-    "running": lambda one: (-one.running, one.queue),
-    "delayed": lambda one: (-one.delayed, one.queue),
-    "dead": lambda one: (-one.dead, one.queue),
-    "dequeued": lambda one: (-(one.dequeued_per_s or 0), one.queue),
-    "p95": lambda one: (-(one.recent.run_p95_ms or 0), one.queue),
+    "trouble": lambda figures: figures.trouble,
+    "name": lambda figures: figures.queue,
+    "ready": lambda figures: (-figures.ready, figures.queue),
+    "oldest": lambda figures: (-(figures.oldest_ms or 0), figures.queue),
+    "running": lambda figures: (-figures.running, figures.queue),
+    "delayed": lambda figures: (-figures.delayed, figures.queue),
+    "dead": lambda figures: (-figures.dead, figures.queue),
+    "dequeued": lambda figures: (-(figures.dequeued_per_s or 0), figures.queue),
+    "p95": lambda figures: (-(figures.recent.run_p95_ms or 0), figures.queue),
 }
 #: Maximum number of rows; most installations have fewer queues.
 MAX_ROWS = 1_000
@@ -49,12 +49,12 @@ def queues(request: Request) -> Response:
     sort = request.query_params.get("sort", "")
     sort = sort if sort in _ORDERS else "trouble"
     part = request.query_params.get("f", "")[:200]
-    found = [one for one in snapshot.queues.values() if part.lower() in one.queue.lower()]
-    found.sort(key=_ORDERS[sort])
+    named = [row for row in snapshot.queues.values() if part.lower() in row.queue.lower()]
+    named.sort(key=_ORDERS[sort])
     root = path_to(request, "queues")
-    rows = [_row(one, root, charts.spark(sampler, snapshot, one.queue)) for one in found[:MAX_ROWS]]
+    rows = [_row(row, root, charts.spark(sampler, snapshot, row.queue)) for row in named[:MAX_ROWS]]
     return render(
-        request, "queues.html", snapshot=snapshot, rows=rows, count=len(found), left_out=len(found[MAX_ROWS:]),
+        request, "queues.html", snapshot=snapshot, rows=rows, count=len(named), left_out=len(named[MAX_ROWS:]),
         part=part, sort=sort,
     )  # fmt: skip
 
@@ -112,7 +112,7 @@ def queue(request: Request) -> Response:
     if not span.is_long:
         shown = [charts.backlog(sampler, span, name), charts.dequeued(sampler, span, name), *shown]
     known_ms = sampler.tail.since_ms(name)
-    cause = next((one for one in snapshot.incidents_of(name) if one in snapshot.causes), None)
+    cause = next((cause for cause in snapshot.incidents_of(name) if cause in snapshot.causes), None)
     return render(
         request, "queue.html", snapshot=snapshot, queue=name, figures=figures, word=state_label(figures),
         why=cause.sentence if cause else sentence(figures), remedy=cause.remedy if cause else remedy(figures),
@@ -120,7 +120,7 @@ def queue(request: Request) -> Response:
         ranges=charts.ranges_of(has_lake),
         unread=sampler.tail.unread.get(name, ""), known_ms=known_ms, empty_in=_empty_in(figures),
         paused_by=paused_by(site.client, name) if figures.paused else None,
-        partitions=[one for one in snapshot.partitions.values() if name != one.queue and base_of(one.queue) == name],
+        partitions=[row for row in snapshot.partitions.values() if name != row.queue and base_of(row.queue) == name],
     )  # fmt: skip
 
 

@@ -27,10 +27,10 @@ def running(request: Request) -> Response:
         for run in running_messages(client)
         if any(wanted.lower() in text.lower() for text in (run.queue, run.job, run.mid, run.worker))
     ]
-    found = runs[::-1] if newest else runs
-    number = page_number(query.get("page", ""), len(found))
+    ordered = runs[::-1] if newest else runs
+    number = page_number(query.get("page", ""), len(ordered))
     part = slice((number - 1) * PER_PAGE, number * PER_PAGE)
     return render(
-        request, "running.html", rows=found[part], total=len(found), q=wanted, newest=newest,
-        now_ms=client.clock_ms(), number_of_page=number, pages=max(1, -(-len(found) // PER_PAGE)),
+        request, "running.html", rows=ordered[part], total=len(ordered), q=wanted, newest=newest,
+        now_ms=client.clock_ms(), number_of_page=number, pages=max(1, -(-len(ordered) // PER_PAGE)),
     )  # fmt: skip

@@ -100,25 +100,25 @@ class ListedSchedule(NamedTuple):
 def schedules(request: Request) -> Response:
     """List the schedules of all queues: schedules that need attention first, then by their next tick."""
     client, query = site_of(request).client, request.query_params
-    found = schedules_of_queues(client, listed_queues(client).names, LOG)
+    replies = schedules_of_queues(client, listed_queues(client).names, LOG)
     known = listing.known_if_readable(client)
-    paused = listing.paused_queues(client, found)
-    unread = {name: str(one) for name, one in found.items() if isinstance(one, JobqError)}
-    read = {name: one for name, one in found.items() if isinstance(one, Schedules)}
+    paused = listing.paused_queues(client, replies)
+    unread = {name: str(reply) for name, reply in replies.items() if isinstance(reply, JobqError)}
+    read = {name: reply for name, reply in replies.items() if isinstance(reply, Schedules)}
     wanted = query.get("q", "")[:MAX_SEARCH_LENGTH].strip()
-    named = [(queue, name) for queue, one in read.items() for name in names_of(one)]
+    named = [(queue, name) for queue, stored in read.items() for name in names_of(stored)]
     total, state = len(named), query.get("state", "")
     if total > MAX_SORTED:
-        named = [one for one in named if wanted.lower() in f"{one[1]} {one[0]}".lower()]
+        named = [pair for pair in named if wanted.lower() in f"{pair[1]} {pair[0]}".lower()]
         number, shown, matching = _part(
-            sorted(named, key=lambda one: one[1]), query.get("page", "")
+            sorted(named, key=lambda pair: pair[1]), query.get("page", "")
         )
         rows: Sequence[ListedSchedule] = [
             _listed(queue, name, read[queue], known, paused) for queue, name in shown
         ]
     else:
         every = [_listed(queue, name, read[queue], known, paused) for queue, name in named]
-        chosen = [one for one in every if _matches(one, wanted) and state in ("", one.state)]
+        chosen = [row for row in every if _matches(row, wanted) and state in ("", row.state)]
         chosen.sort(key=_trouble)
         number, rows, matching = _part(chosen, query.get("page", ""))
     return render(
@@ -129,17 +129,17 @@ def schedules(request: Request) -> Response:
     )  # fmt: skip
 
 
-def _part(found: Sequence[Any], text: str) -> tuple[int, Sequence[Any], int]:
-    number = page_number(text, len(found))
-    return number, found[(number - 1) * PER_PAGE : number * PER_PAGE], len(found)
+def _part(rows: Sequence[Any], text: str) -> tuple[int, Sequence[Any], int]:
+    number = page_number(text, len(rows))
+    return number, rows[(number - 1) * PER_PAGE : number * PER_PAGE], len(rows)
 
 
 def _listed(
-    queue: str, name: str, found: Schedules, known: Known, paused: Collection[str]
+    queue: str, name: str, stored: Schedules, known: Known, paused: Collection[str]
 ) -> ListedSchedule:
-    row = schedule_row(queue, name, found)
+    row = schedule_row(queue, name, stored)
     state = _state_of(row, known, paused)
-    newest = next((one for one in found.log if one.name == name), None)
+    newest = next((tick for tick in stored.log if tick.name == name), None)
     return ListedSchedule(row, in_words(row.schedule) if row.schedule else "", state, newest)
 
 
@@ -170,18 +170,18 @@ def _trouble(listed_schedule: ListedSchedule) -> tuple[Any, ...]:
 def schedule(request: Request) -> Response:
     """Show one schedule. `?queue=` chooses one of several queues that have a schedule of this name."""
     site, name = site_of(request), request.path_params["schedule"]
-    queue, found, others = _home(request, name)
-    row = schedule_row(queue.name, name, found)
-    ticks = [one for one in found.log if one.name == name]
-    one, known = row.schedule, listing.known_if_readable(site.client)
+    queue, stored, others = _home(request, name)
+    row = schedule_row(queue.name, name, stored)
+    ticks = [tick for tick in stored.log if tick.name == name]
+    definition, known = row.schedule, listing.known_if_readable(site.client)
     paused = listing.paused_queues(site.client, [queue.name])
     return render(
-        request, "schedule.html", row=row, one=one, words=in_words(one) if one else "", others=others,
-        trouble=_state_of(row, known, paused), workers_unread=known is None,
-        coming=_coming(one, queue.name, found.now_ms) if one else [],
+        request, "schedule.html", row=row, one=definition, words=in_words(definition) if definition else "",
+        others=others, trouble=_state_of(row, known, paused), workers_unread=known is None,
+        coming=_coming(definition, queue.name, stored.now_ms) if definition else [],
         strip=ticks[:STRIP][::-1], counts=Counter(tick.outcome for tick in ticks[:STRIP]), ticks=ticks[:NEWEST],
         outcomes=OUTCOMES, late_median=_median(ticks[:STRIP]), runs=_runs(queue, ticks[:NEWEST]),
-        arguments=_arguments(site, one) if one else [], ran=request.query_params.get("ran", ""),
+        arguments=_arguments(site, definition) if definition else [], ran=request.query_params.get("ran", ""),
         may_see=identity_of(request).arguments,
     )  # fmt: skip
 
@@ -191,26 +191,26 @@ def _home(request: Request, name: str) -> tuple[Queue, Schedules, list[str]]:
     client, wanted = site_of(request).client, request.query_params.get("queue", "")
     names = listed_queues(client).names
     names = [name for name in names if name == wanted] if wanted else names
-    found = schedules_of_queues(client, names)
+    replies = schedules_of_queues(client, names)
     homes = [
-        queue for queue, one in found.items()
-        if isinstance(one, Schedules) and (name in one.definitions or name in one.ticks)
+        queue for queue, reply in replies.items()
+        if isinstance(reply, Schedules) and (name in reply.definitions or name in reply.ticks)
     ]  # fmt: skip
     if not homes:
-        broken = [str(one) for one in found.values() if isinstance(one, JobqError)]
+        broken = [str(reply) for reply in replies.values() if isinstance(reply, JobqError)]
         why = f"; {counted(len(broken), 'queue')} can't be read" if broken else ""
         raise HTTPException(404, f"no schedule {name!r:.120}{why}")
     queue = Queue(homes[0], client)
     return queue, queue.admin.schedules(1_000), homes[1:]
 
 
-def _coming(one: Schedule, queue: str, now_ms: int) -> list[tuple[int, str]]:
+def _coming(definition: Schedule, queue: str, now_ms: int) -> list[tuple[int, str]]:
     """Return the next times, each with a text in the time zone of the schedule."""
-    shift_ms = one.shift_ms(queue)
-    found = islice(one.ticks.after(now_ms - shift_ms), COMING)
+    shift_ms = definition.shift_ms(queue)
+    ticks = islice(definition.ticks.after(now_ms - shift_ms), COMING)
     return [
-        (tick + shift_ms, f"{moment(tick + shift_ms, one.zone):%a %d %b %Y %H:%M:%S %Z}")
-        for tick in found
+        (tick + shift_ms, f"{moment(tick + shift_ms, definition.zone):%a %d %b %Y %H:%M:%S %Z}")
+        for tick in ticks
     ]
 
 
@@ -235,9 +235,9 @@ def _runs(queue: Queue, ticks: Sequence[LoggedTick]) -> dict[str, StateShown | N
     }
 
 
-def _arguments(site: Site, one: Schedule) -> list[tuple[str, str]]:
+def _arguments(site: Site, definition: Schedule) -> list[tuple[str, str]]:
     """Return the names and values of the job's arguments, with secrets hidden."""
-    shown = redactor_of(site).call(one.job, one.args, one.kwargs)
+    shown = redactor_of(site).call(definition.job, definition.args, definition.kwargs)
     named = [
         (name or str(at), value)
         for at, (name, value) in enumerate(zip(shown.names, shown.args, strict=True))
@@ -273,42 +273,42 @@ def steer_schedule(request: Request) -> Response:
 @page("/schedules/{schedule}/edit", role=UserRole.OPERATE)
 def edit_schedule(request: Request) -> Response:
     """Show a form for a schedule added on the server."""
-    queue, one = _added(request)
-    shown = shown_arguments(site_of(request), one.job, one.args, one.kwargs)
+    queue, definition = _added(request)
+    shown = shown_arguments(site_of(request), definition.job, definition.args, definition.kwargs)
     text = typable(json.dumps(shown, ensure_ascii=False, indent=2))
     return render(
-        request, "schedule-edit.html", live=0, queue=queue.name, one=one, text=text, missed=get_args(Missed),
-        overlaps=get_args(Overlap), every=f"{one.every_ms / 1000:g}s" if one.every_ms else "",
-        spread=f"{one.spread_ms / 1000:g}s" if one.spread_ms else "",
+        request, "schedule-edit.html", live=0, queue=queue.name, one=definition, text=text, missed=get_args(Missed),
+        overlaps=get_args(Overlap), every=f"{definition.every_ms / 1000:g}s" if definition.every_ms else "",
+        spread=f"{definition.spread_ms / 1000:g}s" if definition.spread_ms else "",
     )  # fmt: skip
 
 
 @action("/schedules/{schedule}/edit", role=UserRole.OPERATE)
 def change_schedule(request: Request) -> Response:
     """Replace the definition of a schedule added on the server."""
-    queue, one = _added(request)
+    queue, old = _added(request)
     form = {key: str(value).strip() for key, value in form_of(request).items()}
     given = {key: form.get(key) or None for key in ("every", "tz", "missed", "overlap", "spread")}
-    name = f"schedule:{one.name}"
+    name = f"schedule:{old.name}"
     with performing(request, "schedule-edit", queue=queue.name, filter=name) as client:
-        shown = shown_arguments(site_of(request), one.job, one.args, one.kwargs)
-        stored = {"args": list(one.args), "kwargs": one.kwargs}
+        shown = shown_arguments(site_of(request), old.job, old.args, old.kwargs)
+        stored = {"args": list(old.args), "kwargs": old.kwargs}
         call = merged(arguments_in(form.get("call", "")), shown, stored)
-        known = default_registry.find(one.job)
+        known = default_registry.find(old.job)
         if known is not None:
             _check_call(known, call)
         made = checked_schedule(
-            one.name, one.job, form.get("cron") or None, given, call["args"], call["kwargs"]
+            old.name, old.job, form.get("cron") or None, given, call["args"], call["kwargs"]
         )
-        made = structs.replace(made, start_ms=one.start_ms, end_ms=one.end_ms, times=one.times)
-        word, _ = Queue(queue.name, client).admin.schedule("add", one.name, encoded(made))
+        made = structs.replace(made, start_ms=old.start_ms, end_ms=old.end_ms, times=old.times)
+        word, _ = Queue(queue.name, client).admin.schedule("add", old.name, encoded(made))
         if word not in ("added", "same"):
             why = {
                 "taken": "a worker declares it in code",
                 "full": "it is gone, and the queue is full",
             }
             raise ConfigError(f"the schedule was not changed: {why.get(word, word)}")
-    return RedirectResponse(path_to(request, "schedule", schedule=one.name, queue=queue.name), 303)
+    return RedirectResponse(path_to(request, "schedule", schedule=old.name, queue=queue.name), 303)
 
 
 def _check_call(job: Job[..., Any], call: dict[str, Any]) -> None:
@@ -323,8 +323,8 @@ def _added(request: Request) -> tuple[Queue, Schedule]:
     if not identity_of(request).arguments:
         raise HTTPException(403, "this needs the 'arguments' right, which this login does not have")
     name = request.path_params["schedule"]
-    queue, found, _ = _home(request, name)
-    row = schedule_row(queue.name, name, found)
+    queue, stored, _ = _home(request, name)
+    row = schedule_row(queue.name, name, stored)
     if row.schedule is None:
         raise HTTPException(409, f"schedule {name!r:.120} has no readable definition")
     if row.origin == "code":

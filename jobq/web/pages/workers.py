@@ -52,24 +52,24 @@ def workers(request: Request) -> Response:
     wanted, state = query.get("q", "")[:MAX_SEARCH_LENGTH].strip(), query.get("state", "")
     now_ms = client.clock_ms()
     everyone, unread = _everyone(client)
-    states = {one.name: state_of(one, now_ms) for one in everyone}
-    found = [
-        one for one in everyone if _matches(one, wanted) and state in ("", states[one.name])
+    states = {entry.name: state_of(entry, now_ms) for entry in everyone}
+    kept = [
+        entry for entry in everyone if _matches(entry, wanted) and state in ("", states[entry.name])
     ]  # fmt: skip
     by = query.get("sort", "trouble")
-    found.sort(key=lambda one: _order(one, by, states[one.name]))
-    number = page_number(query.get("page", ""), len(found))
-    shown = found[(number - 1) * PER_PAGE : number * PER_PAGE]
+    kept.sort(key=lambda entry: _order(entry, by, states[entry.name]))
+    number = page_number(query.get("page", ""), len(kept))
+    shown = kept[(number - 1) * PER_PAGE : number * PER_PAGE]
     rows, unread = _rows(client, shown, now_ms, unread)
-    live = [one for one in everyone if states[one.name] in ("working", "quiet", "leaving")]
-    versions = Counter(one.version or "unknown" for one in live)
+    live = [entry for entry in everyone if states[entry.name] in ("working", "quiet", "leaving")]
+    versions = Counter(entry.version or "unknown" for entry in live)
     return render(
         request, "workers.html", rows=rows, looks=LOOKS, sort=by, q=wanted,
-        state=state, states=Counter(states.values()), all_states=STATES, found=len(found), total=len(everyone),
-        live_count=len(live), number_of_page=number, pages=-(-len(found) // PER_PAGE), versions=versions.most_common(4),
-        busy=sum(one.running for one in live), slots=sum(one.slots for one in live), ordered=_ordered(request),
+        state=state, states=Counter(states.values()), all_states=STATES, found=len(kept), total=len(everyone),
+        live_count=len(live), number_of_page=number, pages=-(-len(kept) // PER_PAGE), versions=versions.most_common(4),
+        busy=sum(entry.running for entry in live), slots=sum(entry.slots for entry in live), ordered=_ordered(request),
         unread=unread,
-        quieted=quieted_by(client) if any(states[one.name] == "quiet" for one in shown) else {},
+        quieted=quieted_by(client) if any(states[entry.name] == "quiet" for entry in shown) else {},
     )  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def _rows(
     except ScriptError as error:
         if is_denied(error):
             raise
-        return [worker_record(one, None, now_ms) for one in shown], unread or str(error)
+        return [worker_record(entry, None, now_ms) for entry in shown], unread or str(error)
 
 
 def _matches(worker: WorkerEntry, wanted: str) -> bool:
@@ -161,9 +161,9 @@ def order_workers(request: Request) -> Response:
     verb = _verb(str(form.get("verb", "")), UNDOABLE)
     sent = 0
     with performing(request, "control", filter=_filter(verb, names), number=len(names)) as client:
-        for one in presence.some_workers(client, names).values():
+        for entry in presence.some_workers(client, names).values():
             with suppress(ConfigError):  # counted as rejected; its page shows the reason
-                orders.send(client, one, verb, by=identity_of(request).name)
+                orders.send(client, entry, verb, by=identity_of(request).name)
                 sent += 1
     path = path_to(request, "workers", ordered=verb, sent=sent, refused=len(names) - sent)
     return RedirectResponse(path, 303)
