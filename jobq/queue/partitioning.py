@@ -28,10 +28,10 @@ from jobq.queue.partitions import (
     map_in,
     map_key,
     read_map,
+    start_fence,
 )
 from jobq.queue.queue import queue_scripts
 from jobq.queue.shared_settings import Settings
-from jobq.queue.types import FENCES_PER_EPOCH
 
 _log = logging.getLogger("jobq")
 
@@ -114,10 +114,8 @@ def _check_size(wanted: PartitionMap) -> None:
 
 def _raise_fences(client: Client, known: PartitionMap) -> None:
     """Start the fences of the newest partitions above all fences of older partitions."""
-    first = known.newest.number * FENCES_PER_EPOCH
     for name in known.newest.names(known.queue):
-        meta = keys.key(keys.prefix(client.namespace, name), "meta")
-        client.command("HSETNX", meta, "fence", first)
+        start_fence(client, name, known.newest.number)
 
 
 def nodes_of(client: Client, names: Sequence[str]) -> list[Hashable]:

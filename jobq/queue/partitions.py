@@ -17,7 +17,7 @@ from jobq.client.connection import Client
 from jobq.client.names import is_partition
 from jobq.errors import ConfigError, JobqError, ScriptError
 from jobq.queue import keys
-from jobq.queue.types import MAX_PARTITIONS, PER_CALL, text_of
+from jobq.queue.types import FENCES_PER_EPOCH, MAX_PARTITIONS, PER_CALL, text_of
 
 #: Mids that `MadeMids` makes for one call have this length, and begin with the same characters. So such a call stays
 #: in one partition.
@@ -81,6 +81,10 @@ class PartitionMap(NamedTuple):
         """Whether the queue has partitions."""
         return self.newest.number > 0
 
+    def epoch_of(self, name: str) -> Epoch | None:
+        """Return the epoch that has the queue `name`."""
+        return next((epoch for epoch in self.epochs if name in epoch.names(self.queue)), None)
+
     def names(self) -> list[str]:
         """Return the names of all queues in the map, oldest first."""
         return [name for epoch in self.epochs for name in epoch.names(self.queue)]
@@ -122,6 +126,12 @@ def map_key(client: Client, queue: str) -> str:
 def read_map(client: Client, queue: str) -> PartitionMap:
     """Read the map of the queue. A queue without partitions has a map with one epoch."""
     return map_in(queue, client.command("HGET", map_key(client, queue), "map"))
+
+
+def start_fence(client: Client, name: str, number: int) -> None:
+    """Start the fence of a partition of epoch `number`, above all fences of older epochs."""
+    meta = keys.key(keys.prefix(client.namespace, name), "meta")
+    client.command("HSETNX", meta, "fence", number * FENCES_PER_EPOCH)
 
 
 def with_partitions(client: Client, names: Iterable[str]) -> list[str]:

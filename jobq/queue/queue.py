@@ -944,7 +944,10 @@ class Queue:
         if reply[0] == b"full":
             raise line_full(reply)
         if reply[0] == SEALED:
-            raise SealedError(f"queue {self.name!r} is sealed; its partitions accept messages")
+            raise SealedError(
+                f"queue {self.name!r} is sealed; its partitions accept messages",
+                unknown=self.name if reply[1] == b"" else "",
+            )
         if len(reply) == 2 * len(mids) and reply[::2].count(b"added") == len(mids):
             return AddedMessages(mids)
         try:

@@ -7,10 +7,18 @@ from time import monotonic
 from typing import Literal, Protocol
 
 from jobq.client.connection import Client
+from jobq.client.names import base_of, is_partition
 from jobq.client.numbered_calls import Caller, Tries
 from jobq.client.scripts import Argument
 from jobq.errors import JobqError, NotDurableError, ScriptError, UnavailableError
-from jobq.queue.partitions import Epoch, PartitionMap, grouped, place_text, read_map
+from jobq.queue.partitions import (
+    Epoch,
+    PartitionMap,
+    grouped,
+    place_text,
+    read_map,
+    start_fence,
+)
 from jobq.queue.types import Enqueued
 
 #: While partitions of older epochs are being drained, the map is read again after this time. If a try fails, the pause
@@ -23,7 +31,15 @@ Step = Literal["", "old", "newest"]
 
 
 class SealedError(JobqError):
-    """The queue is sealed, and the call didn't expect that."""
+    """The queue is sealed, and the call didn't expect that.
+
+    Attributes:
+        unknown: Instead, the name of a partition that lost its data, or that was never made.
+    """
+
+    def __init__(self, text: str, *, unknown: str = "") -> None:
+        super().__init__(text)
+        self.unknown = unknown
 
 
 class EnqueuedIn(Enqueued):
@@ -88,12 +104,18 @@ class PartitionRouter:
                 self._read_at = now + max(READ_EVERY_S, PAUSE_PER_TRY * (now - began))
         return self._map
 
-    def refresh(self) -> PartitionMap:
-        """Read the map now, and return it."""
+    def refresh(self, *, replaces: bool = False) -> PartitionMap:
+        """Read the map now, and return it.
+
+        Args:
+            replaces: Whether to forget all earlier maps, because the server's data are of another time.
+        """
         known = read_map(self._client, self._name)
         # Another thread may have read a later map.
-        if known.newest.number >= self._map.newest.number:
+        if replaces or known.newest.number >= self._map.newest.number:
             self._map = known
+        if replaces:
+            self._seen = {}
         self._seen |= {epoch.number: epoch for epoch in known.epochs}
         self._read_at = monotonic() + READ_EVERY_S
         return known
@@ -131,7 +153,10 @@ class PartitionRouter:
                         call.send(self.place(name), name, indexes, "newest" if is_newest else "old")
                     asked = epoch.number
                 except SealedError as error:
-                    if self.refresh().newest.number <= epoch.number:
+                    if error.unknown:
+                        self._learn_again(call, error.unknown)
+                        asked = -1
+                    elif self.refresh().newest.number <= epoch.number:
                         raise ScriptError(
                             f"queue {self._name!r} is sealed, but its map has no later partitions; "
                             f"run jobq partitions {self._name} NUMBER again"
@@ -139,6 +164,22 @@ class PartitionRouter:
         except JobqError as error:
             call.fail(error)  # earlier partitions may have accepted messages
         return call.result()
+
+    def _learn_again(self, call: _RoutedCall, name: str) -> None:
+        """Read the map after the partition `name` has answered that it was never made.
+
+        The data were deleted or restored since. If the map still has the partition, only its own data are lost.
+        """
+        known = self.refresh(replaces=True)
+        if is_partition(self._name):  # a call to one partition
+            known = read_map(self._client, base_of(self._name))
+        epoch = known.epoch_of(name)
+        if epoch is not None or is_partition(self._name):
+            start_fence(self._client, name, epoch.number if epoch else 0)
+        if call.is_numbered and call.was_answered:
+            raise UnavailableError(
+                f"the partitions of queue {self._name!r} changed during the call; repeat it"
+            )
 
     def _after(self, asked: int, is_repeatable: bool) -> tuple[Epoch, bool]:
         """Return the epoch to ask next, and whether it is the newest.
@@ -167,6 +208,8 @@ class _RoutedCall:
     Attributes:
         texts: For each message, the text that decides its partition; see `place_text`.
         pending: Indexes of messages that no partition has accepted or rejected.
+        is_numbered: Whether the call may be repeated under its number.
+        was_answered: Whether a partition remembers the call by its number.
     """
 
     def __init__(
@@ -185,6 +228,7 @@ class _RoutedCall:
         self.texts = [place_text(mid, key) for mid, key in zip(mids, own_keys, strict=True)]
         self._done: dict[int, Enqueued] = {}
         self.pending = list(range(len(mids)))
+        self.is_numbered, self.was_answered = caller is not None, False
         self._errors: list[JobqError] = []
 
     def fail(self, error: JobqError) -> None:
@@ -218,6 +262,7 @@ class _RoutedCall:
                     self._done[index] = EnqueuedIn.of(reply, name)
             if not over:
                 self._nothing_accepted()
+        self.was_answered = True
         self.pending = [index for index in self.pending if index not in over]
 
     def _nothing_accepted(self) -> None:

@@ -35,7 +35,8 @@ ARGV
 RETURNS  {per message: action, reason}: 'added' '' | 'updated' '' | 'requeued' '' | 'exists' status, 'dead' or 'accepted' |
          'moved' epoch: the queue is sealed, and neither the mid nor the key lives in it;
          {'closed'} | {'full', key, most}: the line of a key would hold more than its rule allows | {'sealed', epoch}: it
-         is, and the call has no moved_keys
+         is, and the call has no moved_keys; {'sealed', ''}: a partition without a fence, so the caller must read the map
+         again, and set the fence if the map lists the partition
 COST     O(messages)
 WRITES   nothing for 'exists'; only moved_keys for 'moved'; nothing at all when memory or a line is full, or the call is
          refused, or for 'sealed'
@@ -152,6 +153,8 @@ if call.kept then
 end
 
 if sealed and #KEYS == nkeys then return {'sealed', sealed} end
+-- A partition has a fence from its start. Without one, it lost its data, or the caller's map is of another time.
+if not fence and string.find(meta, '/%d+}:meta$') then return {'sealed', ''} end
 -- An accepted or dead member isn't enqueued again: it is left out of the call. So are messages that a sealed queue doesn't accept.
 local kept_at, given_mids, result_at, accepted, last = {}, mids, {}, KEYS[FIXED_KEYS + 2], nil
 if in_order then

@@ -25,7 +25,7 @@ from jobq.queue.partitioning import left_in, partition, tidy
 from jobq.queue.partitions import map_key, read_map
 from jobq.queue.queue import Queue, enqueue_values, queue_scripts
 from jobq.queue.routing import PartitionRouter
-from jobq.queue.types import Ending, Message
+from jobq.queue.types import FENCES_PER_EPOCH, Ending, Message
 from tests.waiting import until
 
 pytestmark = pytest.mark.one_server
@@ -381,3 +381,85 @@ def test_other_calls_leave_the_outage_buffer_when_a_line_of_a_partition_is_full(
     buffered.outage.flush(30)
     buffered.close()
     assert low.status("waits").word == "queued"
+
+
+def drained_producer(client: Client, *counts: int) -> Queue:
+    """A queue whose number changed like this, and whose messages are done; it knows that the old ones are drained."""
+    queue = Queue("low", client)
+    for count in counts:
+        queue.enqueue(b"x")
+        partition(client, "low", count)
+        queue.admin.clear()
+    tidy(client, read_map(client, "low"))
+    queue.routed()
+    assert [epoch.drained for epoch in queue.routed().map.epochs] == [True] * len(counts) + [False]
+    return queue
+
+
+@pytest.mark.parametrize("options", [{}, {"delay": 5}, {"key": "acme"}], ids=str)
+def test_messages_go_to_the_queue_itself_when_the_server_lost_all_its_data(
+    client: Client, redis: Any, options: dict[str, Any]
+) -> None:
+    queue = drained_producer(client, 4)
+    redis.flushdb()
+
+    assert queue.enqueue(b"x", mid="m1", **options).partition == "low"
+    assert {each.partition for each in queue.enqueue_many([b"y"] * 600)} == {"low"}
+
+    assert redis.keys("jobq:{low/*") == []
+    partition(client, "low", 2)
+    assert queue.enqueue(b"x", mid="m1", **options).action == "exists"
+    assert queue.enqueue(b"x", mid="m2").partition in ("low/0", "low/1")
+
+
+def test_messages_go_to_the_partitions_of_the_map_when_an_older_backup_was_restored(
+    client: Client, redis: Any
+) -> None:
+    queue = drained_producer(client, 2, 3)
+    backup = {
+        key: redis.dump(key) for key in redis.keys("jobq:{low}:*") + redis.keys("jobq:{low/[01]}:*")
+    }
+    redis.flushdb()
+    for key, value in backup.items():
+        redis.restore(key, 0, value)
+    redis.hset("jobq:{low}:partitions", "map", "0,0,0;1,0,2")
+    redis.hdel("jobq:{low/0}:meta", "sealed", "max_content")
+    redis.hdel("jobq:{low/1}:meta", "sealed", "max_content")
+
+    done = [queue.enqueue(b"x") for _ in range(20)]
+
+    assert {each.partition for each in done} == {"low/0", "low/1"}
+    assert redis.keys("jobq:{low/[234]}:*") == []
+
+
+def test_a_partition_accepts_messages_again_when_its_node_lost_its_data(
+    client: Client, redis: Any
+) -> None:
+    queue = drained_producer(client, 2)
+    redis.delete(*redis.keys("jobq:{low/1}:*"))
+
+    assert {queue.enqueue(b"x").partition for _ in range(20)} == {"low/0", "low/1"}
+
+    assert int(redis.hget("jobq:{low/1}:meta", "fence")) == FENCES_PER_EPOCH
+    redis.delete(*redis.keys("jobq:{low/1}:*"))
+    assert Queue("low/1", client).enqueue(b"x").action == "added"
+    assert int(redis.hget("jobq:{low/1}:meta", "fence")) == FENCES_PER_EPOCH
+
+
+def test_a_repeatable_call_is_sent_again_as_a_whole_when_a_partition_lost_its_data(
+    client: Client, redis: Any
+) -> None:
+    """Its number says that a partition got all its messages."""
+    queue, mids = drained_producer(client, 2), [f"m{number}" for number in range(20)]
+    mids.sort(key=lambda mid: read_map(client, "low").newest.name_for("low", mid))
+    redis.delete(*redis.keys("jobq:{low/1}:*"))
+    caller = Caller()
+
+    with pytest.raises(UnavailableError, match="repeat it"):
+        sent(queue, mids, caller)
+
+    caller.number -= 1
+    assert sent(queue, mids, caller) == ["added"] * 20
+    redis.flushdb()
+    assert sent(queue, mids, caller) == ["added"] * 20
+    assert left_in(client, "low").messages == 20

@@ -200,3 +200,17 @@ def test_commands_of_an_unsealed_queue_are_the_same_when_partitions_are_not_used
     queue.finish([Ending(mid=one.mid, token=one.token, outcome="done") for one in held])
 
     assert asked == {"plain": 6, "general": 15}
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_enqueue_changes_nothing_when_a_partition_was_never_made(
+    client: Any, facts: Callable[[], dict[bytes, bytes]], first: bool
+) -> None:
+    place = Queue("low/3", client)
+    assert ask(place, "m1", first=first) == [("sealed", "")]
+    assert ask(place, "m1", first=first, delay=5) == [("sealed", "")]
+    assert facts() == {}
+
+    client.command("HSET", keys.key(place.prefix, "meta"), "fence", 0)
+
+    assert ask(place, "m1", first=first) == [("added", "")]
