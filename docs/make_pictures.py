@@ -132,7 +132,7 @@ def main(folder: str = "") -> None:
         )
         page = browser.new_context(timezone_id="Europe/Berlin").new_page()
         page.goto(address)
-        # The rate of hand-outs needs two readings.
+        # The rate of dequeued messages needs two readings.
         page.get_by_text(re.compile(r"[1-9][0-9.]*/s")).first.wait_for()
         if not folder:
             for name, (route, width, height, colours) in SHOWN.items():

@@ -93,7 +93,7 @@ EXPORTER = table(
     Metric("jobq_queue_slots", "gauge", ("queue",), "Concurrent jobs of these workers, for all their queues."),
     Metric("jobq_queue_oldest_seconds", "gauge", ("queue",), "Waiting time of the next message, if known."),
     Metric("jobq_queue_head_age_seconds", "gauge", ("queue",), "Time for which the same message has been next."),
-    Metric("jobq_queue_dequeued_total", "counter", ("queue",), "Hand-outs, including released messages."),
+    Metric("jobq_queue_dequeued_total", "counter", ("queue",), "Dequeued messages, including released messages."),
     Metric("jobq_queue_events_total", "counter", ("queue",), "Events written."),
     Metric("jobq_queue_refused_total", "counter", ("queue",), "Messages of outage buffers rejected and lost."),
     Metric("jobq_queue_flow_entries", "gauge", ("queue",), "Results not yet delivered to flows."),

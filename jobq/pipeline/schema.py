@@ -82,7 +82,7 @@ MESSAGE_COLUMNS: Columns = (
     Column("queue", "string", "The queue's name."),
     Column("mid", "string", "The message's id."),
     Column("status", "string", "As `jobq status` shows it."),
-    Column("attempts", "int32", "Number of hand-outs, without releases and snoozes."),
+    Column("attempts", "int32", "How often it was dequeued, without releases and snoozes."),
     Column("ncrashes", "int32", "Attempts that crashed."),
     Column("not_before", "timestamp", "End of its backoff; null without."),
     Column("lock_expires_at", "timestamp", "End of its lock; null without."),

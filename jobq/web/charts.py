@@ -22,7 +22,7 @@ from jobq.queue.presence import WorkerEntry
 from jobq.web import formats
 from jobq.web.outcomes import DEAD, DONE, FAILED
 from jobq.web.past import LONG_RANGES, Past, past_of
-from jobq.web.sampler import ALL, DELAYED, HANDOUTS, READY, RUNNING, Sampling, Snapshot
+from jobq.web.sampler import ALL, DELAYED, DEQUEUED, READY, RUNNING, Sampling, Snapshot
 from jobq.web.site import Site
 
 #: Time ranges of charts, in seconds.
@@ -129,10 +129,8 @@ def backlog(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartView
 
 def dequeued(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartView:
     """Return the chart of messages handed out per second."""
-    points = sampling.points(queue, HANDOUTS, span.since, span.until)
-    return _chart(
-        "dequeued", "Hand-outs per second", [("hand-outs", "running", points)], span, _rate
-    )
+    points = sampling.points(queue, DEQUEUED, span.since, span.until)
+    return _chart("dequeued", "Dequeued per second", [("dequeued", "running", points)], span, _rate)
 
 
 def outcomes(

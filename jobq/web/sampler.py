@@ -46,7 +46,7 @@ FIRST_S = 10.0
 FINE, COARSE = (900, EVERY_S), (1_440, 60.0)
 #: Points and interval of the ring for sparklines, which covers a quarter of an hour.
 SPARK = (64, 15.0)
-READY, DELAYED, RUNNING, DEAD, HANDOUTS = range(5)
+READY, DELAYED, RUNNING, DEAD, DEQUEUED = range(5)
 #: Maximum number of queues with rings, which take 48 KiB per queue.
 MAX_RINGS = 2_000
 #: The name under which the sums of all queues are kept.
@@ -316,7 +316,7 @@ class Sampling:
                     ring.put(now_ms / 1000, values)
 
     def _new_rings(self, name: str) -> tuple[Ring, Ring, Ring]:
-        means = frozenset((HANDOUTS,))
+        means = frozenset((DEQUEUED,))
         self._rings[name] = (
             Ring(FINE[0], FINE[1], 5, means),
             Ring(COARSE[0], COARSE[1], 5, means),

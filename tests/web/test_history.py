@@ -270,14 +270,14 @@ def test_charts_go_beyond_a_day_by_the_lake(visit, client, lake_history):
     assert (last.kind, last.wait_ms) == ("dead", 0)
     week = visitor.get("/queues/low?range=7d").text
     assert "Attempts come from the lake" in week and "--since 7d --queues low --lake" in week
-    assert 'href="/errors?range=7d"' in week and "Hand-outs per second" not in week
+    assert 'href="/errors?range=7d"' in week and "Dequeued per second" not in week
     assert (
         week.count('<svg viewBox="0 0 400 180"') == 2
         and "Attempts come from the lake" in visitor.get("/?range=7d").text
     )
     day = visitor.get("/queues/low?range=24h").text
     assert "33 ms" in day, "the chart of times has what the lake knows"
-    assert "Older attempts come from the lake" in day and "Hand-outs per second" in day
+    assert "Older attempts come from the lake" in day and "Dequeued per second" in day
     assert "range=7d" not in visit(UserRole.READ).get("/").text
     path = "/queues/low/messages/m1"
     client.command("DEL", offsets.events_key("jobq", "low"))

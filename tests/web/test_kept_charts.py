@@ -15,7 +15,7 @@ from jobq.queue.presence import ChildEntry, RunningJob
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.web import UserRole
-from jobq.web.sampler import ALL, HANDOUTS, READY, Sampling
+from jobq.web.sampler import ALL, DEQUEUED, READY, Sampling
 from jobq.worker.charts import ChartKeeper
 
 pytestmark = pytest.mark.one_server
@@ -43,7 +43,7 @@ def test_charts_have_what_workers_kept_when_a_page_is_opened(
         first = (real - 6 * MINUTE_MS) // MINUTE_MS
         assert [ready[first + n] for n in range(5)] == [3, 6, 9, 12, 15]
         assert ready[int(at_s // 60)] == 15
-        rates = dict(sampling.points(queue, HANDOUTS, at_s - 900, at_s - 60))
+        rates = dict(sampling.points(queue, DEQUEUED, at_s - 900, at_s - 60))
         assert rates[float((first + 1) * 60)] == 3 / 60
     day = sampling.points("low", READY, at_s - 86_400, at_s)
     assert [value for _, value in day if value is not None][:5] == [3, 6, 9, 12, 15]

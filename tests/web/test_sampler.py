@@ -15,7 +15,7 @@ from jobq.queue.types import Ending
 from jobq.web.api.resource import ROOT
 from jobq.web.outcomes import DEAD, DONE, FAILED, DurationCounts, Outcomes, Recent
 from jobq.web.rings import Ring
-from jobq.web.sampler import ALL, HANDOUTS, READY, Sampler, Sampling
+from jobq.web.sampler import ALL, DEQUEUED, READY, Sampler, Sampling
 from jobq.web.tail import Tail, shared
 from jobq.web.trouble import Growth, GrowthWatch, QueueFigures, busy_slots
 
@@ -223,7 +223,7 @@ def test_rate_and_points_come_from_two_samples(client):
     at = sampling.take_snapshot().at_ms / 1000
     assert sampling.points("low", READY, at - 60, at)[-1][1] in (0, 1)
     assert (
-        sampling.points(ALL, HANDOUTS, at - 60, at) and sampling.points("none", READY, 0, at) == []
+        sampling.points(ALL, DEQUEUED, at - 60, at) and sampling.points("none", READY, 0, at) == []
     )
 
 

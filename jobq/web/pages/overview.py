@@ -12,7 +12,7 @@ from jobq.web.newest_actions import newest_acts
 from jobq.web.preferences import preferences, zone_of
 from jobq.web.rendering import render
 from jobq.web.routes import nav, page
-from jobq.web.sampler import DEAD, HANDOUTS, RUNNING
+from jobq.web.sampler import DEAD, DEQUEUED, RUNNING
 from jobq.web.site import site_of
 from jobq.web.words import headline
 
@@ -43,7 +43,7 @@ def overview(request: Request) -> Response:
         headline=headline(snapshot, len(listed)),
         findings=listed,
         spark=lambda figure: charts.spark(sampler, snapshot, figure=figure),
-        DEAD=DEAD, HANDOUTS=HANDOUTS, RUNNING=RUNNING,
+        DEAD=DEAD, DEQUEUED=DEQUEUED, RUNNING=RUNNING,
         span=span, ranges=charts.ranges_of(has_lake), past=past,
         charts=[
             charts.times(sampler, span, past=past) if span.is_long else charts.backlog(sampler, span),
