@@ -57,10 +57,9 @@ def acl(
 ) -> None:  # fmt: skip
     """Print commands that create users with minimal rights.
 
-    Without ROLE, they create one user for each of the first six roles. metrics reads only what jobq metrics needs.
-    topic, rsmq and reliable are users of those protocols, and --queues names their topics or queues. limit uses and
-    sets all limits, as workers and operators may. pipeline reads and writes DataFrames and fills lakes. The command
-    does not connect to a server.
+    Without ROLE, they create one user for each of the first six roles. topic, rsmq and reliable are users of those
+    protocols, and --queues names their topics or queues. limit uses and sets all limits, as workers and operators may.
+    pipeline reads and writes DataFrames and fills lakes. The command does not connect to a server.
 
     Rights are derived from the scripts of this version, for processes with JOBQ_FUNCTIONS=1 and the database that
     --url names. The users have no passwords and can't log in until you set them: ACL SETUSER name '>…'.

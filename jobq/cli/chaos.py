@@ -59,10 +59,9 @@ def chaos(
 ) -> bool:  # fmt: skip
     """Inject faults and check that no message is lost.
 
-    Workers and producers run while the command kills processes and cuts connections. A ledger outside the server
-    records what happened, and is checked at the end. It uses its own server, or its own namespace on the server that
-    --url names, where faults that disturb other users run only with --fault. Exit code 1: a guarantee was broken, or a
-    bound exceeded.
+    Workers and producers run while the command kills processes and cuts connections. It uses its own server, or its own
+    namespace on the server that --url names, where faults that disturb other users run only with --fault. Exit code 1:
+    a guarantee was broken, or a bound exceeded.
     """
     if session.url and server:
         raise ConfigError(

@@ -71,9 +71,8 @@ def check() -> None:
 def doctor(session: Session, strict: bool) -> bool:
     """Check the server's settings, and what each kind of failure would lose.
 
-    Current incidents come first: a full server, lost workers, unknown jobs, jobs that kill their processes or hang. It
-    checks every node of a Cluster, and replicas that may be promoted. On a busy server it measures for a second which
-    queue takes most of the CPU. Exit code 1: a check failed.
+    Current incidents come first, such as lost workers. It checks every node of a Cluster, and replicas that may be
+    promoted. On a busy server it measures for a second which queue takes most of the CPU. Exit code 1: a check failed.
     """
     results = findings(session.client)
     if not any(finding.check == "server" and finding.level == "fail" for finding in results):

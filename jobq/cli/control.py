@@ -32,7 +32,7 @@ def control(
 ) -> bool:
     """Pause, resume, drain or restart workers, or dump their stacks.
 
-    WORKER is a name from `jobq workers`; the command goes to all workers of that name, and prints their answers.
+    WORKER is a name from `jobq workers`; the command goes to all workers of that name.
     quiet: stop fetching messages. resume: fetch messages again. drain: finish running jobs and exit. restart: replace
     the children one by one, without loading new code. dump: report the stacks of the children's threads. Workers read
     commands every 5 seconds. A command that is not read within a minute is dropped. Exit code 1: a worker rejected the

@@ -37,9 +37,8 @@ def demo(
 ) -> NoReturn:  # fmt: skip
     """Run an example with thousands of files, and kill a worker process midway.
 
-    Some of the files are bad. In a terminal, the run ends with its dashboard. With --pipeline the history goes into a
-    lake, 100,000 rows of a DataFrame become jobs, and a page with every report is written. Exit code 1: a figure
-    differs from the expected value.
+    With --pipeline the history goes into a lake, rows of a DataFrame become jobs, and a page with every report is
+    written. Exit code 1: a figure differs from the expected value.
     """
     if pipeline and web == "yes":
         raise ConfigError("--web works only without --pipeline; leave one out")

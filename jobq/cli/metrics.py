@@ -30,9 +30,8 @@ def metrics(
 ) -> bool | None:  # fmt: skip
     """Serve metrics of queues, topics and schedules until TERM or INT.
 
-    One exporter is enough for any number of workers; more exporters return the same values. A scrape reads the
-    server with a few calls, at most every five seconds, and doesn't write. For metrics of attempts, use jobq worker
-    --health.
+    One exporter is enough for any number of workers. A scrape reads the server with a few calls, at most every five
+    seconds, and doesn't write. For metrics of attempts, use jobq worker --health.
     """
     # Without this package, every scrape would fail.
     import prometheus_client  # noqa: F401

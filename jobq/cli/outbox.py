@@ -106,8 +106,7 @@ def relay(session: Session, table: OutboxTable, once: bool, **given: Any) -> Non
 
     Rows are deleted after the server accepted their messages. If the relay dies in between, the rows are enqueued
     again with the same message ids, which the server rejects for the time of --dedupe after each message is done.
-    While the server or the database can't be reached, rows wait. Several relays may run; on SQLite only one works
-    while the others wait.
+    Several relays may run; on SQLite only one works while the others wait.
     """
     Logging(given["log_level"], given["log_format"]).settle()
     options = RelayOptions(
@@ -167,8 +166,8 @@ def retry(session: Session, table: OutboxTable) -> None:
 def prune(session: Session, table: OutboxTable, older_than: float) -> None:
     """Delete old rows of the inbox.
 
-    If a message is delivered again after its row was deleted, it runs again. Keep rows for longer than a message can be
-    retried, wait in the outbox, or stay dead before it is revived.
+    Keep rows for longer than a message can be retried, wait in the outbox, or stay dead before it is revived. A message
+    without its row runs again if it is delivered again.
     """
     count = table.prune_inbox(_now() - round(older_than * 1000))
     table.close()

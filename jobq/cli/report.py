@@ -97,7 +97,6 @@ def report(
 ) -> None:
     """Report on history: waits, errors, costs, capacity.
 
-    Reports show waiting and running jobs, failures, costs, slowdowns, and how many workers are needed.
 
     NAME is one of: all, regressions, anomalies, errors, dead, retries, slo, queue-time, schedules,
     flows, backlog, capacity, run-time, throughput, heatmap, cost, keys.

@@ -132,8 +132,7 @@ def rsmq(ctx: click.Context, redis_url: str | None, verbose: bool) -> None:
     """Use RSMQ queues, as rsmqctl does.
 
     RSMQ's clients in other languages can use the same queues. Each message is delivered at least once. Commands,
-    flags and output match rsmqctl, so -n is the queue's name here. Exit code 1: the command failed, and the reason
-    is on stderr.
+    flags and output match rsmqctl, so -n is the queue's name here. Exit code 1: the command failed.
     """
     ctx.meta[REDIS_URL], ctx.meta[VERBOSE] = redis_url, verbose
 

@@ -42,10 +42,10 @@ class Flow(Definition):
     def start(self) -> FlowRun:
         """Start the flow, and enqueue the items of maps without dependencies.
 
-        Starting it again is harmless. If this process ends while it enqueues items, start the flow again with the same
-        id and items to continue. Raises FlowConflictError if this id was started with another definition, or if a
-        sub-flow belongs to another flow or still runs for an earlier run; then nothing begins. Raises UnavailableError
-        or ServerFullError if the server can't be used now.
+        If this process ends while it enqueues items, start the flow again with the same id and items to continue.
+        Raises FlowConflictError if this id was started with another definition, or if a sub-flow belongs to another
+        flow or still runs for an earlier run; then nothing begins. Raises UnavailableError or ServerFullError if the
+        server can't be used now.
         """
         self.check()
         run = started(self)

@@ -67,8 +67,8 @@ class FlowRun:
     def signal(self, step: str, value: Any = None) -> None:
         """Send a signal to the wait step with this name, which completes it.
 
-        A signal that arrives before its wait begins takes effect when the wait begins. If several signals arrive, only
-        the first has an effect. Raises ConfigError if the flow has no such wait, FlowClosedError if the flow is over.
+        An early signal takes effect when its wait begins, and only the first signal has an effect. Raises ConfigError
+        if the flow has no such wait, FlowClosedError if the flow is over.
 
         Args:
             value: Any JSON value of up to 64 KiB, for steps that use it.
@@ -98,9 +98,8 @@ class FlowRun:
     def retry(self, step: FlowStep | str | None = None) -> None:
         """Revive the dead members of one step, or of all steps. Later steps run once their dependencies are done.
 
-        This call revives up to 25,000 members; workers revive the others.
-
-        Raises FlowClosedError if the flow was cancelled: a cancelled step stays cancelled.
+        This call revives up to 25,000 members; workers revive the others. Raises FlowClosedError if the flow was
+        cancelled.
         """
         name = step.name if isinstance(step, FlowStep) else step
         view = self.status()

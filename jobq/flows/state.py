@@ -225,7 +225,7 @@ class FlowView:
 
     @property
     def state(self) -> FlowState:
-        """The flow's state, computed from its steps; see `flow_state`."""
+        """The flow's state."""
         return flow_state(self.facts, self.by_name)
 
     @cached_property

@@ -213,8 +213,8 @@ class Job(Generic[P, R]):
         """Enqueue many calls: `resize.enqueue_many(resize.args(path, width=200) for path in paths)`.
 
         Plain tuples of positional arguments also work, but type checkers don't check them. `arguments` is read while
-        calls are sent. A receipt is made each time you access it. One round trip has up to 250 calls, and is accepted
-        or rejected in full. After an error, earlier round trips stay enqueued, and the failed round trip may also be.
+        calls are sent. One round trip has up to 250 calls, and is accepted or rejected in full. After an error, earlier
+        round trips stay enqueued, and the failed round trip may also be.
         """
         calls = self._many(arguments)
         layers = self._enqueue_layers()

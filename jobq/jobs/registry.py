@@ -157,8 +157,8 @@ default_registry = Registry()
 def worker_started(function: F, /) -> F:
     """Register a function that each process of a worker calls, after its fork and before its first job.
 
-    Open connections, clients and models there, because processes must not share them. An exception ends the worker
-    with exit code 11. `@worker_started` returns the function itself, so tests can call it.
+    Open connections and clients there, because processes must not share them. An exception ends the worker with exit
+    code 11. Tests can call the function itself.
     """
     return default_registry.worker_started(function)
 

@@ -110,8 +110,7 @@ def exponential(
 ) -> Exponential:
     """Return a policy whose waits grow by `factor`: by default up to 5, 15, 45 … seconds, and at most an hour.
 
-    With full jitter, the actual wait is random between 0 and that time, so simultaneous failures are retried at
-    different times. `random` returns 0 ≤ x < 1.
+    With full jitter, the actual wait is random between 0 and that time. `random` returns 0 ≤ x < 1.
     """
     if not factor >= 1 or math.isinf(factor):
         raise ConfigError(

@@ -456,8 +456,7 @@ class Admin:
     def fsck(self) -> list[Violation]:
         """Check the queue's invariants, and return the violations without repairing them.
 
-        Each call to the server is bounded, so this is safe while the queue is in use. `jobq check fsck` also checks the
-        queue's partitions.
+        This is safe while the queue is in use. `jobq check fsck` also checks the queue's partitions.
         """
         return fsck(self)
 

@@ -34,8 +34,8 @@ MAX_KEY_LENGTH = 128
 MAX_DURATION_S = 3_153_600_000.0
 #: Maximum number of partitions of a queue.
 MAX_PARTITIONS = 256
-#: Fences of an epoch of partitions are its number times this, plus the number of hand-outs. So a key or a mid gets
-#: higher fences in a later epoch.
+#: Fences of an epoch of partitions are its number times this, plus the number of dequeued messages. So a key or a mid
+#: gets higher fences in a later epoch.
 FENCES_PER_EPOCH = 2**40
 _YEAR_10000_S = 253_402_300_800.0
 
@@ -163,10 +163,7 @@ class AddedMessages(Sequence[Enqueued]):
 
 
 class EnqueuedMany(Sequence[Enqueued]):
-    """Results of a bulk enqueue, in order.
-
-    Results of new messages with generated mids take only a few bytes per round trip.
-    """
+    """Results of a bulk enqueue, in order."""
 
     __slots__ = ("_ends", "_parts")
 

@@ -20,8 +20,7 @@ SCANNED = 1_000
 class KitClock:
     """The clock of jobq in this process and on its server. It follows freezegun and time-machine.
 
-    It starts at the current time of the host. Moving it doesn't expire keys with a time to live, such as results; use
-    `expire_results` to delete results.
+    It starts at the current time of the host. Moving it doesn't expire results; `expire_results` deletes them.
     """
 
     def __init__(self, client: Client) -> None:

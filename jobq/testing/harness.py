@@ -396,8 +396,7 @@ class Kit:
     def assert_flow(self, run: StartedFlow | str, state: FlowState | None = None) -> FlowView:
         """Assert that a flow exists, and with `state` that it is in this state; return its status.
 
-        First, ended members and signals are processed, as a worker does immediately. The error message lists the
-        flow's steps, its failures and the conditions that it waits for.
+        The error message lists the flow's steps, its failures and the conditions that it waits for.
 
         Args:
             run: The result of `start`, or `name:id`.

@@ -281,7 +281,7 @@ class Topic(BlockingFacade):
 class AsyncTopic(AsyncFacade[Topic]):
     """A Topic with awaitable methods.
 
-    Cancelling a coroutine that waits for messages doesn't lose messages: the messages of its last call are given back.
+    Cancelling a coroutine that waits for messages gives back the messages of its last call.
     """
 
     def __init__(self, name: str, client: Client | None = None) -> None:
