@@ -216,16 +216,16 @@ def _drawn(place: _Place, line: ChartLine) -> str:
 
 
 def _grid(place: _Place, label: Callable[[float], str]) -> list[str]:
-    found = []
+    marks = []
     parts = _parts(place.top, label)
     for i in range(parts + 1):
         value = place.top * i / parts
         y = place.y(value)
-        found.append(
+        marks.append(
             f'<line class="grid" x1="{LEFT}" x2="{place.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
             f'<text class="tick end" x="{LEFT - 6}" y="{y + 4:.1f}">{text(label(value))}</text>'
         )
-    return found
+    return marks
 
 
 def _parts(top: float, label: Callable[[float], str]) -> int:
@@ -274,14 +274,14 @@ def _rounds(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[da
     if step > 3600:
         return _walls(first, last, step, zone)
     # When clocks change, an hour is repeated or skipped. In UTC each moment is there once.
-    at, found = first, []
+    at, moments = first, []
     while at <= last:
         wall = at.astimezone(zone).replace(tzinfo=None)
         over = (wall - datetime.min) % timedelta(seconds=step)
         if not over:
-            found.append(at)
+            moments.append(at)
         at += timedelta(seconds=step) - over
-    return found
+    return moments
 
 
 def _walls(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[datetime]:
@@ -289,14 +289,14 @@ def _walls(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[dat
     wall = first.astimezone(zone).replace(tzinfo=None)
     midnight = wall.replace(hour=0, minute=0, second=0, microsecond=0)
     skipped = math.ceil((wall - midnight).total_seconds() / step)
-    found: list[datetime] = []
+    moments: list[datetime] = []
     while (
         at := (midnight + timedelta(seconds=skipped * step)).replace(tzinfo=zone).astimezone(UTC)
     ) <= last:
-        if at >= first and at not in found[-1:]:
-            found.append(at)
+        if at >= first and at not in moments[-1:]:
+            moments.append(at)
         skipped += 1
-    return found
+    return moments
 
 
 def ceiling(value: float) -> float:
@@ -448,7 +448,7 @@ def spread(
     points: Sequence[tuple[float, float | None]], since: float, until: float, count: int
 ) -> list[float | None]:
     """Divide the time into `count` equal parts, and return the maximum of each. A part without values is None."""
-    found: list[float | None] = [None] * count
+    maxima: list[float | None] = [None] * count
     at = bisect_left(
         points, (since,)
     )  # a shorter tuple sorts before longer tuples with the same start
@@ -457,6 +457,6 @@ def spread(
             break
         if value is not None:
             part = min(count - 1, int((moment - since) / (until - since) * count))
-            before = found[part]
-            found[part] = value if before is None else max(before, value)
-    return found
+            before = maxima[part]
+            maxima[part] = value if before is None else max(before, value)
+    return maxima

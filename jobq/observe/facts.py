@@ -215,27 +215,27 @@ class Collector:
         queue.
         """
         client = self.queue.client
-        found: dict[str, Asked] = {}
+        calls: dict[str, Asked] = {}
         for name in queues:
             with suppress(ConfigError):  # the names may come from any program
-                found[f"counts of {name}"] = Queue(name, client).admin.sample_call()
-        return found
+                calls[f"counts of {name}"] = Queue(name, client).admin.sample_call()
+        return calls
 
     def _ask(self, asked: dict[str, Asked]) -> dict[str, Any]:
         """Make the calls, and return the replies by name. Unreadable replies are left out, unless they are needed."""
-        reads = {name: one for name, one in asked.items() if not isinstance(one, int)}
-        found: dict[str, Any] = {name: one for name, one in asked.items() if isinstance(one, int)}
+        reads = {name: call for name, call in asked.items() if not isinstance(call, int)}
+        answers: dict[str, Any] = {name: n for name, n in asked.items() if isinstance(n, int)}
         replies = read_together(self.queue.client, list(reads.values()))
         for name, reply in zip(reads, replies, strict=True):
             if not isinstance(reply, Exception):
-                found[name] = reply
+                answers[name] = reply
             elif name in _NEEDED or not isinstance(reply, ScriptError | UnavailableError):
                 raise reply
             elif name not in SECTIONS:
                 self.unread[
                     _SAID.get(name) or ("running jobs" if name.startswith("running") else name)
                 ] = str(reply)
-        return found
+        return answers
 
     def logs(self, mid: str, attempts: Sequence[int]) -> dict[int, bytes]:
         """Return the logs by attempt number, in one round trip. Attempts without a log are left out."""
@@ -264,11 +264,11 @@ def _clock_of(reply: Any) -> int:
     return reply if isinstance(reply, int) else int(reply[0]) * 1000 + int(reply[1]) // 1000
 
 
-def _ahead(found: Any, length: Any, page: Page | None) -> int | None:
+def _ahead(place: Any, length: Any, page: Page | None) -> int | None:
     """Return how many ready messages come before the message, at most MAX_AHEAD; None if the message isn't ready."""
-    if found is not None:
-        whole = page is not None and page.next_offset == found
-        return len(page.entries) if page is not None and whole else int(found)
+    if place is not None:
+        whole = page is not None and page.next_offset == place
+        return len(page.entries) if page is not None and whole else int(place)
     return MAX_AHEAD if length is not None and int(length) > MAX_AHEAD else None
 
 
@@ -284,11 +284,11 @@ def _running_of(
     second: dict[str, Any], busy: Sequence[str]
 ) -> dict[str, tuple[ChildEntry, ...] | None]:
     """Return the children of each worker; None for a worker whose entry can't be read."""
-    found: dict[str, tuple[ChildEntry, ...] | None] = {}
+    children: dict[str, tuple[ChildEntry, ...] | None] = {}
     for at in range(0, len(busy), presence.PER_CALL):
         some = busy[at : at + presence.PER_CALL]
-        found |= presence.running_in(some, second.get(f"running {at}") or [None] * len(some))
-    return found
+        children |= presence.running_in(some, second.get(f"running {at}") or [None] * len(some))
+    return children
 
 
 def _among(
@@ -355,8 +355,8 @@ def _unsaved(queue: Queue, info: dict[str, str]) -> str:
         return ""
     names = ("save", "stop-writes-on-bgsave-error")
     reply = queue.client.command("CONFIG", "GET", *names, routed_by=queue.wake_key)
-    found = dict(zip(map(text_of, reply[::2]), map(text_of, reply[1::2]), strict=True))
-    stops = bool(found.get("save")) and found.get("stop-writes-on-bgsave-error") == "yes"
+    config = dict(zip(map(text_of, reply[::2]), map(text_of, reply[1::2]), strict=True))
+    stops = bool(config.get("save")) and config.get("stop-writes-on-bgsave-error") == "yes"
     return "it can't write its snapshot" if stops else ""
 
 
@@ -393,8 +393,8 @@ def job_name(content: bytes) -> str:
 def _of_mid(events: Iterable[WrittenEvent], mid: str) -> list[Event]:
     """Return a message's events, oldest first. `events` must be sorted newest first."""
     wanted = f"{SEPARATOR}{mid}{SEPARATOR}".encode()
-    found = [event_of(event) for event in events if wanted in event.record]
-    return [event for event in found[::-1] if event is not None and event.mid == mid]
+    decoded = [event_of(event) for event in events if wanted in event.record]
+    return [event for event in decoded[::-1] if event is not None and event.mid == mid]
 
 
 def starts_per_s(queue: Queue) -> float | None:
@@ -403,8 +403,8 @@ def starts_per_s(queue: Queue) -> float | None:
     Returns None if no attempt finished and the queue doesn't record attempts.
     """
     now_ms = queue.client.clock_ms(queue.wake_key)
-    found = _rate(newest(queue, now_ms - RATE_MS), now_ms, True)
-    return found if found or queue.admin.sample().records_attempts else None
+    rate = _rate(newest(queue, now_ms - RATE_MS), now_ms, True)
+    return rate if rate or queue.admin.sample().records_attempts else None
 
 
 def _rate(events: Iterable[WrittenEvent], now_ms: int, records: bool) -> float | None:
@@ -441,13 +441,13 @@ def ended_runs(queue: Queue) -> EndedRuns | None:
     """Return the rate and the mean run time of recent attempts, from one page of events; None without such attempts."""
     now_ms = queue.client.clock_ms(queue.wake_key)
     page = list(newest(queue, most=EVENTS_PER_CALL))
-    found = [event_of(one) for one in page]
-    ran = [event for event in found if event and event.kind in ATTEMPTS and event.run_us]
+    events = [event_of(entry) for entry in page]
+    ran = [event for event in events if event and event.kind in ATTEMPTS and event.run_us]
     if not ran:
         return None
     oldest = page[-1].at_ms if len(page) == EVENTS_PER_CALL else 0
     since = max(now_ms - RATE_MS, oldest)
-    ended = sum(event.kind in ATTEMPTS and event.finished_at >= since for event in found if event)
+    ended = sum(event.kind in ATTEMPTS and event.finished_at >= since for event in events if event)
     mean_s = sum(event.run_us for event in ran) / len(ran) / 1e6
     return EndedRuns(ended / max(MIN_RATE_MS, now_ms - since) * 1000, mean_s)
 

@@ -120,19 +120,19 @@ def _short_ones(edges: list[GraphEdge], layer_of: Mapping[str, int]) -> tuple[li
 
 def layers(names: Iterable[str], edges: Sequence[GraphEdge]) -> dict[str, int]:
     """Return the layer of each node: the length of the longest path to it."""
-    found = dict.fromkeys(names, 0)
+    levels = dict.fromkeys(names, 0)
     behind, before = defaultdict[str, list[str]](list), Counter[str]()
     for edge in edges:
         behind[edge.start].append(edge.end)
         before[edge.end] += 1
-    free = [name for name in found if not before[name]]
+    free = [name for name in levels if not before[name]]
     for name in free:
         for end in behind[name]:
-            found[end] = max(found[end], found[name] + 1)
+            levels[end] = max(levels[end], levels[name] + 1)
             before[end] -= 1
             if not before[end]:
                 free.append(end)
-    return found
+    return levels
 
 
 def folded(
@@ -151,7 +151,7 @@ def folded(
     for (layer, _), group in groups.items():
         node = group[0] if len(group) == 1 else _one_of(group, urgency)
         made[node.name], levels[node.name] = node, layer
-        place |= dict.fromkeys((one.name for one in group), node.name)
+        place |= dict.fromkeys((member.name for member in group), node.name)
     joined = dict[tuple[str, str], GraphEdge]()
     for edge in sorted(edges, key=lambda edge: edge.on_path):
         start, end = place[edge.start], place[edge.end]
@@ -160,15 +160,15 @@ def folded(
 
 
 def _one_of(group: Sequence[GraphNode], urgency: Sequence[str]) -> GraphNode:
-    jobs = {one.job for one in group}
+    jobs = {node.job for node in group}
     what = jobs.pop().rpartition(".")[2] if len(jobs) == 1 else "steps"
-    states, styles = Counter(one.state for one in group), {one.style for one in group}
-    style = next((one for one in urgency if one in styles), group[0].style)
+    states, styles = Counter(node.state for node in group), {node.style for node in group}
+    style = next((known for known in urgency if known in styles), group[0].style)
     told = ", ".join(f"{count:,} {state}" for state, count in states.most_common())
-    sign = next(one.glyph for one in group if one.style == style or style not in styles)
-    done = sum(one.share if one.share is not None else one.state == "done" for one in group)
+    sign = next(node.glyph for node in group if node.style == style or style not in styles)
+    done = sum(node.share if node.share is not None else node.state == "done" for node in group)
     return GraphNode(
-        group[0].name, style, style, sign, told, "", done / len(group), any(one.on_path for one in group),
+        group[0].name, style, style, sign, told, "", done / len(group), any(node.on_path for node in group),
         group[0].href, f"{len(group):,} x {what or 'step'}",
     )  # fmt: skip
 
@@ -252,7 +252,7 @@ class _Plan:
                 place = {item: float(i) for i, item in enumerate(beside)}
                 near = self._left if forth else self._right
                 own = {item: float(i) for i, item in enumerate(self.rows[at])}
-                means = {one: _mean([place[i] for i in near[one]], own[one]) for one in own}
+                means = {item: _mean([place[i] for i in near[item]], own[item]) for item in own}
                 self.rows[at].sort(key=means.__getitem__)
             crossed = self._crossings()
             if crossed < fewest:
@@ -264,7 +264,7 @@ class _Plan:
         for at, gutter in enumerate(self.gutters[:-1]):
             left = {item: i for i, item in enumerate(self.rows[at])}
             right = {item: i for i, item in enumerate(self.rows[at + 1])}
-            ends = [e for _, e in sorted((left[one.start], right[one.end]) for one in gutter)]
+            ends = [e for _, e in sorted((left[seg.start], right[seg.end]) for seg in gutter)]
             total += _inversions(ends)
         return total
 
@@ -277,7 +277,7 @@ class _Plan:
             forth = sweep % 2 == 0
             near = self._left if forth else self._right
             for row in self.rows if forth else reversed(self.rows):
-                wanted = [_mean([y[one] for one in near[item]], y[item]) for item in row]
+                wanted = [_mean([y[other] for other in near[item]], y[item]) for item in row]
                 weights = [4.0 if isinstance(item, _Lane) else 1.0 for item in row]
                 moved = [at + low for at, low in zip(
                     _rising([want - low for want, low in zip(wanted, _stacked(row), strict=True)], weights),
@@ -312,11 +312,11 @@ def _high(item: _Item) -> float:
 
 def _stacked(row: Sequence[_Item]) -> list[float]:
     """Return the middles of items that are stacked with a gap."""
-    found, at = [], 0.0
+    middles, at = [], 0.0
     for item in row:
-        found.append(at + _high(item) / 2)
+        middles.append(at + _high(item) / 2)
         at += _high(item) + (GAP if not isinstance(item, _Lane) else GAP / 2)
-    return found
+    return middles
 
 
 def _mean(values: Sequence[float], default: float) -> float:
@@ -357,19 +357,19 @@ def _inversions(values: list[int]) -> int:
 def _tracks(gutter: Sequence[_Segment], y: Mapping[_Item, float]) -> dict[tuple[_Item, str], int]:
     """Return the vertical line of each origin; adjacent lines have different numbers."""
     spans: dict[tuple[_Item, str], tuple[float, float]] = {}
-    for one in gutter:
-        here = (y[one.start], y[one.end])
-        low, high = spans.get(one.origin, (here[0], here[0]))
-        spans[one.origin] = (min(low, *here), max(high, *here))
+    for segment in gutter:
+        here = (y[segment.start], y[segment.end])
+        low, high = spans.get(segment.origin, (here[0], here[0]))
+        spans[segment.origin] = (min(low, *here), max(high, *here))
     ends: list[float] = []
-    found = {}
+    tracks = {}
     for origin, (low, high) in sorted(spans.items(), key=lambda span: (span[1], span[0][1])):
         if low == high:
             continue
         track = next((i for i, end in enumerate(ends) if end < low), len(ends))
         ends[track : track + 1] = [high]
-        found[origin] = track
-    return found
+        tracks[origin] = track
+    return tracks
 
 
 # Markup.

@@ -181,7 +181,7 @@ def _rank_of_lost(situation: Situation, worker: WorkerEntry) -> int:
     unserved = [queue for queue in worker.queues if not situation.live(queue)]
     facts = [situation.queues[queue] for queue in unserved if queue in situation.queues]
     is_fresh = situation.now_ms - worker.seen_at < FRESH_MS
-    if any(one.counts.ready for one in facts) or (is_fresh and unserved):
+    if any(queue.counts.ready for queue in facts) or (is_fresh and unserved):
         return 0
     return 1 if is_fresh else 2
 
@@ -221,8 +221,8 @@ def _unknown(situation: Situation) -> Iterator[Incident]:
 
 def lacking(situation: Situation, queue: str, job: str) -> tuple[list[str], int]:
     """Return the live workers of a queue that don't know a job, and the number of workers whose jobs are known."""
-    asked = [one for one in situation.live(queue) if one.jobs in situation.knows]
-    return [one.name for one in asked if job not in situation.knows[one.jobs]], len(asked)
+    asked = [worker for worker in situation.live(queue) if worker.jobs in situation.knows]
+    return [worker.name for worker in asked if job not in situation.knows[worker.jobs]], len(asked)
 
 
 def _unknown_job(situation: Situation, queue: str, job: str, number: int) -> Iterator[Incident]:
@@ -311,7 +311,7 @@ def _stuck(situation: Situation) -> Iterator[Incident]:
             )
             remedy = f"jobq control dump {longest.worker} shows where it hangs; jobq cancel {longest.mid} stops it"
             worker = next(
-                (one for one in situation.live(queue) if one.name == longest.worker), None
+                (other for other in situation.live(queue) if other.name == longest.worker), None
             )
             if worker is not None and worker.is_silent(situation.now_ms):
                 text += f". The worker has been silent for {situation.ago(worker.seen_at)}"
@@ -326,9 +326,9 @@ def _stuck(situation: Situation) -> Iterator[Incident]:
 
 def _busy(situation: Situation, queue: str, facts: QueueFacts) -> tuple[int, int]:
     """Return how many slots of a queue's workers are busy, and how many there are."""
-    working = [one for one in situation.live(queue) if not one.quiet]
-    slots = sum(one.slots for one in working)
-    running = max(facts.counts.locked, sum(one.running for one in working))
+    working = [worker for worker in situation.live(queue) if not worker.quiet]
+    slots = sum(worker.slots for worker in working)
+    running = max(facts.counts.locked, sum(worker.running for worker in working))
     return min(running, slots) if slots else running, slots
 
 
@@ -353,8 +353,8 @@ def _unserved(situation: Situation) -> Iterator[Incident]:
             text = f"queue {queue}: {ready:,} ready, and no worker serves it"
             remedy = worker_command([queue], facts.job)
             yield Incident("no_worker", f"No worker serves {queue}", text, remedy, (queue,))
-        elif all(one.quiet for one in live):
-            names = listed([one.name for one in live])
+        elif all(worker.quiet for worker in live):
+            names = listed([worker.name for worker in live])
             text = f"all workers of queue {queue} are quiet or stopping ({names}); {ready:,} ready"
             remedy = f"jobq control resume {live[0].name}, or start another worker"
             yield Incident("all_quiet", f"All workers of {queue} are quiet", text, remedy, (queue,))

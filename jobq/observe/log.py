@@ -292,8 +292,8 @@ def trace_of(context: Context) -> tuple[str, str]:
     """Return the ids of the trace and the span in hex: OpenTelemetry's current span, or else the attempt's."""
     # Not imported here: only a program that has loaded it can have a span.
     current = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
-    if current is not None and (found := current().get_span_context()).is_valid:
-        return f"{found.trace_id:032x}", f"{found.span_id:016x}"
+    if current is not None and (span := current().get_span_context()).is_valid:
+        return f"{span.trace_id:032x}", f"{span.span_id:016x}"
     return context.trace_id, context.span_id
 
 
@@ -489,8 +489,8 @@ class Logging:
             root.addHandler(self.handler)
             root.setLevel(self.own.level)
         others = list(root.manager.loggerDict.values())
-        for one in (root, *others):
-            for handler in one.handlers if isinstance(one, logging.Logger) else ():
+        for log in (root, *others):
+            for handler in log.handlers if isinstance(log, logging.Logger) else ():
                 handler.addFilter(self.fields)
                 if type(handler) is logging.StreamHandler and handler.stream in _STANDARD:
                     handler.setStream(unblocked(handler.stream))

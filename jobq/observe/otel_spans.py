@@ -292,18 +292,18 @@ def _outcome(context: Context, error: BaseException | None) -> tuple[str, str]:
 def _described(
     queue: str, kind: str, operation: str, job: str, client: Any
 ) -> dict[str, str | int]:
-    found: dict[str, str | int] = {
+    attributes: dict[str, str | int] = {
         "messaging.system": "jobq",
         "messaging.destination.name": queue,
         "messaging.operation.type": kind,
         "messaging.operation.name": operation,
         "jobq.job": job,
     }
-    return found if client is None else found | _server(client.url)
+    return attributes if client is None else attributes | _server(client.url)
 
 
 def _attributes(context: Context) -> dict[str, str | int]:
-    found = _described(context.queue, "process", "process", context.job, runtime.default) | {
+    attributes = _described(context.queue, "process", "process", context.job, runtime.default) | {
         "messaging.message.id": context.mid,
         "messaging.message.body.size": context.size,
         "code.function.name": context.function_name,
@@ -311,12 +311,12 @@ def _attributes(context: Context) -> dict[str, str | int]:
         "jobq.generation": context.generation,
     }
     if context.partition:
-        found["messaging.destination.partition.id"] = context.partition
+        attributes["messaging.destination.partition.id"] = context.partition
     if context.worker:
-        found["messaging.client.id"] = context.worker
+        attributes["messaging.client.id"] = context.worker
     if context.enqueued_at:
-        found["jobq.wait_ms"] = max(0, round(time.time() * 1000) - context.enqueued_at)
-    return found
+        attributes["jobq.wait_ms"] = max(0, round(time.time() * 1000) - context.enqueued_at)
+    return attributes
 
 
 def _server(url: str) -> dict[str, str | int]:
@@ -326,15 +326,15 @@ def _server(url: str) -> dict[str, str | int]:
         host, port = parts.hostname or parts.path, parts.port
     except ValueError:
         return {}
-    found: dict[str, str | int] = {"server.address": host} if host else {}
-    return found | ({"server.port": port} if port else {})
+    attributes: dict[str, str | int] = {"server.address": host} if host else {}
+    return attributes | ({"server.port": port} if port else {})
 
 
 def _carry(headers: dict[str, str]) -> None:
     """Add the current trace to a message's headers, unless the caller has set one. Baggage is merged."""
     carried: dict[str, str] = {}
     propagate.inject(carried)
-    baggage = [one for one in (headers.get("baggage"), carried.pop("baggage", None)) if one]
+    baggage = [text for text in (headers.get("baggage"), carried.pop("baggage", None)) if text]
     if "traceparent" not in headers:
         headers.update(carried)
     if baggage:

@@ -143,8 +143,8 @@ class Redactor:
 
     def declared(self, job: str) -> tuple[str, ...]:
         """Return the names that a job hides; `*` hides all arguments. Declared positions, such as `0`, are left out."""
-        found = self._declared(job) if job else ()
-        return tuple(name for name in found if not name.isdigit())
+        names = self._declared(job) if job else ()
+        return tuple(name for name in names if not name.isdigit())
 
     def text(self, text: str, more: Iterable[str] = ()) -> str:
         """Return `text` with its recognizable secrets hidden.
@@ -153,11 +153,11 @@ class Redactor:
             more: Additional names to hide.
         """
         more = tuple(more)
-        shown = _SCHEME.sub(lambda found: f"{found[1]} {HIDDEN}", masked_text(text))
+        shown = _SCHEME.sub(lambda match: f"{match[1]} {HIDDEN}", masked_text(text))
         if "PRIVATE KEY" in shown:
             shown = _KEY.sub(HIDDEN, shown)
         if "</" in shown:
-            shown = _ELEMENT.sub(lambda found: self._element(found, more), shown)
+            shown = _ELEMENT.sub(lambda match: self._element(match, more), shown)
         if "=" in shown or ":" in shown or "%3" in shown:
             shown = self._without_values(_NAMED, shown, more)
         return self._without_values(_PAIRED, shown, more) if "-" in shown or "," in shown else shown
@@ -175,17 +175,17 @@ class Redactor:
 
     def _parameters(self, job: str, number: int) -> tuple[str, ...]:
         known = self._registry.find(job) if self._registry else None
-        found: list[str] = []
+        names: list[str] = []
         if known is not None:
             for name, parameter in known.parameters.items():
                 if parameter.kind is parameter.VAR_POSITIONAL:
-                    found += [name] * (number - len(found))
+                    names += [name] * (number - len(names))
                 elif parameter.kind in (
                     parameter.POSITIONAL_ONLY,
                     parameter.POSITIONAL_OR_KEYWORD,
                 ):
-                    found.append(name)
-        return tuple(found[:number]) + ("",) * (number - len(found))
+                    names.append(name)
+        return tuple(names[:number]) + ("",) * (number - len(names))
 
     def _tree(self, value: Any, more: tuple[str, ...], levels: int) -> Any:
         if not levels:
@@ -229,7 +229,7 @@ class Redactor:
         """Return `text` without the values of names that are hidden."""
         parts, at, known = [], 0, dict[str, bool]()
         for match in names.finditer(text):
-            name = next(filter(None, (match[one] for one in names.groupindex)))
+            name = next(filter(None, (match[group] for group in names.groupindex)))
             if name not in known:
                 # `TokenError: expired` is an error's name, followed by its message.
                 known[name] = not name.endswith(_ERRORS) and self.hides(name, more)
@@ -251,8 +251,8 @@ def _end_of_value(text: str, at: int, is_header: bool) -> int:
     while at < last:
         if text[at] in _CLOSING:
             at = _end_of_brackets(text, at)
-        elif found := _QUOTED.match(text, at) or _BARE.match(text, at):
-            at = found.end()
+        elif value := _QUOTED.match(text, at) or _BARE.match(text, at):
+            at = value.end()
         else:
             break
     return at

@@ -276,7 +276,7 @@ def _without_variables(event: Any, hint: Any) -> Any:
 
 
 def _values(event: Any, name: str) -> list[Any]:
-    return [one for one in (event.get(name) or {}).get("values") or () if one]
+    return [value for value in (event.get(name) or {}).get("values") or () if value]
 
 
 def _on_purpose(error: BaseException) -> bool:

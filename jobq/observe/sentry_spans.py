@@ -74,8 +74,8 @@ def processing(context: Context, headers: Mapping[str, str]) -> Iterator[Ended]:
         _set(span, _messaging(context.mid, context.queue) | _process_figures(context))
 
         def ended(status: str) -> None:
-            for one in (span, transaction):
-                _set_status(one, status)
+            for part in (span, transaction):
+                _set_status(part, status)
 
         ended("ok")
         yield ended

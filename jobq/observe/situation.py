@@ -171,8 +171,8 @@ def _server(client: Client, known: Mapping[str, Any]) -> ServerFacts:
 
 
 def _events(reply: Iterable[Any]) -> list[Event]:
-    found = [event_of(entry) for entry in entries(reply)]
-    return [event for event in found if event is not None]
+    events = [event_of(entry) for entry in entries(reply)]
+    return [event for event in events if event is not None]
 
 
 def _facts(
@@ -207,7 +207,7 @@ def _with_deleted(
         if isinstance(reply, Status) and state_word(reply) in ("done", "unknown"):
             deleted.setdefault(name, set()).add(mid)
     return {
-        name: one._replace(deleted=frozenset(deleted.get(name, ()))) for name, one in facts.items()
+        name: row._replace(deleted=frozenset(deleted.get(name, ()))) for name, row in facts.items()
     }
 
 
@@ -220,20 +220,20 @@ def _sum(facts: Sequence[QueueFacts]) -> QueueFacts:
     if len(facts) == 1:
         return facts[0]
     unknown = Counter[str]()
-    for one in facts:
-        unknown.update(one.unknown)
-    longest = [one.longest for one in facts if one.longest is not None]
-    rates = [one.starts_per_s for one in facts if one.starts_per_s is not None]
-    crashes = [crash for one in facts for crash in one.crashes]
+    for row in facts:
+        unknown.update(row.unknown)
+    longest = [row.longest for row in facts if row.longest is not None]
+    rates = [row.starts_per_s for row in facts if row.starts_per_s is not None]
+    crashes = [crash for row in facts for crash in row.crashes]
     return QueueFacts(
-        summed([one.counts for one in facts]),
-        max((one.oldest_ms for one in facts if one.oldest_ms is not None), default=None),
+        summed([row.counts for row in facts]),
+        max((row.oldest_ms for row in facts if row.oldest_ms is not None), default=None),
         unknown,
         min(longest, key=lambda run: run.started_at, default=None),
         sorted(crashes, key=lambda crash: -crash.finished_at),
         sum(rates) if rates else None,
-        {mid: kind for one in facts for mid, kind in one.last_kinds.items()},
-        frozenset().union(*(one.deleted for one in facts)),
+        {mid: kind for row in facts for mid, kind in row.last_kinds.items()},
+        frozenset().union(*(row.deleted for row in facts)),
     )
 
 

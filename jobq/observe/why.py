@@ -190,15 +190,15 @@ def _own(facts: MessageFacts) -> list[Reason]:
         return list(_running(facts))
     if word not in _WAITING:
         return [_over(facts)]
-    found = [reason for one in _HOLDING_UP for reason in one(facts)]
+    reasons = [reason for rule in _HOLDING_UP for reason in rule(facts)]
     is_first = facts.line is not None and facts.line.place == 1
-    if all(reason.code == "server_full" for reason in found):
+    if all(reason.code == "server_full" for reason in reasons):
         if facts.ahead is None and not is_first:
             text = "waiting: it is not in the ready list; if it has a key, the key's line or limits block it"
-            found.append(Reason("not_ready", text, f"jobq key list {facts.queue}"))
+            reasons.append(Reason("not_ready", text, f"jobq key list {facts.queue}"))
         else:
-            found.append(Reason("next", "waiting: it is next in line"))
-    return found
+            reasons.append(Reason("next", "waiting: it is next in line"))
+    return reasons
 
 
 def _absent(facts: MessageFacts, member: Member) -> Reason:
@@ -207,24 +207,24 @@ def _absent(facts: MessageFacts, member: Member) -> Reason:
     if flow is None:
         text = f"flow {member.flow} was never started, or it is over and was deleted"
         return Reason("flow_gone", text, "jobq flow list")
-    one = flow.by_name.get(step)
-    if one is None:
+    view = flow.by_name.get(step)
+    if view is None:
         return Reason("flow_step_unknown", f"flow {member.flow} has no step {step}", show)
-    if one.state in ("waiting", "skipped"):
-        return Reason(f"flow_{one.state}", step_sentence(flow, step), show)
-    if one.state == "ready":
+    if view.state in ("waiting", "skipped"):
+        return Reason(f"flow_{view.state}", step_sentence(flow, step), show)
+    if view.state == "ready":
         text = f"step {step} of flow {member.flow} is ready; the next worker to finish a member sends it"
-        text += one.facts.needs_room and f", {one.facts.needs_room}"
+        text += view.facts.needs_room and f", {view.facts.needs_room}"
         return Reason("flow_ready", text, "jobq flow check")
-    if member.number >= one.facts.size:
-        text = f"step {step} of flow {member.flow} has {one.facts.size:,} members; it has no number {member.number:,}"
+    if member.number >= view.facts.size:
+        text = f"step {step} of flow {member.flow} has {view.facts.size:,} members; it has no number {member.number:,}"
         return Reason("flow_member_unknown", text, show)
-    if one.state == "running":
+    if view.state == "running":
         text = f"it has ended or is not enqueued yet; step {step} of flow {member.flow} is running"
-        if one.facts.todo and one.facts.needs_room:
-            text += f", and its members are enqueued {one.facts.needs_room}"
+        if view.facts.todo and view.facts.needs_room:
+            text += f", and its members are enqueued {view.facts.needs_room}"
         return Reason("flow_running", text, show)
-    return Reason(f"flow_{one.state}", f"step {step} of flow {member.flow} is {one.state}", show)
+    return Reason(f"flow_{view.state}", f"step {step} of flow {member.flow} is {view.state}", show)
 
 
 def _of_flow(facts: MessageFacts, member: Member) -> Iterator[Reason]:
@@ -301,7 +301,7 @@ def _running(facts: MessageFacts) -> Iterator[Reason]:
             f"process, or, if its job has a linger, with its batch; {ends}"
         )
         yield Reason("handed_out", text)
-    elif gone := next((one for one in facts.lost if one.name == run.worker), None):
+    elif gone := next((worker for worker in facts.lost if worker.name == run.worker), None):
         text = (
             f"ran on {_lost_worker(facts, gone)}; its lease ends in {facts.until(status.lock_expires_at)}, then "
             "another worker takes it over"
@@ -398,7 +398,7 @@ def _lost(facts: MessageFacts) -> Iterator[Reason]:
         text = f"waiting: the queue was served by {_lost_worker(facts, lost[0])}; no other worker serves it"
         remedy = f"{_host_remedy(lost[0])}, or {worker_command([facts.queue], facts.job)}"
         yield Reason("worker_lost", text, remedy)
-    elif run is not None and (gone := next((one for one in lost if one.name == run.worker), None)):
+    elif run is not None and (gone := next((w for w in lost if w.name == run.worker), None)):
         text = f"waiting: it ran on {_lost_worker(facts, gone)}; the next dequeue recovers it"
         yield Reason("worker_lost", text, _host_remedy(gone))
 

@@ -96,8 +96,8 @@ class ReliableQueue(BlockingFacade):
                 rows = yield from call
             except LateReplyError as late:
                 popped = [Popped.from_row(row) for row in late.reply]
-                for name in dict.fromkeys(one.key for one in popped):
-                    ids = [one.id for one in popped if one.key == name]
+                for name in dict.fromkeys(message.key for message in popped):
+                    ids = [message.id for message in popped if message.key == name]
                     yield from self._give_back(name, ids, token)
                 raise
             return [Popped.from_row(row) for row in rows]
@@ -178,9 +178,9 @@ class ReliableQueue(BlockingFacade):
                 raise
             return None if rows is None else [Recovered.from_row(row) for row in rows]
 
-        found = yield from recover()
-        if found or block == 0 or count == 0:
-            return found
+        messages = yield from recover()
+        if messages or block == 0 or count == 0:
+            return messages
         return (yield from recovering(self._calls, recover, key, block, elapsed))
 
     @stepwise
@@ -219,13 +219,13 @@ class ReliableQueue(BlockingFacade):
         if isinstance(start, bool) or not isinstance(start, int):
             raise ConfigError(f"start={start!r} is not a whole number")
         at_least("count", count, 1)
-        found: list[Any] = []
+        rows: list[Any] = []
         while count > 0:
             words: list[Argument] = [*place, start, count]
             page = yield from self._calls.ask_steps(
                 "inspect", [checked_key(key)], *words, *(() if now is None else ("NOW", now))
             )
-            found += page
+            rows += page
             count -= len(page)
             if sum(len(row[0]) + len(row[1]) for row in page) < PAGE_BYTES:
                 break  # complete
@@ -234,7 +234,7 @@ class ReliableQueue(BlockingFacade):
                 lengths = {"PENDING": facts.delivered, "DEAD": facts.dead}
                 start = max(0, start + lengths.get("".join(place), facts.undelivered))
             start += len(page)
-        return found
+        return rows
 
     @stepwise
     def revive(self, key: str, *ids: str, now: int | None = None) -> Steps[list[str] | None]:

@@ -139,9 +139,9 @@ def recovering(
         # If no message is pending, none can become old enough sooner than a message popped now.
         pause = max(due / 1000, MIN_WAIT_S) if due >= 0 else max(elapsed / 1000, UNKNOWN_S)
         yield Nap(min(pause, left, TICK_S))
-        found = yield from recover()
-        if found:
-            return found
+        recovered = yield from recover()
+        if recovered:
+            return recovered
     return None
 
 

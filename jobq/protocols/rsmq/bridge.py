@@ -54,7 +54,7 @@ class Bridge:
             "setQueueAttributes": self._set_queue_attributes,
             "sendMessage": self._send_message,
             "receiveMessage": lambda o: then(
-                calls.receive(_text(o, "qname"), 1, o.get("vt")), lambda found: _first(found[0])
+                calls.receive(_text(o, "qname"), 1, o.get("vt")), lambda reply: _first(reply[0])
             ),
             "popMessage": lambda o: then(calls.pop(_text(o, "qname"), 1), _first),
             "deleteMessage": lambda o: then(
@@ -77,14 +77,14 @@ class Bridge:
         """Yield an answer for each line, in order."""
         calls: list[tuple[Any, Any]] = []
         for line in lines:
-            n, found = self._understood(line)
-            calls.append((n, found))
+            n, call = self._understood(line)
+            calls.append((n, call))
             if self.ended:
                 break
-        requests = [found for _, found in calls if isinstance(found, ScriptCall)]
+        requests = [call for _, call in calls if isinstance(call, ScriptCall)]
         results = iter(self._flights.run(requests))
-        for n, found in calls:
-            outcome = next(results) if isinstance(found, ScriptCall) else found
+        for n, call in calls:
+            outcome = next(results) if isinstance(call, ScriptCall) else call
             key = "error" if isinstance(outcome, Exception) else "result"
             value = _error(outcome) if isinstance(outcome, Exception) else outcome
             yield _encoded({"n": n, key: value}) + b"\n"
@@ -177,8 +177,8 @@ def _text(options: Options, item: str) -> str:
     return javascript.text(value) or "\0"
 
 
-def _first(found: list[RsmqMessage]) -> dict[str, Any]:
-    return found[0].as_dict() if found else {}
+def _first(messages: list[RsmqMessage]) -> dict[str, Any]:
+    return messages[0].as_dict() if messages else {}
 
 
 def _one(done: list[bool]) -> int:

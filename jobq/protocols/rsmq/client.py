@@ -152,7 +152,7 @@ class Rsmq(BlockingFacade):
     @stepwise
     def pop_message(self, qname: str) -> ScriptCall[RsmqMessage | None]:
         """Remove and return the first visible message. If the process then crashes, the message is lost."""
-        return then(self.requests.pop(qname, 1), lambda found: found[0] if found else None)
+        return then(self.requests.pop(qname, 1), lambda popped: popped[0] if popped else None)
 
     @stepwise
     def delete_message(
@@ -304,6 +304,6 @@ class AsyncRsmq(AsyncFacade[Rsmq]):
         self.blocking.close()
 
 
-def _first(found: Steps[list[RsmqMessage]]) -> Steps[RsmqMessage | None]:
-    messages = yield from found
+def _first(receiving: Steps[list[RsmqMessage]]) -> Steps[RsmqMessage | None]:
+    messages = yield from receiving
     return messages[0] if messages else None

@@ -497,13 +497,13 @@ class AsyncConsumer(BaseConsumer):
                     running.add(asyncio.create_task(self._handle(message)))
                 if len(running) == self.options.concurrency:
                     await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for ended in [one for one in running if one.done()]:
+                for ended in [task for task in running if task.done()]:
                     running.discard(ended)
                     ended.result()
             await asyncio.gather(*running)
         except asyncio.CancelledError:
-            for one in running:
-                one.cancel()
+            for task in running:
+                task.cancel()
             raise
         finally:
             # Running handlers may end, even if the queue was deleted.

@@ -15,7 +15,7 @@ def text(value: Any) -> str:
     if isinstance(value, int | float):
         return _number(value)
     if isinstance(value, list):
-        return ",".join("" if one is None else text(one) for one in value)
+        return ",".join("" if item is None else text(item) for item in value)
     return "[object Object]" if isinstance(value, dict) else str(value)
 
 

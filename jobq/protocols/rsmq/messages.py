@@ -124,11 +124,11 @@ def read_messages(reply: list[Any]) -> list[RsmqMessage]:
 def read_peeked(reply: list[Any]) -> PeekedPage:
     """Return the messages of a peek reply."""
     five = zip(reply[2::5], reply[3::5], reply[4::5], reply[5::5], reply[6::5], strict=True)
-    found = [
+    messages = [
         Peeked(text_of(id_), body, rc, _number(fr), _score(score))
         for id_, body, rc, fr, score in five
     ]
-    return PeekedPage(reply[1], found)
+    return PeekedPage(reply[1], messages)
 
 
 def read_attributes(reply: list[Any], *, as_node: bool = False) -> Attributes:
@@ -171,8 +171,8 @@ def _text(value: bytes) -> str:
 
 
 def _whole(text: str, default: int) -> int:
-    found = whole(text)
-    return default if found is None else found
+    number = whole(text)
+    return default if number is None else number
 
 
 def _score(value: bytes) -> int:

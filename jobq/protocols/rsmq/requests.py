@@ -319,9 +319,9 @@ def then(request: ScriptCall[T], make: Callable[[T], R]) -> ScriptCall[R]:
     return ScriptCall(script, keys, args, lambda reply: make(read(reply)), repeatable)
 
 
-def first(found: Sequence[T]) -> T:
+def first(results: Sequence[T]) -> T:
     """Return the result of a request for a single message."""
-    return found[0]
+    return results[0]
 
 
 def outcome_words(request: ScriptCall[list[bool]]) -> ScriptCall[list[str]]:
@@ -379,9 +379,9 @@ def _changed(word: str, held: Sequence[MessageRef]) -> Callable[[list[Any]], lis
     expected = word.encode()
 
     def read(reply: list[Any]) -> list[bool]:
-        changed = [one == expected for one in reply[1:]]
+        changed = [text == expected for text in reply[1:]]
         if False in changed:
-            _refuse_irregular([one for one, done in zip(held, changed, strict=True) if not done])
+            _refuse_irregular([ref for ref, done in zip(held, changed, strict=True) if not done])
         return changed
 
     return read

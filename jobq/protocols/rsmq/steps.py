@@ -29,8 +29,8 @@ FIRST_S, MAX_S = 0.02, 1.0
 
 def counts(requests: Requests, qname: str) -> Steps[RsmqCounts]:
     """Return the numbers of visible and hidden messages."""
-    found = yield from ask(requests.describe(qname))
-    return RsmqCounts(found.msgs - found.hiddenmsgs, found.hiddenmsgs)
+    facts = yield from ask(requests.describe(qname))
+    return RsmqCounts(facts.msgs - facts.hiddenmsgs, facts.hiddenmsgs)
 
 
 def send(
@@ -41,7 +41,7 @@ def send(
     if len(batches) > 1:
         # Otherwise, the first batches would be sent before a later message is rejected.
         maxsize = (yield from ask(requests.describe(qname))).maxsize
-        if any(too_long(len(one), maxsize) for batch in batches for one in batch):
+        if any(too_long(len(message), maxsize) for batch in batches for message in batch):
             raise MessageTooLongError
     ids: list[str] = []
     for batch in batches:
@@ -53,12 +53,12 @@ def batched(messages: Iterable[str | bytes]) -> Iterator[list[bytes]]:
     """Yield batches of up to 1,000 messages and 4 MiB. A longer message is a batch of its own."""
     batch: list[bytes] = []
     size = 0
-    for one in map(body, messages):
-        if batch and (len(batch) == PER_CALL or size + len(one) > BYTES_PER_CALL):
+    for message in map(body, messages):
+        if batch and (len(batch) == PER_CALL or size + len(message) > BYTES_PER_CALL):
             yield batch
             batch, size = [], 0
-        batch.append(one)
-        size += len(one)
+        batch.append(message)
+        size += len(message)
     if batch:
         yield batch
 
@@ -76,9 +76,9 @@ def receive(
     `channel` returns the channel that senders publish to.
     """
     seconds = duration_s(wait)
-    found = (yield from ask(requests.receive(qname, limit, vt))).messages
-    if found or seconds <= 0:
-        return found
+    messages = (yield from ask(requests.receive(qname, limit, vt))).messages
+    if messages or seconds <= 0:
+        return messages
     with channel(qname) as listening:
         return (yield from await_messages(requests, listening, qname, limit, vt, seconds))
 
@@ -97,10 +97,10 @@ def await_messages(
     while True:
         if channel.open_file is None:
             yield Ask(channel.open)
-        found = yield from ask(requests.receive(qname, limit, vt))
-        pause_s = pauses.next_s(found)
-        if found.messages or pause_s <= 0:
-            return found.messages
+        reply = yield from ask(requests.receive(qname, limit, vt))
+        pause_s = pauses.next_s(reply)
+        if reply.messages or pause_s <= 0:
+            return reply.messages
         published = channel.open_file
         ready: list[int] = yield Nap(
             pause_s, tuple(file for file in (published, woken) if file is not None)
@@ -159,8 +159,8 @@ def next_messages(
     vt: int | None,
 ) -> Steps[tuple[list[bool], list[RsmqMessage]]]:
     """Delete messages and receive new messages in one request."""
-    deleted, found = yield from ask(requests.next(qname, refs(done), limit, vt))
-    return deleted, found.messages
+    deleted, reply = yield from ask(requests.next(qname, refs(done), limit, vt))
+    return deleted, reply.messages
 
 
 def purge(requests: Requests, qname: str) -> Steps[int]:
@@ -176,14 +176,14 @@ def peek(
     requests: Requests, qname: str, place: str, offset: int, limit: int
 ) -> Steps[list[Peeked]]:
     """Read messages in pages of about 256 KiB."""
-    found: list[Peeked] = []
+    messages: list[Peeked] = []
     end = offset + limit
     while True:
         page = yield from ask(requests.peek(qname, place, offset, end - offset))
-        found += page.messages
+        messages += page.messages
         offset += page.passed
         if offset >= end or not page.passed:
-            return found
+            return messages
 
 
 def redrive(requests: Requests, qname: str, target: str, limit: int | None) -> Steps[int]:

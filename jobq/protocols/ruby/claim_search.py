@@ -42,12 +42,12 @@ def claimed_job(
         if not isinstance(reply, Exception)
         for claim_id, lease_at in claim.read_listed(reply)
     ]
-    taken = read_together(client, [one.taken_call(claim_id, LIMIT) for one, claim_id, _ in waiting])
+    taken = read_together(client, [c.taken_call(claim_id, LIMIT) for c, claim_id, _ in waiting])
     unread = [reply for reply in (*listed, *taken) if isinstance(reply, Exception)]
-    for (one, claim_id, lease_at), jobs in zip(waiting, taken, strict=True):
+    for (claim, claim_id, lease_at), jobs in zip(waiting, taken, strict=True):
         for place, raw in enumerate(() if isinstance(jobs, Exception) else jobs):
             if raw == claim_id.encode():  # the job is already in its queue
                 continue
-            if read_job(one.ruby_queue, raw, f"{claim_id}.{place}", {}).mid == mid:
-                return ClaimedJob(one.ruby_queue, claim_id, lease_at), unread
+            if read_job(claim.ruby_queue, raw, f"{claim_id}.{place}", {}).mid == mid:
+                return ClaimedJob(claim.ruby_queue, claim_id, lease_at), unread
     return None, unread

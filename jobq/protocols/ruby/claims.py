@@ -230,13 +230,13 @@ class Claims:
 
     def waiting(self) -> list[OpenClaim]:
         """Return unsettled claims, oldest first. Members of the set that no intake wrote are left out."""
-        found = []
+        claims = []
         for claim_id, lease_at in self.read_listed(self.client.command(*self.listed_call(0).words)):
             taken = self._taken(claim_id)
             njobs = self.client.command("LLEN", taken)
             njobs -= len(self.client.command("LPOS", taken, claim_id, "COUNT", 0))
-            found.append(OpenClaim(claim_id, lease_at, njobs))
-        return found
+            claims.append(OpenClaim(claim_id, lease_at, njobs))
+        return claims
 
     def listed_call(self, most: int) -> Read:
         """Return a command that reads the first `most` claims, or all for 0. `read_listed` parses its reply."""

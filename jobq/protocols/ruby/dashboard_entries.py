@@ -129,8 +129,8 @@ class SidekiqEntry(DashboardEntry):
         fields: list[bytes | str] = []
         names: set[str] = set()
         for process, queue, mid, ran_ms in running:
-            found = read_back(content(queue, mid) or b"")
-            job = found[1] if found else {"class": "jobq", "args": [], "jid": mid}
+            ruby_job = read_back(content(queue, mid) or b"")
+            job = ruby_job[1] if ruby_job else {"class": "jobq", "args": [], "jid": mid}
             noted = {
                 "queue": queue,
                 "payload": _write(job).decode(),
@@ -196,8 +196,8 @@ class ResqueEntry(DashboardEntry):
 
     def _working_on(self, job: tuple[int, str, str, int], content: Content) -> bytes:
         _, queue, mid, ran_ms = job
-        found = read_back(content(queue, mid) or b"")
-        fields: dict[str, Any] = found[1] if found else {"class": "jobq", "args": [mid]}
+        ruby_job = read_back(content(queue, mid) or b"")
+        fields: dict[str, Any] = ruby_job[1] if ruby_job else {"class": "jobq", "args": [mid]}
         began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - ran_ms / 1000))
         return _write({"queue": queue, "run_at": began, "payload": fields})
 

@@ -230,23 +230,23 @@ class DeadJobs:
         and the pages are read again until all these messages were seen.
         """
         wanted = self._ids(queue, until) - set(shown)
-        found: dict[str, DeadMessage] = {}
+        by_id: dict[str, DeadMessage] = {}
         for _ in range(PASSES):
-            if not wanted - found.keys():
+            if not wanted - by_id.keys():
                 break
             for died in _pages(queue, until):
-                found.setdefault(died.dead_id, died)
+                by_id.setdefault(died.dead_id, died)
             wanted &= self._ids(queue, until)
         else:
             raise ScriptError(
                 f"the dead-letter set of {queue.name} changes faster than it can be read"
             )
-        return [died for dead_id, died in found.items() if dead_id not in shown]
+        return [died for dead_id, died in by_id.items() if dead_id not in shown]
 
     def _ids(self, queue: Queue, until: int) -> set[str]:
         dead = key(queue.prefix, "dead")
         return {
-            text_of(one) for one in queue.client.command("ZRANGE", dead, until, "+inf", "BYSCORE")
+            text_of(raw) for raw in queue.client.command("ZRANGE", dead, until, "+inf", "BYSCORE")
         }
 
     def _show(self, queue: Queue, died: DeadMessage) -> None:
@@ -269,8 +269,8 @@ class DeadJobs:
             logger.info("%s was also added to Ruby's dead jobs", died.mid)
 
     def _shown(self, content: bytes, died: DeadMessage) -> bool:
-        if found := read_back(content):
-            return show_dead(self._ruby, *found, died)
+        if ruby_job := read_back(content):
+            return show_dead(self._ruby, *ruby_job, died)
         if refused := refused_back(content):
             show_refused(self._ruby, *refused, died)
             return True
@@ -292,7 +292,7 @@ def _noted(stored: bytes | None) -> tuple[int, list[str]]:
     """Return the time of the latest death that was shown, and the ids shown for it; (-1, []) for unreadable bytes."""
     try:
         until, shown = json.loads(stored or b"[-1,[]]")
-        return int(until), [str(one) for one in shown]
+        return int(until), [str(dead_id) for dead_id in shown]
     except (ValueError, TypeError, OverflowError, RecursionError):
         return -1, []
 

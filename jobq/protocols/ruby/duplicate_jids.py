@@ -28,17 +28,17 @@ class DuplicateJids:
 
     def apart(self, arrivals: list[tuple[str, Arrival]]) -> list[tuple[str, Arrival]]:
         """If different calls of a claim have the same mid, give them different mids. Return equal calls only once."""
-        found: dict[str, tuple[str, Arrival]] = {}
+        by_mid: dict[str, tuple[str, Arrival]] = {}
         for own, arrival in arrivals:
-            known = found.get(arrival.mid)
+            known = by_mid.get(arrival.mid)
             if known is None:
-                found[arrival.mid] = own, arrival
+                by_mid[arrival.mid] = own, arrival
             elif call_of(known[1].content) == call_of(arrival.content):
                 self._one(arrival.mid)
             else:
                 self._warn(arrival.mid, own)
-                found[own] = own, arrival._replace(mid=own)
-        return list(found.values())
+                by_mid[own] = own, arrival._replace(mid=own)
+        return list(by_mid.values())
 
     def settle(self, own: str, arrival: Arrival, sealed: bytes, sealed_as_own: bytes) -> None:
         """Ensure that a call runs, although its mid was taken when it was enqueued.
@@ -52,11 +52,11 @@ class DuplicateJids:
         caller = Caller()
         caller.id = own
         for _ in range(TRIES):
-            found = self._compared(mid, plain)
-            if found == "one":
+            answer = self._compared(mid, plain)
+            if answer == "one":
                 self._one(mid)
                 return
-            if found == "another":
+            if answer == "another":
                 break
             # Not on_conflict="replace": the waiting message may be another call.
             again: EnqueueOptions = {**options, "on_conflict": "requeue"}

@@ -133,7 +133,7 @@ class QueueIntake:
         moved = 0
         if self._owed.jobs:
             moved = self._deliver(
-                self._owed, {one for some in self.parked.values() for one in some}
+                self._owed, {key for some in self.parked.values() for key in some}
             )
         else:
             self.claims.settle(self._owed.claim_id)
@@ -188,15 +188,15 @@ class QueueIntake:
                 logger.warning("%s: %s: %s", self.ruby_queue, arrival.mid, arrival.caution)
             arrivals.append((own, arrival))
         apart = self._shared.apart(arrivals)
-        by_place = {int(own.rpartition(".")[2]): (own, one) for own, one in apart}
+        by_place = {int(own.rpartition(".")[2]): (own, job) for own, job in apart}
         messages = [
-            ClaimedMessage(place, one.mid, self._sealed(one.mid, one.content), one.key, one.ordered)
-            for place, (_, one) in by_place.items()
+            ClaimedMessage(place, job.mid, self._sealed(job.mid, job.content), job.key, job.ordered)
+            for place, (_, job) in by_place.items()
         ]
 
         def settle(message: ClaimedMessage) -> None:
-            own, one = by_place[message.place]
-            self._shared.settle(own, one, message.content, self._sealed(own, one.content))
+            own, job = by_place[message.place]
+            self._shared.settle(own, job, message.content, self._sealed(own, job.content))
 
         left = self.claims.deliver(claim, messages, self.queue, settle, stopped)
         self.parked.pop(claim.claim_id, None)
@@ -403,12 +403,12 @@ class Intake:
 
     def _content(self, queue: str, mid: str) -> bytes | None:
         """Return the content of a running message; None if it has just ended or can't be opened."""
-        found = self._queues.get(queue)
-        if found is None:
+        known = self._queues.get(queue)
+        if known is None:
             return None
-        content: bytes | None = found.client.command("HGET", f"{found.prefix}messages", mid)
+        content: bytes | None = known.client.command("HGET", f"{known.prefix}messages", mid)
         try:
-            return content and opened(seal_of(found.client), queue, mid, content)
+            return content and opened(seal_of(known.client), queue, mid, content)
         except CodecError:
             return None
 
@@ -429,8 +429,8 @@ def run_intake(
     clients = [
         connect(settings=replace(own, url=url)) for url in (client.url, ruby_url or client.url)
     ]
-    for one in clients:
-        one.should_give_up = fed_worker.stopping
+    for connected in clients:
+        connected.should_give_up = fed_worker.stopping
     Intake(clients[0], clients[1], settings, fed_worker, counts).take_jobs()
 
 

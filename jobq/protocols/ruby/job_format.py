@@ -199,19 +199,19 @@ def read_back(content: bytes) -> tuple[RubyQueueName, dict[str, Any]] | None:
         envelope = decode(content)
     except CodecError:
         return None
-    found = origin(envelope.headers)
-    if found is None:
+    source = origin(envelope.headers)
+    if source is None:
         return None
-    ruby_queue, fields = found
+    ruby_queue, fields = source
     fields.setdefault("args", envelope.args)
     return ruby_queue, fields
 
 
 def refused_back(content: bytes) -> tuple[RubyQueueName, bytes, str] | None:
     """Return the queue, the bytes and the fault of a Ruby job that couldn't become a call; None for other messages."""
-    found = read_refusal(content)
+    stored = read_refusal(content)
     try:
-        return found and (_queue_of(found.headers), found.raw, found.why)
+        return stored and (_queue_of(stored.headers), stored.raw, stored.why)
     except (KeyError, ConfigError):
         return None
 

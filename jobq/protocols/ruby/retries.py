@@ -92,10 +92,10 @@ class RubyRetries:
             raise
         except BaseException as error:
             self._counts.add(system, failed=True)
-            found = origin(context.headers)
-            if found is not None:
-                retried_in_s = self._apply_rules(context, error, found[1])
-                if retried_in_s is not None and self._moved(context, error, found, retried_in_s):
+            source = origin(context.headers)
+            if source is not None:
+                retried_in_s = self._apply_rules(context, error, source[1])
+                if retried_in_s is not None and self._moved(context, error, source, retried_in_s):
                     return
             raise
         self._counts.add(system, failed=False)

@@ -57,17 +57,17 @@ def parse_queue_names(
 
     For Sidekiq, a number after a queue is its weight: `default,5`.
     """
-    found: dict[RubyQueueName, int] = {}
+    weights: dict[RubyQueueName, int] = {}
     for text in texts:
         last: RubyQueueName | None = None
         for part in filter(None, map(str.strip, text.split(","))):
             if last is not None and part.isdecimal() and system == "sidekiq":
-                found[last] = _weight(last, part)
+                weights[last] = _weight(last, part)
                 last = None
             else:
                 last = queue_named(system, part, namespace)
-                found.setdefault(last, 1)
-    return found
+                weights.setdefault(last, 1)
+    return weights
 
 
 def _weight(queue: RubyQueueName, text: str) -> int:
@@ -87,21 +87,21 @@ def expanded(
     Args:
         listed: Returns all queues in the system and namespace of the given queue.
     """
-    found: dict[RubyQueueName, int] = {}
+    weights: dict[RubyQueueName, int] = {}
     for queue, weight in queues.items():
         if not queue.is_pattern:
-            found.setdefault(queue, weight)
+            weights.setdefault(queue, weight)
         elif not queue.queue.startswith("!"):
             for name in listed(queue):
                 if queue.matches(name.queue) and not _is_excluded(queues, name):
-                    found.setdefault(name, weight)
-    if len(found) > max(MAX_MATCHES, len(queues)):
+                    weights.setdefault(name, weight)
+    if len(weights) > max(MAX_MATCHES, len(queues)):
         raise ConfigError(
-            f"{len(found):,} Ruby queues match; an intake serves at most {MAX_MATCHES}, with a connection for each. "
+            f"{len(weights):,} Ruby queues match; an intake serves at most {MAX_MATCHES}, with a connection for each. "
             f"Divide "
             "them among several workers"
         )
-    return found
+    return weights
 
 
 def _is_excluded(queues: Iterable[RubyQueueName], name: RubyQueueName) -> bool:
