@@ -91,13 +91,13 @@ if not TYPE_CHECKING:  # a type checker would accept every misspelt name as Any
 
     def __getattr__(name: str) -> Any:
         if name in _MODULES:
-            found = import_module(_MODULES[name])
+            value = import_module(_MODULES[name])
         elif name in _HOME:
-            found = getattr(import_module(_HOME[name]), name)
+            value = getattr(import_module(_HOME[name]), name)
         else:
             raise AttributeError(f"module 'jobq' has no attribute {name!r}")
-        globals()[name] = found
-        return found
+        globals()[name] = value
+        return value
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -382,8 +382,8 @@ def server_program_from_env(environ: Mapping[str, str] | None = None) -> str | N
 def servers_of_tests(environ: Mapping[str, str] | None = None) -> list[str] | None:
     """Return JOBQ_TEST_SERVERS, the only URLs that tests may connect to; `*` allows any URL. None outside tests."""
     env = os.environ if environ is None else environ
-    found = env.get(TEST_SERVERS)
-    return None if found is None else found.split()
+    servers = env.get(TEST_SERVERS)
+    return None if servers is None else servers.split()
 
 
 def lake_from_env(environ: Mapping[str, str] | None = None) -> str | None:

@@ -55,10 +55,10 @@ def rate_of(value: object) -> Rate:
 
     Units are s, m, h and d. A number before the unit makes the span longer: `3/10s`.
     """
-    found = _RATE.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
+    match = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
         raise ValueError(f"{value!r:.200} is not a rate; write '100/m', '5/s' or '1000/h'")
-    most, span_ms = int(found[1]), int(found[2] or 1) * int(_UNITS[found[3]]) * 1000
+    most, span_ms = int(match[1]), int(match[2] or 1) * int(_UNITS[match[3]]) * 1000
     if not (1 <= most <= MAX_PER_SPAN and 0 < span_ms <= MAX_SPAN_MS):
         raise ValueError(
             f"{value!r:.200} is out of range; use 1 to {MAX_PER_SPAN:,} starts per span of 1 s to 30 days"
@@ -89,8 +89,8 @@ def seconds_of(value: object) -> float:
 def _read(text: str) -> float:
     if plain := _PLAIN.fullmatch(text):
         return float(plain[1])
-    found = _WRITTEN.fullmatch(text) or _ISO.fullmatch(text)
-    parts = found.groups() if found else ()
+    match = _WRITTEN.fullmatch(text) or _ISO.fullmatch(text)
+    parts = match.groups() if match else ()
     if not any(parts):
         raise _refused(text, _EXAMPLES)
     return sum(float(part) * _UNITS[unit] for part, unit in zip(parts, _WORDS) if part)

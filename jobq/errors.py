@@ -105,7 +105,7 @@ def shortened(text: str, *, end: bool = False) -> str:
 
 def masked_text(text: str) -> str:
     """Return the text with every URL in it masked."""
-    return _IN_TEXT.sub(lambda found: masked(found[0]), text) if "://" in text else text
+    return _IN_TEXT.sub(lambda match: masked(match[0]), text) if "://" in text else text
 
 
 class JobqError(Exception):

@@ -151,11 +151,11 @@ def columns_of(value: bytes, version: bytes = SCHEMA.encode()) -> dict[str, str 
         raise BadRecordError(
             f"an event record has {len(fields)} columns, but version {SCHEMA} has {len(COLUMNS)}"
         )
-    found = {name: _checked(name, text) for name, text in zip(COLUMNS, fields) if text}
+    columns = {name: _checked(name, text) for name, text in zip(COLUMNS, fields) if text}
     for name in _NEEDED:
-        if name not in found:
+        if name not in columns:
             raise BadRecordError(f"an event record has no {name}")
-    return found
+    return columns
 
 
 def decode(value: bytes, version: bytes = SCHEMA.encode()) -> Event:
@@ -163,11 +163,11 @@ def decode(value: bytes, version: bytes = SCHEMA.encode()) -> Event:
     event = _plain(value) if version == _VERSION else None
     if event is not None:
         return event
-    found = {"mid": ""} | columns_of(value, version)
-    enqueued = found.get("enqueued_at")
+    columns = {"mid": ""} | columns_of(value, version)
+    enqueued = columns.get("enqueued_at")
     if isinstance(enqueued, int) and enqueued < ABSOLUTE:
-        found["enqueued_at"] = int(found["finished_at"]) - enqueued
-    return Event(**found)  # type: ignore[arg-type]
+        columns["enqueued_at"] = int(columns["finished_at"]) - enqueued
+    return Event(**columns)  # type: ignore[arg-type]
 
 
 def _plain(value: bytes) -> Event | None:
@@ -231,10 +231,10 @@ def named(value: bytes, version: bytes, at_ms: int) -> Event | None:
         fields = value.decode().split(SEPARATOR)
     except UnicodeDecodeError:
         return None
-    found = dict(zip(COLUMNS, fields))
-    if len(fields) > len(COLUMNS) or found["kind"] not in KINDS:
+    columns = dict(zip(COLUMNS, fields))
+    if len(fields) > len(COLUMNS) or columns["kind"] not in KINDS:
         return None
-    return Event(found["kind"], found.get("mid", ""), at_ms, error=found.get("error", ""))
+    return Event(columns["kind"], columns.get("mid", ""), at_ms, error=columns.get("error", ""))
 
 
 def _checked(name: str, text: str) -> str | int:

@@ -87,13 +87,13 @@ def folder_fault(folder: Path, top: Path) -> str:
     """Return why code in `folder`, at or below `top`, could belong to another user; '' if it couldn't."""
     for each in (folder, *folder.parents):
         # The owner of a link decides where it leads.
-        found, leads = each.stat(), each.lstat().st_uid
-        if not stat.S_ISDIR(found.st_mode):
+        status, leads = each.stat(), each.lstat().st_uid
+        if not stat.S_ISDIR(status.st_mode):
             return f"{each} is not a folder"
         # Group permissions are the user's umask; the user chose this folder.
-        owned = {found.st_uid, leads} <= {os.geteuid(), 0}
-        if not owned or found.st_mode & stat.S_IWOTH:
-            return f"{each} {fault(found) or f'is a link of {user_name(leads)}'}"
+        owned = {status.st_uid, leads} <= {os.geteuid(), 0}
+        if not owned or status.st_mode & stat.S_IWOTH:
+            return f"{each} {fault(status) or f'is a link of {user_name(leads)}'}"
         if each == top:
             break
     return ""
@@ -169,7 +169,7 @@ def _mounts() -> set[str]:
         return set()
     # Spaces, line feeds and backslashes in names are written as octal numbers there.
     return {
-        os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8)]), point)) for point in points
+        os.fsdecode(_OCTAL.sub(lambda match: bytes([int(match[1], 8)]), point)) for point in points
     }
 
 

@@ -48,11 +48,11 @@ def warn(environ: Mapping[str, str]) -> None:
 
 def unknown(names: Iterable[str], known: Collection[str]) -> list[str]:
     """Return a sentence for each unknown JOBQ_…, unless this process has reported it."""
-    found = {
+    unexpected = {
         name for name in names if name.startswith(PREFIX) and name not in {*known, *INNER, *_said}
     }
-    _said.update(found)
-    return [_sentence(name, known) for name in sorted(found)]
+    _said.update(unexpected)
+    return [_sentence(name, known) for name in sorted(unexpected)]
 
 
 def _sentence(name: str, known: Collection[str]) -> str:

@@ -55,7 +55,7 @@ def spin() -> None:
     collections.deque(itertools.count(), maxlen=0)
 
 
-KINDS = {one.__name__: one for one in (kill, segv, null, exit_now, hog, spin)}
+KINDS = {kind.__name__: kind for kind in (kill, segv, null, exit_now, hog, spin)}
 if sys.platform != "linux":
     del KINDS["hog"]
 #: Hard timeouts of `spin`, and of the others, which end by themselves even on a slow machine.

@@ -76,14 +76,14 @@ def run_cluster_round(server: OwnCluster, plan: RoundPlan, folder: Path) -> Verd
 
 def queues_on(server: OwnCluster, namespace: str, count: int = QUEUES) -> list[str]:
     """Return names of queues, the same number on each shard."""
-    found: dict[int, list[str]] = {shard: [] for shard in range(SHARDS)}
+    by_shard: dict[int, list[str]] = {shard: [] for shard in range(SHARDS)}
     for number in itertools.count():
         name = f"q{number}"
-        there = found[server.shard_of(_key(namespace, name))]
+        there = by_shard[server.shard_of(_key(namespace, name))]
         if len(there) < count // SHARDS:
             there.append(name)
-        if all(len(names) == count // SHARDS for names in found.values()):
-            return [name for names in zip(*found.values(), strict=True) for name in names]
+        if all(len(names) == count // SHARDS for names in by_shard.values()):
+            return [name for names in zip(*by_shard.values(), strict=True) for name in names]
     raise AssertionError("count() ended")
 
 
@@ -146,7 +146,7 @@ def of_queues(lines: Iterable[Line], names: Sequence[str]) -> Iterator[Line]:
     for line in lines:
         word = line["word"]
         if word == "handed":
-            yield {**line, "messages": [one for one in line["messages"] if ours(one[0])]}
+            yield {**line, "messages": [row for row in line["messages"] if ours(row[0])]}
         elif word == "finish":
             # All messages of a call are of one queue.
             if all(ours(mid) for mid, *_ in line["endings"]):
@@ -191,7 +191,7 @@ def _final(
     parts = [collected(queue, not waiting) for queue in queues]
     return FinalState(
         waiting, frozenset().union(*[dead for dead, _ in parts]), (),
-        tuple(one for _, broken in parts for one in broken), workers.tracebacks(), exited,
+        tuple(violation for _, broken in parts for violation in broken), workers.tracebacks(), exited,
     )  # fmt: skip
 
 

@@ -215,7 +215,7 @@ def not_once(lines: Iterable[Line], load: FlowLoad) -> Iterator[str]:
     for line in lines:
         if line["word"] == "start" and line["mid"] in known:
             known[line["mid"]].add(line["generation"])
-    yield from (f"{mid}: {len(found)} times" for mid, found in known.items() if len(found) != 1)
+    yield from (f"{mid}: {len(times)} times" for mid, times in known.items() if len(times) != 1)
 
 
 def missing(lines: Iterable[Line], load: FlowLoad) -> Iterator[str]:
@@ -248,9 +248,9 @@ def _final(queues: Sequence[Queue], workers: WorkerGroup, exited: tuple[str, ...
         waiting |= {
             address_of(entry.mid) for part in PARTS for entry in queue.admin.iter_entries(part)
         }
-        waiting |= {f"{queue.name}: {one.entry_id}" for one in queue.flow_outbox()}
-        dead |= {address_of(one.mid) for one in queue.admin.iter_dead()}
-        broken += [f"{one.rule}: {one.mid}" for one in queue.admin.fsck()]
+        waiting |= {f"{queue.name}: {entry.entry_id}" for entry in queue.flow_outbox()}
+        dead |= {address_of(message.mid) for message in queue.admin.iter_dead()}
+        broken += [f"{violation.rule}: {violation.mid}" for violation in queue.admin.fsck()]
     leaked = tuple(_leaked(queues))
     return FinalState(
         frozenset(waiting), frozenset(dead), leaked, tuple(broken), workers.tracebacks(), exited

@@ -204,8 +204,8 @@ class History:
         """
         if run.mid.startswith(STEM) and at - run.last <= GRACE_S:
             return True
-        others = [one for one in self.runs if one.pid == run.pid and one.start <= at]
-        later = sum(one.ended_by(at) and one.last > run.last for one in others)
+        others = [other for other in self.runs if other.pid == run.pid and other.start <= at]
+        later = sum(other.ended_by(at) and other.last > run.last for other in others)
         return later < len({run.thread for run in others})
 
 

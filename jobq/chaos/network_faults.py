@@ -132,9 +132,9 @@ def long_outage(setup: RoundSetup) -> None:
     everybody = bool(setup.random.getrandbits(1))
     proxies = [setup.main_proxy(), setup.second_proxy()] if everybody else [setup.main_proxy()]
     cut_off = [
-        one
-        for one in setup.workers.running
-        if everybody or one not in setup.workers.on_second_proxy
+        worker
+        for worker in setup.workers.running
+        if everybody or worker not in setup.workers.on_second_proxy
     ]
     pids = [pid for worker in cut_off for pid in (worker.pid, *children_of(worker.pid))]
     with setup.injected("long-outage", pids, cuts=True):

@@ -37,8 +37,8 @@ def backlog(setup: RoundSetup, count: int = 2_000, seconds: float = 0.0) -> None
             for mid in mids:
                 ledger.write("enqueue", mid=mid)
             done = queue.enqueue_many([(mid, contents(mid, seconds)) for mid in mids])
-            for one in done:
-                ledger.write("enqueued", mid=one.mid, outcome="ok", action=one.action)
+            for enqueued in done:
+                ledger.write("enqueued", mid=enqueued.mid, outcome="ok", action=enqueued.action)
 
 
 def delayed(setup: RoundSetup, count: int = 20_000) -> None:
@@ -116,8 +116,8 @@ def neighbour(setup: RoundSetup) -> None:
             content = json.dumps({"job": "jobq.chaos.neighbour"}).encode()
             Queue(NEIGHBOUR, setup.client).enqueue_many([content] * NJOBS)
             time.sleep(setup.random.uniform(0.0, JOB_S))
-            for one in chosen:
-                one(setup, base)
+            for damage in chosen:
+                damage(setup, base)
             time.sleep(setup.random.uniform(0.2, 0.5))
         finally:
             remove(setup.client, base)

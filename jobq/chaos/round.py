@@ -246,8 +246,8 @@ def collected(queue: Queue, settled: bool) -> tuple[frozenset[str], tuple[str, .
     """Collect all done messages; return the ids of dead messages and the findings of fsck."""
     while any(queue.admin.collect(1000)) and settled:
         time.sleep(0.01)
-    dead = frozenset(one.mid for one in queue.admin.iter_dead())
-    return dead, tuple(f"{one.rule}: {one.mid}" for one in queue.admin.fsck())
+    dead = frozenset(message.mid for message in queue.admin.iter_dead())
+    return dead, tuple(f"{violation.rule}: {violation.mid}" for violation in queue.admin.fsck())
 
 
 def _final(

@@ -118,18 +118,18 @@ def wrong(queue: Queue, first: dict[str, int]) -> Iterator[str]:
     Args:
         first: Each schedule's first tick, if all its ticks since then must be accounted for.
     """
-    found, stored = _settled(queue)
-    runs = Counter((one.job, one.enqueued_at) for one in found if one.error == "enqueued")
+    ticks, stored = _settled(queue)
+    runs = Counter((tick.job, tick.enqueued_at) for tick in ticks if tick.error == "enqueued")
     yield from (f"{name} at {at}: enqueued {n} times" for (name, at), n in runs.items() if n > 1)
-    early = [one for one in found if one.error != "missed" and one.finished_at < one.enqueued_at]
-    yield from (f"{one.job} at {one.enqueued_at}: enqueued early" for one in early)
+    early = [t for t in ticks if t.error != "missed" and t.finished_at < t.enqueued_at]
+    yield from (f"{tick.job} at {tick.enqueued_at}: enqueued early" for tick in early)
     if stored != len(runs):
         yield f"{len(runs)} ticks were enqueued, and {stored} messages are there"
     counted: dict[str, int] = defaultdict(int)
     last: dict[str, int] = {}
-    for one in found:
-        counted[one.job] += 1 + one.attempt
-        last[one.job] = max(last.get(one.job, 0), one.enqueued_at)
+    for tick in ticks:
+        counted[tick.job] += 1 + tick.attempt
+        last[tick.job] = max(last.get(tick.job, 0), tick.enqueued_at)
     for name, at in first.items():
         due = last.get(name, at) // STEP_MS - at // STEP_MS
         if counted[name] != due:
@@ -140,17 +140,17 @@ def _settled(queue: Queue) -> tuple[list[Event], int]:
     """Return the ticks and the number of messages, once all calls of killed schedulers have arrived."""
     while True:
         before = nticks(queue)
-        found, stored = _events(queue), queue.admin.counts().messages
+        ticks, stored = _events(queue), queue.admin.counts().messages
         time.sleep(0.1)
         if nticks(queue) == before:
-            return found, stored
+            return ticks, stored
 
 
 def _events(queue: Queue) -> list[Event]:
     """Return the ticks in the queue's events."""
     entries = queue.client.command("XRANGE", f"{queue.prefix}events", "-", "+")
-    found = (decode(fields[1], fields[0]) for _, fields in entries)
-    return [event for event in found if event.kind == "tick"]
+    events = (decode(fields[1], fields[0]) for _, fields in entries)
+    return [event for event in events if event.kind == "tick"]
 
 
 def main(name: str) -> None:

@@ -168,7 +168,7 @@ def _target(url: str) -> tuple[str, int] | str | None:
 
 def keys_of(client: Client) -> list[str]:
     """Return every key of a namespace, on all nodes."""
-    found: set[str] = set()
+    all_keys: set[str] = set()
     for connection in client.open_everywhere():
         connection.connect()
         try:
@@ -178,10 +178,10 @@ def keys_of(client: Client) -> list[str]:
                     "SCAN", cursor, "MATCH", f"{client.namespace}:*", "COUNT", SCAN
                 )
                 cursor, names = connection.read_response()
-                found.update(name.decode() for name in names)
+                all_keys.update(name.decode() for name in names)
         finally:
             connection.disconnect()
-    return sorted(found)
+    return sorted(all_keys)
 
 
 HOST, SHARDS, SLOTS = "127.0.0.1", 3, 16_384
@@ -265,7 +265,7 @@ class OwnCluster(TargetServer):
     def _whole(self) -> bool:
         said = [_said(port, "CLUSTER", "INFO") for port in self._ports[:SHARDS]]
         known = f"cluster_known_nodes:{SHARDS}".encode()
-        return all(b"cluster_state:ok" in one and known in one for one in said)
+        return all(b"cluster_state:ok" in info and known in info for info in said)
 
 
 def _first(shard: int) -> int:
@@ -284,14 +284,14 @@ def _said(port: int, *words: str) -> Any:
 
 
 def _free_ports(count: int) -> list[int]:
-    found: list[int] = []
+    ports: list[int] = []
     for port in random.sample(PORTS, len(PORTS)):
         with socket.socket() as probe:
             try:
                 probe.bind((HOST, port))
             except OSError:
                 continue
-        found.append(port)
-        if len(found) == count:
+        ports.append(port)
+        if len(ports) == count:
             break
-    return found
+    return ports

@@ -92,7 +92,7 @@ def verdict_of(lines: Iterable[Line], final: FinalState) -> Verdict:
         overrun=max((run.overrun for run in history.runs), default=0.0),
         rate=_rate(history),
         late=history.late,
-        broken={name: sorted(found) for name, found in _broken(history, final, hits)},
+        broken={name: sorted(ids) for name, ids in _broken(history, final, hits)},
     )
 
 
@@ -162,7 +162,7 @@ def _unexplained(history: History, hits: dict[Run, list[InjectedFault]]) -> Iter
 def _recoveries(history: History, hits: dict[Run, list[InjectedFault]]) -> Iterator[float]:
     """Yield the seconds from each fault that interrupted a run until the run's message ran again."""
     for run, faults in hits.items():
-        later = [one.start for one in history.started[run.mid] if one.start > run.start]
+        later = [rerun.start for rerun in history.started[run.mid] if rerun.start > run.start]
         if not run.ended and later:
             injected_at = max((f.at for f in faults if f.at >= run.start), default=run.last)
             yield max(0.0, min(later) - injected_at)
@@ -184,8 +184,8 @@ def _concurrent(history: History) -> Iterator[str]:
     for mid, runs in history.started.items():
         spans = [(run, span) for run in runs for span in run.leased()]
         if any(
-            one is not other and a[0] < b[1] and b[0] < a[1]
-            for one, a in spans
+            first is not other and a[0] < b[1] and b[0] < a[1]
+            for first, a in spans
             for other, b in spans
         ):
             yield mid

@@ -141,13 +141,13 @@ class Attempt:
     def _earlier(self) -> Sequence[Tried]:
         context = self._context
         try:
-            found = self._records.read_record(context.mid).attempts
+            attempts = self._records.read_record(context.mid).attempts
             if self._tried.attempt % 100 == 0:
                 self._records.forget_oldest(context.mid)
         except JobqError as error:
             logger.warning("%s: can't read its earlier attempts: %s", self._result.id, error)
             return ()
-        return [attempt for attempt in found if attempt.generation == context.generation]
+        return [attempt for attempt in attempts if attempt.generation == context.generation]
 
     def _write(self, least_s: float) -> None:
         if not self._ttl_s:

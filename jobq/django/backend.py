@@ -299,10 +299,10 @@ def _plain(value: Any) -> Any:
 
 def _dead(queue: QueueLike, mid: str) -> DeadMessage | None:
     try:
-        found = queue.admin.dead(mid=mid)
+        messages = queue.admin.dead(mid=mid)
     except ScriptError:
         return None  # producers may not read dead messages
-    return found[0] if found else None
+    return messages[0] if messages else None
 
 
 def _called(queue: QueueLike, mid: str, dead: DeadMessage | None) -> Called | None:

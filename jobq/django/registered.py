@@ -90,12 +90,12 @@ def job_of(task: Any) -> Job[..., Any]:
 
     Raises ConfigError for tasks of other backends.
     """
-    found = tasks.find(task.module_path)
-    if found is None:
+    registered = tasks.find(task.module_path)
+    if registered is None:
         raise ConfigError(
             f"{task.module_path} is not a task of JobqBackend; see TASKS in the settings"
         )
-    return found.job
+    return registered.job
 
 
 def _function(task: Any) -> Callable[..., Any]:

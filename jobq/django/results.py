@@ -34,9 +34,9 @@ class StoredError(TaskError):
     def exception_class(self) -> type[BaseException]:
         """The class of the exception; raise ImportError if its module isn't imported here."""
         module, _, name = self.exception_class_path.rpartition(".")
-        found = getattr(sys.modules.get(module), name, None)
-        if isinstance(found, type) and issubclass(found, BaseException):
-            return found
+        kind = getattr(sys.modules.get(module), name, None)
+        if isinstance(kind, type) and issubclass(kind, BaseException):
+            return kind
         raise ImportError(
             f"{self.exception_class_path!r} is not an exception in a module that this process has imported"
         )

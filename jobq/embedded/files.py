@@ -75,10 +75,10 @@ def data_folder(given: str | None, working: Path) -> Path:
         return path.parent.resolve() / path.name
     working = working.resolve()
     try:
-        found = project(working).found
+        nearest = project(working).found
     except OSError:
-        found = None
-    return (found.path.parent.resolve() if found else working) / FOLDER
+        nearest = None
+    return (nearest.path.parent.resolve() if nearest else working) / FOLDER
 
 
 def files_of(data: Path) -> ServerFiles:
@@ -105,10 +105,10 @@ def runtime_folder() -> Path:
 def _is_runtime(folder: str) -> bool:
     """Whether the folder is yours. After `su`, it may belong to another user, who could replace the files in it."""
     try:
-        found = os.stat(folder)
+        status = os.stat(folder)
     except OSError:
         return False
-    yours = found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    yours = status.st_uid == os.geteuid() and not status.st_mode & 0o022
     return yours and os.access(folder, os.W_OK)
 
 

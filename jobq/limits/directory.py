@@ -77,8 +77,8 @@ def limit_facts(client: Client, names: Sequence[str] | None = None) -> list[Limi
     said = [(raw or b"").decode("utf-8", "replace") for raw in listed]
     calls = list(map(partial(_look, client), wanted, said))
     replies = iter(run_each(client, [call for call in calls if call is not None]))
-    found = [None if call is None else next(replies) for call in calls]
-    return list(map(_facts_or_damage, wanted, said, found))
+    answers = [None if call is None else next(replies) for call in calls]
+    return list(map(_facts_or_damage, wanted, said, answers))
 
 
 def _look(client: Client, name: str, said: str) -> ScriptCall[list[Any]] | None:
@@ -105,13 +105,13 @@ def _facts_or_damage(name: str, said: str, reply: Any) -> LimitRecord:
 
 def _facts(name: str, said: str, reply: list[Any]) -> LimitRecord:
     program, _, seen_at = said.partition(" ")
-    most, span_ms, is_set, used, held_ms, turn_ms, *found = reply
+    most, span_ms, is_set, used, held_ms, turn_ms, *holders = reply
     return LimitRecord(
         name, str(Rate(most, span_ms)) if span_ms else str(most), program, bool(is_set), used, turn_ms, held_ms,
         1000 * int(seen_at) if seen_at.isdigit() and len(seen_at) <= 11 else 0,
         tuple([
             LimitHolder(token.decode("utf-8", "replace").partition(" ")[2], left_ms)
-            for token, left_ms in zip(found[::2], found[1::2], strict=True)
+            for token, left_ms in zip(holders[::2], holders[1::2], strict=True)
         ]),
         most, span_ms,
     )  # fmt: skip
@@ -121,8 +121,8 @@ def _parsed(program: str) -> tuple[int, int, int]:
     """Return the starts, the span in ms and the margin in ms of a declaration. The span of slots is 0."""
     rate, _, margin = program.partition("+")
     try:
-        found = rate_of(rate)
-        return found.most, found.span_ms, int(margin or 0)
+        parsed = rate_of(rate)
+        return parsed.most, parsed.span_ms, int(margin or 0)
     except ValueError:
         return int(rate) if rate.isdigit() and 0 < int(rate) <= 10**9 else 1, 0, 0
 

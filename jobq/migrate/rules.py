@@ -23,16 +23,16 @@ class MigrationRule(NamedTuple):
 @cache
 def rules() -> dict[str, list[MigrationRule]]:
     """Return the rules of each system, in their order."""
-    found: dict[str, list[MigrationRule]] = {}
+    by_system: dict[str, list[MigrationRule]] = {}
     system: list[MigrationRule] = []
     for line in Path(__file__).with_name("rules.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("["):
-            system = found.setdefault(line.strip("[]"), [])
+            system = by_system.setdefault(line.strip("[]"), [])
         elif line and not line.startswith("#"):
             pattern, _, answer = line.partition("  ->  ")
             kind, _, text = answer.partition(": ")
             system.append(MigrationRule(re.compile(pattern), kind, text))
-    return found
+    return by_system
 
 
 def rule_for(system: str, line: str) -> MigrationRule | None:

@@ -205,11 +205,11 @@ class Relay:
             else:
                 queues[row.queue].append(row)
         now = wall.ms()
-        for name, found in queues.items():
+        for name, stored in queues.items():
             if name in self._closed:
                 continue
             queue, wrong = queue_of(name, self._client), list[JobqError]()
-            groups = groupby(found, lambda row: row.sending(now, self.options.dedupe_s))
+            groups = groupby(stored, lambda row: row.sending(now, self.options.dedupe_s))
             try:
                 for options, group in groups:
                     yield from self._together(queue, list(group), options, wrong)

@@ -169,9 +169,9 @@ class OutboxTable(ABC):
 
     def _rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         cursor = self._execute(statement, values)
-        found = list(cursor.fetchall())
+        rows = list(cursor.fetchall())
         cursor.close()
-        return found
+        return rows
 
     def _batch(self, after: int, limit: int) -> list[RawRow]:
         self.begin()
@@ -187,7 +187,7 @@ class OutboxTable(ABC):
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (*row, now, why),
             )
-        gone = [*sent, *(one.row.number for one in refused)]
+        gone = [*sent, *(failed.row.number for failed in refused)]
         if gone:
             self._execute(self.delete, (self.listed(gone),))
         self._execute("COMMIT")

@@ -31,6 +31,6 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> Any:
         if name not in _HOME:
             raise AttributeError(f"module 'jobq.testing' has no attribute {name!r}")
-        found = getattr(import_module(f"jobq.testing.{_HOME[name]}"), name)
-        globals()[name] = found
-        return found
+        value = getattr(import_module(f"jobq.testing.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value

@@ -57,10 +57,10 @@ class KitClock:
         for name in queue_names(self._client):
             pattern, cursor = result(prefix(self._client.namespace, name), "*"), b"0"
             while True:
-                cursor, found = self._client.command(
+                cursor, names = self._client.command(
                     "SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED, routed_by=pattern
                 )
-                gone += self._client.command("DEL", *found) if found else 0
+                gone += self._client.command("DEL", *names) if names else 0
                 if cursor == b"0":
                     break
         return gone

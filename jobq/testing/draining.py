@@ -281,8 +281,8 @@ class Draining:
         return queue
 
     def _find_dead(self, queue: str, dead_id: str, lease: Lease) -> DeadMessage | None:
-        found = self._queue(queue).admin.dead(mid=dead_id)
-        return found[0] if found and found[0].dead_id == dead_id else None
+        messages = self._queue(queue).admin.dead(mid=dead_id)
+        return messages[0] if messages and messages[0].dead_id == dead_id else None
 
     def _on_failure(self, call: Call, error: BaseException) -> None:
         self._errors[call.message.mid] = error

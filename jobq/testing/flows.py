@@ -65,16 +65,16 @@ def assert_step(
         raise ConfigError(f"state {state!r} is unknown; use {', '.join(STEP_STATES)}")
     view = assert_flow(client, run, None)
     name = step if isinstance(step, str) else step.name
-    found = view.by_name.get(name)
-    if found is None:
+    step_view = view.by_name.get(name)
+    if step_view is None:
         raise ConfigError(
             f"flow {view.facts.flow_id} has no step {name!r}; it has {', '.join(view.by_name)}"
         )
-    wrong = list(_differences(found, state, counts))
+    wrong = list(_differences(step_view, state, counts))
     if wrong:
         text = f"step {name} of flow {view.facts.flow_id} {'; '.join(wrong)}"
         raise AssertionError(f"{text}\n{_shown(client, view)}")
-    return found
+    return step_view
 
 
 def _differences(view: StepView, state: StepState | None, counts: StepCounts) -> Iterator[str]:
@@ -103,7 +103,7 @@ def _shown(client: Client, view: FlowView) -> str:
             f"  {step.name}: {step.state}, {facts.ended:,} of {facts.size:,} ended"
             + (f"; {said}" if said else "")
         )
-    lines += [f"  waits for {one.sentence}" for one in view.waits_for]
+    lines += [f"  waits for {wait.sentence}" for wait in view.waits_for]
     lines += [
         f"  {failed_member.mid}: {failed_member.reason}"
         for failed_member in failed_members(client, view, MAX_LISTED)

@@ -330,8 +330,8 @@ class Kit:
 
     def _comparable(self) -> list[tuple[Any, ...]]:
         """Return the waiting calls, without details that differ between runs."""
-        found = [(call.queue, call.job, call.args, call.kwargs) for call in self.all_enqueued()]
-        return sorted(found, key=repr)
+        calls = [(call.queue, call.job, call.args, call.kwargs) for call in self.all_enqueued()]
+        return sorted(calls, key=repr)
 
     # Assertions.
 
@@ -372,10 +372,10 @@ class Kit:
         wanted = checked(Expected(job, **expected))
         deadline = time.monotonic() + (0 if within is None else duration_s(within))
         while True:
-            found = [call for call in self.all_enqueued() if not wanted.distance(call)]
-            if found:
-                shown = "\n".join(f"  {call!r}" for call in found[:5])
-                matches = "1 call matches" if len(found) == 1 else f"{len(found)} calls match"
+            matching = [call for call in self.all_enqueued() if not wanted.distance(call)]
+            if matching:
+                shown = "\n".join(f"  {call!r}" for call in matching[:5])
+                matches = "1 call matches" if len(matching) == 1 else f"{len(matching)} calls match"
                 raise AssertionError(f"{matches} {wanted}:\n{shown}")
             if time.monotonic() >= deadline:
                 return
@@ -467,14 +467,14 @@ def _assert(
     deadline = time.monotonic() + (0 if within is None else duration_s(within))
     while True:
         present = calls()
-        found = [call for call in present if not wanted.distance(call)]
-        if found if count is None else len(found) == count:
-            return found
+        matching = [call for call in present if not wanted.distance(call)]
+        if matching if count is None else len(matching) == count:
+            return matching
         if time.monotonic() >= deadline:
             number = (
-                f"{len(found)} {what} calls match"
-                if len(found) > 1
-                else f"{len(found) or 'no'} {what} call matches"
+                f"{len(matching)} {what} calls match"
+                if len(matching) > 1
+                else f"{len(matching) or 'no'} {what} call matches"
             )
             exact = "" if count is None else f", {count} expected"
             raise AssertionError(f"{number} {wanted}{exact}\n{listing(wanted, present, what)}")

@@ -26,11 +26,11 @@ class WatchedCode:
     def __init__(self, what: Iterable[Callable[..., Any] | ModuleType]) -> None:
         self._files: set[str] = set()
         self._codes: set[CodeType] = set()
-        for one in what:
-            if isinstance(one, ModuleType):
-                self._files.add(one.__file__ or "")
+        for source in what:
+            if isinstance(source, ModuleType):
+                self._files.add(source.__file__ or "")
             else:
-                self._add(one.__code__)
+                self._add(source.__code__)
 
     def _add(self, code: CodeType) -> None:
         self._codes.add(code)

@@ -54,34 +54,34 @@ class Expected(NamedTuple):
 
     def differences(self, call: EnqueuedCall) -> list[str]:
         """Return how a call differs from the expected call, or an empty list if it matches."""
-        found = self._arguments(call) if self.name in (None, call.job) else []
+        texts = self._arguments(call) if self.name in (None, call.job) else []
         for what in ("queue", "mid"):
             wanted, given = getattr(self, what), getattr(call, what)
             if wanted is not None and not same(wanted, given):
-                found.append(f"{what} is {given!r}, not {wanted!r}")
+                texts.append(f"{what} is {given!r}, not {wanted!r}")
         if self.headers is not None and not same(dict(self.headers), dict(call.headers)):
-            found.append(f"headers are {dict(call.headers)!r}, without {dict(self.headers)!r}")
+            texts.append(f"headers are {dict(call.headers)!r}, without {dict(self.headers)!r}")
         if self.reason is not None and self.reason not in call.reason:
-            found.append(
+            texts.append(
                 f"reason is {call.reason.partition(chr(10))[0]!r}, without {self.reason!r}"
             )
-        return found + self._times(call)
+        return texts + self._times(call)
 
     def distance(self, call: EnqueuedCall) -> int:
         """Return the number of differences, plus OTHER_JOB for another job's call; 0 if the call matches."""
         return len(self.differences(call)) + OTHER_JOB * (self.name not in (None, call.job))
 
     def _times(self, call: EnqueuedCall) -> list[str]:
-        found = []
+        texts = []
         if self.delay is not None:
             delay = duration_s(self.delay)
             if abs(call.delay - delay) > max(CLOSE_S, delay / 100):
-                found.append(f"delay is {call.delay:.3f} s, not {delay:g} s")
+                texts.append(f"delay is {call.delay:.3f} s, not {delay:g} s")
         if self.at is not None:
             at = self.at.timestamp() if isinstance(self.at, datetime) else self.at
             if abs(call.due - at) > CLOSE_S:
-                found.append(f"at is {call.due:.3f}, not {at:.3f}")
-        return found
+                texts.append(f"at is {call.due:.3f}, not {at:.3f}")
+        return texts
 
     def _arguments(self, call: EnqueuedCall) -> list[str]:
         if self.args is None and self.kwargs is None:
@@ -122,14 +122,14 @@ def bound(
         return {f"argument {index + 1}": value for index, value in enumerate(args)} | dict(kwargs)
     signature = job.signature
     try:
-        found = signature.bind_partial(*args, **kwargs)
+        arguments = signature.bind_partial(*args, **kwargs)
     except TypeError as error:
         if whole:  # as an older version of the job was called
             return bound(None, args, kwargs, whole=True)
         raise TypeError(f"{job.name}(): {error}") from None
     if whole:
-        found.apply_defaults()
-    named = dict(found.arguments)
+        arguments.apply_defaults()
+    named = dict(arguments.arguments)
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             named |= named.pop(parameter.name, {})

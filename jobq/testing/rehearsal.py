@@ -449,11 +449,11 @@ def _under(
     return job.calling(called)
 
 
-def _difference(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+def _difference(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> str:
     """Describe the difference; return '' if there is none."""
     parts = []
-    for name in {**expected, **found}:
-        wanted, given = expected.get(name), found.get(name)
+    for name in {**expected, **actual}:
+        wanted, given = expected.get(name), actual.get(name)
         if wanted != given:
             parts.append(f"{name} {_count(wanted, given)}{_short(given)}, not {_short(wanted)}")
     return "; ".join(parts)

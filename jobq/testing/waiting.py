@@ -60,19 +60,19 @@ def waiting(client: Client, queue: str | None = None) -> list[EnqueuedCall]:
 
 def dead(client: Client, queue: str | None = None) -> list[EnqueuedCall]:
     """Return all dead calls, newest first in each queue."""
-    found = []
+    calls = []
     for place in _queues(client, queue):
         name = place.name
-        for one in place.admin.iter_dead():
-            envelope = _read(client, name, one.mid, one.content)
-            reason = shown_text(seal_of(client), "reason", name, one.mid, one.reason)
-            found.append(
+        for died in place.admin.iter_dead():
+            envelope = _read(client, name, died.mid, died.content)
+            reason = shown_text(seal_of(client), "reason", name, died.mid, died.reason)
+            calls.append(
                 EnqueuedCall(
-                    envelope.job, envelope.args, envelope.kwargs, base_of(name), one.mid, envelope.headers,
-                    attempts=max(0, one.attempts), reason=reason, content=one.content, partition=partition_in(name),
+                    envelope.job, envelope.args, envelope.kwargs, base_of(name), died.mid, envelope.headers,
+                    attempts=max(0, died.attempts), reason=reason, content=died.content, partition=partition_in(name),
                 )
             )  # fmt: skip
-    return found
+    return calls
 
 
 def _queues(client: Client, queue: str | None) -> list[Queue]:

@@ -63,7 +63,7 @@ def run(words: Sequence[str]) -> int:
 
 def outbox_database() -> str:
     """Return the database that `manage.py jobq outbox` uses without --dsn: the first outbox of a backend."""
-    backends = [one for one in task_backends.all() if isinstance(one, JobqBackend)]
+    backends = [backend for backend in task_backends.all() if isinstance(backend, JobqBackend)]
     return next((backend.outbox for backend in backends if backend.outbox), "default")
 
 
