@@ -355,12 +355,12 @@ def _found(
 ) -> Iterator[tuple[Queue, DeadMessage]]:
     """Yield each queue that has a dead message with this id, and the message."""
 
-    def one(queue: Queue) -> Iterator[tuple[Queue, DeadMessage]]:
+    def matches(queue: Queue) -> Iterator[tuple[Queue, DeadMessage]]:
         message = _find(queue, dead_id)
         if message:
             yield queue, message
 
-    yield from session.from_each(names, one)
+    yield from session.from_each(names, matches)
 
 
 def _find(queue: Queue, dead_id: str) -> DeadMessage | None:

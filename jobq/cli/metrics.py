@@ -72,6 +72,6 @@ def _lake_behind(
 
     lake = opened(session, path, storage)
     return lambda: {
-        one.queue: LakeBehind(one.backlog, one.overruns_in_s, one.behind_s)
-        for one in backlog(lake, session.client, source=source)
+        row.queue: LakeBehind(row.backlog, row.overruns_in_s, row.behind_s)
+        for row in backlog(lake, session.client, source=source)
     }

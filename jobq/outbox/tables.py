@@ -119,7 +119,7 @@ class OutboxTable(ABC):
 
     def create(self, *, notify: bool = True) -> None:
         """Create the tables that are missing."""
-        self._calling(lambda: [self._execute(one) for one in schema(self.dialect, notify=notify)])
+        self._calling(lambda: [self._execute(sql) for sql in schema(self.dialect, notify=notify)])
 
     def wait(self, seconds: float) -> bool:
         """Wait up to `seconds`; return whether rows may have been committed."""
