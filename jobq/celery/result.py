@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from jobq.celery import shared, states
 from jobq.client.connection import default_client
+from jobq.client.names import base_of
 from jobq.errors import ConfigError, JobFailedError, JobqError, JobTimeout, ResultNotStoredError
 from jobq.flows.run import FlowRun
 from jobq.jobs.options import JobSettings
@@ -18,6 +19,7 @@ from jobq.jobs.queues import queue_of
 from jobq.jobs.results import Receipt
 from jobq.jobs.states import State
 from jobq.queue.directory import queue_names
+from jobq.queue.queue import alone
 from jobq.queue.types import DAY_S
 
 #: Prefix of the ids of flow steps.
@@ -98,15 +100,15 @@ class AsyncResult:
 
     def forget(self) -> None:
         """Delete the result."""
-        for receipt in self._receipts():
-            queue = receipt.bound_queue
+        for queue in alone(default_client(), [receipt.queue for receipt in self._receipts()]):
             queue.client.command("DEL", queue.result_key(self.id))
 
     def _receipts(self) -> list[Receipt[Any]]:
         """Return a receipt for each queue that may have the task, its declared queue first."""
         task = shared.tasks.get(self.name or "")
         queues = [task.job.queue] if task is not None else []
-        names = dict.fromkeys([*queues, *queue_names(default_client())])
+        listed = [base_of(name) for name in queue_names(default_client())]
+        names = dict.fromkeys([*queues, *listed])
         return [
             Receipt(self.id, "exists", "", self.name or self.id, queue_of(name, None), _SETTINGS)
             for name in names

@@ -29,6 +29,7 @@ from jobq.errors import (
 from jobq.jobs.queues import QueueLike, queue_of
 from jobq.outbox.rows import DAY_S, BadRowError, StoredRow
 from jobq.outbox.tables import NOTIFIED_POLL_S, PIECE_S, Backlog, OutboxTable, RawRow, Refused
+from jobq.queue.routing import refusal_in
 
 logger = logging.getLogger("jobq.outbox")
 BATCH = 500
@@ -231,14 +232,17 @@ class Relay:
         """Send rows with the same options in one call.
 
         If the call is rejected, send each row in a separate call. If only the line of a key is full, do this for its
-        rows.
+        rows. Rows that some partitions accepted are sent again under the same mids.
         """
         left = [row for row in rows if _line(row) not in self._stopped]
         while left:
             try:
                 _send(queue, left, options)
-            except (KeyFullError, *_OF_ROW) as error:
-                key = error.key if isinstance(error, KeyFullError) else ""
+            except JobqError as error:
+                refusal = refusal_in(error)
+                if not isinstance(refusal, (KeyFullError, *_OF_ROW)):
+                    raise
+                key = refusal.key if isinstance(refusal, KeyFullError) else ""
                 alone = [row for row in left if row.options.key == key] if key else left
                 yield from self._each(queue, alone, options, wrong)
                 left = [row for row in left if row.options.key != key] if key else []

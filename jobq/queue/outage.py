@@ -39,6 +39,7 @@ from jobq.errors import (
     ServerFullError,
     UnavailableError,
 )
+from jobq.queue.routing import PartlyAcceptedError
 from jobq.queue.types import Enqueued
 
 logger = logging.getLogger("jobq")
@@ -289,12 +290,12 @@ class OutageBuffer:
             if not call.tries.over:
                 return self._aside(call)
             self._give_up(call)
+        except PartlyAcceptedError as error:
+            call.left = error.mids
+            return self._refused(call, error.refusal)
         except JobqError as error:
             if not _is_outage(error):
                 return self._refused(call, error)
-            if isinstance(error.__cause__, JobqError):  # a partition refused its part of the call
-                call.left = getattr(error, "mids", call.mids)
-                return self._refused(call, error.__cause__)
             self._trouble = str(error)
             if not call.tries.over:
                 return "away"

@@ -42,6 +42,26 @@ class SealedError(JobqError):
         self.unknown = unknown
 
 
+class PartlyAcceptedError(UnavailableError):
+    """Partitions accepted some messages of a call, and another partition rejected its messages, which are `mids`.
+
+    Attributes:
+        refusal: Why it rejected them.
+        accepted: The results of the accepted messages.
+    """
+
+    def __init__(
+        self, message: str, mids: Sequence[str], refusal: JobqError, accepted: Sequence[Enqueued]
+    ) -> None:
+        super().__init__(message, mids)
+        self.refusal, self.accepted = refusal, accepted
+
+
+def refusal_in(error: JobqError) -> JobqError:
+    """Return why a partition rejected its part of a call. Return other errors unchanged."""
+    return error.refusal if isinstance(error, PartlyAcceptedError) else error
+
+
 class EnqueuedIn(Enqueued):
     """Result of an enqueue into a partition."""
 
@@ -277,8 +297,9 @@ class _RoutedCall:
             return [self._done[index] for index in range(size)]
         left = tuple(mid for index, mid in enumerate(self._mids) if index not in self._done)
         refusals = [error for error in errors if not isinstance(error, NotDurableError)]
-        # NotDurableError would say that all messages were accepted.
-        error = refusals[0] if refusals else errors[0]
+        # NotDurableError would say that all messages were accepted, and a refusal that the outcome of all is known.
+        unknown = [error for error in refusals if isinstance(error, UnavailableError)]
+        error = [*unknown, *refusals, *errors][0]
         any_accepted = bool(self._done) or any(getattr(failed, "mids", ()) for failed in errors)
         if isinstance(error, UnavailableError):
             # Without mids, nothing of the call was accepted.
@@ -286,8 +307,8 @@ class _RoutedCall:
         elif isinstance(error, NotDurableError):
             error.mids = left
         elif any_accepted and self._values["again"] not in ("member", "next"):
-            raise UnavailableError(
+            raise PartlyAcceptedError(
                 f"partitions accepted {len(self._done):,} of {size:,} messages, and another did not: {error}",
-                left,
-            ) from error
+                left, error, [self._done[index] for index in sorted(self._done)],
+            ) from error  # fmt: skip
         raise error

@@ -23,16 +23,51 @@ from jobq.worker.process import reseed
 from jobq.worker.signals import die_with
 
 
+class QueuePipe:
+    """A pipe between a worker and its source. Each line has a queue and a number, as JSON."""
+
+    def __init__(self, *, waits: bool) -> None:
+        """`waits`: whether a write waits for room in the pipe; otherwise, it raises BlockingIOError."""
+        self._output, self._input = os.pipe()
+        os.set_blocking(self._output, False)
+        os.set_blocking(self._input, waits)
+        self._unread = b""
+
+    def write(self, numbers: Mapping[str, int]) -> None:
+        """Write the queues. A line that doesn't fit into the pipe isn't written in part."""
+        for name, number in numbers.items():
+            os.write(self._input, msgspec.json.encode({name: number}) + b"\n")
+
+    def read(self) -> dict[str, int]:
+        """Return all queues since the last call."""
+        with suppress(BlockingIOError):
+            while part := os.read(self._output, 65_536):
+                self._unread += part
+        *lines, self._unread = self._unread.split(b"\n")
+        queues: dict[str, int] = {}
+        for line in lines:
+            queues |= msgspec.json.decode(line, type=dict[str, int])
+        return queues
+
+
 class SourceControl:
     """Facts about the worker for a source, and requests to the worker."""
 
     def __init__(
-        self, settings: WorkerSettings, members: Sequence[PoolMember], supervisor: int, asks: int
+        self,
+        settings: WorkerSettings,
+        members: Sequence[PoolMember],
+        supervisor: int,
+        asked: QueuePipe,
+        served: QueuePipe,
     ) -> None:
         self.name, self.burst, self.processes = settings.name, settings.burst, settings.processes
         self.supervisor = supervisor
-        self._queues = [name for name, _ in settings.queues]
-        self._members, self._asks = members, asks
+        names = [name for name, _ in settings.queues]
+        #: The queues by the numbers that the supervisor and its children use.
+        self._queues = dict(enumerate(names))
+        self._wanted = set(names)
+        self._members, self._asked, self._served = members, asked, served
         self._stopping = self._quiet = False
         self.woken, self._filled = os.pipe()
         for end in (self.woken, self._filled):
@@ -48,6 +83,7 @@ class SourceControl:
 
     def running(self) -> list[tuple[int, str, str, int]]:
         """Return each running job's child index, queue and mid, and the ms since that child last started a job."""
+        self._queues |= {number: name for name, number in self._served.read().items()}
         return [job for member in self._members for job in self._running(member)]
 
     def _running(self, member: PoolMember) -> list[tuple[int, str, str, int]]:
@@ -57,16 +93,15 @@ class SourceControl:
                 (member.index, self._queues[held.queue], held.mid, ran_ms)
                 for held in member.slots.running()
             ]
-        except (UnicodeDecodeError, IndexError):
+        except (UnicodeDecodeError, KeyError):
             return []  # read while the child wrote, since its lock isn't shared with this process
 
     def serve(self, queues: Mapping[str, int]) -> None:
         """Ask the worker to serve these queues as well, with their weights."""
-        new = {name: weight for name, weight in queues.items() if name not in self._queues}
+        new = {name: weight for name, weight in queues.items() if name not in self._wanted}
         if new:
-            # In the order in which the supervisor numbers them.
-            self._queues += new
-            os.write(self._asks, msgspec.json.encode(new) + b"\n")
+            self._wanted |= new.keys()
+            self._asked.write(new)
 
     def drain(self) -> None:
         """Read and discard the bytes in `woken`."""
@@ -111,12 +146,9 @@ class Feeder:
     def __init__(
         self, source: Source | None, settings: WorkerSettings, members: Sequence[PoolMember]
     ) -> None:
-        self._source, self.settings, self._members = source, settings, members
-        # The source's requests, one per line.
-        self._asked, self._asks = os.pipe() if source else (-1, -1)
-        if source:
-            os.set_blocking(self._asked, False)
-        self._unread = b""
+        self._source, self._settings, self._members = source, settings, members
+        #: The source's requests, and later queues of the worker.
+        self._pipes = (QueuePipe(waits=True), QueuePipe(waits=False)) if source else None
         self.pid = 0
         self.done = source is None
         self._quiet = self._stopped = False
@@ -127,7 +159,12 @@ class Feeder:
         """Reap the process, and start it if it should run but doesn't."""
         if self.pid and self._reaped():
             self.pid = 0
-        if self.pid or self.done or time.monotonic() < self._due_at or self._source is None:
+        if (
+            self.pid
+            or self.done
+            or time.monotonic() < self._due_at
+            or not (self._source and self._pipes)
+        ):
             return
         self._started_at = time.monotonic()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -135,7 +172,7 @@ class Feeder:
         try:
             self.pid = os.fork()
             if self.pid == 0:
-                control = SourceControl(self.settings, self._members, parent, self._asks)
+                control = SourceControl(self._settings, self._members, parent, *self._pipes)
                 _source_main(self._source, control, self._quiet)
         except OSError as error:
             self._due_at = time.monotonic() + MAX_BACKOFF_S
@@ -145,16 +182,15 @@ class Feeder:
 
     def wanted(self) -> dict[str, int]:
         """Return the queues, with weights, that the source has asked the worker to serve since the last call."""
-        if self._asked < 0:
-            return {}
-        with suppress(BlockingIOError):
-            while part := os.read(self._asked, 65_536):
-                self._unread += part
-        *lines, self._unread = self._unread.split(b"\n")
-        wanted: dict[str, int] = {}
-        for line in lines:
-            wanted |= msgspec.json.decode(line, type=dict[str, int])
-        return wanted
+        return self._pipes[0].read() if self._pipes else {}
+
+    def serves(self, settings: WorkerSettings, numbers: Mapping[str, int]) -> None:
+        """Tell the source that the worker also serves these queues, with the supervisor's numbers."""
+        self._settings = settings
+        if self._pipes:
+            # The supervisor never waits for a source. A source that doesn't read only shows fewer running jobs.
+            with suppress(BlockingIOError):
+                self._pipes[1].write(numbers)
 
     def quiet(self, quiet: bool) -> None:
         """Ask the source to stop enqueueing, or to continue."""

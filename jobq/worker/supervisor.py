@@ -230,7 +230,7 @@ class Supervisor:
             return
         self.settings = replace(self.settings, queues=(*self.settings.queues, *new))
         self.plan = self.plan._replace(settings=self.settings)
-        self.feeder.settings = self.settings
+        self.feeder.serves(self.settings, {name: first + at for at, (name, _) in enumerate(new)})
         # All code that numbers queues shares these lists. Numbers of running children stay as they are.
         self.queues += [Queue(name, self.client) for name, _ in new]
         self._names += [name for name, _ in new]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobq.errors import JobFailedError
+from jobq.queue.partitioning import partition
 from jobq.testing import Kit
 from tests.waiting import until
 
@@ -78,3 +79,18 @@ def test_eight_tasks(worker, shop, notes, tmp_path):
     assert "alert OSError True" in lines
     assert "on_success total 10 EUR" in lines
     assert "prerun make_thumbnail" in lines
+
+
+def test_results_are_found_and_forgotten_when_the_queue_is_partitioned(jobq, shop):
+    partition(jobq.client, "celery", 3)
+    results = [shop.double.delay(number) for number in range(6)]
+    bad, revoked = shop.price.delay("no"), shop.double.delay(7)
+    revoked.revoke()
+    jobq.drain(raises=False)
+
+    partition(jobq.client, "celery", 2)
+    assert [result.get(timeout=1) for result in results] == [0, 2, 4, 6, 8, 10]
+    assert (bad.state, revoked.state) == ("FAILURE", "REVOKED")
+    assert bad.traceback.startswith("KeyError")
+    results[0].forget()
+    assert [result.state for result in results] == ["PENDING", *["SUCCESS"] * 5]

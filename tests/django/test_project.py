@@ -113,7 +113,7 @@ def project(server: Any, client: Any, tmp_path: Path) -> Iterator[Project]:
 def test_project_passes_its_tests_and_those_that_django_asks_of_a_backend(project):
     done = project.manage("test", "--noinput")
     assert done.returncode == 0, done.stderr
-    assert "Ran 37 tests" in done.stderr
+    assert "Ran 38 tests" in done.stderr
 
 
 def test_task_of_a_killed_process_runs_again_and_succeeds(project):

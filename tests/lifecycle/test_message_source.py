@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from jobq.queue import presence
+from jobq.queue.partitioning import partition
 
 from .conftest import until
 
@@ -127,4 +128,29 @@ def test_queue_that_ruby_makes_later_is_served(start, push, redis, ledger, clien
     until(lambda: {name for one in presence.workers(client) for name in one.queues} == served)
     push("quick", "c")
     until(lambda: ledger.lines("end", "c"))
+    assert worker.stop() == 0
+
+
+def test_running_jobs_are_shown_under_their_queue_when_its_partitions_change(
+    start, push, redis, ledger, client
+):
+    partition(client, "low", 2)
+    worker = start("--processes", "1", "--sidekiq", "low")
+    push("gated", "a")
+    until(lambda: ledger.lines("start", "a"))
+    identity = next(iter(until(lambda: redis.smembers("processes")))).decode()
+
+    def shown() -> list[tuple[str, str, str]]:
+        works = [json.loads(work) for work in redis.hvals(f"{identity}:work")]
+        jobs = [(work["queue"], json.loads(work["payload"])) for work in works]
+        return [(queue, job["class"], job["jid"]) for queue, job in jobs]
+
+    until(lambda: shown() == [("low", "gated", "a")])
+    partition(client, "low", 3)
+    until(lambda: "now also serves low/2:1" in worker.log)
+    ledger.gate("a").touch()
+    push("gated", "b")
+    until(lambda: shown() == [("low", "gated", "b")])
+    ledger.gate("b").touch()
+    until(lambda: ledger.lines("end", "b"))
     assert worker.stop() == 0

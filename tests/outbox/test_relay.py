@@ -174,6 +174,26 @@ def test_rows_of_a_full_line_stay_and_others_pass(database, client, registry, wr
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_rows_of_a_full_line_stay_and_others_pass_when_the_queue_is_partitioned(
+    database, client, registry, write, relayed
+):
+    note = job(name="note", queue="low", registry=registry)(print)
+    queue = Queue("low", client)
+    queue.rules(key_waiting=1)
+    partition(client, "low", 3)
+    for number in range(6):
+        write(note.options(key="acme", ordered=True), number)
+        write(note.options(key=f"k{number}", ordered=True), number)
+    write(note.options(queue="high"), 6)
+
+    relay = relayed()
+
+    assert (relay.totals.sent, relay.totals.left, relay.trouble) == (8, 5, "")
+    assert queue.admin.counts().ready == 7
+    assert Queue("high", client).admin.counts().ready == 1
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_rows_of_many_full_lines_stand_before_no_other(
     database, client, registry, write, relayed, caplog
 ):

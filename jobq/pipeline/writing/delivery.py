@@ -16,7 +16,7 @@ from jobq.client.connection import Client
 from jobq.client.numbered_calls import BYTES_PER_CALL, Caller
 from jobq.client.scripts import Argument
 from jobq.durations import counted
-from jobq.errors import KeyFullError
+from jobq.errors import JobqError, KeyFullError
 from jobq.pipeline.writing.rows import RowMessage
 from jobq.queue import keys
 from jobq.queue.directory import register_queue
@@ -24,7 +24,7 @@ from jobq.queue.durability import Confirmation
 from jobq.queue.fitting import send_fitting
 from jobq.queue.partitions import place_text
 from jobq.queue.queue import Queue, line_full, queue_scripts
-from jobq.queue.routing import PartitionRouter
+from jobq.queue.routing import PartitionRouter, refusal_in
 
 #: Limits on messages and content bytes waiting in memory for a full batch, over all queues.
 MAX_WAITING = 20_000
@@ -164,9 +164,10 @@ class Delivery:
             try:
                 self._sender(queue).send(left)
                 break
-            except KeyFullError as error:
-                key = error.key
-                line = [message for message in left if message.key == key]
+            except JobqError as error:
+                full = refusal_in(error)
+                key = full.key if isinstance(full, KeyFullError) else ""
+                line = [message for message in left if key and message.key == key]
                 if not line:
                     raise
                 self._aside[queue, key] = line

@@ -25,6 +25,7 @@ from jobq.client.pipelining import Read, commands
 from jobq.errors import ConfigError, KeyFullError
 from jobq.protocols.ruby.key_names import RubyQueueName, beside
 from jobq.queue.queue import EnqueueOptions, Queue
+from jobq.queue.routing import PartlyAcceptedError
 
 logger = logging.getLogger("jobq")
 LEASE_S = 15.0
@@ -125,14 +126,14 @@ class Claims:
         """
         stopped = set() if stopped is None else stopped
         left: list[ClaimedMessage] = []
+        alone = partial(self._alone, claim, queue, when_taken, stopped)
         for ordered in (False, True):
             some = [message for message in messages if message.ordered == ordered]
-            refused = self._together(claim, some, queue, when_taken, stopped)
-            if refused is None:
-                self._mark(claim, ())
-                alone = partial(self._alone, claim, queue, when_taken, stopped)
-                refused = [message for message in some if not alone(message)]
-            left += refused
+            unsent, full = self._together(claim, some, queue, when_taken, stopped)
+            if unsent:
+                places = {message.place for message in (*unsent, *full)}
+                self._mark(claim, [each.place for each in some if each.place not in places])
+            left += [*full, *(message for message in unsent if not alone(message))]
         if left:
             kept = {message.place for message in left}
             self._mark(claim, [place for place in range(len(claim.jobs)) if place not in kept])
@@ -147,17 +148,16 @@ class Claims:
         queue: Queue,
         when_taken: Callable[[ClaimedMessage], None],
         stopped: set[str],
-    ) -> list[ClaimedMessage] | None:
-        """Enqueue all messages in one call; return rejected messages, or None if the whole call is rejected.
+    ) -> tuple[Sequence[ClaimedMessage], list[ClaimedMessage]]:
+        """Enqueue all messages in one call. An ordered call needs a separate caller.
 
-        An ordered call needs a separate caller.
+        Return messages to enqueue one by one, because the call or a partition rejected them, and messages whose mid is
+        taken and that the queue rejects for now.
         """
-        if not messages:
-            return []
-        if claim.delivered in claim.jobs or not stopped.isdisjoint(
+        if not messages or claim.delivered in claim.jobs or not stopped.isdisjoint(
             message.key for message in messages
-        ):
-            return None
+        ):  # fmt: skip
+            return messages, []
         ordered = messages[0].ordered
         caller = Caller(caller_id=claim.claim_id + ".ordered" * ordered)
         rows = [
@@ -166,18 +166,25 @@ class Claims:
             else (message.mid, message.content)
             for message in messages
         ]
+        unsent: Sequence[ClaimedMessage] = ()
         try:
             done = queue.enqueue_in_one_call(rows, caller, ordered=ordered)
         except _REFUSED:
-            return None
-        left = []
-        for message, reply in zip(messages, done, strict=True):
+            return messages, []
+        except PartlyAcceptedError as error:
+            if not isinstance(error.refusal, _REFUSED):
+                raise
+            unsent = [message for message in messages if message.mid in error.mids]
+            done = error.accepted
+        full = []
+        by_mid = {message.mid: message for message in messages}
+        for reply in done:
             if reply.action == "exists":
                 try:
-                    when_taken(message)
+                    when_taken(by_mid[reply.mid])
                 except _REFUSED:
-                    left.append(message)
-        return left
+                    full.append(by_mid[reply.mid])
+        return unsent, full
 
     def _alone(
         self,

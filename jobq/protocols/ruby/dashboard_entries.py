@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from jobq.client.connection import Client
+from jobq.client.names import base_of
 from jobq.errors import CodecError
 from jobq.jobs.codec import decode_any
 from jobq.protocols.ruby.job_format import read_back
@@ -132,7 +133,7 @@ class SidekiqEntry(DashboardEntry):
             ruby_job = read_back(content(queue, mid) or b"")
             job = ruby_job[1] if ruby_job else {"class": "jobq", "args": [], "jid": mid}
             noted = {
-                "queue": queue,
+                "queue": base_of(queue),
                 "payload": _write(job).decode(),
                 "run_at": int(time.time() - ran_ms / 1000),
             }
@@ -199,7 +200,7 @@ class ResqueEntry(DashboardEntry):
         ruby_job = read_back(content(queue, mid) or b"")
         fields: dict[str, Any] = ruby_job[1] if ruby_job else {"class": "jobq", "args": [mid]}
         began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - ran_ms / 1000))
-        return _write({"queue": queue, "run_at": began, "payload": fields})
+        return _write({"queue": base_of(queue), "run_at": began, "payload": fields})
 
     def _add_stats(self) -> None:
         for name, count in self._run_since().items():

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from jobq.client.connection import Client
+from jobq.client.names import base_of
 from jobq.errors import CodecError, JobqError, ScriptError
 from jobq.jobs.signing import opened, seal_of, shown_text
 from jobq.protocols.ruby.activejob import WRAPPERS
@@ -205,7 +206,8 @@ class DeadJobs:
 
     def fill(self) -> int:
         """Show all deaths since the last call to Ruby; return the number of dead messages."""
-        return sum(self._fill(queue) for queue in self._queues)
+        places = [place for queue in self._queues for place in _places(queue)]
+        return sum(self._fill(place) for place in places)
 
     def _fill(self, queue: Queue) -> int:
         name = f"{queue.prefix}shown-to-ruby"
@@ -251,10 +253,11 @@ class DeadJobs:
 
     def _show(self, queue: Queue, died: DeadMessage) -> None:
         seal = seal_of(queue.client)
-        reason = shown_text(seal, "reason", queue.name, died.mid, died.reason)
+        name = base_of(queue.name)
+        reason = shown_text(seal, "reason", name, died.mid, died.reason)
         died = died._replace(reason=reason)
         try:
-            content = opened(seal, queue.name, died.mid, died.content)
+            content = opened(seal, name, died.mid, died.content)
             shown = self._shown(content, died)
         except CodecError:
             return
@@ -275,6 +278,11 @@ class DeadJobs:
             show_refused(self._ruby, *refused, died)
             return True
         return False
+
+
+def _places(queue: Queue) -> Sequence[Queue]:
+    """Return the queue, or the queue and its partitions, each alone. Each has its own dead-letter set and clock."""
+    return queue.alone() if queue.partitions() else [queue]
 
 
 def _pages(queue: Queue, until: int) -> Iterator[DeadMessage]:

@@ -71,8 +71,7 @@ class DuplicateJids:
         waits = word.endswith("-with-requeue")
         if word == "nil" or (word.startswith("done") and not waits):
             return "next"
-        name = "requeue" if waits else "messages"
-        stored = self._queue.client.command("HGET", f"{self._queue.prefix}{name}", mid)
+        stored = self._stored("requeue" if waits else "messages", mid)
         if stored is None:
             return "next"
         if waits:
@@ -80,6 +79,14 @@ class DuplicateJids:
         if self._call_of(mid, stored) != call_of(plain):
             return "another"
         return "next" if word == "locked" else "one"
+
+    def _stored(self, name: str, mid: str) -> bytes | None:
+        """Return the field of a message in the hash `name` of the queue or of a partition."""
+        for place in (self._queue, *self._queue.partitions()):
+            stored: bytes | None = place.client.command("HGET", f"{place.prefix}{name}", mid)
+            if stored is not None:
+                return stored
+        return None
 
     def _call_of(self, mid: str, stored: bytes) -> bytes:
         try:

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from jobq.client.clock import Reminder
 from jobq.client.connection import Client, connect
+from jobq.client.names import base_of
 from jobq.config import HARD_MAX_CONTENT
 from jobq.durations import counted
 from jobq.errors import CodecError, ConfigError, JobqError
@@ -403,12 +404,12 @@ class Intake:
 
     def _content(self, queue: str, mid: str) -> bytes | None:
         """Return the content of a running message; None if it has just ended or can't be opened."""
-        known = self._queues.get(queue)
-        if known is None:
+        name = base_of(queue)
+        if name not in self._queues:
             return None
-        content: bytes | None = known.client.command("HGET", f"{known.prefix}messages", mid)
+        content = Queue(queue, self._client).content(mid)
         try:
-            return content and opened(seal_of(known.client), queue, mid, content)
+            return content and opened(seal_of(self._client), name, mid, content)
         except CodecError:
             return None
 

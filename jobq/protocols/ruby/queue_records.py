@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobq.client.connection import Client
-from jobq.client.names import is_name
+from jobq.client.names import is_name, is_partition
 from jobq.errors import ConfigError
 from jobq.protocols.ruby.claims import Claims
 from jobq.protocols.ruby.key_names import RubyQueueName
@@ -21,7 +21,8 @@ def queues_of(client: Client, system: RubyQueueName) -> list[RubyQueueName]:
 def usable_queues(client: Client, system: RubyQueueName) -> list[RubyQueueName]:
     """Return the queues whose names are valid for jobq. Ruby's list may contain any names."""
     names = client.command("SMEMBERS", system.key("queues"))
-    return sorted(system._replace(queue=name.decode()) for name in names if is_name("queue", name))
+    usable = (name.decode() for name in names if is_name("queue", name))
+    return sorted(system._replace(queue=name) for name in usable if not is_partition(name))
 
 
 class RubyQueueRecord(JsonRecord):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from jobq.client.names import is_partition
 from jobq.durations import DAY_MS
 from jobq.errors import ConfigError
 from jobq.jobs.options import checked_job_name
@@ -40,6 +41,12 @@ class IntakeSettings:
     def __post_init__(self) -> None:
         if not self.ruby_queues and not self.patterns:
             raise ConfigError("an intake needs a Ruby queue; use --sidekiq or --resque")
+        for name in self.ruby_queues:
+            if is_partition(name.queue):
+                raise ConfigError(
+                    f"{name} can't be served: '/' and a number end the names of a jobq queue's partitions; let Ruby "
+                    "use another queue"
+                )
         if not 1 <= self.backlog <= 1_000_000:
             raise ConfigError(
                 f"backlog={self.backlog!r} is out of range; it must be between 1 and 1,000,000"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from jobq.client.numbered_calls import Caller
@@ -11,6 +13,7 @@ from jobq.jobs.registry import job as declare
 from jobq.protocols.ruby.claims import ClaimedMessage, Claims
 from jobq.protocols.ruby.job_format import read_job
 from jobq.protocols.ruby.key_names import RubyQueueName
+from jobq.queue.partitioning import partition
 from jobq.queue.types import Ending
 from tests.protocols.ruby.conftest import PLACE
 
@@ -233,6 +236,34 @@ def test_jobs_of_a_full_line_wait_in_their_claim_and_others_pass(
     assert len(seen) == len(set(seen)) == 19
     assert not left(redis) and not one.parked
     assert len([one for one in caplog.records if "are waiting in claims" in one.getMessage()]) == 1
+
+
+def test_jobs_of_a_full_line_wait_and_others_pass_once_when_the_queue_is_partitioned(
+    redis, client, keyed, line, default, pushed, run_all, monkeypatch
+):
+    monkeypatch.setattr("jobq.protocols.ruby.intake.PARKED_S", 0.0)
+    default.rules(key_waiting=1)
+    partition(client, "default", 3)
+    taken = json.dumps({"job": "Other", "args": ["bob0"]}).encode()
+    default.enqueue(taken, mid="b0", key="bob0", ordered=True)
+    default.rules(key_waiting=2)
+    for number in range(4):
+        pushed(f"a{number}", ["acme"])
+        pushed(f"b{number}", [f"bob{number}"])
+    one = line()
+
+    assert one.carry(greedy=True) == 6
+    assert one.full
+    ran = []
+    while some := [mid for place in default.partitions() for mid in run_all(place)]:
+        ran += some
+        one.carry(greedy=True)
+
+    ruby = [mid for mid in ran if mid.startswith("b")]
+    assert [mid for mid in ran if mid.startswith("a")] == ["a0", "a1", "a2", "a3"]
+    assert sorted(ruby) == ["b0", "b1", "b2", "b3"]
+    assert len(ran) == 9  # Ruby's b0 has another mid
+    assert not left(redis)
 
 
 def test_parked_jobs_are_given_back_without_those_that_were_enqueued(

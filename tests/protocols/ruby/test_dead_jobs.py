@@ -12,6 +12,7 @@ from jobq.protocols.ruby import dead_jobs as dead_jobs_module
 from jobq.protocols.ruby.dead_jobs import DeadJobs
 from jobq.protocols.ruby.job_format import read_back
 from jobq.protocols.ruby.key_names import RubyQueueName
+from jobq.queue.partitioning import partition
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from tests.protocols.ruby.conftest import PLACE
@@ -56,6 +57,20 @@ def test_job_that_wants_no_grave_gets_none(redis, client, default, die, fields):
     DeadJobs(client, [default]).fill()
     assert not redis.exists("dead")
     assert len(default.admin.dead()) == 1
+
+
+def test_dead_of_all_partitions_are_shown_once(redis, client, default, line, pushed):
+    partition(client, "default", 3)
+    jids = [f"j{number}" for number in range(9)]
+    for jid in jids:
+        pushed(jid)
+    line().carry(greedy=True)
+    for place in default.partitions():
+        for one in place.dequeue(9).messages:
+            place.finish([Ending(mid=one.mid, token=one.token, outcome="dead", reason="E: no")])
+
+    assert [DeadJobs(client, [default]).fill() for _ in range(2)] == [9, 0]
+    assert sorted(json.loads(job)["jid"] for job in redis.zrange("dead", 0, -1)) == jids
 
 
 def test_job_that_is_deleted_there_isnt_shown_again(redis, client, default, die):

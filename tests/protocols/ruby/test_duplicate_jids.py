@@ -15,6 +15,7 @@ from jobq.protocols.ruby.claims import Claims
 from jobq.protocols.ruby.duplicate_jids import DuplicateJids
 from jobq.protocols.ruby.intake import QueueIntake
 from jobq.protocols.ruby.settings import IntakeSettings
+from jobq.queue.partitioning import partition
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from tests.protocols.ruby.conftest import PLACE
@@ -177,3 +178,15 @@ def test_every_call_runs_when_an_intake_dies_at_any_step(
     assert args.count(2) == args.count(3) == 1
     assert args.count(1) <= 2
     assert not redis.keys("jobq:intake:*}:claims") + redis.keys("jobq:intake:*}:taken:*")
+
+
+def test_equal_calls_are_one_and_others_run_each_when_the_queue_is_partitioned(
+    come, default, client, caplog
+):
+    partition(client, "default", 3)
+    for arg in (1, 1, 2):
+        come(arg)
+
+    ran = [run for place in default.partitions() for run in run_calls(place)]
+    assert sorted(arg for _, arg in ran) == [1, 2]
+    assert caplog.text.count("is already used by a job with another class") == 1

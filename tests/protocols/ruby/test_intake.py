@@ -262,6 +262,15 @@ def test_queue_that_no_queue_can_be_is_refused(text):
         parse_queue_names("sidekiq", [text])
 
 
+def test_queue_with_the_name_of_a_partition_is_left_to_ruby(redis, client):
+    low = parse_queue_names("sidekiq", ["low/3"])
+    with pytest.raises(ConfigError, match="end the names of a jobq queue's partitions"):
+        IntakeSettings(ruby_queues=tuple(low))
+    redis.sadd("queues", "low", "low/3")
+    found = usable_queues(client, RubyQueueName("sidekiq", "", ""))
+    assert [each.queue for each in found] == ["low"]
+
+
 def test_namespace_within_the_name_of_a_queue_is_refused_unless_one_is_given():
     with pytest.raises(ConfigError, match="write low, or use --resque-namespace resque"):
         parse_queue_names("resque", ["resque:low"])

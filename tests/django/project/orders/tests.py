@@ -33,6 +33,7 @@ from jobq.jobs.executor import Executor
 from jobq.jobs.registry import default_registry
 from jobq.jobs.signing import seal_of
 from jobq.jobs.states import STATE_OF
+from jobq.queue.partitioning import partition
 from jobq.queue.queue import Queue
 from jobq.queue.types import Status
 from jobq.testing import kit_for
@@ -440,6 +441,23 @@ class KitTests(SimpleTestCase):
         self.assertEqual(kit.drain().done, 1)
         result.refresh()
         self.assertEqual(result.return_value, 8)
+
+    def test_tasks_have_results_when_the_queue_is_partitioned(self):
+        # Other tests use the default client, which would look for the partitions.
+        with NewDefaultClient():
+            kit = kit_for(self, strict=True)
+            partition(default_client(), "default", 3)
+            results = [tasks.product.enqueue(number) for number in range(9)]
+            failed = tasks.fails.enqueue()
+            self.assertTrue(all(one.id.startswith("default/") for one in (*results, failed)))
+            self.assertEqual(tasks.fails.get_result(failed.id).status, TaskResultStatus.READY)
+            done = kit.drain(raises=False)
+            self.assertEqual((done.done, done.dead), (9, 1))
+            for result in (*results, failed):
+                result.refresh()
+            self.assertEqual([result.return_value for result in results], [*range(9)])
+            self.assertEqual((failed.status, failed.attempts), (TaskResultStatus.FAILED, 1))
+            self.assertEqual(failed.errors[0].exception_class, ValueError)
 
     def test_only_tasks_of_this_backend_have_a_job(self):
         with override_settings(TASKS={"default": {"BACKEND": DUMMY}}):
