@@ -95,12 +95,21 @@ if not TYPE_CHECKING:  # a type checker would accept every misspelt name as Any
         elif name in _HOME:
             value = getattr(import_module(_HOME[name]), name)
         else:
-            raise AttributeError(f"module 'jobq' has no attribute {name!r}")
+            raise AttributeError(_missing(name))
         globals()[name] = value
         return value
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})
+
+
+def _missing(name: str) -> str:
+    from jobq.habits import remedy
+
+    hint = remedy("jobq", name)
+    if not hint and hasattr(import_module("jobq.errors"), name):
+        hint = f"write from jobq.errors import {name}"
+    return f"module 'jobq' has no attribute {name!r}{'; ' if hint else ''}{hint}"
 
 
 def _start_embedded(settings: Any) -> str:

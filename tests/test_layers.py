@@ -17,6 +17,7 @@ from bench import sources
 PACKAGE = Path(__file__).parents[1] / "jobq"
 #: Layer by first part of the name; modules of the top package are layers of their own.
 LAYERS = {
+    "habits": 0,
     "durations": 0, "formats": 0, "variables": 0, "errors": 0, "extras": 0, "cgroup": 0, "config": 0, "events": 0,
     "trust": 0, "records": 0,
     "client": 1, "queue": 2, "embedded": 2, "jobs": 3, "flows": 4,
@@ -26,8 +27,8 @@ LAYERS = {
 }  # fmt: skip
 #: What an owner must know first. It imports nothing of the rest, and runs without it (packaging/test_core.py).
 CORE = {
-    "durations", "formats", "variables", "errors", "extras", "cgroup", "config", "events", "trust", "records",
-    "client", "queue", "embedded", "jobs", "worker", "limits", "schedules",
+    "habits", "durations", "formats", "variables", "errors", "extras", "cgroup", "config", "events", "trust",
+    "records", "client", "queue", "embedded", "jobs", "worker", "limits", "schedules",
 }  # fmt: skip
 #: The packages of others that the core imports -> why it can't do without.
 CORE_NEEDS = {
@@ -46,7 +47,7 @@ REST_NEEDS = {
 }
 #: Layer 0 by itself: durations, formats, variables and extras know nothing, errors take them, the others raise them.
 WORDS = [
-    "durations", "formats", "variables", "errors", "extras", "cgroup", "trust", "events", "records", "config",
+    "habits", "durations", "formats", "variables", "errors", "extras", "cgroup", "trust", "events", "records", "config",
 ]  # fmt: skip
 
 

@@ -31,6 +31,7 @@ _FOR_SPARK = re.compile(r"jobq\.pipeline(\.|$)")
 LATE = {
     ("__init__.py", "jobq.embedded.server"): "imported when no URL is set, so that `import jobq` stays light",
     ("__init__.py", "jobq.flows.in_worker"): "a worker without flows never loads their code",
+    ("__init__.py", "jobq.habits"): "only an error needs it",
     ("celery/app.py", "jobq.cli.modules"): "only an app with periodic tasks waits for the imports of a worker",
     ("celery/tasks.py", "jobq.testing.attempts"): "only an eager call needs the kit",
     ("cli/__init__.py", "jobq.cli.app"): "`import jobq.cli` brings in no click; the command does",
@@ -42,6 +43,7 @@ LATE = {
     ("cli/web.py", "jobq.web.serving"): "it needs uvicorn",
     ("django/dashboard.py", "jobq.web.app"): "as in cli/web.py",
     ("durations.py", "email.utils"): "only an HTTP date needs it",
+    ("jobs/options.py", "difflib"): "only an error guesses a name",
     ("extras.py", "importlib.metadata"): "only an error names versions",
     ("jobs/job.py", "jobq.queue.aio"): "it needs redis-py and asyncio",
     ("jobs/job.py", "jobq.client.threads"): "a program without coroutines never loads asyncio",

@@ -248,7 +248,7 @@ def deliver(job: Job[..., Any], calls: Iterable[Given]) -> Iterator[list[Receipt
     for batch in _batches(_checked(job, calls)):
         mid = batch[0].mid
         target = job.options(mid=mid) if mid else job
-        yield target.send([(call.args, call.kwargs) for call in batch])
+        yield target.enqueue_checked([(call.args, call.kwargs) for call in batch])
 
 
 def _checked(job: Job[..., Any], calls: Iterable[Given]) -> Iterator[Given]:

@@ -17,6 +17,7 @@ import click
 from jobq import extras
 from jobq.config import duration_s
 from jobq.errors import ConfigError
+from jobq.habits import remedy
 
 Function = Callable[..., object]
 SHARED_DEFAULTS = "jobq.shared_defaults"
@@ -89,11 +90,18 @@ class WithExamples(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
+            if hint := remedy(f"options of {self.name}", error.option_name):
+                raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
             takes_argument = any(isinstance(param, click.Argument) for param in self.params)
             if error.option_name.startswith("--") or not takes_argument:
                 raise
             hint = f"If an id or a name begins with {error.option_name}, put -- before it."
             raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
+        except click.UsageError as error:
+            hint = remedy("arguments", self.name or "")
+            if not hint or type(error) is not click.UsageError:
+                raise
+            raise click.UsageError(f"{error.format_message()}. {hint}", ctx) from error
 
 
 class Command(WithExamples):
@@ -104,10 +112,6 @@ class Command(WithExamples):
     """
 
     operation: str = ""
-
-
-#: Names that people try -> the command.
-_OTHER_NAMES = {"dashboard": "web"}
 
 
 class Group(WithExamples, click.Group):
@@ -125,8 +129,10 @@ class Group(WithExamples, click.Group):
         except click.NoSuchOption:
             raise
         except click.UsageError as error:
+            if hint := remedy("commands", args[0]):
+                raise click.UsageError(f"No such command {args[0]!r}. {hint}", ctx) from error
             names = self.list_commands(ctx)
-            near = get_close_matches(_OTHER_NAMES.get(args[0], args[0]), names, 3)
+            near = get_close_matches(args[0], names, 3)
             groups = {name: self.get_command(ctx, name) for name in names}
             near += [
                 f"{name} {args[0]}"

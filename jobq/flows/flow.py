@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jobq.client.threads import in_thread
 from jobq.durations import Duration
 from jobq.flows.definition import Definition
 from jobq.flows.run import FlowRun
 from jobq.flows.starting import started
+from jobq.habits import refuse_attribute
 from jobq.jobs.queues import ClientLike
 
 KEEP = "7d"
@@ -55,3 +58,6 @@ class Flow(Definition):
     async def astart(self) -> FlowRun:
         """Run `start` in a thread, without blocking the event loop."""
         return await in_thread(self.start)
+
+    if not TYPE_CHECKING:  # a type checker would accept every misspelt name
+        __getattr__ = refuse_attribute

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import cache, update_wrapper
 from itertools import islice
-from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from msgspec import UNSET, structs
 
 from jobq.client.clock import wall
 from jobq.client.runtime import runtime
 from jobq.errors import ConfigError
+from jobq.habits import refuse_attribute
 from jobq.jobs.argument_types import DECODE, ENCODE, ArgumentTypes
 from jobq.jobs.codec import CallEncoder, Overrides, encode, remembered
 from jobq.jobs.middleware import Middlewares, around_enqueue
@@ -29,6 +30,7 @@ from jobq.jobs.options import (
     Options,
     checked_options,
     key_of_call,
+    option_meant,
 )
 from jobq.jobs.queues import QueueLike, queue_of
 from jobq.jobs.results import Receipt, Receipts, ResultRefusedError, encode_result
@@ -140,6 +142,12 @@ class Job(Generic[P, R]):
             key = ArgumentKey(name, self._signature, settings.key)
             settings = structs.replace(settings, key=key)
         self._use(settings)
+
+    def __copy__(self) -> Self:
+        # copy.copy would look for methods of the instance, and each costs a call of __getattr__.
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function directly, without enqueueing."""
@@ -391,7 +399,7 @@ class Job(Generic[P, R]):
             return settings.at * 1000
         return now + (settings.delay or settings.debounce or 0) * 1000
 
-    def send(self, calls: list[Arguments]) -> list[Receipt[R]]:
+    def enqueue_checked(self, calls: list[Arguments]) -> list[Receipt[R]]:
         """Run the middleware, and enqueue up to 250 calls with checked arguments in one round trip."""
         return self._through(self.middleware.all_layers(), Outgoing(self, calls))
 
@@ -480,7 +488,11 @@ class Job(Generic[P, R]):
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{self.function.__qualname__}(): {error}") from None
+            text = f"{self.function.__qualname__}(): {error}"
+            unknown = [name for name in kwargs if name not in self.parameters]
+            if meant := ", ".join(filter(None, map(option_meant, unknown))):
+                text += f"; options go into {self.name.rpartition('.')[2]}.options(…).enqueue(…): {meant}"
+            raise TypeError(text) from None
 
     def _use(self, settings: JobSettings) -> None:
         """Use these settings; raise ConfigError if they contradict one another."""
@@ -534,6 +546,9 @@ class Job(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Job {self.name}>"
+
+    if not TYPE_CHECKING:  # a type checker would accept every misspelt name
+        __getattr__ = refuse_attribute
 
 
 class SyncJob(Job[P, R]):

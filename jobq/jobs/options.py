@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from inspect import Parameter, Signature
 from typing import Any, Literal, TypedDict, get_args
@@ -14,6 +14,7 @@ from jobq.client.names import checked_queue
 from jobq.config import parse_durability
 from jobq.durations import Duration
 from jobq.errors import ConfigError
+from jobq.habits import remedy
 from jobq.jobs.codec import MAX_NAME
 from jobq.jobs.queues import ClientLike
 from jobq.jobs.retry import (
@@ -221,11 +222,27 @@ def checked_options(given: Mapping[str, Any], *, declaring: bool) -> dict[str, A
             )
         check = _CHECKS.get(name)
         if check is None:
-            known = ", ".join(sorted(_CHECKS if declaring else Options.__annotations__))
-            raise ConfigError(f"there is no option {name}={value!r}; options are {known}")
+            known = _CHECKS if declaring else Options.__annotations__
+            raise ConfigError(_no_option(name, value, known))
         checked[name] = check(name, value)
     check_start(given.get("delay"), given.get("at"))
     return checked
+
+
+def option_meant(name: str) -> str:
+    """Return how to pass an option that was given as an argument of the job; '' if there is no such option."""
+    return f"{name}=…" if name in Options.__annotations__ else remedy("options", name)
+
+
+def _no_option(name: str, value: Any, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    text = f"there is no option {name}={value!r:.80}"
+    if hint := remedy("options", name):
+        return f"{text}; {hint}"
+    near = get_close_matches(name, known, 1)
+    meant = f"did you mean {near[0]}=? " if near else ""
+    return f"{text}; {meant}options are {', '.join(sorted(known))}"
 
 
 def _as_given(name: str, value: Any) -> Any:

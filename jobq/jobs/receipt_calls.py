@@ -142,9 +142,9 @@ def state_in(queue: Any, mid: str, known: Status) -> State:
 
 def _state(receipt: Receipt[Any], known: Status, is_again: bool = False) -> Steps[State]:
     if not is_over(known):
-        error = receipt.shown("reason", known.traceback).strip().rpartition("\n")[2]
+        traceback = receipt.shown("reason", known.traceback).strip()
         progress = read_progress(receipt.opened("progress", known.progress))
-        return live_state(known, progress, error)
+        return live_state(known, progress, traceback)
     if receipt.action in ("written", "buffered") and known.word == "nil":
         # The message waits in the outbox of a database or in the outage buffer, unless it is over already.
         end = ended_state((yield from _remembered(receipt)))
@@ -158,11 +158,15 @@ def _state(receipt: Receipt[Any], known: Status, is_again: bool = False) -> Step
         # It was revived, or removed, after its status was read.
         known = yield from _status(receipt)
         return (yield from _state(receipt, known, is_again=True))
-    ended_ms = 0 if end.ended_at is None else round(end.ended_at.timestamp() * 1000)
-    if not dead or ended_ms > dead[0].died_at:
+    if not dead:
         return end
-    error = receipt.shown("reason", dead[0].reason).partition("\n")[0]
-    return State("failed", dead[0].attempts, error=error, ended_at=moment(dead[0].died_at))
+    error, _, traceback = receipt.shown("reason", dead[0].reason).partition("\n")
+    ended_ms = 0 if end.ended_at is None else round(end.ended_at.timestamp() * 1000)
+    if ended_ms > dead[0].died_at and (end.attempt, end.error) != (dead[0].attempts, error):
+        return end
+    return State(
+        "failed", dead[0].attempts, error=error, ended_at=moment(dead[0].died_at), traceback=traceback.strip()
+    )  # fmt: skip
 
 
 def _remembered(receipt: Receipt[Any]) -> Steps[Any]:

@@ -325,7 +325,8 @@ def _check_function(function: Any) -> None:
         or isinstance(function, type | Job)
         or not hasattr(function, "__qualname__")
     ):
-        raise ConfigError(f"@job on {function!r}: put it on a function")
+        hint = f"; a queue is @job(queue={function!r})" if isinstance(function, str) else ""
+        raise ConfigError(f"@job on {function!r}: put it on a function{hint}")
     place, _, name = function.__qualname__.rpartition("<locals>.")[2].rpartition(".")
     if place and next(iter(inspect.signature(function).parameters), "") in ("self", "cls"):
         raise ConfigError(

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from functools import cache
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from jobq.client.clock import wall
 from jobq.client.names import base_of, partition_in
 from jobq.durations import Duration
 from jobq.errors import CodecError, JobFailedError, ResultNotStoredError
+from jobq.habits import refuse_attribute
 from jobq.jobs.argument_types import ArgumentTypes
 from jobq.jobs.codec import HARD_LIMIT, MEMBER_SIGN, checked_size, decode_any, encode_plain
 from jobq.jobs.options import JobSettings
@@ -231,6 +232,9 @@ class Receipt(Generic[R]):
     def __repr__(self) -> str:
         status = f", existing_status={self.existing_status!r}" if self.existing_status else ""
         return f"Receipt(mid={self.mid!r}, action={self.action!r}{status})"
+
+    if not TYPE_CHECKING:  # a type checker would accept every misspelt name
+        __getattr__ = refuse_attribute
 
 
 class Receipts(Sequence[Receipt[R]], Generic[R]):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+from jobq.habits import refuse_attribute
 from jobq.jobs.progress import Progress
 from jobq.queue.types import Status
 
@@ -44,6 +45,8 @@ class State(NamedTuple):
         error: Why the latest attempt failed, or why the state is unknown.
         due_at: When a scheduled or retrying message may start.
         ended_at: When it ended, by the worker's clock.
+        traceback: The traceback of that failure while the message waits for a retry, runs again or is dead; '' if none
+            is kept, as with `jobq worker --no-tracebacks`.
     """
 
     word: StateWord
@@ -52,11 +55,16 @@ class State(NamedTuple):
     error: str = ""
     due_at: datetime | None = None
     ended_at: datetime | None = None
+    traceback: str = ""
 
     @property
     def ended(self) -> bool:
         """Whether the message has ended."""
         return self.word in ENDED
+
+
+if not TYPE_CHECKING:  # a type checker would accept every misspelt name
+    State.__getattr__ = refuse_attribute
 
 
 def state_word(status: Status) -> StateWord:
@@ -81,14 +89,15 @@ def is_over(status: Status) -> bool:
     return state_word(status) in ENDED
 
 
-def live_state(status: Status, progress: Progress | None = None, error: str = "") -> State:
-    """Return the state of a live message; `progress` and `error` are the opened values of its latest attempt."""
+def live_state(status: Status, progress: Progress | None = None, traceback: str = "") -> State:
+    """Return the state of a live message; `progress` and `traceback` are the opened values of its latest attempt."""
     word = state_word(status)
     if status.word == "done-with-requeue":
         # Newer content. The queue still describes the earlier run, which is over.
         return State(word)
     due_at = moment(status.not_before) if word in ("scheduled", "retrying") else None
-    return State(word, status.attempts, progress, error, due_at)
+    error = traceback.rpartition("\n")[2]
+    return State(word, status.attempts, progress, error, due_at, traceback=traceback)
 
 
 def ended_state(record: Any) -> State:

@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import cached_property, partial
 from itertools import chain, islice
 from time import monotonic
-from typing import Any, Literal, TypedDict, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, get_args
 
 from msgspec import structs
 
@@ -37,6 +37,7 @@ from jobq.client.scripts import Argument
 from jobq.config import HARD_MAX_CONTENT, duration_s
 from jobq.durations import DAY_MS, Duration, Rate, counted
 from jobq.errors import ConfigError, KeyFullError, ScriptError, UnavailableError
+from jobq.habits import refuse_attribute
 from jobq.queue import keys
 from jobq.queue.admin import Admin
 from jobq.queue.directory import register_queue
@@ -769,6 +770,9 @@ class Queue:
     def on(self, client: Client) -> Queue:
         """Return this queue bound to another client."""
         return Queue(self.name, client)
+
+    if not TYPE_CHECKING:  # a type checker would accept every misspelt name
+        __getattr__ = refuse_attribute
 
     def _enqueue(
         self, batch: Batch, caller: Caller | None, durability: str | None

@@ -116,7 +116,6 @@ def test_version_is_told(line: Any) -> None:
         (("dead", "lst"), "'list'"),
         (("queue", "pek"), "'peek'"),
         (("doctor",), "'check doctor'"),
-        (("dashboard",), "'web'"),
     ],
 )
 def test_unknown_command_names_those_with_similar_names(line: Any, words: Any, near: str) -> None:

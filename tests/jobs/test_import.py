@@ -40,7 +40,7 @@ LATER = (
 FOR_ONE_ENQUEUE = [
     *LOADED, "jobq.client.address", "jobq.client.clock", "jobq.client.connection", "jobq.client.functions",
     "jobq.client.names", "jobq.client.numbered_calls", "jobq.client.pipelining", "jobq.client.scripts",
-    "jobq.client.topology", "jobq.events", "jobq.formats", "jobq.jobs.admission",
+    "jobq.client.topology", "jobq.events", "jobq.formats", "jobq.habits", "jobq.jobs.admission",
     "jobq.jobs.argument_types", "jobq.jobs.batch_job", "jobq.jobs.calls", "jobq.jobs.codec",
     "jobq.jobs.context", "jobq.jobs.deaths", "jobq.jobs.functions", "jobq.jobs.job", "jobq.jobs.membership",
     "jobq.jobs.options", "jobq.jobs.progress", "jobq.jobs.queues", "jobq.jobs.registry", "jobq.jobs.results",

@@ -89,6 +89,19 @@ def test_state_is_retrying_and_names_the_error_between_two_attempts(act, work):
     state = receipt.state()
     assert (state.word, state.attempt, state.error) == ("retrying", 1, "ValueError: no such file")
     assert state.due_at is not None
+    assert state.traceback.startswith("Traceback") and state.traceback.endswith(state.error)
+
+
+@pytest.mark.parametrize("options", [{}, {"remember": "10m"}, {"result_ttl": "1m"}])
+@pytest.mark.parametrize("what", ["fail", "die"])
+def test_state_has_the_traceback_when_the_message_is_dead(declared, work, queue, options, what):
+    receipt = declared(retries=0, **options).enqueue(what)
+    work()
+    state = receipt.state()
+    assert state.word == "failed" and "\n" not in state.error
+    assert ("in act" in state.traceback) == (what == "fail")
+    queue.admin.purge(queue.admin.dead()[0].dead_id)
+    assert receipt.state().traceback == ""
 
 
 @pytest.mark.parametrize(
