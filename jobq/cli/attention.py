@@ -40,31 +40,31 @@ def incidents_at(client: Client, names: Sequence[str] | None = None) -> list[Inc
         return []
 
 
-def attention(listed: Sequence[Incident]) -> Iterator[str]:
+def attention(findings: Sequence[Incident]) -> Iterator[str]:
     """Yield an empty line, then the findings as lines for people. Without findings, yield nothing."""
-    if listed:
+    if findings:
         yield ""
-    for incident in listed[:MAX_COUNT]:
+    for incident in findings[:MAX_COUNT]:
         yield click.style(f"! {output.escaped(incident.sentence)}", fg="yellow", bold=True)
         if incident.remedy:
             yield f"  → {output.escaped(incident.remedy)}"
-    if len(listed) > MAX_COUNT:
-        yield f"  {len(listed) - MAX_COUNT:,} more: jobq check doctor"
+    if len(findings) > MAX_COUNT:
+        yield f"  {len(findings) - MAX_COUNT:,} more: jobq check doctor"
 
 
-def records_of(listed: Sequence[Incident], queue: str) -> list[dict[str, Any]]:
+def records_of(findings: Sequence[Incident], queue: str) -> list[dict[str, Any]]:
     """Return the findings that explain a problem of the queue, for --json."""
     return [
         {name: value for name, value in structs.asdict(incident).items() if name != "queues"}
-        for incident in listed
+        for incident in findings
         if incident.concerns(queue)
     ]
 
 
-def checked(listed: Sequence[Incident]) -> Iterator[Finding]:
+def checked(findings: Sequence[Incident]) -> Iterator[Finding]:
     """Yield the findings in the form that `jobq check doctor` prints."""
     kinds = Counter[str]()
-    for incident in listed:
+    for incident in findings:
         if incident.code not in CHECKS:
             continue
         check, fails = CHECKS[incident.code]
