@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from difflib import get_close_matches
 from io import StringIO
@@ -27,7 +27,7 @@ from jobq.cli.options import (
 )
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
-from jobq.client.names import is_partition
+from jobq.client.names import base_of, is_partition
 from jobq.durations import counted, lasting
 from jobq.errors import JobqError, ScriptError
 from jobq.jobs.envelope import head_enqueued_at
@@ -37,8 +37,9 @@ from jobq.observe.why import pause_words
 from jobq.queue.admin import SHORT_PAGE
 from jobq.queue.directory import forget_queue, queue_names
 from jobq.queue.folding import by_base, without_partitions
-from jobq.queue.keys import key
+from jobq.queue.keys import key, prefix
 from jobq.queue.members import MAX_ENTRIES
+from jobq.queue.partitioning import remove_partitions
 from jobq.queue.partitions import read_map
 from jobq.queue.presence import served
 from jobq.queue.queue import Queue
@@ -51,6 +52,8 @@ QUEUES = Listing(
     ("queue", *COLUMNS, "oldest", "starts/s:starts", ":remark"),
     drops=("deduped", "requeued", "finished", "messages", "starts/s"),
 )
+#: Field of the names of partitions with messages, until records are added up.
+_SERVED = "served"
 #: State of messages -> their place.
 PLACES: dict[str, Place] = {"ready": "ready", "delayed": "due", "running": "circle"}
 
@@ -141,14 +144,14 @@ def rows(session: Session, names: str | None, rates: Rates) -> Iterator[dict[str
         except ScriptError:  # the events are of another type, or closed to this user
             rate = None
         is_base = sample.sealed and not is_partition(queue.name)
-        parts = read_map(session.client, queue.name).newest.size if is_base else None
+        known = read_map(session.client, queue.name) if is_base else None
         yield {
             "queue": queue.name, **numbers, "paused": sample.counts.paused, "pause_ends": sample.pause_ends or None,
             "workers": workers,
             "flow_entries": sample.flow_entries,
             "oldest_ms": _oldest_ms(queue, sample.head),
             "starts_per_s": None if rate is None else round(rate, 3),
-            **({} if parts is None else {"partitions": parts}),
+            **({} if known is None else {"partitions": known.newest.size, _SERVED: known.served()}),
         }  # fmt: skip
 
     yield from session.from_each(names, row)
@@ -162,10 +165,15 @@ def _folded(all_records: list[dict[str, Any]], partitions: bool) -> Iterator[dic
     records = {record["queue"]: record for record in all_records}
     for base, names in by_base(records).items():
         some = [records[name] for name in names]
+        places = records[base].pop(_SERVED, names) if base in records else []
         if base not in records or len(some) == 1:
             yield from some
             continue
-        yield _sum(records[base], some)
+        paused = [records[name]["paused"] for name in places if name in records]
+        yield _sum(records[base], some) | {
+            "paused_partitions": sum(paused),
+            "served_partitions": len(paused),
+        }
         if partitions:
             yield from some[1:]
 
@@ -216,7 +224,9 @@ def _served(session: Session) -> dict[str, int] | None:
 
 def _remark(record: dict[str, Any]) -> str:
     remarks = [counted(record["partitions"], "partition")] if record.get("partitions") else []
-    remarks += [pause_words(record["pause_ends"])] if record["paused"] else []
+    npaused, nserved = record.get("paused_partitions"), record.get("served_partitions")
+    some = f"{npaused:,} of {nserved:,} " if npaused and npaused < nserved else ""
+    remarks += [some + pause_words(record["pause_ends"])] if record["paused"] else []
     if record["ready"] and record["workers"] == 0:
         remarks.append("no worker")
     if record["flow_entries"] > MAX_ENTRIES:
@@ -432,31 +442,57 @@ def purge(session: Session, names: tuple[str, ...], yes: bool) -> bool:
 def delete(session: Session, names: tuple[str, ...]) -> bool:
     """Remove an unused queue from the list, and delete its events.
 
-    A queue can't be deleted while it holds a message, even a dead message, or while a worker serves it. An enqueue
-    puts the queue back on the list within a minute. Exit code 1: a queue can't be deleted, or has never been used
-    here.
+    Its partitions are deleted with it. A queue can't be deleted while it or a partition holds a message, even a dead
+    message, or while a worker serves it. An enqueue puts the queue back on the list within a minute. Exit code 1: a
+    queue can't be deleted, or has never been used here.
     """
-    used, left = used_names(session, names), 0
+    used, nleft = used_names(session, names), 0
     workers = served(session.client)
-    for queue in session.queues(used) if used else ():
-        sample = queue.admin.sample()
-        counts, why = sample.counts, ""
-        if counts.messages or counts.dead or counts.quarantined:
-            held = counted(counts.messages, "message")
-            why = f"it holds {held}, {counts.dead:,} dead, {counts.quarantined:,} in quarantine"
-        elif sample.flow_entries:
-            why = (
-                f"it has {sample.flow_entries:,} undelivered results for flows; run jobq flow check"
-            )
-        elif queue.name in workers:
-            why = "a worker serves it and would register it again"
-        else:
-            with session.operation(queue.name):
-                session.client.command("UNLINK", key(queue.prefix, "events"))
-                forget_queue(session.client, queue.name)
-        left += bool(why)
-        word = f"not forgotten: {why}" if why else "forgotten"
-        session.say(
-            {"queue": queue.name, "forgotten": not why, "why": why}, f"{queue.name}: {word}"
-        )
-    return len(used) == len(names) and not left
+    for name in used:
+        nleft += 1
+        with session.tolerating(name):
+            why = _forgotten(session, name, workers)
+            word = f"not forgotten: {why}" if why else "forgotten"
+            session.say({"queue": name, "forgotten": not why, "why": why}, f"{name}: {word}")
+            nleft -= not why
+    return len(used) == len(names) and not nleft
+
+
+def _forgotten(session: Session, name: str, workers: Mapping[str, int]) -> str:
+    """Forget a queue and its partitions; return why it can't be forgotten, '' if it was."""
+    client = session.client
+    known = read_map(client, base_of(name))
+    if name != known.queue and name in known.names():
+        return f"it is a partition of queue {known.queue}"
+    places = [name]
+    if name == known.queue:
+        listed = (place for place in queue_names(client) if base_of(place) == name)
+        places = list(dict.fromkeys((name, *known.names(), *listed)))
+    for place in places:
+        if why := _in_use(session, place, workers):
+            return f"{'it' if place == name else place} {why}"
+    with session.operation(name):
+        if (
+            name == known.queue
+            and known.is_partitioned
+            and (busy := remove_partitions(client, known))
+        ):
+            return f"{busy} just got a message"
+        for place in places:
+            client.command("UNLINK", key(prefix(client.namespace, place), "events"))
+            forget_queue(client, place)
+    return ""
+
+
+def _in_use(session: Session, name: str, workers: Mapping[str, int]) -> str:
+    """Return why a queue or partition can't be forgotten, such as 'holds 2 messages', or ''."""
+    queue = session.queue(name)
+    queue.is_alone = True
+    sample = queue.admin.sample()
+    counts = sample.counts
+    if counts.messages or counts.dead or counts.quarantined:
+        held = counted(counts.messages, "message")
+        return f"holds {held}, {counts.dead:,} dead, {counts.quarantined:,} in quarantine"
+    if sample.flow_entries:
+        return f"has {sample.flow_entries:,} undelivered results for flows; run jobq flow check"
+    return "is served by a worker, which would register it again" if name in workers else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -15,7 +16,8 @@ from jobq.client.connection import Client
 from jobq.client.names import checked_queue, is_partition
 from jobq.client.numbered_calls import new_id
 from jobq.client.pipelining import commands
-from jobq.errors import ConfigError, NotDurableError, ScriptError, UnavailableError
+from jobq.config import HARD_MAX_CONTENT
+from jobq.errors import ConfigError, JobqError, NotDurableError, ScriptError, UnavailableError
 from jobq.queue import keys
 from jobq.queue.directory import register_queues
 from jobq.queue.durability import SharedConfirmation
@@ -25,6 +27,7 @@ from jobq.queue.partitions import (
     Epoch,
     PartitionMap,
     checked_number,
+    fence_of,
     map_in,
     map_key,
     read_map,
@@ -32,6 +35,7 @@ from jobq.queue.partitions import (
 )
 from jobq.queue.queue import queue_scripts
 from jobq.queue.shared_settings import Settings
+from jobq.queue.types import FENCES_PER_EPOCH
 
 _log = logging.getLogger("jobq")
 
@@ -54,6 +58,11 @@ class Left(NamedTuple):
     def is_drained(self) -> bool:
         """Whether workers can leave the queue out."""
         return self.is_sealed and not self.messages and not self.for_flows
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing would be lost with the queue."""
+        return not (self.messages or self.dead or self.for_flows)
 
 
 def partition(client: Client, name: str, count: int) -> PartitionMap:
@@ -85,8 +94,13 @@ def _with_epoch(
     """Add an epoch of `count` partitions to the map, unless the newest epoch has this size; return the map."""
     number = known.newest.number
     if known.newest.size == count:
+        for name in known.newest.names(known.queue):
+            if (left := left_in(client, name)).is_sealed:  # a deletion stopped midway
+                unseal(client, name, left)
         return set_map(client, known, known, confirmation)  # perhaps it isn't confirmed yet
-    copied = None
+    copied, least = None, 0
+    if not known.is_partitioned:  # the queue had partitions before, if its fence is so high
+        least = fence_of(client, known.queue) // FENCES_PER_EPOCH + 1
     while known.newest.size != count:
         if known.newest.number != number:
             raise ConfigError(
@@ -94,7 +108,7 @@ def _with_epoch(
                 f"{known.newest.size}; try again if that isn't what you want"
             )
         # If a worker has just noted a drained epoch, this returns its map, and is tried again.
-        wanted = known.after(count, _most_even(client, known, count))
+        wanted = known.after(count, _most_even(client, known, count), least)
         _check_size(wanted)
         copied = _copy_settings(client, wanted)
         _raise_fences(client, wanted)
@@ -184,6 +198,73 @@ def seal_old(
             state = script.state({"epoch": following.number})
             by = confirmation.by(mark_of(client, place)) if confirmation else None
             client.perform(script.keys[0], state, by)
+
+
+def unseal(client: Client, name: str, left: Left) -> None:
+    """Let a queue accept all messages again."""
+    prefix = keys.prefix(client.namespace, name)
+    meta, moved = keys.key(prefix, "meta"), keys.key(prefix, "moved_keys")
+    # The next enqueue to an empty queue writes the length of its content.
+    longest = HARD_MAX_CONTENT if left.messages else 0
+    asked = [("HSET", meta, "max_content", longest), ("HDEL", meta, "sealed"), ("DEL", moved)]
+    commands(client, meta, asked)
+
+
+def remove_partitions(client: Client, known: PartitionMap) -> str:
+    """Delete the map of an unused queue, and its partitions; later messages go to the queue itself.
+
+    Return the name of a partition that isn't empty; then nothing is deleted. If it fails midway, repeat it, or keep the
+    partitions with `partition`.
+    """
+    newest, sealed = known.newest, list[str]()
+    try:
+        for name in newest.names(known.queue):
+            sealed.append(name)
+            queue_scripts(client, "queue", name)["seal"].run({"epoch": newest.number + 1})
+        left = {name: left_in(client, name) for name in known.names()}
+        busy = next((name for name, each in left.items() if not each.is_empty), "")
+        if busy:
+            raise _BusyError(busy)
+        base = left_in(client, known.queue)
+        meta = keys.key(keys.prefix(client.namespace, known.queue), "meta")
+        last = max(fence_of(client, name) for name in [known.queue, *known.names()])
+        client.command("HSET", meta, "fence", last)
+        unseal(client, known.queue, base)
+        if set_map(client, known, PartitionMap(known.queue)).is_partitioned:
+            raise ConfigError(
+                f"the partitions of queue {known.queue!r} were just changed by another client; try again"
+            )
+    except JobqError as error:
+        _keep(client, known, sealed)
+        if isinstance(error, _BusyError):
+            return str(error)
+        raise
+    for name in known.names():
+        if name != known.queue:
+            delete_keys(client, name)
+    return ""
+
+
+class _BusyError(JobqError):
+    """A partition isn't empty; the text is its name."""
+
+
+def _keep(client: Client, known: PartitionMap, sealed: Sequence[str]) -> None:
+    """Let partitions accept messages again, because they aren't deleted."""
+    with suppress(JobqError):
+        now = read_map(client, known.queue).newest.names(known.queue)
+        for name in sealed:
+            if name in now:
+                with suppress(JobqError):
+                    unseal(client, name, left_in(client, name))
+
+
+def delete_keys(client: Client, name: str) -> None:
+    """Delete an empty partition. Results stay until they expire."""
+    script = queue_scripts(client, "queue", name)["fsck"]
+    prefix = keys.prefix(client.namespace, name)
+    others = ("eoq_backoff", "ndry_runs", "moved_keys", "flow_claim")
+    client.command("UNLINK", *script.keys, *(keys.key(prefix, other) for other in others))
 
 
 def without_drained(

@@ -95,10 +95,15 @@ class PartitionMap(NamedTuple):
             name for epoch in self.epochs if not epoch.drained for name in epoch.names(self.queue)
         ]
 
-    def after(self, count: int, skipped: int = 0) -> PartitionMap:
-        """Return the map with a new epoch of `count` partitions. Their numbers start after `skipped` unused numbers."""
+    def after(self, count: int, skipped: int = 0, number: int = 0) -> PartitionMap:
+        """Return the map with a new epoch of `count` partitions. Their numbers start after `skipped` unused numbers.
+
+        Args:
+            number: The minimum number of the epoch.
+        """
         newest = self.newest
-        following = Epoch(newest.number + 1, newest.first + newest.size + skipped, count)
+        number = max(newest.number + 1, number)
+        following = Epoch(number, newest.first + newest.size + skipped, count)
         return self._replace(epochs=(*self.epochs, following))
 
     def __str__(self) -> str:
@@ -132,6 +137,13 @@ def start_fence(client: Client, name: str, number: int) -> None:
     """Start the fence of a partition of epoch `number`, above all fences of older epochs."""
     meta = keys.key(keys.prefix(client.namespace, name), "meta")
     client.command("HSETNX", meta, "fence", number * FENCES_PER_EPOCH)
+
+
+def fence_of(client: Client, name: str) -> int:
+    """Return the last fence of a queue; 0 if it has none."""
+    return int(
+        client.command("HGET", keys.key(keys.prefix(client.namespace, name), "meta"), "fence") or 0
+    )
 
 
 def with_partitions(client: Client, names: Iterable[str]) -> list[str]:

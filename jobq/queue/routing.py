@@ -173,10 +173,11 @@ class PartitionRouter:
                         call.send(self.place(name), name, indexes, "newest" if is_newest else "old")
                     asked = epoch.number
                 except SealedError as error:
-                    if error.unknown:
+                    newest = self.refresh().newest.number
+                    if error.unknown or newest < epoch.number:
                         self._learn_again(call, error.unknown)
                         asked = -1
-                    elif self.refresh().newest.number <= epoch.number:
+                    elif newest == epoch.number:
                         raise ScriptError(
                             f"queue {self._name!r} is sealed, but its map has no later partitions; "
                             f"run jobq partitions {self._name} NUMBER again"
@@ -186,15 +187,16 @@ class PartitionRouter:
         return call.result()
 
     def _learn_again(self, call: _RoutedCall, name: str) -> None:
-        """Read the map after the partition `name` has answered that it was never made.
+        """Read the map after partitions were deleted, or data were lost or restored.
 
-        The data were deleted or restored since. If the map still has the partition, only its own data are lost.
+        Args:
+            name: A partition that was never made. If the map has it, only its own data are lost.
         """
         known = self.refresh(replaces=True)
         if is_partition(self._name):  # a call to one partition
             known = read_map(self._client, base_of(self._name))
         epoch = known.epoch_of(name)
-        if epoch is not None or is_partition(self._name):
+        if name and (epoch is not None or is_partition(self._name)):
             start_fence(self._client, name, epoch.number if epoch else 0)
         if call.is_numbered and call.was_answered:
             raise UnavailableError(

@@ -253,3 +253,61 @@ def test_commands_do_not_take_partitions_for_missing_when_the_map_cannot_be_read
         assert (args, shown.code) == (args, 4)
         assert "the map of queue 'low' can't be read" in shown.err
     assert redis.hget("jobq:{low}:meta", "paused") != b"1"
+
+
+def test_queues_says_how_many_partitions_are_paused(cli, client):
+    cli("partitions", "low", "2")
+    cli("partitions", "low", "4")
+    cli("pause", "low/3")
+
+    [record] = cli("queues", "low", "--json").records
+    assert (record["paused"], record["paused_partitions"]) == (True, 1)
+    assert "4 partitions, 1 of 4 paused" in cli("queues", "low").out
+    cli("pause", "low")
+    assert "4 partitions, paused" in cli("queues", "low").out
+    assert "served" not in cli("queues", "low", "--json").records[0]
+
+
+def test_queue_delete_deletes_the_partitions_when_nothing_is_left(cli, client, redis):
+    producer = Queue("low", client)
+    for number in ("2", "3"):
+        producer.enqueue(b"x")
+        cli("partitions", "low", number)
+    dead = producer.dequeue() if producer.admin.counts().ready else None
+    assert dead is not None
+    refused = cli("queue", "delete", "low", "high")
+    assert refused.code == 1
+    assert "low: not forgotten: it holds 1 message" in refused.out
+    cli("queue", "purge", "low", "--yes")
+    assert (
+        "low/0: not forgotten: it is a partition of queue low"
+        in cli("queue", "delete", "low/0").out
+    )
+
+    deleted = cli("queue", "delete", "low")
+
+    assert (deleted.code, deleted.out) == (0, "low: forgotten\n")
+    assert cli("queues", "--json").records == []
+    assert not read_map(client, "low").is_partitioned
+    left = {key.decode().partition("}")[2] for key in redis.keys("jobq:{low/*")}
+    assert {key.rpartition(":")[0] for key in left} <= {":call"}
+    # A producer that knows the partitions follows, and so do later partitions.
+    assert producer.enqueue(b"x", mid="m1").partition == "low"
+    last = Queue("low", client).dequeue().messages[0].fence
+    cli("partitions", "low", "2")
+    assert producer.enqueue(b"y", mid="m2").partition in ("low/0", "low/1")
+    handed = [place.dequeue().messages for place in producer.partitions()]
+    assert [message.fence > last for messages in handed for message in messages] == [True]
+
+
+def test_queue_delete_keeps_the_partitions_when_one_of_them_is_in_use(cli, client):
+    cli("partitions", "low", "2")
+    queue = Queue("low", client)
+    place = queue.enqueue(b"x").partition
+
+    refused = cli("queue", "delete", "low")
+
+    assert refused.code == 1
+    assert refused.out == f"low: not forgotten: {place} holds 1 message, 0 dead, 0 in quarantine\n"
+    assert queue.enqueue(b"x").action == "added"
+    assert read_map(client, "low").newest.size == 2

@@ -173,7 +173,7 @@ def test_forget_is_refused_while_a_worker_serves_the_queue(cli: Any, client: Any
     facts = {"seen_at": round(time.time() * 1000), "lease_ms": 15_000, "queues": ["old"]}
     presence.put_worker(client, "host:1", facts)
     refused = cli("queue", "delete", "old")
-    assert refused.code == 1 and "a worker serves it" in refused.out
+    assert refused.code == 1 and "it is served by a worker" in refused.out
 
 
 def test_queues_and_doctor_name_ready_queues_that_no_worker_serves(cli: Any, client: Any) -> None:

@@ -21,7 +21,7 @@ from jobq.config import ServerSettings
 from jobq.errors import KeyFullError, NotDurableError, ScriptError, UnavailableError
 from jobq.queue import keys
 from jobq.queue.aio import aenqueue_many
-from jobq.queue.partitioning import left_in, partition, tidy
+from jobq.queue.partitioning import left_in, partition, remove_partitions, tidy
 from jobq.queue.partitions import map_key, read_map
 from jobq.queue.queue import Queue, enqueue_values, queue_scripts
 from jobq.queue.routing import PartitionRouter
@@ -463,3 +463,38 @@ def test_a_repeatable_call_is_sent_again_as_a_whole_when_a_partition_lost_its_da
     redis.flushdb()
     assert sent(queue, mids, caller) == ["added"] * 20
     assert left_in(client, "low").messages == 20
+
+
+@pytest.mark.parametrize("ncalls", range(6))
+def test_a_deletion_leaves_the_queue_usable_when_it_stops_midway(
+    client: Client, ncalls: int
+) -> None:
+    queue = drained_producer(client, 2)
+    known = read_map(client, "low")
+
+    with killed_after(client, ncalls):
+        remove_partitions(client, known)
+
+    if read_map(client, "low").is_partitioned:
+        if ncalls:
+            remedy = "run jobq partitions low NUMBER again"
+            with pytest.raises((ScriptError, UnavailableError), match=remedy):
+                queue.enqueue_many([(f"m{number}", b"x") for number in range(20)])
+        partition(client, "low", 2)
+        assert queue.enqueue(b"x").partition in ("low/0", "low/1")
+        queue.admin.clear()
+        assert remove_partitions(client, read_map(client, "low")) == ""
+    assert queue.enqueue(b"x").partition in ("low", "")
+    assert partition(client, "low", 3).newest.number > 1
+    assert queue.enqueue(b"x").partition in ("low/0", "low/1", "low/2")
+
+
+def test_a_deletion_keeps_the_partitions_when_a_message_comes_meanwhile(client: Client) -> None:
+    queue = drained_producer(client, 2)
+    place = queue.enqueue(b"x" * 2_000).partition
+
+    assert remove_partitions(client, read_map(client, "low")) == place
+
+    assert {queue.enqueue(b"x").partition for _ in range(20)} == {"low/0", "low/1"}
+    assert all(not left_in(client, name).is_sealed for name in ("low/0", "low/1"))
+    assert [place.admin.fsck() for place in queue.partitions()] == [[]] * 2
