@@ -79,7 +79,7 @@ TOPIC_COLUMNS: Columns = (
 )
 
 MESSAGE_COLUMNS: Columns = (
-    Column("queue", "string", "The queue's name."),
+    Column("queue", "string", "The queue's or partition's name."),
     Column("mid", "string", "The message's id."),
     Column("status", "string", "As `jobq status` shows it."),
     Column("attempts", "int32", "How often it was dequeued, without releases and snoozes."),
@@ -93,7 +93,7 @@ MESSAGE_COLUMNS: Columns = (
 )
 
 QUEUE_COLUMNS: Columns = (
-    Column("queue", "string", "The queue's name."),
+    Column("queue", "string", "The queue's or partition's name."),
     Column("messages", "int64", "Live messages, and done ones not yet collected."),
     Column("ready", "int64", "To run now."),
     Column("delayed", "int64", "With a backoff."),
@@ -113,7 +113,7 @@ QUEUE_COLUMNS: Columns = (
 )
 
 DEAD_COLUMNS: Columns = (
-    Column("queue", "string", "The queue's name."),
+    Column("queue", "string", "The queue's or partition's name."),
     Column("dead_id", "string", "Id for `jobq dead revive` and `purge`."),
     Column("mid", "string", "The message's id."),
     Column("died_at", "timestamp", "By the server's clock."),
@@ -148,12 +148,12 @@ DERIVED = {
     "step": f"nullif(regexp_extract(mid, '{MEMBER.format('')}', 2), '')",
 }
 
+#: Views of the present state of queues. `base_queue` follows `queue`, as in the view `events`.
+_LIVE = {"messages": MESSAGE_COLUMNS, "queues": QUEUE_COLUMNS, "dead": DEAD_COLUMNS}
 #: The data source's views, by name.
 VIEWS: dict[str, Columns] = {
     "events": EVENT_COLUMNS,
-    "messages": MESSAGE_COLUMNS,
-    "queues": QUEUE_COLUMNS,
-    "dead": DEAD_COLUMNS,
+    **{name: (queue, BASE_QUEUE, *rest) for name, (queue, *rest) in _LIVE.items()},
     "topic": TOPIC_COLUMNS,
 }
 

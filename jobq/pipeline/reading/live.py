@@ -14,12 +14,14 @@ import msgspec
 import pyarrow as pa
 
 from jobq.client.connection import Client
+from jobq.client.names import base_of
 from jobq.client.pipelining import Read, read_together, run_all
 from jobq.errors import JobqError
 from jobq.events import LIMITS
 from jobq.jobs.signing import unverified
 from jobq.pipeline import offsets
 from jobq.pipeline.reading.request import ReadRequest
+from jobq.pipeline.schema import BASE_QUEUE
 from jobq.queue import keys
 from jobq.queue.queue import Queue, queue_scripts
 
@@ -256,4 +258,7 @@ def text(value: bytes) -> str:
 
 def batch_of(request: ReadRequest, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     """Convert rows to the request's columns; times are epoch µs."""
+    if request.wants(BASE_QUEUE.name):
+        for row in rows:
+            row[BASE_QUEUE.name] = base_of(row["queue"])
     return pa.RecordBatch.from_pylist(list(rows), schema=request.schema())

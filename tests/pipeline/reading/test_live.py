@@ -6,6 +6,7 @@ import pytest
 
 from jobq.jobs.codec import encode
 from jobq.pipeline.reading import live
+from jobq.queue.partitioning import partition
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 
@@ -175,3 +176,21 @@ def test_dead_that_died_after_the_plan_are_left_out(load, bury, valkey_queue):
     assert planned.rows() == [{"mid": "a"}]
     valkey_queue.admin.purge(*(one.dead_id for one in valkey_queue.admin.dead(mid="a")))
     assert planned.rows() == []
+
+
+@pytest.mark.parametrize("view", ["messages", "queues", "dead"])
+def test_rows_of_partitions_name_their_queue(load, valkey_client, view):
+    partition(valkey_client, "low", 3)
+    low, high = Queue("low", valkey_client), Queue("a/b", valkey_client)
+    for queue in (low, high):
+        queue.enqueue_many((f"m{number}", CALL) for number in range(9))
+        for place in queue.alone() if view == "dead" else ():
+            for one in place.dequeue(9, lease=60).messages:
+                place.finish([Ending(mid=one.mid, token=one.token, outcome="dead", reason="no")])
+
+    rows = load(view=view).rows()
+
+    names = {(row["queue"], row["base_queue"]) for row in rows}
+    assert names >= {("low/0", "low"), ("low/1", "low"), ("low/2", "low"), ("a/b", "a/b")}
+    assert {base for _, base in names} == {"low", "a/b"}
+    assert "base_queue" not in load(view=view, columns="queue").rows()[0]
