@@ -245,7 +245,10 @@ def _statuses(session: Session, queue: Queue, mid: str) -> Iterator[dict[str, An
         known[what] = session.shown(what, queue.name, mid, known[what])
     attempts = [event for event in facts.history if event.kind in ATTEMPTS]
     last = attempts[-1] if attempts else None
-    if state in ENDED:  # a queue removes the counts of a message that is over
+    if (
+        state in ENDED
+    ):  # a queue removes the counts of a message that is over, and a heartbeat may be older
+        run = None
         known["attempts"] = facts.dead.attempts if facts.dead else last.attempt if last else 0
         known["ncrashes"] = facts.dead.ncrashes if facts.dead else 0
     yield {

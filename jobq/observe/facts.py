@@ -35,6 +35,8 @@ MAX_EVENTS, EVENTS_PER_CALL = 5_000, 500
 _SEPARATOR, _ATTEMPTS = SEPARATOR.encode(), frozenset(kind.encode() for kind in ATTEMPTS)
 #: Up to this number, the ready messages before a message are counted one by one.
 FEW_AHEAD = 100
+#: How much the clocks of a heartbeat and of an event may differ.
+CLOCKS_APART_MS = 1_000
 #: Maximum number of queues to check among the queues that a worker empties first.
 MAX_FIRST = 50
 #: Maximum and minimum time over which a rate is measured.
@@ -120,7 +122,7 @@ class Collector:
             ahead=_ahead(first.get("ahead"), first.get("length"), second.get("page")),
             workers=tuple(workers),
             knows={name: job in jobs for name, jobs in known.items() if job and jobs is not None},
-            run=_among(running, queue.name, mid),
+            run=_among(running, queue.name, mid, history),
             gathered=_gathered(running, queue.name, mid) if held else None,
             starts_per_s=_rate(events, now_ms, sample is None or sample.records_attempts)
             if "events" in first
@@ -292,14 +294,26 @@ def _running_of(
 
 
 def _among(
-    running: dict[str, tuple[ChildEntry, ...] | None], queue: str, mid: str
+    running: dict[str, tuple[ChildEntry, ...] | None],
+    queue: str,
+    mid: str,
+    history: Sequence[Event],
 ) -> RunningOn | None:
-    for name, children in running.items():
-        for child in children or ():
-            for job in child.running:
-                if (job.queue, job.mid) == (queue, mid):
-                    return RunningOn(name, child.pid, job.started_at)
-    return None
+    """Return the message's present run.
+
+    The last heartbeat of a lost worker also has its earlier run, whose end another worker has recorded since.
+    """
+    ended_at = max((event.finished_at for event in history if event.kind in ATTEMPTS), default=0)
+    runs = [
+        run
+        for name, children in running.items()
+        for run in runs_in(name, children or ())
+        if (run.queue, run.mid) == (queue, mid) and run.started_at > ended_at - CLOCKS_APART_MS
+    ]
+    if not runs:
+        return None
+    latest = max(runs, key=lambda run: run.started_at)
+    return RunningOn(latest.worker, latest.pid, latest.started_at)
 
 
 def _gathered(

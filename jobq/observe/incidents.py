@@ -194,13 +194,15 @@ def _lost_host(
     ran = sum(situation.running.get(worker.name, worker.running) for worker in workers)
     queues = sorted({base_of(queue) for worker in workers for queue in worker.queues})
     alone = [queue for queue in queues if not situation.live(queue)]
-    which = "worker" if len(workers) == 1 else counted(len(workers), "worker")
+    which, count = "worker", "it counts"
+    if len(workers) > 1:
+        which, count = counted(len(workers), "worker"), "they count"
     where = f" on host {host}" if host else ""
-    text = f"{which} {names}{where}: no heartbeat for {seen}, so it counts as lost"
+    text = f"{which} {names}{where}: no heartbeat for {seen}, so {count} as lost"
     if ran and alone:
         text += f"; {counted(ran, 'running message')} must wait for another worker"
-    elif ran:
-        text += f"; other workers take over its running messages ({ran:,})"
+    elif ran and explains:
+        text += f"; other workers take over {counted(ran, 'running message')}"
     if alone:
         text += f"; no other worker serves {listed(alone)}"
     remedy = f"check whether {f'host {host}' if host else 'its host'} is up"
@@ -356,7 +358,10 @@ def _unserved(situation: Situation) -> Iterator[Incident]:
         elif all(worker.quiet for worker in live):
             names = listed([worker.name for worker in live])
             text = f"all workers of queue {queue} are quiet or stopping ({names}); {ready:,} ready"
-            remedy = f"jobq control resume {live[0].name}, or start another worker"
+            quiet = [worker.name for worker in live if not worker.leaving]
+            remedy = f"start another worker: {worker_command([queue], facts.job)}"
+            if quiet:
+                remedy = f"jobq control resume {quiet[0]}, or start another worker"
             yield Incident("all_quiet", f"All workers of {queue} are quiet", text, remedy, (queue,))
 
 

@@ -42,15 +42,15 @@ class Night:
         self.now += ms
 
     def worker(
-        self, name: str, *jobs: str, running: tuple[tuple[str, int], ...] = (), slots: int = 2
+        self, name: str, *jobs: str, running: tuple[tuple[str, int], ...] = (), **more: Any
     ) -> None:
         """Send a worker's heartbeat. running: message ids with their start times."""
         names = jobs or (JOB,)
         presence.put_jobs(self.client, names)
         presence.put_worker(self.client, name, {
-            "host": name.partition(":")[0], "pid": 7, "version": "1", "queues": ["mails"], "slots": slots,
+            "host": name.partition(":")[0], "pid": 7, "version": "1", "queues": ["mails"], "slots": 2,
             "lease_ms": LEASE_MS, "started_at": 1, "seen_at": self.now, "running": len(running),
-            "jobs": presence.digest_of(names),
+            "jobs": presence.digest_of(names), **more,
         })  # fmt: skip
         runs = tuple(RunningJob("mails", mid, since) for mid, since in running)
         presence.put_running(self.client, name, [ChildEntry(11, "working", 0, 0, runs)])
@@ -232,3 +232,41 @@ WHY = {
     "unknown_job": f"no worker of queue mails knows the job {JOB} (web-1:7)",
     "worker_lost": "worker web-7:9 on host web-7, which is lost: no heartbeat for 20 s",
 }  # fmt: skip
+
+
+def test_why_names_the_present_run_when_a_lost_worker_reported_an_earlier_run(
+    night: Night, cli: Any
+) -> None:
+    night.enqueue("m0")
+    night.take(1)
+    night.worker("web-7:9", running=(("m0", night.now),))
+    night.later(LEASE_MS + LATE_MS)
+    assert "web-7:9" in cli("why", "m0").out
+    began = night.now
+    [again] = night.take(1)
+    assert again.mid == "m0" and again.attempt == 2
+    shown = cli("why", "m0").out
+    assert "fetched by a worker, attempt 2" in shown and "web-7:9" not in shown
+    night.worker("web-1:7", running=(("m0", began),))
+    assert "has run for 0 s in web-1:7" in cli("why", "m0").out
+    [status] = cli("status", "m0", "--json").records
+    assert (status["worker"], status["running_since"]) == ("web-1:7", began)
+    night.end([again], "done")
+    [status] = cli("status", "m0", "--json").records
+    assert (status["state"], status["worker"], status["running_since"]) == ("done", "web-1:7", 0)
+
+
+def test_workers_lost_long_ago_take_over_nothing_and_stopping_workers_are_not_resumed(
+    night: Night, cli: Any
+) -> None:
+    for name in ("web-7:9", "web-7:10"):
+        night.worker(name, running=(("m0", night.now),))
+    night.later(LEASE_MS + LATE_MS)
+    night.worker("web-1:7")
+    assert "so they count as lost; other workers take over 2 running messages" in cli("workers").out
+    night.later(700 * SECOND)
+    night.worker("web-1:7", quiet=True, leaving=True)
+    night.enqueue("waits")
+    shown = cli("workers").out
+    assert "so it counts as lost\n" in shown and "take over" not in shown
+    assert "→ start another worker: jobq worker --import" in shown and "resume" not in shown

@@ -86,7 +86,8 @@ def _row(figures: QueueFigures, root: str, spark: Drawing) -> QueueRow:
         f"{root}/{encoded(figures.queue)}", escaped(figures.queue), state_label(figures), escaped(figures.broken),
         formats.number(figures.ready), formats.whole(figures.ready), spark,
         f"≥ {oldest}" if figures.at_least else oldest,
-        formats.number(figures.busy), formats.number(figures.slots), formats.number(figures.delayed),
+        formats.number(figures.busy), f"/{formats.number(figures.slots)}" if figures.slots else "",
+        formats.number(figures.delayed),
         formats.number(figures.dead), formats.rate(figures.dequeued_per_s),
         "" if p95 is None else formats.duration(p95 / 1000), emptied(figures),
     )  # fmt: skip

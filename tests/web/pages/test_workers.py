@@ -9,6 +9,7 @@ from jobq.queue import orders, presence
 from jobq.queue.audit_log import AuditLog
 from jobq.queue.orders import ChildStack, OrderAnswer
 from jobq.queue.presence import ChildEntry, RunningJob
+from jobq.queue.queue import Queue
 from jobq.web import UserRole
 from jobq.web.names import encoded
 from tests.hostile import HOSTILE
@@ -47,6 +48,20 @@ def test_list_shows_those_that_need_a_look_first(visit: Any, client: Any) -> Non
     only = re.findall(r'<th scope="row"[^>]*><a [^>]*>([^<]+)', page.get("/workers?q=1.1").text)
     assert only == ["resting"]
     assert "No worker matches" in page.get("/workers?q=none&state=quiet&page=9&sort=busy").text
+
+
+def test_running_messages_are_shown_without_slots_when_their_workers_have_ended(
+    visit: Any, client: Any
+) -> None:
+    queue = Queue("low", client)
+    queue.enqueue_many([b"{}", b"{}", b"{}"])
+    queue.dequeue(2)
+    page = visit()
+    for path in ("/", "/queues", "/queues/low", "/workers"):
+        assert not re.search(r"\d ?/ ?0\b", text_of(page.get(path).text)), path
+    assert "Running 2" in text_of(page.get("/").text)
+    announce(client)
+    assert "Running 2 /4" in text_of(visit().get("/").text)
 
 
 def test_worker_shows_what_runs_and_where(visit: Any, client: Any) -> None:
