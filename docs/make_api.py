@@ -141,8 +141,8 @@ def pages() -> dict[Path, str]:
     lines = [f"- [{title}]({name}.md): {about}" for name, (title, about, _) in PAGES.items()]
     names = "\n".join(PAGES)
     texts[FOLDER / "index.md"] = (
-        "# Python API\n\nEvery public name, from its docstring. `import jobq` is cheap: its names load when they are first "
-        'used. A `Duration` is seconds, a timedelta, or text such as "500ms", "5m" or "1h30m".\n\n'
+        "# Python API\n\nEvery public name, from its docstring. "
+        'A `Duration` is seconds, a timedelta, or text such as "500ms", "5m" or "1h30m".\n\n'
         "A name with an `a` before it, such as `aresult`, is the awaitable form: it doesn't block the event loop, and "
         "cancelling it ends its wait.\n\n"
         + "\n".join(lines)

@@ -247,8 +247,8 @@ status.
 """
 OPENING = """# States
 
-Which calls change a message in each status, their replies, and the status after that. `python docs/make_states.py`
-generates the page from `tests/queue/states.txt`, the table that the tests run on real servers.
+Which calls change a message in each status, their replies, and the status after that. Tests run this table,
+`tests/queue/states.txt`, on real servers.
 
 There are eight statuses, named as in Carmine, and *dead*. "expired" is a message whose lease has ended and which no
 worker has recovered yet: its status reads queued, and its last holder may still finish it. The holder, or the last
