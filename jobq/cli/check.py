@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 
 import click
 
@@ -26,12 +27,13 @@ from jobq.limits.directory import limit_damage, mend_limit
 from jobq.observe.why import worker_command
 from jobq.queue import presence
 from jobq.queue.audit import Audit, Audited, server_ms
-from jobq.queue.directory import forget_queue, strange_queue_names
+from jobq.queue.directory import forget_queue, queue_names, strange_queue_names
 from jobq.queue.doctor import Finding, findings
 from jobq.queue.folding import by_base
 from jobq.queue.fsck import PARTS, repair, steps
 from jobq.queue.members import MAX_ENTRIES
 from jobq.queue.partition_checks import partition_findings
+from jobq.queue.partition_fsck import OF_MAP, map_violations, mend_map
 from jobq.queue.partitions import read_map
 from jobq.queue.queue import Queue
 from jobq.queue.server_load import LoadWatch, load_findings
@@ -243,12 +245,12 @@ def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> bool
     """Check the structure of queues and limits while they are in use.
 
     --repair moves misplaced messages and checks again. It removes ids that cannot be valid and dead entries without
-    a message, and renames keys of the wrong type. A damaged limit is reset. Exit code 1: violations remain.
+    a message, and renames keys of the wrong type. A damaged limit is reset. A damaged map of partitions is made again
+    from the partitions. Exit code 1: violations remain.
     """
     left = 0 if queues else _names(session, repairs, yes) + _limits(session, repairs, yes)
-    counts = session.from_each(
-        queues, lambda queue: [_check_queue(session, queue, repairs, yes)], strange=False
-    )
+    check_one = partial(_check_queue, session, _listed(session), repairs, yes)
+    counts = session.from_each(queues, lambda queue: [check_one(queue)], strange=False)
     left += sum(counts)
     return not left
 
@@ -313,9 +315,18 @@ def _limits(session: Session, repairs: bool, yes: bool) -> int:
     return 0 if repairs else len(damages)
 
 
-def _check_queue(session: Session, queue: Queue, repairs: bool, yes: bool) -> int:
+def _listed(session: Session) -> list[str]:
+    """Return the names in the list of queues; none if it can't be read, which is reported elsewhere."""
+    with suppress(JobqError):
+        return queue_names(session.client)
+    return []
+
+
+def _check_queue(
+    session: Session, listed: Sequence[str], repairs: bool, yes: bool, queue: Queue
+) -> int:
     """Check a queue, repair it if `repairs` is set, and return how many violations remain."""
-    violations = _violations(session, queue)
+    violations = _violations(session, listed, queue)
     for violation in violations:
         record = {"queue": queue.name, "rule": violation.rule, "mid": violation.mid}
         session.say(record, f"{queue.name}: {violation.rule}: {violation.mid}")
@@ -324,27 +335,38 @@ def _check_queue(session: Session, queue: Queue, repairs: bool, yes: bool) -> in
     elif repairs:
         session.confirmed(f"Repair {len(violations)} of queue {queue.name}?", yes)
         with session.operation(queue.name) as performed:
-            left = _repaired(session, queue, violations)
+            left = _repaired(session, listed, queue, violations)
             performed.set(number=len(violations), note=f"{left} violations remain")
         return left
     return len(violations)
 
 
-def _repaired(session: Session, queue: Queue, violations: list[Violation]) -> int:
+def _repaired(
+    session: Session, listed: Sequence[str], queue: Queue, violations: list[Violation]
+) -> int:
     """Repair the violations, and violations that a repair uncovers; return how many remain."""
     for _ in range(REPAIRS):
-        for violation, done in repair(queue, violations):
+        for violation, done in _repairs(queue, violations):
             record = {
                 "queue": queue.name, "rule": violation.rule, "mid": violation.mid, "repair": done
             }  # fmt: skip
             session.say(record, f"{queue.name}: {violation.rule}: {violation.mid}: {done}")
-        violations = _violations(session, queue)
+        violations = _violations(session, listed, queue)
         if not violations:
             break
     return len(violations)
 
 
-def _violations(session: Session, queue: Queue) -> list[Violation]:
+def _repairs(queue: Queue, violations: list[Violation]) -> Iterator[tuple[Violation, str]]:
+    inside = [violation for violation in violations if violation.rule not in OF_MAP]
+    if inside:
+        yield from repair(queue, inside)
+    for violation in violations:
+        if violation.rule in OF_MAP and (done := mend_map(queue.client, queue.name, violation)):
+            yield violation, done
+
+
+def _violations(session: Session, listed: Sequence[str], queue: Queue) -> list[Violation]:
     collected: list[Violation] = []
     try:
         length = len(PARTS) + sum(queue.admin.counts()[:-1]) // 500
@@ -354,6 +376,8 @@ def _violations(session: Session, queue: Queue) -> list[Violation]:
         for violations in steps(queue):
             collected += violations
             bar.update(1)
+    if not is_partition(queue.name):
+        collected += map_violations(session.client, queue.name, listed)
     return collected
 
 

@@ -72,6 +72,12 @@ def revive_moved(
     return "revived"
 
 
+def key_in(options: bytes | None) -> str | None:
+    """Return the key in the options of a message."""
+    read = _OPTIONS.fullmatch(text_of(options)) if options else None
+    return read[5] if read else None
+
+
 def _values(options: re.Match[str], mid: str, at_ms: int | None) -> dict[str, Argument]:
     lease_ms, kind, dedupe_ms, ordered, key = options.groups()
     if kind == "@":  # the epoch ms until which its mid is refused

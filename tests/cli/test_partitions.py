@@ -311,3 +311,21 @@ def test_queue_delete_keeps_the_partitions_when_one_of_them_is_in_use(cli, clien
     assert refused.out == f"low: not forgotten: {place} holds 1 message, 0 dead, 0 in quarantine\n"
     assert queue.enqueue(b"x").action == "added"
     assert read_map(client, "low").newest.size == 2
+
+
+def test_fsck_repairs_a_map_when_another_program_wrote_it(cli, client, redis):
+    Queue("low", client).enqueue(b"x")
+    cli("partitions", "low", "2")
+    before = read_map(client, "low")
+    assert cli("check", "fsck").code == 0
+    redis.hset("jobq:{low}:partitions", "map", "1,2")
+
+    assert "low: the map of partitions can't be read: 1,2" in cli("check", "fsck").out
+    repaired = cli("check", "fsck", "--repair", "--yes")
+
+    assert f"made again: {before}" in repaired.out
+    assert repaired.code == 0
+    assert read_map(client, "low") == before
+    redis.hset("jobq:{low}:partitions", "map", "1,2")
+    assert cli("check", "fsck", "low", "--repair", "--yes").code
+    assert cli("check", "fsck", "low").code == 0

@@ -21,6 +21,7 @@ from jobq.config import ServerSettings
 from jobq.errors import KeyFullError, NotDurableError, ScriptError, UnavailableError
 from jobq.queue import keys
 from jobq.queue.aio import aenqueue_many
+from jobq.queue.partition_fsck import map_violations
 from jobq.queue.partitioning import left_in, partition, remove_partitions, tidy
 from jobq.queue.partitions import map_key, read_map
 from jobq.queue.queue import Queue, enqueue_values, queue_scripts
@@ -139,6 +140,7 @@ def test_nothing_is_lost_doubled_or_reordered_when_the_number_changes_under_load
             if count := CHANGES.get((round_, call)):
                 load.change(count)
             load.work(dies=call % 4 == 3)
+            assert map_violations(client, "low", ()) == []
             tidy(client, read_map(client, "low"))
     until(lambda: not load.work())
 
