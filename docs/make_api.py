@@ -66,7 +66,7 @@ TWINS = {
 }
 #: An awaitable member whose name isn't `a` and the name of the blocking member -> the blocking member.
 AWAITABLE = {"await_end": "wait"}
-#: Page -> its title, what it is about, and its parts with their names.
+#: Page -> its title, its summary, and its parts with their names.
 PAGES: dict[str, tuple[str, str, dict[str, tuple[str, ...]]]] = {
     "jobs": ("Jobs", "Declare jobs, enqueue calls, follow them, and report from inside.", {
         "Declare": ("jobq.job", "jobq.schedule", "jobq.worker_started", "jobq.Registry"),
@@ -80,9 +80,9 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, ...]]]] = {
         "Follow": ("jobq.FlowRun", "jobq.flows.state.FlowView"),
         "Inside a step": ("jobq.jobs.membership.MemberFlow",),
     }),
-    "retries": ("Retries and middleware", "How long jobs wait before retries, what follows a death, and code around attempts.", {
+    "retries": ("Retries and middleware", "How long jobs wait before retries, dead messages, and code around attempts.", {
         "Policies": ("jobq.retry.fixed", "jobq.retry.linear", "jobq.retry.exponential", "jobq.retry.listed"),
-        "Ends that a job asks for": ("jobq.Retry", "jobq.Snooze", "jobq.HoldKey", "jobq.Dead"),
+        "Outcomes that a job requests": ("jobq.Retry", "jobq.Snooze", "jobq.HoldKey", "jobq.Dead"),
         "After the last attempt": ("jobq.DeadCall",),
         "Middleware": ("jobq.middleware.add", "jobq.middleware.remove", "jobq.jobs.middleware.Middlewares"),
     }),
@@ -110,7 +110,7 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, ...]]]] = {
         "Single attempts": ("jobq.testing.run_job", "jobq.testing.running", "jobq.testing.attempts.AttemptFacts"),
         "Values": ("jobq.testing.RunResult", "jobq.testing.DrainResult", "jobq.testing.EnqueuedCall"),
     }),
-    "errors": ("Errors", "Every error of jobq is a `JobqError`. To end its attempt, a job raises an `Outcome`: [Retry, Snooze, HoldKey or Dead](retries.md#ends-that-a-job-asks-for).", {
+    "errors": ("Errors", "Every error of jobq is a `JobqError`. To end its attempt, a job raises an `Outcome`: [Retry, Snooze, HoldKey or Dead](retries.md#outcomes-that-a-job-requests).", {
         "Errors": (), "Ends of attempts": (),  # without the names of other pages
     }),
 }  # fmt: skip
@@ -154,7 +154,7 @@ def pages() -> dict[Path, str]:
 
 
 def page(name: str) -> str:
-    """One page."""
+    """Return the Markdown of a page of the API."""
     title, about, parts = PAGES[name]
     pieces = [f"# {title}", about]
     if name == "queue":
@@ -312,7 +312,7 @@ def _repeated(kind: type, twin: type, names: list[str]) -> str:
     awaited = ", ".join(f"`{name}`" for name in names if name not in plain)
     text = f"Await these methods, which work as in `{twin.__name__}`: {awaited}."
     if plain:
-        text += f" {' and '.join(f'`{name}`' for name in plain)} need no `await`; their objects have awaitable methods."
+        text += f" {' and '.join(f'`{name}`' for name in plain)} don't need `await`; their objects have awaitable methods."
     return text
 
 

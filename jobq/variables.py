@@ -64,6 +64,6 @@ def _sentence(name: str, known: Collection[str]) -> str:
     remedy = (
         f"did you mean {rests[near[0]]}?"
         if near
-        else "docs/reference/configuration.md lists those that it reads"
+        else "docs/reference/configuration.md lists the variables of jobq"
     )
     return f"jobq doesn't read the variable {name}; {remedy}"

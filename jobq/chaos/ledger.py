@@ -3,12 +3,12 @@
 Every line has `word` and `at`, seconds of the clock that all processes of a machine share. The other fields:
 
 ========  =====================================================================
-enqueue   mid: about to be enqueued; key, most, ordered: its key, how many messages
-          of the key run at once at most, and whether in the order of their enqueues
+enqueue   mid: about to be enqueued; key, most, ordered: its key, the maximum of
+          running messages of the key, and whether they run in the order of their enqueues
 enqueued  mid, outcome (ok, fail = surely not accepted, info = unknown), action,
           again: whether an earlier try may have been accepted
 handed    messages: [mid, token, fence] of each message that a call handed out; pid
-start     mid, attempt, fence, pid, left: seconds of lease that the run knows of, loop: whether
+start     mid, attempt, fence, pid, left: seconds of lease as known to the run, loop: whether
           its child has an event loop
 end       the same: the run has had its effect
 aborted   the same: it was stopped

@@ -52,7 +52,7 @@ def play(
     """Run this many schedulers until there are enough ticks; return errors in the ticks.
 
     Args:
-        step: Changes the server's clock, and is called repeatedly.
+        step: Function that changes the server's clock at each call.
     """
     queue = Queue(f"ticks-{chance.getrandbits(32):x}", client)
     running: list[subprocess.Popen[bytes]] = []

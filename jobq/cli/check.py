@@ -71,7 +71,7 @@ def check() -> None:
 )
 @option("--strict", "Warnings count as failures.")
 def doctor(session: Session, strict: bool) -> bool:
-    """Check the server's settings, and what each kind of failure would lose.
+    """Check the server's settings, and show which data each kind of failure would lose.
 
     Current incidents come first, such as lost workers. It checks every node of a Cluster, and replicas that may be
     promoted. On a busy server it measures for a second which queue takes most of the CPU. Exit code 1: a check failed.

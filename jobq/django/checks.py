@@ -1,4 +1,4 @@
-"""Deployment checks. With `--deploy`, `manage.py check` also checks the server and its queues."""
+"""`manage.py check --deploy` also checks the server and its queues."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Records of tasks: `jobq:{mails}:django:<mid>`, a hash that workers write at the start and the end of each attempt.
 
-The field `call` has the call. Every other field has one attempt, and its name is the attempt's fence number, so a late
-attempt never overwrites a newer attempt. Fields are JSON, and sealed if calls are sealed.
+The field `call` stores the call. Every other field stores one attempt, and its name is the attempt's fence number, so a
+late attempt never overwrites a newer attempt. Fields are JSON, and sealed if calls are sealed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Called(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Tried(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An attempt.
+    """Record of an attempt.
 
     Attributes:
         finished: Time of its end, epoch ms; 0 if it is running or was killed.

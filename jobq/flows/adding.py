@@ -135,7 +135,7 @@ class RunningFlow(StepList):
             names = listed([repr(record.name) for record in records])
             problem = f"flow {self.flow_id} already has a different step"
             if len(records) == 1:
-                raise FlowConflictError(f"{problem} named {names}; rename the new one")
+                raise FlowConflictError(f"{problem} named {names}; rename the new step")
             raise FlowConflictError(f"{problem} with one of the names {names}; rename the new step")
         if added == "full":
             raise ConfigError(

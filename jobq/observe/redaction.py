@@ -114,7 +114,7 @@ class DeclaredNames:
 
 
 class Redactor:
-    """Hides secrets.
+    """Hides secrets in arguments and texts.
 
     Attributes:
         more: Names to hide everywhere.

@@ -74,7 +74,7 @@ class Scheduler:
         self._look_at = [inf if is_partition(queue.name) else first for queue in queues]
         self._partitioned = {base_of(queue.name) for queue in queues if is_partition(queue.name)}
         self._warned: set[str] = set()
-        # Queues that were checked.
+        # Checked queues.
         self._looked: set[int] = set()
 
     def names(self) -> dict[str, list[str]]:
@@ -284,7 +284,7 @@ def enqueue_tick(
         outgoing.mid = schedule.mid(due_tick.tick_ms)
         outgoing.headers[HEADER] = schedule.tick(due_tick.tick_ms, due_tick.missed).header()
         [(mid, content, key)] = outgoing.prepared(queue)
-    except Exception as error:  # also of the function that makes its key
+    except Exception as error:  # including errors of the function that makes its key
         raise ConfigError(f"{job.name} can't be called: {error!r}") from error
     lease = job.settings.lease
     tick = partial(

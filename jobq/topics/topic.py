@@ -1,4 +1,4 @@
-"""A topic: an append-only log. A message's index never changes; groups remember how far they have read."""
+"""A topic: an append-only log. A message's index never changes; the server stores how far each group has read."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ local function resting_ms()
   return left_ms <= 30000 and left_ms or 0
 end
 
--- 1: it stands still, because it is paused, or flow_outbox is too long; 2: flow_outbox has entries.
+-- 1: the queue is halted, because it is paused, or flow_outbox is too long; 2: flow_outbox has entries.
 local function standing()
   local still = paused == '1' or nentries > MAX_ENTRIES
   return (still and 1 or 0) + ((nentries > 0 or member_records[1]) and 2 or 0)

@@ -49,7 +49,7 @@ def test_command_warns_once_with_the_nearest_option(process: Any, client: Any) -
     assert ended.err.splitlines()[:3] == [
         "jobq: jobq doesn't read the variable JOBQ_LOG_LEVL; did you mean JOBQ_WORKER_LOG_LEVEL?",
         "jobq: jobq doesn't read the variable JOBQ_WORKER_PROCESES; did you mean JOBQ_WORKER_PROCESSES?",
-        "jobq: jobq doesn't read the variable JOBQ_Z9; docs/reference/configuration.md lists those that it reads",
+        "jobq: jobq doesn't read the variable JOBQ_Z9; docs/reference/configuration.md lists the variables of jobq",
     ]
 
 

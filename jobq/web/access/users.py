@@ -30,7 +30,7 @@ MAX_BYTES = 1 << 20
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A user. Without a password, only a trusted proxy can log the user in."""
+    """A user of the dashboard. Without a password, only a trusted proxy can log the user in."""
 
     role: str
     arguments: bool = False

@@ -38,7 +38,7 @@ _WORDS = {
     "changed": CHANGED, "exists": CHANGED, "same": CHANGED, "nil": GONE, "done-awaiting-gc": GONE,
     "done-with-backoff": GONE, "full": NO_ROOM, "damaged": DAMAGED, "sealed": CHANGED,
 }  # fmt: skip
-#: Words for results, also for results of an undo.
+#: Words for results, including results of an undo.
 RESULTS = {
     APPLIED: "applied",
     CHANGED: "changed",
