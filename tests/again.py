@@ -1,4 +1,4 @@
-"""`python -m tests.again [option…]`: what failed in the last run, run again by itself, with these options of pytest.
+"""`python -m tests.again [option…]`: run failed tests of the last run again, alone, with these options of pytest.
 
 Five processes of tests share two cores there. A test that fails beside the others and twice passes alone says that
 the test is unsteady, or that the product is under load: the output names it, to be looked into. More than a few are no

@@ -121,7 +121,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What tests recorded as their `summary`, whichever process they ran in."""
+    """Print the `summary` that tests recorded, in any process."""
     for reports in list(terminalreporter.stats.values()):
         for report in reports:
             if getattr(report, "when", "") == "call":

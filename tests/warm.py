@@ -40,7 +40,7 @@ from jobq.worker.signals import die_with
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK_START = str(ROOT / "tests" / "quick_start")
-#: What a worker and the common commands import: these modules register nothing when they are imported.
+#: Modules that a worker and the common commands import. Importing them doesn't register anything.
 IMPORTED = (
     "jobq", "jobq.cli.app", "jobq.cli.messages", "jobq.cli.queues", "jobq.cli.worker", "jobq.client.aio",
     "jobq.client.connection", "jobq.embedded.server", "jobq.flows.store", "jobq.jobs.executor",

@@ -1,4 +1,4 @@
-"""What a run of the benchmarks says of itself: which run it tells of, what it reached, who was in the way."""
+"""The report of a run of the benchmarks: its run, its reached targets, and other load on the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `python -m bench.spark` says of its run: by which command, and which figure missed its target."""
+"""The page of `python -m bench.spark`: the command of its run, and the figures that missed their targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each of Celery's words becomes, and what is refused."""
+"""The translation of Celery's options, and options that are rejected."""
 
 from __future__ import annotations
 

@@ -304,7 +304,7 @@ def _replicates(replica: Node, identity: str) -> bool:
 
 
 def _follows(node: Node, identity: str, master: str) -> bool:
-    """Whether a node knows this one as a replica of that master, and is connected to it."""
+    """Whether a node lists `identity` as a connected replica of `master`."""
     lines = str(node.redis.execute_command("CLUSTER", "NODES"))
     return any(
         words[0] == identity and words[3] == master and words[7] == "connected"

@@ -178,5 +178,5 @@ def test_a_worker_serves_its_other_queues_when_a_map_cannot_be_read(
 
     assert served == (("low", 1), ("high", 3), ("high/0", 3))
     assert "queue low is served without its partitions for now" in caplog.text
-    with pytest.raises(ScriptError):  # a burst ends: what it doesn't see isn't empty
+    with pytest.raises(ScriptError):  # a burst ends: an unread queue may have messages
         queues_to_serve(client, queues, declared)

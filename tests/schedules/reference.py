@@ -28,7 +28,7 @@ def zones() -> dict[str, list[datetime]]:
 
 
 def transitions(zone: ZoneInfo) -> Iterator[datetime]:
-    """The minutes at which the offset from UTC is another one. In these years, no week has two of them."""
+    """Yield the minutes at which the offset from UTC changes. In these years, no week has two of them."""
 
     def offset(minutes: int) -> timedelta | None:
         return (at + minutes * MINUTE).astimezone(zone).utcoffset()
