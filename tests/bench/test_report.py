@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +47,30 @@ def results(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def reported(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """reported(page, lines): the text of the page after these lines were added to the results and reported in it."""
+    monkeypatch.setattr("bench.report.RESULTS", results)
+
+    def fill(page: str, lines: Iterable[dict[str, Any]] = ()) -> str:
+        with results.open("a") as file:
+            file.writelines("\n" + json.dumps(one) for one in lines)
+        path = tmp_path / "page.md"
+        path.write_text(page)
+        report(path)
+        return path.read_text()
+
+    return fill
+
+
 def test_last_run_is_told_alone_and_a_repeated_figure_by_its_later_value(results):
     run = last_run(results)
     assert {key: found["median"] for key, found in run.figures.items()} == {("own", NOOP): 3}
     assert run.seconds == 60
 
 
-def test_report_replaces_what_is_between_the_marks_and_nothing_else(results, tmp_path, monkeypatch):
-    monkeypatch.setattr("bench.report.RESULTS", results)
-    page = tmp_path / "page.md"
-    page.write_text(f"above\n{begin(COMMAND)}\nold\n{END}\nbelow\n")
-    report(page)
-    text = page.read_text()
+def test_report_replaces_what_is_between_the_marks_and_nothing_else(reported):
+    text = reported(f"above\n{begin(COMMAND)}\nold\n{END}\nbelow\n")
     assert text.startswith(f"above\n{begin(COMMAND)}\n")
     assert text.endswith(f"{END}\nbelow\n")
     assert "old" not in text
@@ -65,24 +78,17 @@ def test_report_replaces_what_is_between_the_marks_and_nothing_else(results, tmp
     assert "Not run: rq, cpu, 1 times: `broke`" in text
 
 
-def test_drain_has_a_row_as_installed_and_a_quiet_one(results, tmp_path, monkeypatch):
-    with results.open("a") as file:
-        for peer in ("own", "dramatiq"):
-            for figure in (NOOP, installed(NOOP), f"{installed(NOOP)}, CPU of the worker per job"):
-                file.write("\n" + json.dumps(line("new", peer, figure, 7)))
-    monkeypatch.setattr("bench.report.RESULTS", results)
-    page = tmp_path / "page.md"
-    page.write_text(f"{begin(COMMAND)}\n{END}\n")
-    report(page)
-    text = page.read_text()
+def test_drain_has_a_row_as_installed_and_a_quiet_one(reported):
+    figures = (NOOP, installed(NOOP), f"{installed(NOOP)}, CPU of the worker per job")
+    lines = [line("new", peer, figure, 7) for peer in ("own", "dramatiq") for figure in figures]
+    text = reported(f"{begin(COMMAND)}\n{END}\n", lines)
     assert "| own, as installed | 7 (6–8) † |  | 7 † |" in text
     assert "| own, quiet | 7 (6–8) † |  |  |" in text
     assert "| dramatiq, quiet (the same) |" in text
     assert "| jobq | its defaults for logging | `--log-level warning` |" in text
 
 
-def test_part_that_was_not_measured_stays_as_it_is(results, tmp_path, monkeypatch):
-    monkeypatch.setattr("bench.report.RESULTS", results)
+def test_part_that_was_not_measured_stays_as_it_is(reported):
     lines = [
         {"run": "newest", "head": {"command": "python -m bench coroutines"}, "runs": 1},
         line("newest", "own", NAPPING, 9_000) | {"case": "coroutines"},
@@ -90,12 +96,8 @@ def test_part_that_was_not_measured_stays_as_it_is(results, tmp_path, monkeypatc
         line("newest", "bare", NAPPING, 10_000) | {"case": "coroutines"},
         line("newest", "own", OF_WORKER.format(NAPPING), 66) | {"case": "coroutines"},
     ]
-    with results.open("a") as file:
-        file.write("".join("\n" + json.dumps(one) for one in lines))
-    page = tmp_path / "page.md"
-    page.write_text(f"{begin(COMMAND)}\nkept\n{END}\n{begin(WAIT_COMMAND)}\nold\n{END}\n")
-    report(page)
-    text = page.read_text()
+    parts = f"{begin(COMMAND)}\nkept\n{END}\n{begin(WAIT_COMMAND)}\nold\n{END}\n"
+    text = reported(parts, lines)
     assert "kept" in text
     assert "old" not in text
     assert "| own | 9,000 (8,999–9,001) † | 66 † |  |" in text
@@ -104,47 +106,33 @@ def test_part_that_was_not_measured_stays_as_it_is(results, tmp_path, monkeypatc
     assert "| ≤ 60 µs | 66 µs | **missed** by 10% |" in text
 
 
-def test_figures_over_tcp_have_rows_of_their_own_beside_those_of_a_unix_socket(
-    results, tmp_path, monkeypatch
-):
-    with results.open("a") as file:
-        for figure in (NOOP, installed(NOOP)):
-            file.write("\n" + json.dumps(line("new", "own", figure, 7)))
-            file.write("\n" + json.dumps(line("new", "own", figure + TCP, 5)))
-    monkeypatch.setattr("bench.report.RESULTS", results)
-    page = tmp_path / "page.md"
-    page.write_text(f"{begin(COMMAND)}\n{END}\n")
-    report(page)
-    text = page.read_text()
+def test_figures_over_tcp_have_rows_of_their_own_beside_those_of_a_unix_socket(reported):
+    lines = [
+        line("new", "own", figure + way, median)
+        for figure in (NOOP, installed(NOOP))
+        for way, median in (("", 7), (TCP, 5))
+    ]
+    text = reported(f"{begin(COMMAND)}\n{END}\n", lines)
     assert "| own, as installed | 7 (6–8) † |" in text
     assert "| own, as installed, TCP | 5 (4–6) † |" in text
     assert "| own, quiet, TCP | 5 (4–6) † |" in text
 
 
-def test_cost_of_a_job_has_a_table_when_it_was_measured(results, tmp_path, monkeypatch):
+def test_cost_of_a_job_has_a_table_when_it_was_measured(reported):
     lines = [{"run": "newest", "head": {"command": "python -m bench costs"}, "runs": 1}]
     for length, us in (("1 ms", 11), ("20 ms", 24), ("1 s", 54)):
         lines += [
             line("newest", "own", SERVER_COST.format(length), us) | {"case": "costs"},
             line("newest", "own", PER_CORE.format(length), 1e6 / us) | {"case": "costs"},
         ]
-    with results.open("a") as file:
-        file.write("".join("\n" + json.dumps(one) for one in lines))
-    monkeypatch.setattr("bench.report.RESULTS", results)
-    page = tmp_path / "page.md"
-    page.write_text(f"{begin(WAIT_COMMAND)}\n{END}\n")
-    report(page)
-    text = page.read_text()
+    text = reported(f"{begin(WAIT_COMMAND)}\n{END}\n", lines)
     assert "### What a job costs the server" in text
     assert "| own | 11 † | 24 † | 54 † | 90,909 † | 41,667 † | 18,519 † |" in text
 
 
-def test_report_refuses_a_page_without_marks(results, tmp_path, monkeypatch):
-    monkeypatch.setattr("bench.report.RESULTS", results)
-    page = tmp_path / "page.md"
-    page.write_text("nothing to replace")
+def test_report_refuses_a_page_without_marks(reported):
     with pytest.raises(SystemExit, match="between"):
-        report(page)
+        reported("nothing to replace")
 
 
 @pytest.mark.parametrize(
