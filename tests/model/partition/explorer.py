@@ -13,28 +13,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.model.breadth_first import BreadthFirst
-from tests.model.digest import digest
 from tests.model.expect import need
 from tests.model.explored import Explored
-from tests.model.machine import Machine, Mutation
+from tests.model.machine import Mutation
+from tests.model.partition.two_queues import RESTS, TwoQueues
 from tests.model.partition.world import NEW, OLD, Producer, Run, Scope, World
 
 Action = tuple[Any, ...]
 LEASE, BACKOFF_MS, HOLD_MS, LIFE_MS, STEPS = 1_000, 2, 3, 1_000_000, 60
-#: A rest of idle workers is explored in the scopes of one queue. Here they ask whenever they like.
-RESTS = tuple(f"{place}{key}" for place in (OLD, NEW) for key in ("eoq_backoff", "ndry_runs"))
 
 
-class Explorer(BreadthFirst[World]):
-    """One scope on one machine."""
+class Explorer(TwoQueues[World]):
+    """A search over the messages of one scope."""
 
     def __init__(self, scope: Scope, mutation: Mutation | None = None) -> None:
-        self.machine = Machine([mutation] if mutation else [], slots=(OLD, NEW))
-        super().__init__(self.machine, scope)
+        super().__init__(scope, mutation)
         self.scope = scope
-        # States from which a drain was followed; without a violation, it ends well from each of them.
-        self._drained: set[bytes] = set()
 
     def run(self) -> Explored:
         self.machine.reset()
@@ -43,9 +37,6 @@ class Explorer(BreadthFirst[World]):
         return self.search(
             World(self.scope, dict(self.scope.budget), has_map=knows, producers=producers)
         )
-
-    def state(self, world: World) -> bytes:
-        return digest(self.machine.canonical(world.text(), False))
 
     # Possible steps.
 
@@ -327,10 +318,8 @@ class Explorer(BreadthFirst[World]):
         """One fair worker of both queues, after all producers are gone."""
         w.left, w.producers = {}, ()
         for _ in range(STEPS):
-            name = self.state(w)
-            if name in self._drained:
+            if self.was_drained(w):
                 return
-            self._drained.add(name)
             while w.running:
                 self._finish(w, 0, "done")
             if self._dequeue(w, OLD) | self._dequeue(w, NEW):

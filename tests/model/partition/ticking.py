@@ -12,12 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from tests.model.breadth_first import BreadthFirst
-from tests.model.digest import digest
 from tests.model.expect import need
 from tests.model.explored import Explored
-from tests.model.machine import Machine, Mutation
-from tests.model.partition.explorer import RESTS
+from tests.model.machine import Mutation
+from tests.model.partition.two_queues import RESTS, TwoQueues
 from tests.model.partition.world import NEW, OLD, Run
 from tests.model.world import START
 
@@ -82,23 +80,17 @@ class TickWorld:
         return repr((self.is_sealed, sorted(self.senders), self.taken, self.started, self.running))
 
 
-class TickExplorer(BreadthFirst[TickWorld]):
-    """One scope on one machine."""
+class TickExplorer(TwoQueues[TickWorld]):
+    """A search over the ticks of one scope."""
 
     def __init__(self, scope: TickScope, mutation: Mutation | None = None) -> None:
-        self.machine = Machine([mutation] if mutation else [], slots=(OLD, NEW))
-        super().__init__(self.machine, scope)
+        super().__init__(scope, mutation)
         self.scope = scope
-        # States from which a drain was followed; without a violation, it ends well from each of them.
-        self._drained: set[bytes] = set()
 
     def run(self) -> Explored:
         self.machine.reset()
         self.machine.run(f"{OLD}schedule", "", START - 9, "", "add", NAME, "{}")
         return self.search(TickWorld(self.scope, dict(self.scope.budget)))
-
-    def state(self, world: TickWorld) -> bytes:
-        return digest(self.machine.canonical(world.text(), False))
 
     def moves(self, world: TickWorld) -> Iterator[Any]:
         if not world.is_sealed:
@@ -251,10 +243,8 @@ class TickExplorer(BreadthFirst[TickWorld]):
         """Run one client, which nobody kills, and a fair worker."""
         w.left, w.senders = {"take": 0, "stop": 0}, (Sender(),)
         for _ in range(STEPS):
-            name = self.state(w)
-            if name in self._drained:
+            if self.was_drained(w):
                 return
-            self._drained.add(name)
             if w.is_sealed and not w.senders[0].calls:
                 self._fetch(w, 0)
             while w.senders[0].calls:
