@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,6 @@ from jobq.queue.partitions import place_text, read_map
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.testing import Kit
-from tests.conftest import Server
 
 pytestmark = pytest.mark.one_server
 
@@ -52,20 +50,6 @@ class Jobs:
         loads = flow.map(self.load, numbers, results=True, name="load")
         flow.step(self.total, loads.results, name="total")
         return flow
-
-
-@pytest.fixture
-def registry() -> Registry:
-    """A registry without jobs."""
-    return Registry()
-
-
-@pytest.fixture
-def kit(registry: Registry, server: Server) -> Iterator[Kit]:
-    """The kit on an empty server where queue low has four partitions."""
-    with Kit(server.url, registry=registry) as made:
-        partition(made.client, "low", 4)
-        yield made
 
 
 @pytest.fixture

@@ -12,13 +12,24 @@ from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor, RunHooks
 from jobq.jobs.middleware import everywhere
 from jobq.jobs.registry import Registry
+from jobq.queue.partitioning import partition
 from jobq.queue.types import Ending, Message
+from jobq.testing import Kit
+from tests.conftest import Server
 
 
 @pytest.fixture
 def registry() -> Registry:
     """A registry without jobs."""
     return Registry()
+
+
+@pytest.fixture
+def kit(registry: Registry, server: Server) -> Iterator[Kit]:
+    """The kit on an empty server where queue low has four partitions."""
+    with Kit(server.url, registry=registry) as made:
+        partition(made.client, "low", 4)
+        yield made
 
 
 @pytest.fixture

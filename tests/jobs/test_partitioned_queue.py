@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,23 +20,8 @@ from jobq.queue.partitions import read_map
 from jobq.queue.types import Ending, Message
 from jobq.testing import Kit
 from jobq.worker.done_calls import DoneCalls
-from tests.conftest import Server
 
 pytestmark = pytest.mark.one_server
-
-
-@pytest.fixture
-def registry() -> Registry:
-    """A registry without jobs."""
-    return Registry()
-
-
-@pytest.fixture
-def kit(registry: Registry, server: Server) -> Iterator[Kit]:
-    """The kit on an empty server where queue low has four partitions."""
-    with Kit(server.url, registry=registry) as made:
-        partition(made.client, "low", 4)
-        yield made
 
 
 @pytest.fixture
