@@ -13,7 +13,7 @@ from bench.cases import CASES, close
 from bench.machine import adopt_orphans
 from bench.peers import PEERS
 from bench.report import report
-from bench.stage import OVER_TCP
+from bench.server import OVER_TCP
 from bench.sweep import sweep
 
 

@@ -16,7 +16,7 @@ from bench.cases import CASES, Case
 from bench.machine import BUSY_SHARE, PATIENCE_S, Watch, bury_orphans, described, wait_until_idle
 from bench.peers import PEERS
 from bench.peers.venvs import FOLDER, Missing, inside_of, named
-from bench.stage import OVER_TCP
+from bench.server import OVER_TCP
 from bench.targets import TCP
 
 RESULTS = FOLDER / "results.jsonl"

@@ -21,8 +21,8 @@ import hiredis
 
 import jobq
 from bench.peers.venvs import Missing
-from bench.server import free_port, private_server, server_s
-from bench.stage import OVER_TCP, stage
+from bench.server import OVER_TCP, free_port, private_server, server_s
+from bench.stage import stage
 from jobq.client.aio import Reply
 from jobq.client.numbered_calls import Caller
 from jobq.client.scripts import packed

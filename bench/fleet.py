@@ -20,9 +20,9 @@ import argparse
 import json
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
 from itertools import count as counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,7 +34,7 @@ from bench.instructions import CONTENT, RECORD, WARM, counted, drain, dumped
 from bench.machine import adopt_orphans, described
 from bench.page import head, put
 from bench.peers.venvs import FOLDER
-from bench.server import ROOT, info, private_server, redis_binary, server_s
+from bench.server import ROOT, fields_of, info, private_server, redis_binary, server_s
 from bench.stage import wait_for
 from bench.worker import running_worker
 from jobq import Ending, Queue
@@ -149,8 +149,12 @@ def _pool(hosts: int) -> Iterator[jobq.Client]:
             stack.enter_context(
                 running_worker(client, client.url, CHILDREN, "--name", f"host-{number}")
             )
-        wait_for(lambda: client.command("HLEN", "jobq:workers") == hosts, 120, 0.5)
+        _wait_for_workers(client, hosts)
         yield client
+
+
+def _wait_for_workers(client: jobq.Client, hosts: int) -> None:
+    wait_for(lambda: client.command("HLEN", "jobq:workers") == hosts, 120, 0.5)
 
 
 def _counts(client: jobq.Client) -> Figures:
@@ -213,15 +217,10 @@ def _connected(place: OwnCluster, hosts: int, queues: list[str]) -> float:
             for queue in queues:
                 options += ["--queues", queue]
             stack.enter_context(running_worker(client, place.url, CHILDREN, *options))
-        wait_for(lambda: client.command("HLEN", "jobq:workers") == hosts, 120, 0.5)
+        _wait_for_workers(client, hosts)
         time.sleep(SETTLE_S)
-        count = 0
-        for connection in client.open_everywhere():
-            connection.connect()
-            connection.send_command("CLIENT", "LIST", "TYPE", "normal")
-            count += len(connection.read_response().splitlines())
-            connection.disconnect()
-        return float(count)
+        lists = _of_nodes(client, "CLIENT", "LIST", "TYPE", "normal")
+        return float(sum(len(text.splitlines()) for text in lists))
 
 
 def partitions() -> Figures:
@@ -264,10 +263,8 @@ def _counting(nodes: int) -> Iterator[tuple[jobq.Client, Callable[[], int]]]:
             closing(place.client("jobq")) as client,
         ):
             client.patience_s = 120
-            pids, ndumps = (
-                [int(each["process_id"]) for each in _infos(client, "server")],
-                counter(1),
-            )
+            pids = [int(each["process_id"]) for each in _infos(client, "server")]
+            ndumps = counter(1)
             yield client, lambda: dumped(folder, pids, next(ndumps))
 
 
@@ -318,24 +315,18 @@ def _spread() -> Figures:
 def _idle_with_partitions(client: jobq.Client, url: str, where: str) -> Figures:
     """Measure 1 and 2 idle workers of a queue with 8 partitions."""
     tidy(client, partition(client, "bench", PARTITIONS[-1]))
-    name, per_host = f"{PARTITIONS[-1]} partitions", dict[str, dict[int, float]]()
+    name, per_host = f"{PARTITIONS[-1]} partitions", defaultdict[str, dict[int, float]](dict)
     with ExitStack() as stack:
         for hosts in (1, 2):
             stack.enter_context(running_worker(client, url, CHILDREN, "--name", f"host-{hosts}"))
-            wait_for(partial(_are_there, client, hosts), 120, 0.5)
+            _wait_for_workers(client, hosts)
             time.sleep(SETTLE_S)
-            before, began = _infos(client, "stats"), time.monotonic()
+            before, began = _totals(client), time.monotonic()
             time.sleep(WINDOW_S)
-            passed_s, after = time.monotonic() - began, _infos(client, "stats")
-            for figure, field in (
-                ("round trips", "total_reads_processed"), ("commands", "total_commands_processed"),
-            ):  # fmt: skip
-                spent = sum(int(each[field]) for each in after) - sum(
-                    int(each[field]) for each in before
-                )
-                per_host.setdefault(figure, {})[hosts] = spent / passed_s
-            connected = sum(int(each["connected_clients"]) for each in _infos(client, "clients"))
-            per_host.setdefault("connections", {})[hosts] = connected
+            passed_s, after = time.monotonic() - began, _totals(client)
+            for figure in ("round trips", "commands"):
+                per_host[figure][hosts] = (after[figure] - before[figure]) / passed_s
+            per_host["connections"][hosts] = after["connections"]
     found = {figure: _fitted(values) for figure, values in per_host.items()}
     return {
         f"idle host on {where}, {name}: connections": found["connections"],
@@ -344,20 +335,32 @@ def _idle_with_partitions(client: jobq.Client, url: str, where: str) -> Figures:
     }
 
 
-def _are_there(client: jobq.Client, hosts: int) -> bool:
-    return bool(client.command("HLEN", "jobq:workers") == hosts)
+def _totals(client: jobq.Client) -> Figures:
+    """Return counters of all nodes together."""
+    fields = (
+        ("round trips", "stats", "total_reads_processed"), ("commands", "stats", "total_commands_processed"),
+        ("connections", "clients", "connected_clients"),
+    )  # fmt: skip
+    return {
+        figure: sum(float(each[field]) for each in _infos(client, section))
+        for figure, section, field in fields
+    }
 
 
 def _infos(client: jobq.Client, section: str) -> list[dict[str, str]]:
     """Return a section of INFO of each node."""
-    found = []
+    return [fields_of(text) for text in _of_nodes(client, "INFO", section)]
+
+
+def _of_nodes(client: jobq.Client, *words: str) -> list[bytes]:
+    """Return each node's reply to a command."""
+    replies = []
     for connection in client.open_everywhere():
         connection.connect()
-        connection.send_command("INFO", section)
-        lines = connection.read_response().decode().splitlines()
-        found.append(dict(line.split(":", 1) for line in lines if ":" in line))
+        connection.send_command(*words)
+        replies.append(connection.read_response())
         connection.disconnect()
-    return found
+    return replies
 
 
 def readers() -> Figures:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.server import VALKEY, redis_binary
+from bench.server import OVER_TCP, VALKEY, redis_binary
 
 #: Of all cores together: more than this, taken by others, and a figure is marked.
 BUSY_SHARE = 0.05
@@ -98,7 +98,7 @@ def described(module: str = "bench") -> dict[str, str]:
 
 def way_to_server() -> str:
     """Return how the measured systems reach their server."""
-    return "over TCP" if os.environ.get("BENCH_TCP") else "on a unix socket"
+    return "over TCP" if OVER_TCP in os.environ else "on a unix socket"
 
 
 def _processor() -> str:

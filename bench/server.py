@@ -19,6 +19,8 @@ from jobq.embedded.program import usable
 ROOT = Path(__file__).resolve().parents[1]
 VALKEY = next((program.path for program in usable() if program.kind == "Valkey"), "valkey-server")
 READY_S = 60
+#: Set where the measured systems reach the server over TCP; otherwise they use its unix socket.
+OVER_TCP = "BENCH_TCP"
 
 
 def redis_binary() -> str:
@@ -83,8 +85,12 @@ def connected(url: str, patience_s: float = 2) -> jobq.Client:
 
 def info(client: jobq.Client, section: str) -> dict[str, str]:
     """Return a section of INFO."""
-    lines = client.command("INFO", section).decode().splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line)
+    return fields_of(client.command("INFO", section))
+
+
+def fields_of(reply: bytes) -> dict[str, str]:
+    """Return the fields of a reply to INFO."""
+    return dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
 
 
 def server_s(client: jobq.Client) -> float:

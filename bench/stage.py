@@ -20,11 +20,9 @@ import jobq
 from bench.peers import PEERS
 from bench.peers.handlers import SLOTS, done_by_all
 from bench.peers.venvs import inside_of
-from bench.server import ROOT, VALKEY, free_port, private_server, saved, server_s
+from bench.server import OVER_TCP, ROOT, VALKEY, free_port, private_server, saved, server_s
 
 Row = tuple[str, float, str]
-#: Set where the systems reach the server over TCP; otherwise they use its unix socket.
-OVER_TCP = "BENCH_TCP"
 ACT_S = 120
 POLL_S = 0.002
 
