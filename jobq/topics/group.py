@@ -11,7 +11,7 @@ from jobq.client.numbered_calls import Values, moment
 from jobq.client.steps import Steps
 from jobq.errors import ConfigError, GroupNotFoundError, OutOfRangeError
 from jobq.topics.calls import TopicCalls
-from jobq.topics.messages import Lag, Position, TopicMessage, extent, position_of
+from jobq.topics.messages import Lag, Position, TopicMessage, extent, position_of, valid_places
 from jobq.topics.ranges import RangeReader, messages_of, opened
 
 POLICIES = ("earliest", "latest", "error")
@@ -131,7 +131,7 @@ class TopicGroup(BlockingFacade):
             first, last = reply[1:]
             raise OutOfRangeError(
                 f"{place!r} is outside topic {self.topic.name!r}, which {extent(first, last)}; use {last + 1} for new "
-                f"messages, {'an index in this range, ' * (first <= last)}'earliest' or 'latest'",
+                f"messages, {valid_places(first, last)}",
                 place if isinstance(place, int) else 0, first, last,
             )  # fmt: skip
 

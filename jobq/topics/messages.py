@@ -194,6 +194,12 @@ def extent(first: int, last: int) -> str:
     return f"has {first} to {last}" if first <= last else "is empty"
 
 
+def valid_places(first: int, last: int) -> str:
+    """Return which places a group can be moved to, for errors about a topic with these messages."""
+    within = "an index in this range, " if first <= last else ""
+    return f"{within}'earliest' or 'latest'"
+
+
 def moment_of(at: datetime | float) -> int:
     """Convert a datetime with a zone, or epoch seconds, to epoch ms."""
     if isinstance(at, datetime):

@@ -20,7 +20,7 @@ from jobq.durations import DAY_MS
 from jobq.errors import ConfigError, JobqError, LeaseLostError, OutOfRangeError
 from jobq.topics.calls import TopicCalls
 from jobq.topics.group import TopicGroup
-from jobq.topics.messages import Position, TopicBatch, TopicMessage, decoded, extent
+from jobq.topics.messages import Position, TopicBatch, TopicMessage, decoded, extent, valid_places
 from jobq.topics.waiting import LogWaiter
 
 Commit = Literal["manual", "auto", "read"]
@@ -332,7 +332,7 @@ class Reader(BlockingFacade):
     def _out(self, position: Any, first: int, last: int) -> OutOfRangeError:
         return OutOfRangeError(
             f"group {self.group.name!r} is at {position}, but topic {self._binding.name!r} {extent(first, last)}; "
-            f"seek to {'an index in this range, ' * (first <= last)}'earliest' or 'latest'",
+            f"seek to {valid_places(first, last)}",
             position, first, last,
         )  # fmt: skip
 

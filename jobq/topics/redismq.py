@@ -24,7 +24,7 @@ from jobq.client.connection import Client, default_client
 from jobq.client.numbered_calls import BYTES_PER_CALL, BoundScript, BoundScripts, Callers, Values
 from jobq.config import duration_s
 from jobq.errors import ConfigError, OutOfRangeError, ScriptError
-from jobq.topics.messages import Lag, TopicBatch, TopicMessage, extent
+from jobq.topics.messages import Lag, TopicBatch, TopicMessage, extent, valid_places
 
 #: Number of indexes in the first page, maximum number per page, and approximate bytes per page.
 FIRST_PAGE, PER_PAGE, PAGE_BYTES = 16, 200, 262_144
@@ -256,8 +256,8 @@ class RedismqReader:
 
     def _out(self, position: int, last: int) -> OutOfRangeError:
         return OutOfRangeError(
-            f"{position} is outside topic {self.topic.name!r}, which {extent(1, last)}; seek to "
-            f"{'an index in this range, ' * (last > 0)}'earliest' or 'latest'",
+            f"{position} is outside topic {self.topic.name!r}, which {extent(1, last)}; "
+            f"seek to {valid_places(1, last)}",
             position, 1, last,
         )  # fmt: skip
 
