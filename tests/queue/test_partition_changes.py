@@ -247,30 +247,30 @@ def test_a_repeated_call_runs_nothing_twice_when_partitions_changed_in_between(
     assert all(left_in(client, place.name).messages == 0 for place in queue.partitions())
 
 
-def test_other_partitions_get_their_messages_when_one_does_not_accept_any(client: Client) -> None:
-    partition(client, "low", 4)
-    queue, mids = Queue("low", client), [f"m{number}" for number in range(40)]
-    broken = queue.partitions()[-1]
-    client.command("SET", keys.key(broken.prefix, "messages"), "no hash")
-
-    with pytest.raises(UnavailableError, match="of 40 messages, and another did not") as raised:
-        queue.enqueue_many([(mid, b"x") for mid in mids])
-
-    client.command("DEL", keys.key(broken.prefix, "messages"))
-    there = [mid for mid in mids if queue.status(mid).word != "nil"]
-    assert 0 < len(there) < 40
-    assert {*raised.value.mids} == {*mids} - {*there}
-    done = queue.enqueue_many([(mid, b"x") for mid in raised.value.mids])
-    assert {each.partition for each in done} == {broken.name}
-
-
-def broken(client: Client, name: str) -> None:
+def break_queue(client: Client, name: str) -> None:
     """Let the server refuse enqueues to this queue."""
     client.command("SET", keys.key(keys.prefix(client.namespace, name), "messages"), "no hash")
 
 
-def repaired(client: Client, name: str) -> None:
+def repair_queue(client: Client, name: str) -> None:
     client.command("DEL", keys.key(keys.prefix(client.namespace, name), "messages"))
+
+
+def test_other_partitions_get_their_messages_when_one_does_not_accept_any(client: Client) -> None:
+    partition(client, "low", 4)
+    queue, mids = Queue("low", client), [f"m{number}" for number in range(40)]
+    name = queue.partitions()[-1].name
+    break_queue(client, name)
+
+    with pytest.raises(UnavailableError, match="of 40 messages, and another did not") as raised:
+        queue.enqueue_many([(mid, b"x") for mid in mids])
+
+    repair_queue(client, name)
+    there = [mid for mid in mids if queue.status(mid).word != "nil"]
+    assert 0 < len(there) < 40
+    assert {*raised.value.mids} == {*mids} - {*there}
+    done = queue.enqueue_many([(mid, b"x") for mid in raised.value.mids])
+    assert {each.partition for each in done} == {name}
 
 
 @pytest.mark.parametrize("knows", [True, False])
@@ -296,7 +296,7 @@ def test_an_error_does_not_say_accepted_when_one_partition_refused_its_messages(
 ) -> None:
     partition(client, "low", 4)
     queue, mids = Queue("low", client), [f"m{number}" for number in range(40)]
-    broken(client, queue.partitions()[-1].name)
+    break_queue(client, queue.partitions()[-1].name)
 
     with pytest.raises(UnavailableError) as raised:
         queue.enqueue_many([(mid, b"x") for mid in mids], durability="replicas=1")
@@ -334,12 +334,12 @@ def test_the_error_names_the_messages_that_are_left_when_the_map_cannot_be_read(
 def test_the_error_names_all_messages_that_are_left_when_calls_overlap(client: Client) -> None:
     partition(client, "low", 2)
     queue, mids = Queue("low", client), [f"m{number}" for number in range(500)]
-    broken(client, "low/1")
+    break_queue(client, "low/1")
 
     with pytest.raises(UnavailableError) as raised:
         queue.enqueue_many([(mid, b"x") for mid in mids])
 
-    repaired(client, "low/1")
+    repair_queue(client, "low/1")
     there = [mid for mid in mids if queue.status(mid).word != "nil"]
     assert 0 < len(there) < 250
     assert {*raised.value.mids} == {*mids} - {*there}
@@ -355,7 +355,7 @@ def test_a_call_may_still_be_sent_when_only_sealed_queues_have_answered(
     queue, tries = Queue("low", client), Tries()
     if knows:
         queue.enqueue(b"x")
-    broken(client, "low/0")
+    break_queue(client, "low/0")
 
     with pytest.raises(ScriptError):
         queue.send("memory", enqueue_values(), ["m", b"x"], ["m"], Caller(), tries)

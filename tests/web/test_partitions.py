@@ -29,25 +29,18 @@ def contents(client):
 
 @pytest.fixture
 def low(client):
-    """A queue of two partitions, each with a dead message, and nine ready messages in both."""
-    queue = Queue("low", client)
-    partition(client, "low", 2)
+    """A queue of two partitions, each with a dead message, and with nine ready messages together."""
+    queue, newest = Queue("low", client), partition(client, "low", 2).newest
     record = attempt_record("resize", 1, 3000, 2_000_000, 0, 0, "w:1", "Timeout: no", "f00d")
     for place in queue.partitions():
-        names = (f"{place.name} {number}" for number in range(100))
-        mid = next(
-            one for one in names if queue.enqueue(encode("resize"), mid=one).partition == place.name
+        mids = (f"{place.name} {number}" for number in range(100))
+        mid = next(one for one in mids if newest.name_for("low", one) == place.name)
+        queue.enqueue(encode("resize"), mid=mid)
+        [message] = place.dequeue().messages
+        ending = Ending(
+            mid=mid, token=message.token, outcome="dead", record=record, reason="Timeout: no"
         )
-        for message in place.dequeue(100).messages:
-            outcome = "dead" if message.mid == mid else "done"
-            ending = Ending(
-                mid=message.mid, token=message.token, outcome=outcome, record=record, reason="Timeout: no"
-            )  # fmt: skip
-            place.finish([ending])
-    for place in queue.partitions():
-        place.finish([
-            Ending(mid=one.mid, token=one.token, outcome="done") for one in place.dequeue(100).messages
-        ])  # fmt: skip
+        place.finish([ending])
     queue.enqueue_many([(f"m{number}", encode("resize")) for number in range(9)])
     facts = {"queues": ["low", "low/0", "low/1"], "slots": 4, "lease_ms": 15_000}
     presence.put_worker(client, "w", {**facts, "seen_at": client.clock_ms()})

@@ -40,12 +40,16 @@ def held(slots, job, count, ncrashes=0, args=()):
     return list(zip(slots.publish(0, messages, NEVER), calls))
 
 
+def gathering_of(slots, waits=True):
+    return Gathering(slots, waits, lambda *_: None)
+
+
 def sizes(groups):
     return [len(group) for group in groups]
 
 
 def test_full_batches_run_and_the_rest_waits_for_the_linger(slots, clock):
-    gathering, job = Gathering(slots, True, lambda *_: None), a_job(batch=3, linger=5)
+    gathering, job = gathering_of(slots), a_job(batch=3, linger=5)
     assert sizes(gathering.groups(0, held(slots, job, 7))) == [3, 3]
     assert (bool(gathering), gathering.slots(0), gathering.left_s()) == (True, {6}, 5)
     assert [one.state for one in slots.held()][6] == SlotState.GATHERING
@@ -60,15 +64,15 @@ def test_full_batches_run_and_the_rest_waits_for_the_linger(slots, clock):
 
 def test_batch_runs_as_fetched_without_linger_and_in_a_burst(slots):
     for gathering, job in (
-        (Gathering(slots, True, lambda *_: None), a_job(batch=3)),
-        (Gathering(slots, False, lambda *_: None), a_job(batch=3, linger=5)),
+        (gathering_of(slots), a_job(batch=3)),
+        (gathering_of(slots, waits=False), a_job(batch=3, linger=5)),
     ):
         assert sizes(gathering.groups(0, held(slots, job, 4))) == [3, 1]
         assert not gathering
 
 
 def test_other_messages_and_crashed_calls_run_alone(slots):
-    gathering, job = Gathering(slots, True, lambda *_: None), a_job(batch=3, linger=5)
+    gathering, job = gathering_of(slots), a_job(batch=3, linger=5)
     crashed = held(slots, job, 1, ncrashes=1)
     single = held(slots, jobq.job(name="s", registry=Registry())(lambda: None), 1)
     ended = [(9, Ending(mid="m", token="t"))]
@@ -77,7 +81,7 @@ def test_other_messages_and_crashed_calls_run_alone(slots):
 
 
 def test_dropped_calls_can_be_withdrawn(slots):
-    gathering, job = Gathering(slots, True, lambda *_: None), a_job(batch=3, linger=5)
+    gathering, job = gathering_of(slots), a_job(batch=3, linger=5)
     list(gathering.groups(2, held(slots, job, 2)))
     assert gathering.drop() == [(2, 0), (2, 1)]
     unstarted, leases = slots.withdraw([0, 1])
@@ -101,10 +105,7 @@ def test_largest_batch_of_a_queue_counts():
 
 
 def test_calls_of_one_key_run_together(slots, clock):
-    gathering, job = (
-        Gathering(slots, True, lambda *_: None),
-        a_job(batch=3, linger=5, key=lambda name: name),
-    )
+    gathering, job = gathering_of(slots), a_job(batch=3, linger=5, key=lambda name: name)
     fetched = [*held(slots, job, 2, args=["a"]), *held(slots, job, 1, args=["b"])]
     assert sizes(gathering.groups(0, fetched)) == []
     assert (gathering.largest(0), len(gathering.slots(0))) == (2, 3)
@@ -113,7 +114,7 @@ def test_calls_of_one_key_run_together(slots, clock):
 
 
 def test_all_batches_are_due_when_no_slot_is_free(slots, clock):
-    gathering, job = Gathering(slots, True, lambda *_: None), a_job(batch=3, linger=5)
+    gathering, job = gathering_of(slots), a_job(batch=3, linger=5)
     held(slots, job, slots.nfree - 1)
     assert sizes(gathering.groups(0, held(slots, job, 1))) == [1]
 

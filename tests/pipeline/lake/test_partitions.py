@@ -40,7 +40,7 @@ NAMES = [
 
 @pytest.fixture
 def low(valkey_client):
-    """A queue with two partitions. In each, one message died and nine are done."""
+    """A queue with two partitions. In each, one message died and the others are done."""
     queue = Queue("low", valkey_client)
     queue.admin.events_level("all")
     partition(valkey_client, "low", 2)
