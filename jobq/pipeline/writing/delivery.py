@@ -23,8 +23,9 @@ from jobq.queue.directory import register_queue
 from jobq.queue.durability import Confirmation
 from jobq.queue.fitting import send_fitting
 from jobq.queue.partitions import place_text
-from jobq.queue.queue import Queue, line_full, queue_scripts
-from jobq.queue.routing import PartitionRouter, refusal_in
+from jobq.queue.queue import Queue, enqueue_values, line_full, queue_scripts
+from jobq.queue.routing import PartitionRouter, PartlyAcceptedError, refusal_in
+from jobq.queue.types import Enqueued
 
 #: Limits on messages and content bytes waiting in memory for a full batch, over all queues.
 MAX_WAITING = 20_000
@@ -43,13 +44,15 @@ class QueueSender:
         self._dedupe_ms = dedupe_ms
         self._caller = Caller()
         self._script = queue_scripts(client, "pipeline", queue)["deliver"]
-        self._queue: Queue | None = None
+        self._routes: PartitionRouter | None = None
+        #: Mids that partitions accepted in a call which then failed, so that this call will be repeated.
+        self._accepted = set[str]()
         self.nadded = self.npresent = 0
 
     def send(self, messages: Sequence[RowMessage]) -> None:
         """Enqueue the messages. A message already in the queue stays unchanged."""
-        if self._queue is not None:
-            self._send_to_partitions(self._queue.routed(), messages)
+        if self._routes is not None:
+            self._send_to_partitions(self._routes, messages)
             return
         register_queue(self._client, self._name)
         confirmation = Confirmation(
@@ -63,45 +66,58 @@ class QueueSender:
             "keyed": self._keyed,
             "batch": packed(messages, bool(self._keyed)),
         }
-        word, nadded, *more = self._script.call(self._caller, values, by=confirmation.exchange)
-        if word == b"sealed":
-            self._queue = Queue(self._name, self._client)
-            self._send_to_partitions(self._queue.routed(), messages)
+        reply = self._script.call(self._caller, values, by=confirmation.exchange)
+        if reply[0] == b"sealed":
+            self._routes = Queue(self._name, self._client).routed()
+            self._send_to_partitions(self._routes, messages)
             return
-        npresent = more[0]
-        if word == b"full":
-            # The other two values are the key, and how many of its messages may wait.
-            raise line_full((word, nadded, npresent))
+        if reply[0] == b"full":
+            raise line_full(reply)
         confirmation.check([message.mid for message in messages])
+        _, nadded, npresent = reply
         self.nadded += int(nadded)
         self.npresent += int(npresent)
 
     def _send_to_partitions(self, routes: PartitionRouter, messages: Sequence[RowMessage]) -> None:
         """Enqueue the messages in their partitions, with one call for each partition and time.
 
-        If the line of a key is full, messages of other partitions may already have been accepted.
+        If the line of a key is full, other partitions may already have accepted messages. The repeated call skips them.
         """
         newest, groups = routes.map.newest, dict[tuple[str, str], list[RowMessage]]()
         for message in messages:
+            if message.mid in self._accepted:
+                self._accepted.remove(message.mid)
+                continue
             name = newest.name_for(self._name, place_text(message.mid, message.key))
             groups.setdefault((name, message.when), []).append(message)
+        accepted = list[str]()
         for (_, when), group in groups.items():
             rows: list[Argument] = []
             for message in group:
                 rows += (message.mid, message.content, *([message.key] if self._keyed else ()))
             mids = [message.mid for message in group]
-            done = routes.send(self._client.durability, self._values(when), rows, mids)
-            nadded = sum(reply.action == "added" for reply in done)
-            self.nadded += nadded
-            self.npresent += len(done) - nadded
+            try:
+                done = routes.send(self._client.durability, self._values(when), rows, mids)
+            except JobqError as error:
+                if isinstance(error, PartlyAcceptedError):
+                    self._count(error.accepted)
+                    accepted += set(mids).difference(error.mids)
+                self._accepted.update(accepted)
+                raise
+            self._count(done)
+            accepted += mids
+
+    def _count(self, done: Sequence[Enqueued]) -> None:
+        nadded = sum(reply.action == "added" for reply in done)
+        self.nadded += nadded
+        self.npresent += len(done) - nadded
 
     def _values(self, when: str) -> dict[str, Argument]:
         """Return the options of an enqueue with this time."""
         kind, digits = when[:1], when[1:]
         return {
-            "now": "", "delay_ms": digits if kind == "d" else "", "at": digits if kind == "a" else "", "can_update": 0,
-            "can_requeue": 0, "again": "", "lock_ms": "", "dedupe_ms": self._dedupe_ms or "", "at_most_ms": "",
-            "drop_results": "", "keyed": self._keyed,
+            **enqueue_values(), "delay_ms": digits if kind == "d" else "", "at": digits if kind == "a" else "",
+            "dedupe_ms": self._dedupe_ms or "", "keyed": self._keyed,
         }  # fmt: skip
 
 
