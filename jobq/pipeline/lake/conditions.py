@@ -110,13 +110,11 @@ class Sought(NamedTuple):
 
 
 def _matches(column: Any, condition: Condition) -> Any:
+    values: Sequence[Any] = condition.values
     if pa.types.is_timestamp(column.type):
-        values = pa.array(
-            [moment(condition.column, text) for text in condition.values], column.type
-        )
-    else:
-        column = column.cast(pa.string()) if not pa.types.is_binary(column.type) else column
-        values = pa.array(condition.values, column.type)
+        values = [moment(condition.column, text) for text in condition.values]
+    elif not pa.types.is_binary(column.type):
+        column = column.cast(pa.string())
     mask = is_of(condition.column, column, values)
     return pc.and_(pc.invert(mask), pc.is_valid(column)) if condition.is_not else mask
 

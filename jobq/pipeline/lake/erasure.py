@@ -38,7 +38,6 @@ from jobq.pipeline.reading.request import ReadRequest
 from jobq.pipeline.schema import MESSAGE_COLUMNS
 from jobq.queue.directory import queue_names
 from jobq.queue.mids import checked_mid
-from jobq.queue.partitions import with_partitions
 from jobq.queue.queue import Queue
 
 #: Entries of a stream per call, and mids per call.
@@ -147,7 +146,7 @@ def _select_live(server: Ingest, sought: Sought, chosen: Selection) -> None:
     if owner != source or any(condition.column not in known for condition in sought.conditions):
         return
     sought = sought._replace(queue=name)
-    names = queue_names(client) if name is None else _places(server, name)
+    names = queue_names(client) if name is None else server.places(name)
     request = ReadRequest(view="messages", settings=client.settings, columns=MESSAGE_COLUMNS)
     for each in names:
         with server.tolerating(f"messages of queue {each}"):
@@ -248,18 +247,11 @@ def _by_queue(server: Ingest, chosen: Iterable[Erasable], done: LiveErased) -> d
         elif is_name("queue", queue.encode()):
             by_queue.setdefault(queue, set()).add(erasable.name)
     for name, mids in list(by_queue.items()):
-        for place in _places(server, name):
+        for place in server.places(name):
             by_queue.setdefault(place, set()).update(mids)
     for name in queue_names(server.client) if everywhere else ():
         by_queue.setdefault(name, set()).update(everywhere)
     return by_queue
-
-
-def _places(server: Ingest, name: str) -> list[str]:
-    """Return the names of a queue and of its partitions."""
-    with server.tolerating(f"partitions of queue {name}"):
-        return with_partitions(server.client, [name])
-    return [name]
 
 
 def _pages(mids: Iterable[str]) -> Iterator[list[str]]:

@@ -171,14 +171,17 @@ class Ingest:
 
     def queues(self) -> list[str]:
         """Return the names of the queues to read."""
-        names = dict.fromkeys(self.options.names or ())
-        for name in list(names):
-            with self.tolerating(f"partitions of queue {name}"):
-                names |= dict.fromkeys(with_partitions(self.client, [name]))
-        if not names:
-            with self.tolerating("the list of queues"):
-                return queue_names(self.client)
-        return list(names)
+        if names := self.options.names:
+            return list(dict.fromkeys(place for name in names for place in self.places(name)))
+        with self.tolerating("the list of queues"):
+            return queue_names(self.client)
+        return []
+
+    def places(self, name: str) -> list[str]:
+        """Return the names of a queue and of its partitions."""
+        with self.tolerating(f"partitions of queue {name}"):
+            return with_partitions(self.client, [name])
+        return [name]
 
     @contextmanager
     def tolerating(self, what: str) -> Iterator[None]:

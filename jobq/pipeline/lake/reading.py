@@ -348,7 +348,7 @@ class ArchivedRows:
         rows = read(spark, self.lake, self.table, self.span.since, self.span.until)
         named = f.col(self.column) == self.name
         if self.column == "queue":
-            named |= f.expr(DERIVED[BASE_QUEUE.name]) == self.name
+            named |= f.col(BASE_QUEUE.name) == self.name
         rows = rows.where(named)
         times = [c.name for c in TABLES[self.table].columns if c.type == "timestamp"]
         for name in times:

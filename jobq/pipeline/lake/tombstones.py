@@ -154,14 +154,8 @@ class Tombstones:
     def _redacted(self, entry: dict[str, Any]) -> dict[str, Any]:
         """Return an entry of the audit log with REDACTED in place of erased mids."""
         source, queues = parted(entry["log"])[0], (entry["queue"] or "*").split(",")
-        known = (
-            None
-            if "*" in queues
-            else {
-                None,
-                *(sourced(source, name) for queue in queues for name in (queue, base_of(queue))),
-            }
-        )
+        names = {sourced(source, name) for queue in queues for name in (queue, base_of(queue))}
+        known = None if "*" in queues else {None, *names}
 
         def is_erased(word: str) -> bool:
             queues = self.queues("mid", word)

@@ -247,7 +247,7 @@ def of_queues(rows: DataFrame, query: ReportQuery) -> DataFrame:
     """Return the rows of the query's queues. In a row of a partition, `queue` becomes the name of its queue."""
     from pyspark.sql import functions as f
 
-    base = f.expr(DERIVED["base_queue"])
+    base = f.col("base_queue")
     if query.source:
         rows = rows.where(f.startswith("queue", f.lit(sourced(query.source, ""))))
     if query.queues:
