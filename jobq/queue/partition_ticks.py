@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from time import monotonic
 from typing import NamedTuple
@@ -128,9 +128,32 @@ class PartitionTicks:
         return nsent
 
     def _kept(self, sent: Sequence[Argument]) -> list[KeptMessage]:
-        """Delete the records of sent messages; return the messages that still await sending."""
-        rows = iter(self._queue.scripts["ticks_sent"].run({"limit": PER_CALL}, sent))
-        return list(_messages(zip(rows, rows, rows, rows, rows, strict=True)))
+        """Delete the records of sent messages; return the messages that still await sending.
+
+        Messages that can't be read are deleted. Until then, their schedules would have no further ticks.
+        """
+        script = self._queue.scripts["ticks_sent"]
+        rows = iter(script.run({"limit": PER_CALL}, sent))
+        kept, unreadable = list[KeptMessage](), list[Argument]()
+        for name, number, action, mid, message in zip(rows, rows, rows, rows, rows, strict=True):
+            parts = message.split(_SEPARATOR, 4)
+            if len(parts) == 5:
+                lock_ms, dedupe_ms, keyed, key = map(text_of, parts[:4])
+                kept.append(
+                    KeptMessage(
+                        text_of(name), int(number), text_of(action), text_of(mid), lock_ms, dedupe_ms, keyed, key,
+                        parts[4],
+                    )
+                )  # fmt: skip
+            else:
+                logger.error(
+                    "schedule %s: the message of a tick can't be read; another program wrote it",
+                    text_of(name),
+                )
+                unreadable += [name, number, ""]
+        if unreadable:
+            script.run({"limit": 0}, unreadable)
+        return kept
 
     def _sent(self, kept: KeptMessage) -> str:
         """Send a message, and return the outcome.
@@ -184,14 +207,3 @@ def _caller(kept: KeptMessage, verb: str) -> Caller:
     caller = Caller(caller_id=f"tick-{digest}")
     caller.number = kept.number - 1
     return caller
-
-
-def _messages(rows: Iterable[tuple[bytes, ...]]) -> Iterator[KeptMessage]:
-    for name, number, action, mid, message in rows:
-        head, texts = message.split(_SEPARATOR, 4), [text_of(word) for word in (name, action, mid)]
-        if len(head) == 5:
-            lock_ms, dedupe_ms, keyed, key = map(text_of, head[:4])
-            named, action_text, mid_text = texts
-            yield KeptMessage(
-                named, int(number), action_text, mid_text, lock_ms, dedupe_ms, keyed, key, head[4]
-            )

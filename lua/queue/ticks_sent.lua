@@ -11,7 +11,7 @@ ARGV
 RETURNS  {per kept message, up to 1 MiB and one message more: name, number, 'enqueued' | 'waits' | 'replaced',
          mid, message}
 COST     O(kept messages)
-WRITES   nothing for a number that isn't kept, or no longer
+WRITES   nothing for a number that isn't kept, or no longer; a kept message that can't be read is deleted
 ]]
 local ticks, tick_log, tick_sends = unpack(KEYS)
 local limit = unpack(ARGV, 1, 1)
@@ -25,17 +25,20 @@ for i = 2, #ARGV, 3 do
   one_of('an outcome', ARGV[i + 2], '', 'full')
 end
 --@include _stored
+--@include _text
 --@include _schedules
 probe('LLEN', tick_log)
 probe('HLEN', ticks, tick_sends)
 
-local function parts_of(text)
-  return string.match(text or '', '^(%d+)\31(%l+)\31([^\31]*)\31(.*)$')
+-- A client must be able to name the message in its report; another program may have written anything.
+local function parts_of(name, text)
+  local number, action, mid, message = string.match(text or '', '^([1-9]%d*)\31(%l+)\31([^\31]*)\31(.*)$')
+  if number and #number <= 15 and is_text(name) then return number, action, mid, message end
 end
 
 for i = 2, #ARGV, 3 do
   local name, number, outcome = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  local found, _, mid = parts_of(redis.call('HGET', tick_sends, name))
+  local found, _, mid = parts_of(name, redis.call('HGET', tick_sends, name))
   if found == number then
     redis.call('HDEL', tick_sends, name)
     local known = schedule_state(name)
@@ -47,7 +50,8 @@ repeat
   local reply = redis.call('HSCAN', tick_sends, cursor, 'COUNT', 20)
   cursor = reply[1]
   for i = 1, #reply[2], 2 do
-    local name, number, action, mid, message = reply[2][i], parts_of(reply[2][i + 1])
+    local name = reply[2][i]
+    local number, action, mid, message = parts_of(name, reply[2][i + 1])
     if not number then
       redis.call('HDEL', tick_sends, name)
     elseif #found < 5 * limit and nbytes <= 1048576 then

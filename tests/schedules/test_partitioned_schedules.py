@@ -231,6 +231,32 @@ def test_messages_wait_for_their_partition_when_that_does_not_answer(
     assert sorted(passing.work()) == [10, 20]
 
 
+#: What another program may have written as the message of a tick.
+_NO_MESSAGE = {
+    "s": b"1800000000000\x1fenqueued\x1fm\x1fno message",
+    "many digits": b"9" * 30 + b"\x1fenqueued\x1fm\x1f\x1f\x1f\x1f\x1fv",
+    "a zero in front": b"01800000000000\x1fenqueued\x1fm\x1f\x1f\x1f\x1f\x1fv",
+    b"\xff": b"1800000000000\x1fenqueued\x1fm\x1f\x1f\x1f\x1f\x1fv",
+    "no number": b"\xff\xfe",
+}
+
+
+def test_ticks_continue_when_another_program_wrote_their_messages(
+    passing: Time, registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    declare(registry)
+    scheduler = passing.scheduler(registry)
+    passing.look(0, scheduler)
+    kept = f"{passing.queue.prefix}tick-sends"
+    for name, text in _NO_MESSAGE.items():
+        passing.client.command("HSET", kept, name, text)
+
+    passing.look(10, scheduler)
+    assert passing.work() == [10]
+    assert "schedule s: the message of a tick can't be read" in caplog.text
+    assert passing.client.command("EXISTS", kept) == 0
+
+
 def test_ticks_pause_and_continue_when_the_schedule_is_paused(
     passing: Time, registry: Registry
 ) -> None:
