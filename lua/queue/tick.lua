@@ -45,41 +45,28 @@ keys_are(28, 29)
 arguments_are(13)
 --@include _stored
 one_of('keyed', keyed, '', 'key', 'ordered')
-one_of('overlap', overlap, 'skip', 'queue', 'allow', 'cancel', 'miss', 'run')
-tick_ms, due_ms = whole('tick_ms', tick_ms, 0, LATEST_MS), whole('due_ms', due_ms, 0, LATEST_MS)
-after_ms = whole('after_ms', after_ms, 0, LATEST_MS)
-missed = whole('missed', missed, 0, MAX_MS)
 whole_or_none('lock_ms', lock_ms, 1, MAX_LOCK_MS)
 whole_or_none('dedupe_ms', dedupe_ms, 0, MAX_MS)
 --@include _text
-if name == '' or #name > 256 or not is_text(name) then refuse('name', '1 to 256 bytes of UTF-8 without control characters') end
-if mid == '' or #mid > MAX_MID_LENGTH or not is_text(mid) or string.byte(mid) == 126 then
-  refuse('mid', '1 to 512 bytes of UTF-8 without control characters, and without ~ in front')
-end
 if #key > 512 or (key == '') ~= (keyed == '') or not is_text(key) then
   refuse('key', 'UTF-8 without control characters, 512 bytes at most, where keyed says so')
 end
 if #content > 1048576 then refuse('content', '1 MiB at most') end
 --@include shared/_clock
 --@include _clock
+--@include _schedules
+--@include _tick
+tick_ms, after_ms, due_ms, missed = tick_arguments(name, tick_ms, after_ms, due_ms, overlap, missed, mid)
 read_clock(now)
 if sealed then return {'sealed', sealed} end
 
---@include _schedules
 local known = schedule_state(name)
 if string.byte(known.mid) == 126 then known.mid = '' end
 local last, clock = last_tick(known, now_ms)
 probe('LLEN', tick_log)
 if overlap ~= 'run' then
-  if not known.last or clock then
-    tick()
-    keep_tick(name, known, now_ms, known.mid)
-    if clock then log_tick(name, now_ms, 0, 'clock', 0, '') end
-    return {clock and 'clock' or 'new', string.format('%.0f', now_ms)}
-  end
-  if known.paused then return {'paused', ''} end
-  if after_ms ~= last or tick_ms <= last then return {'exists', string.format('%.0f', last)} end
-  if math.max(tick_ms, due_ms) > now_ms then return {'early', string.format('%.0f', now_ms)} end
+  local reply = untaken(name, known, last, clock, tick_ms, after_ms, due_ms)
+  if reply then return reply end
 end
 
 --@include _probe_live
