@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from jobq.client.connection import Client
-from jobq.client.numbered_calls import Caller, moment
+from jobq.client.numbered_calls import moment
 from jobq.client.scripts import Argument
 from jobq.errors import KeyFullError
 from jobq.queue import keys
-from jobq.queue.types import Enqueued, text_of
+from jobq.queue.routing import Destination
+from jobq.queue.types import text_of
 
 SEALED = "sealed"
 #: A dead message: attempts, crashes, its options, the length of the reason, the reason and the content.
@@ -21,19 +22,8 @@ _DEAD = re.compile(rb"\d*\x1f\d*\x1f([^\x1f]*)\x1f(\d{1,7})\x1f")
 _OPTIONS = re.compile(r"(\d*),([@<>]?)(\d*)(?:,(o?)-?\d*,(.+))?", re.DOTALL)
 
 
-class Accepting(Protocol):
-    """A queue that accepts messages."""
-
-    def send(
-        self,
-        level: str,
-        values: dict[str, Argument],
-        rows: Sequence[Argument],
-        mids: Sequence[str],
-        caller: Caller | None,
-    ) -> Sequence[Enqueued]:
-        """Make one enqueue call."""
-        ...
+class Accepting(Destination, Protocol):
+    """A queue that accepts messages, and has live messages."""
 
     def content(self, mid: str) -> bytes | None:
         """Return the content of a live message."""

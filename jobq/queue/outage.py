@@ -25,7 +25,7 @@ from functools import cached_property
 from typing import Literal, Protocol
 
 from jobq.client.connection import Client
-from jobq.client.numbered_calls import Caller, Callers, Tries, is_login_refused
+from jobq.client.numbered_calls import Callers, Tries, is_login_refused
 from jobq.client.runtime import runtime
 from jobq.client.scripts import Argument
 from jobq.config import ServerSettings
@@ -39,7 +39,7 @@ from jobq.errors import (
     ServerFullError,
     UnavailableError,
 )
-from jobq.queue.routing import PartlyAcceptedError
+from jobq.queue.routing import Destination, PartlyAcceptedError
 from jobq.queue.types import Enqueued
 
 logger = logging.getLogger("jobq")
@@ -63,7 +63,7 @@ Line = tuple[str, str]
 Outcome = Literal["over", "aside", "away"]
 
 
-class Sender(Protocol):
+class Sender(Destination, Protocol):
     """The methods of a queue that the buffer uses."""
 
     name: str
@@ -71,18 +71,6 @@ class Sender(Protocol):
 
     def on(self, client: Client) -> Sender:
         """Return this queue bound to another client."""
-        ...
-
-    def send(
-        self,
-        level: str,
-        values: Values,
-        rows: Sequence[Argument],
-        mids: Sequence[str],
-        caller: Caller | None,
-        tries: Tries | None = None,
-    ) -> Sequence[Enqueued]:
-        """Make one enqueue call."""
         ...
 
     def count_refused(self, number: int) -> None:

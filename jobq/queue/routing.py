@@ -80,7 +80,7 @@ class EnqueuedIn(Enqueued):
         return self._partition
 
 
-class Place(Protocol):
+class Destination(Protocol):
     """A queue or partition that accepts messages."""
 
     def send(
@@ -101,7 +101,7 @@ class Place(Protocol):
 class PartitionRouter:
     """The partitions of one queue, on its client. Threads may share it."""
 
-    def __init__(self, name: str, client: Client, queue_of: Callable[[str], Place]) -> None:
+    def __init__(self, name: str, client: Client, queue_of: Callable[[str], Destination]) -> None:
         self._name, self._client, self._queue_of = name, client, queue_of
         self._map = PartitionMap(name)
         #: When to read the map again (time.monotonic).
@@ -109,7 +109,7 @@ class PartitionRouter:
         #: All epochs that were ever read, by number.
         self._seen = {epoch.number: epoch for epoch in self._map.epochs}
         #: Queues by name. The queue itself is among them, for epoch 0.
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, Destination] = {}
         self.refresh()
 
     @property
@@ -140,7 +140,7 @@ class PartitionRouter:
         self._read_at = monotonic() + READ_EVERY_S
         return known
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> Destination:
         """Return the queue of this name."""
         return self._places.get(name) or self._places.setdefault(name, self._queue_of(name))
 
@@ -257,7 +257,7 @@ class _RoutedCall:
         """Record why the pending messages can't be sent anywhere."""
         self._errors.append(error)
 
-    def send(self, place: Place, name: str, indexes: Sequence[int], step: Step) -> None:
+    def send(self, place: Destination, name: str, indexes: Sequence[int], step: Step) -> None:
         """Send these messages to one partition. Raises SealedError if they need a later map."""
         width, mids = self._width, self._mids
         part = [arg for index in indexes for arg in self._rows[width * index : width * (index + 1)]]
