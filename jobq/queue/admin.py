@@ -483,30 +483,14 @@ class Admin:
         word, *more = map(text_of, self.scripts["schedule"].run(values))
         return word, more[0] if more else ""
 
-    def tick(
-        self,
-        name: str,
-        tick_ms: int,
-        after_ms: int,
-        mid: str,
-        content: bytes,
-        *,
-        key: str | None = None,
-        ordered: bool = False,
-        **options: Argument,
-    ) -> Ticked:
+    def tick(self, values: Values) -> Ticked:
         """Enqueue a tick's call at most once, whatever the number of callers.
 
         Args:
-            after_ms: The last tick that the caller knows.
-            key, ordered: See `Queue.enqueue_many`.
-            options: due_ms, overlap, missed, lock_ms, dedupe_ms and now; see `lua/queue/tick.lua`.
+            values: See `tick_values`.
 
         Raises SealedError if the queue is partitioned; see `jobq.queue.partition_ticks`.
         """
-        values = tick_values(
-            name, tick_ms, after_ms, mid, content, key=key, ordered=ordered, **options
-        )
         script = self.scripts["tick"]
         done = script.run(values)
         while done[0] == REMEMBERS:
@@ -649,8 +633,14 @@ def tick_values(
     key: str | None = None,
     ordered: bool = False,
     **options: Argument,
-) -> dict[str, Argument]:
-    """Return the arguments of the script `tick`; see `Admin.tick`."""
+) -> Values:
+    """Return the arguments of the script `tick`.
+
+    Args:
+        after_ms: The last tick that the caller knows.
+        key, ordered: See `Queue.enqueue_many`.
+        options: due_ms, overlap, missed, lock_ms, dedupe_ms and now; see `lua/queue/tick.lua`.
+    """
     keyed = "" if key is None else "ordered" if ordered else "key"
     return {
         "now": "", "name": name, "tick_ms": tick_ms, "after_ms": after_ms, "due_ms": tick_ms, "overlap": "skip",

@@ -287,14 +287,14 @@ def enqueue_tick(
     except Exception as error:  # including errors of the function that makes its key
         raise ConfigError(f"{job.name} can't be called: {error!r}") from error
     lease = job.settings.lease
-    tick = partial(
-        tick_values, schedule.name, due_tick.tick_ms, last_ms, mid or outgoing.mid, content,
+    values = tick_values(
+        schedule.name, due_tick.tick_ms, last_ms, mid or outgoing.mid, content,
         due_ms=due_tick.tick_ms + schedule.shift_ms(queue.name), missed=due_tick.missed,
         overlap="run" if at_once else schedule.overlap if due_tick.runs else "miss",
         key=key, ordered=bool(job.settings.ordered),
         now=moment(now), lock_ms="" if lease is None else round(lease * 1000),
     )  # fmt: skip
     try:
-        return queue.admin.tick(*tick.args, **tick.keywords)
+        return queue.admin.tick(values)
     except SealedError:
-        return PartitionTicks(queue).take(tick())
+        return PartitionTicks(queue).take(values)

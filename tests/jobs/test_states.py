@@ -26,6 +26,7 @@ from jobq.jobs.receipt_calls import state_in
 from jobq.jobs.registry import Registry, job
 from jobq.jobs.signing import seal_of
 from jobq.jobs.states import ENDED, State, is_over, state_word
+from jobq.queue.admin import tick_values
 from jobq.queue.bin import Bin
 from jobq.queue.queue import Queue
 from jobq.queue.types import Status
@@ -241,10 +242,15 @@ def test_tick_remembers_the_run_that_it_cancels(act, queue, is_running):
     former, later = act.prepared(queue, ("a",), {})[1], b'{"job":"act","args":["b"]}'
     now = queue.client.clock_ms()
     queue.admin.schedule("add", "s", "{}", now=now)
-    assert queue.admin.tick("s", now + 1, now, "s@1", former, now=now + 1).outcome == "enqueued"
+    assert (
+        queue.admin.tick(tick_values("s", now + 1, now, "s@1", former, now=now + 1)).outcome
+        == "enqueued"
+    )
     if is_running:
         queue.dequeue(1, now=now + 1)
-    ticked = queue.admin.tick("s", now + 2, now + 1, "s@2", later, overlap="cancel", now=now + 2)
+    ticked = queue.admin.tick(
+        tick_values("s", now + 2, now + 1, "s@2", later, overlap="cancel", now=now + 2)
+    )
     assert ticked == ("replaced", "s@1" if is_running else "s@2")
     [end] = queue.client.command("LRANGE", queue.result_key("s@1"), 0, -1)
     assert end == b'{"end":"cancelled","attempt":%d,"at":%d}' % (is_running, now + 2)

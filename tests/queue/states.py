@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jobq.queue.admin import tick_values
 from jobq.queue.keys import key
 from jobq.queue.types import Ending, Message
 
@@ -127,7 +128,9 @@ def _tick(overlap: str) -> Callable[[Held], str]:
     def call(held: Held) -> str:
         ticks = key(held.queue.prefix, "ticks")
         held.queue.client.command("HSET", ticks, "s", f"{T0},,m")
-        told = held.queue.admin.tick("s", NOW - 1, T0, "s@2", b"4", overlap=overlap, now=NOW)
+        told = held.queue.admin.tick(
+            tick_values("s", NOW - 1, T0, "s@2", b"4", overlap=overlap, now=NOW)
+        )
         return f"{told.outcome} {told.detail}"
 
     return call

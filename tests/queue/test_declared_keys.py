@@ -11,6 +11,7 @@ import pytest
 
 from jobq.client.scripts import folder, load
 from jobq.errors import KeyFullError, ScriptError
+from jobq.queue.admin import tick_values
 from jobq.queue.bin import Bin
 from jobq.queue.fsck import repair
 from jobq.queue.queue import Queue
@@ -57,11 +58,12 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
         for number, overlap in enumerate(("skip", "queue", "cancel", "allow")):
             last = queue.admin.schedules(1).ticks["s"].last_ms
             tick_ms = now + number + 1
-            queue.admin.tick("s", tick_ms, last, f"s@{tick_ms}", b"v", overlap=overlap, now=tick_ms)
             queue.admin.tick(
+                tick_values("s", tick_ms, last, f"s@{tick_ms}", b"v", overlap=overlap, now=tick_ms)
+            )
+            queue.admin.tick(tick_values(
                 "s", tick_ms + 50, tick_ms, f"s@{tick_ms + 50}", b"v", key="k" if number % 2 else None,
-                overlap=overlap, now=tick_ms + 50,
-            )  # fmt: skip
+                overlap=overlap, now=tick_ms + 50))  # fmt: skip
         now += 2_000
         queue.enqueue(b"late", mid="m0", on_conflict="replace", delay=3, now=now)
         queue.admin.collect(crash_limit=2, now=now)
@@ -159,7 +161,7 @@ def remembered(queue: Queue, now: int) -> None:
         mid = f"r{now + number}"
         options: dict[str, Any] = {"overlap": overlap, "now": now + number}
         word, _ = queue.admin.tick(
-            f"r{now}", now + number, now + number - 1, mid, content, **options
+            tick_values(f"r{now}", now + number, now + number - 1, mid, content, **options)
         )
     assert word == "replaced"
     assert len(queue.client.command("LRANGE", queue.result_key(f"r{now + 1}"), 0, -1)) == 1

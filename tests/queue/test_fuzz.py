@@ -14,6 +14,7 @@ import pytest
 
 from jobq.client.functions import scripts
 from jobq.client.scripts import Script
+from jobq.queue.admin import tick_values
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Lease
 from tests import hostile
@@ -122,7 +123,9 @@ def alive(queue: Queue, at: Callable[[int], int], end: Any) -> tuple[Lease, str]
     keyed_ones(queue, at)
     queue.enqueue(b"w", mid="ready3", on_conflict="replace", delay=60, now=at(4))
     queue.admin.schedule("add", "nightly", "{}", now=at(1_000))
-    queue.admin.tick("nightly", at(1_000) + 1, at(1_000), "nightly@1", b"tick", now=at(2_000))
+    queue.admin.tick(
+        tick_values("nightly", at(1_000) + 1, at(1_000), "nightly@1", b"tick", now=at(2_000))
+    )
     queue.admin.schedule("pause", "paused", "{}", now=at(1_000))
     queue.enqueue(b"v", mid="taken", key="acme", now=at(5))
     bin_ = queue.admin.bin("op-1")

@@ -10,6 +10,7 @@ import pytest
 
 from jobq.errors import ConfigError, ScriptError
 from jobq.queue import keys
+from jobq.queue.admin import tick_values
 from jobq.queue.fsck import repair
 from jobq.queue.members import MAX_ENTRIES, OutboxRecord
 from jobq.queue.queue import Queue
@@ -163,7 +164,7 @@ def test_members_are_refused_from_anybody_but_flows(queue: Queue, at: Any):
         with pytest.raises(Exception, match="without ~ in front"):
             queue.client.command("EVAL", script.script.source, len(script.keys) + 1, *command)
     with pytest.raises(ScriptError, match="without ~ in front"):
-        queue.admin.tick("s", 1, 0, "~x", b"v", overlap="run", now=at(1))
+        queue.admin.tick(tick_values("s", 1, 0, "~x", b"v", overlap="run", now=at(1)))
     assert queue.enqueue(b"v", mid="a ~b").action == "added"
 
 

@@ -11,6 +11,7 @@ import pytest
 from jobq.client.numbered_calls import Caller
 from jobq.errors import ScriptError
 from jobq.queue import keys
+from jobq.queue.admin import tick_values
 from jobq.queue.queue import Queue, batch_of, enqueue_values, queue_scripts
 from jobq.queue.routing import SealedError
 from jobq.queue.types import Ending
@@ -154,7 +155,7 @@ def test_nothing_else_adds_messages_when_the_queue_is_sealed(
     with pytest.raises(ScriptError, match="has no later partitions"):
         queue.admin.revive(dead_id)
     with pytest.raises(SealedError, match="clients send its ticks to partitions"):
-        queue.admin.tick("name", T0, 0, "s", b"call")
+        queue.admin.tick(tick_values("name", T0, 0, "s", b"call"))
     head = msgspec.msgpack.encode(["row", "", 1])
     deliver = queue_scripts(queue.client, "pipeline", queue.name)["deliver"]
     values = {"now": "", "dedupe_ms": "", "keyed": "", "batch": b"%08d" % len(head) + head + b"x"}

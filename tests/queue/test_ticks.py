@@ -9,6 +9,7 @@ import pytest
 
 from jobq.errors import ScriptError
 from jobq.events import decode
+from jobq.queue.admin import tick_values
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Ticked, TickState
 
@@ -26,7 +27,7 @@ def tick(queue: Queue, at: Any, minute: int, after: int, **more: Any) -> Ticked:
     """Ask for the tick of a minute, when that is over unless more says when."""
     more.setdefault("now", at(minute * MINUTE))
     return queue.admin.tick(
-        "s", at(minute * MINUTE), at(after * MINUTE), f"s@{minute}", b"call", **more
+        tick_values("s", at(minute * MINUTE), at(after * MINUTE), f"s@{minute}", b"call", **more)
     )
 
 
@@ -66,7 +67,7 @@ def test_caller_whose_clock_is_ahead_is_told_the_time(begun: Queue, at: Any):
 def test_name_that_no_schedule_can_have_is_refused(begun: Queue, at: Any, facts: Any, name: str):
     before = facts()
     with pytest.raises(ScriptError, match="name"):
-        begun.admin.tick(name, at(MINUTE), 0, "m", b"call", now=at(MINUTE))
+        begun.admin.tick(tick_values(name, at(MINUTE), 0, "m", b"call", now=at(MINUTE)))
     assert facts() == before
 
 
@@ -163,7 +164,7 @@ def test_name_that_code_declares_can_not_be_added(begun: Queue, at: Any):
 
 def test_content_that_is_too_long_is_refused(begun: Queue, at: Any):
     with pytest.raises(ScriptError, match="1 MiB at most"):
-        begun.admin.tick("s", at(1), at(0), "m", bytes(1_048_577), now=at(2))
+        begun.admin.tick(tick_values("s", at(1), at(0), "m", bytes(1_048_577), now=at(2)))
 
 
 def test_log_keeps_a_thousand_ticks(begun: Queue, at: Any, redis: Any):

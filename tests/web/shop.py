@@ -27,6 +27,7 @@ from jobq.protocols.reliable.queue import ReliableQueue
 from jobq.protocols.rsmq.client import Rsmq
 from jobq.protocols.ruby.queues import ResqueQueue, SidekiqQueue
 from jobq.queue import presence
+from jobq.queue.admin import tick_values
 from jobq.queue.audit_log import Act, AuditLog
 from jobq.queue.presence import ChildEntry, RunningJob
 from jobq.queue.queue import Queue
@@ -315,10 +316,9 @@ class Shop:
         for number, tick in enumerate(islice(schedule.ticks.after(last), 60)):
             if tick < self.now:
                 overlap = "miss" if number % 23 == 7 else "allow" if number % 11 else "skip"
-                admin.tick(
+                admin.tick(tick_values(
                     schedule.name, tick, last, schedule.mid(tick), self.call(schedule.job, tick, number),
-                    due_ms=tick, overlap=overlap, missed=0, now=tick + self.random.randrange(60, 900),
-                )  # fmt: skip
+                    due_ms=tick, overlap=overlap, missed=0, now=tick + self.random.randrange(60, 900)))  # fmt: skip
                 last = tick
 
     def others(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from jobq.queue import presence
+from jobq.queue.admin import tick_values
 from jobq.queue.audit_log import AuditLog
 from jobq.queue.queue import Queue
 from jobq.schedules.definition import checked_schedule, decoded, encoded
@@ -101,8 +102,8 @@ def test_schedule_shows_its_ticks_and_when_it_comes(visit: Any, client: Any) -> 
     home = add(client, "nightly", now=now - 4 * DAY)
     for days, overlap, missed in ((3, "allow", 0), (2, "miss", 0), (1, "allow", 4)):
         at = now - days * DAY
-        home.admin.tick("nightly", at, home.admin.schedules().ticks["nightly"].last_ms, f"m{days}", b"{}",
-                        due_ms=at - 1500, overlap=overlap, missed=missed, now=at)  # fmt: skip
+        home.admin.tick(tick_values("nightly", at, home.admin.schedules().ticks["nightly"].last_ms, f"m{days}", b"{}",
+                        due_ms=at - 1500, overlap=overlap, missed=missed, now=at))  # fmt: skip
     shown = visit().get("/schedules/nightly").text
     assert shown.count('<li class="done"') == 2 and shown.count('<li class="dead off"') == 1
     assert "1.5 s" in shown and "m1" in shown and "30 2 * * *" in shown
