@@ -130,7 +130,7 @@ class PartitionTicks:
     def _kept(self, sent: Sequence[Argument]) -> list[KeptMessage]:
         """Delete the records of sent messages; return the messages that still await sending.
 
-        Messages that can't be read are deleted. Until then, their schedules would have no further ticks.
+        Messages that can't be read are deleted, because a kept message stops its schedule.
         """
         script = self._queue.scripts["ticks_sent"]
         rows = iter(script.run({"limit": PER_CALL}, sent))

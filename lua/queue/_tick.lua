@@ -1,7 +1,7 @@
--- tick: what the scripts of ticks check of their arguments, and why a tick isn't taken.
+-- tick: checks that the scripts of ticks share.
 -- needs: ticks tick_log one_of whole refuse is_text LATEST_MS MAX_MS MAX_MID_LENGTH now_ms tick keep_tick log_tick
 
--- -> the numbers among the arguments.
+-- -> tick_ms, after_ms, due_ms and missed as numbers.
 local function tick_arguments(name, tick_ms, after_ms, due_ms, overlap, missed, mid)
   one_of('overlap', overlap, 'skip', 'queue', 'allow', 'cancel', 'miss', 'run')
   if name == '' or #name > 256 or not is_text(name) then refuse('name', '1 to 256 bytes of UTF-8 without control characters') end

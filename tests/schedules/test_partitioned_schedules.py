@@ -231,7 +231,7 @@ def test_messages_wait_for_their_partition_when_that_does_not_answer(
     assert sorted(passing.work()) == [10, 20]
 
 
-#: What another program may have written as the message of a tick.
+#: Unreadable messages that another program may have written.
 _NO_MESSAGE = {
     "s": b"1800000000000\x1fenqueued\x1fm\x1fno message",
     "many digits": b"9" * 30 + b"\x1fenqueued\x1fm\x1f\x1f\x1f\x1f\x1fv",
