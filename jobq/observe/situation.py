@@ -234,6 +234,7 @@ def _sum(facts: Sequence[QueueFacts]) -> QueueFacts:
         sum(rates) if rates else None,
         {mid: kind for row in facts for mid, kind in row.last_kinds.items()},
         frozenset().union(*(row.deleted for row in facts)),
+        next((row.job for row in facts if row.job), ""),
     )
 
 

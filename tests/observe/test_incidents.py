@@ -11,6 +11,7 @@ from jobq.events import CRASH, attempt_record
 from jobq.observe.incidents import Incident, QueueFacts, Situation, incidents
 from jobq.observe.runs import RunningMessage
 from jobq.observe.situation import read_situation
+from jobq.queue.partitioning import partition
 from jobq.queue.presence import WorkerEntry
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
@@ -56,6 +57,16 @@ def test_blocked_queue_has_running_messages_and_no_slots_when_no_slot_is_known(
     [stuck, *_] = incidents(situation(client, workers, longest=longest))
     assert stuck.code == "stuck"
     assert "; 2 running, 1 ready" in stuck.sentence and "slots" not in stuck.sentence
+
+
+def test_remedy_names_the_module_of_the_next_job_when_its_queue_is_partitioned(
+    client: Client,
+) -> None:
+    partition(client, "low", 2)
+    Queue("low", client).enqueue(b'{"v":1,"job":"app.jobs.pay","args":[],"kwargs":{}}')
+    [finding] = incidents(read_situation(client))
+    assert finding.code == "no_worker"
+    assert finding.remedy == "jobq worker --import app.jobs --queues low"
 
 
 def test_queue_is_named_when_its_sample_cannot_be_read(client: Client, redis: Any) -> None:
