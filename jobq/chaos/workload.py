@@ -41,24 +41,24 @@ LIMITED_S = 0.02
 
 def work(mid: str, seconds: float, padding: str = "") -> None:
     """Sleep, and write a line before and after."""
-    _note("start")
+    note("start")
     try:
         time.sleep(seconds)
     except JobAborted:
-        _note("aborted")
+        note("aborted")
         raise
-    _note("end")
+    note("end")
 
 
 async def work_on_loop(mid: str, seconds: float, padding: str = "") -> None:
     """Run like `work`, on an event loop."""
-    _note("start")
+    note("start")
     try:
         await asyncio.sleep(seconds)
     except asyncio.CancelledError:
-        _note("aborted")
+        note("aborted")
         raise
-    _note("end")
+    note("end")
 
 
 # Workers that know an async job have children with an event loop; other workers have plain children.
@@ -68,7 +68,7 @@ job(name="jobq.chaos", queue=QUEUE)(work_on_loop if os.environ.get(LOOP) else wo
 @job(name="jobq.chaos.poison", queue=QUEUE, hard_timeout=AMPLE_S)
 def poison(mid: str, kind: str) -> None:
     """Crash the process."""
-    _note("start")
+    note("start")
     KINDS[kind]()
 
 
@@ -86,7 +86,7 @@ async def fork_on_loop(mid: str, way: str) -> None:
 
 def _forked(way: str) -> Iterator[float]:
     """Yield pauses until the fork has exited. The fork itself ends as `way` demands, or yields nothing."""
-    _note("start")
+    note("start")
     pid, began = os.fork(), time.monotonic()
     if pid == 0:
         WAYS[way]()
@@ -95,7 +95,7 @@ def _forked(way: str) -> Iterator[float]:
         if outlived(pid, began):
             ledger.write("orphan", pid=pid)
         yield LOOK_S
-    _note("end")
+    note("end")
 
 
 job(name="jobq.chaos.fork", queue=QUEUE)(fork_on_loop if os.environ.get(LOOP) else fork)
@@ -106,16 +106,16 @@ LIMITS = [RateLimit(RATE_NAME, RATE), ConcurrencyLimit(SLOTS_NAME, SLOTS)]
 
 def limited(mid: str) -> None:
     """Run for a moment, if the limits allow."""
-    _note("start")
+    note("start")
     time.sleep(LIMITED_S)
-    _note("end")
+    note("end")
 
 
 async def limited_on_loop(mid: str) -> None:
     """Run like `limited`, on an event loop."""
-    _note("start")
+    note("start")
     await asyncio.sleep(LIMITED_S)
-    _note("end")
+    note("end")
 
 
 job(name="jobq.chaos.limited", queue=QUEUE, limits=LIMITS)(
@@ -129,19 +129,15 @@ def neighbour() -> None:
     time.sleep(JOB_S)
 
 
-def note(word: str, context: Context) -> None:
-    """Write a line about this run."""
+def note(word: str, context: Context | None = None) -> None:
+    """Write a line about a run, by default the current run."""
     # Read the time first, so that a process stopped in between doesn't claim an expired lease.
-    at = time.monotonic()
+    at, context = time.monotonic(), context or current()
     left = min(context.lease_left, 3600.0)
     ledger.write(
         word, at=at, mid=context.mid, attempt=context.attempt, fence=context.fence,
         pid=os.getpid(), thread=threading.get_native_id(), left=left, loop=bool(os.environ.get(LOOP)),
     )  # fmt: skip
-
-
-def _note(word: str) -> None:
-    note(word, current())
 
 
 def finish(queue: Queue, endings: Sequence[Ending], **options: Any) -> Finished:

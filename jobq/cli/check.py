@@ -94,8 +94,8 @@ def doctor(session: Session, strict: bool) -> bool:
         results += _of_queues(session, sampled)
         results += _of_flows(session, sampled)
         results += _of_schedules(session, [queue.name for queue, _ in sampled])
-        results += _of_partitions(session)
-        results += _of_partitioned(session, sampled)
+        results += _of_declared_numbers(session)
+        results += _of_partition_maps(session, sampled)
         results += _full(session, [queue for queue, sample in sampled if sample.counts.keys])
     for finding in results:
         show(session, finding)
@@ -130,7 +130,7 @@ def _of_queues(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Ite
                 yield Finding("refused", "warn", value, "see the log of the enqueuing program")
 
 
-def _of_partitions(session: Session) -> Iterator[Finding]:
+def _of_declared_numbers(session: Session) -> Iterator[Finding]:
     """Yield a warning for each queue whose number of partitions differs from the code of running workers."""
     with session.tolerating("workers", "list of"):
         now_ms = session.client.clock_ms()
@@ -148,7 +148,9 @@ def _of_partitions(session: Session) -> Iterator[Finding]:
                     yield Finding("partitions", "warn", value, remedy)
 
 
-def _of_partitioned(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Iterator[Finding]:
+def _of_partition_maps(
+    session: Session, sampled: Sequence[tuple[Queue, Sample]]
+) -> Iterator[Finding]:
     """Yield a finding for each problem with the partitions of a queue."""
     samples = {queue.name: sample for queue, sample in sampled}
     for base, names in by_base(samples).items():
