@@ -19,14 +19,19 @@ QUIET_S = 1.0
 _APART_S = 10.0
 
 
+def lacks_data(settings: ServerSettings) -> bool:
+    """Whether a command would start an embedded server in a folder without data of one."""
+    # Where a variable forbids the server, its start raises another error.
+    allowed = not settings.url and embedded_from_env() is not False
+    return allowed and not embedded.data_of(settings).is_dir()
+
+
 def require_data(settings: ServerSettings) -> None:
     """Raise EmbeddedError if the folder has no data of an embedded server, so there is nothing to show."""
-    data = embedded.data_of(settings)
-    # Where a variable forbids the server, its start raises another error.
-    if not data.is_dir() and embedded_from_env() is not False:
+    if lacks_data(settings):
         raise EmbeddedError(
-            f"this folder doesn't have a server: {data} doesn't exist. Use the folder of the project, or set "
-            "--url or JOBQ_URL, or start a worker or enqueue a job here, which starts a server"
+            f"this folder doesn't have a server: {embedded.data_of(settings)} doesn't exist. Use the folder of the "
+            "project, or set --url or JOBQ_URL, or start a worker or enqueue a job here, which starts a server"
         )
 
 

@@ -6,7 +6,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from difflib import get_close_matches
 from functools import reduce
 from typing import IO, Any
@@ -15,16 +14,19 @@ import click
 
 from jobq.cli import output
 from jobq.cli.arguments import Given, from_json, from_lines, from_words, moment_of, pairs_of
+from jobq.cli.contact import lacks_data
 from jobq.cli.modules import load, module_of
 from jobq.cli.options import Function, import_option, option
 from jobq.cli.session import Session, command
+from jobq.client.names import base_of
 from jobq.durations import listed
-from jobq.errors import ConfigError, EmbeddedError, JobNotFoundError, JobqError, ScriptError
+from jobq.errors import ConfigError, JobNotFoundError, JobqError, ScriptError
 from jobq.jobs.job import Job
 from jobq.jobs.registry import default_registry, stand_in
 from jobq.jobs.results import Receipt
 from jobq.jobs.states import STATE_OF
 from jobq.queue import presence
+from jobq.queue.presence import WorkerEntry
 from jobq.queue.types import PER_CALL
 
 #: The queue of a job that no module here defines.
@@ -133,19 +135,24 @@ def enqueue(
 
 def _require_worker(session: Session, job: str) -> None:
     """Raise JobNotFoundError unless a worker of the default queue has the job, whose name may be misspelt."""
-    try:
-        # Don't start a server for a misspelt job.
-        client = replace(session, server_use="joins").client
-        workers = presence.workers(client)
-        names = presence.job_names(client, {worker.jobs for worker in workers})
-    except EmbeddedError:
-        workers, names = [], {}
-    except ScriptError as error:
-        session.note(f"can't check whether a worker has {job}: {error}")
-        return
+    workers: Sequence[WorkerEntry] = ()
+    names: dict[str, frozenset[str] | None] = {}
+    if not lacks_data(session.settings):  # don't start a server for a misspelt job
+        try:
+            workers = presence.workers(session.client)
+            names = presence.job_names(session.client, {worker.jobs for worker in workers})
+        except ScriptError as error:
+            session.note(f"can't check whether a worker has {job}: {error}")
+            return
     having = [worker for worker in workers if job in (names.get(worker.jobs) or ())]
-    queues = sorted({queue for worker in having for queue in worker.queues})
+    queues = sorted({base_of(queue) for worker in having for queue in worker.queues})
     if DEFAULT_QUEUE in queues:
+        return
+    serving = [worker for worker in workers if DEFAULT_QUEUE in map(base_of, worker.queues)]
+    if unread := [worker.name for worker in serving if names.get(worker.jobs, ()) is None]:
+        session.note(
+            f"can't check whether a worker has {job}: the jobs of {listed(unread)} can't be read"
+        )
         return
     near = _nearest(job, {name for known in names.values() for name in known or ()})
     others = f"workers of queue {listed(queues)} have it" if queues else "no worker has it"

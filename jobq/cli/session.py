@@ -82,7 +82,7 @@ class Session:
     @cached_property
     def client(self) -> Client:
         """The connection, made at first use."""
-        if self.server_use == "joins" and not self.settings.url:
+        if self.server_use == "joins":
             require_data(self.settings)
         client = connect(settings=self.settings)
         if self.server_use != "awaits":

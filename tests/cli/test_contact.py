@@ -58,6 +58,10 @@ def test_misspelt_job_starts_no_server(
     ended = line("enqueue", "app.jobs.resiez")
     assert ended.code == 5 and "no worker has it" in ended.err
     assert not (bare / ".jobq").exists()
+    # Nothing is said about workers of a server that can't be reached.
+    monkeypatch.setenv("JOBQ_EMBEDDED", "0")
+    forbidden = line("enqueue", "app.jobs.resiez")
+    assert forbidden.code == 3 and "JOBQ_EMBEDDED=0 forbids" in forbidden.err
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,28 @@ def test_job_that_nobody_knows_is_rejected_unless_a_queue_is_named(
     assert cli("enqueue", "app.jobs.resiez", "--queue", "low").err == ""
 
 
+def test_job_is_found_at_the_workers_of_partitions_when_their_queue_is_partitioned(
+    cli: Any, client: Any, bare: Path
+) -> None:
+    facts = {"seen_at": client.clock_ms(), "lease_ms": 15_000, "jobs": presence.digest_of(["a.b"])}
+    presence.put_jobs(client, ["a.b"])
+    presence.put_worker(client, "w", {**facts, "queues": ["low/0", "low/1"]})
+    assert "workers of queue low have it" in cli("enqueue", "a.b").err
+    presence.put_worker(client, "w", {**facts, "queues": ["default/0", "default/1"]})
+    assert cli("enqueue", "a.b").code == 0
+
+
+def test_job_is_enqueued_with_a_note_when_the_jobs_of_a_worker_cannot_be_read(
+    cli: Any, client: Any, bare: Path
+) -> None:
+    facts = {"seen_at": client.clock_ms(), "lease_ms": 15_000, "jobs": presence.digest_of(["a.b"])}
+    presence.put_worker(client, "w", {**facts, "queues": ["low"]})
+    assert "no worker has it" in cli("enqueue", "a.b").err
+    presence.put_worker(client, "w", {**facts, "queues": ["default"]})
+    ended = cli("enqueue", "a.b")
+    assert ended.code == 0 and "a worker has a.b: the jobs of w can't be read" in ended.err
+
+
 @pytest.mark.parametrize("meant", ["cli_jobs.rezise", "cli_jobs.resize_"])
 @pytest.mark.parametrize("command", ["enqueue", "schedule"])
 def test_job_that_its_module_lacks_is_refused_with_the_nearest_name(
