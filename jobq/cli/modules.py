@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -30,25 +31,38 @@ def load(modules: Iterable[str]) -> None:
         click.echo(f"jobq: {output.escaped(left_out)}", err=True)
     for name in modules:
         _require_name(name)
-        try:
-            import_module(name)
-        except ModuleNotFoundError as error:
-            # Only if this module or its package is missing, not one that it imports.
-            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise
-            raise _missing(name) from error
+        _import(name)
     for more in loaders:
         more()
 
 
+def _import(name: str) -> None:
+    try:
+        import_module(name)
+    except ModuleNotFoundError as error:
+        # Only if this module or its package is missing, not one that it imports.
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise _missing(name) from error
+
+
 def require(modules: Iterable[str]) -> None:
-    """Raise ConfigError for a name that no module can have, or whose package is missing. It isn't imported."""
+    """Raise ConfigError for names of missing modules. A module whose file can be found isn't imported."""
     _extend_path()
     for name in modules:
         _require_name(name)
-        top = name.partition(".")[0]
-        if top not in sys.modules and find_spec(top) is None:
-            raise _missing(name)
+        if not _has_file(name):
+            _import(name)  # a package may make its modules, so only an import shows what is missing
+
+
+def _has_file(name: str) -> bool:
+    top, *rest = name.split(".")
+    spec = sys.modules[top].__spec__ if top in sys.modules else find_spec(top)
+    for part in rest:
+        if spec is None or not spec.submodule_search_locations:
+            return False
+        spec = PathFinder.find_spec(f"{spec.name}.{part}", spec.submodule_search_locations)
+    return spec is not None
 
 
 def _require_name(name: str) -> None:

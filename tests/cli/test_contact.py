@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from jobq.cli import contact
+from jobq.cli.modules import require
 from jobq.client.connection import Client
 from jobq.config import STAYING_PATIENCE_S, ServerSettings
 
@@ -64,20 +66,51 @@ def test_misspelt_job_starts_no_server(
     assert forbidden.code == 3 and "JOBQ_EMBEDDED=0 forbids" in forbidden.err
 
 
+def make_package(folder: Path, name: str) -> None:
+    """Make a package with the module `jobs`, and with a module `made` without a file."""
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text(
+        "import sys\nsys.modules[__name__ + '.made'] = sys\n"
+    )
+    (folder / name / "jobs.py").write_text("")
+
+
+def test_required_module_is_not_imported_when_it_has_a_file(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    make_package(bare, "contact_lazy")
+    require(["contact_lazy.jobs"])
+    assert "contact_lazy" not in sys.modules
+    require(["contact_lazy.made"])  # only its package can tell
+
+
 @pytest.mark.parametrize(
     ("module", "error"),
     [
         ("nowhere.jobs", "no module 'nowhere.jobs' is in"),
         ("app/jobs.py", "write --import app.jobs"),
+        ("contact_app.jbos", "no module 'contact_app.jbos' is in"),
+        ("contact_app.jobs.send", "write --import contact_app.jobs"),
     ],
 )
 def test_worker_does_not_start_a_server_when_its_module_is_missing(
     bare: Path, line: Any, monkeypatch: pytest.MonkeyPatch, module: str, error: str
 ) -> None:
     monkeypatch.setenv("JOBQ_EMBEDDED", "1")
+    make_package(bare, "contact_app")
     ended = line("worker", "--import", module)
     assert ended.code == 2 and error in ended.err
     assert not (bare / ".jobq").exists()
+
+
+@pytest.mark.parametrize("words", [("worker",), ("schedule", "lint")], ids=" ".join)
+def test_command_names_the_option_when_a_module_is_given_as_an_argument(
+    line: Any, words: tuple[str, ...]
+) -> None:
+    ended = line(*words, "app.sums")
+    assert (ended.code, ended.out) == (2, "")
+    assert "argument (app.sums). Name modules with --import MODULE" in ended.err
 
 
 @pytest.mark.parametrize(
