@@ -175,7 +175,7 @@ def _folded(all_records: list[dict[str, Any]], partitions: bool) -> Iterator[dic
             "served_partitions": len(paused),
         }
         if partitions:
-            yield from some[1:]
+            yield from (record for record in some if record["queue"] != base)
 
 
 def _sum(base: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from jobq.client.names import base_of
 from jobq.durations import counted, lasting, listed
 from jobq.events import Event, in_utc
 from jobq.flows.identity import Member
@@ -171,7 +172,8 @@ def worker_command(queues: Iterable[str], *jobs: str) -> str:
     modules = dict.fromkeys(job.rpartition(".")[0] for job in jobs)
     known = [name for name in modules if all(map(str.isidentifier, name.split(".")))]
     imports = " ".join(f"--import {name}" for name in known or ["MODULE"])
-    return f"jobq worker {imports} --queues {','.join(map(shlex.quote, queues))}"
+    served = dict.fromkeys(map(base_of, queues))
+    return f"jobq worker {imports} --queues {','.join(map(shlex.quote, served))}"
 
 
 def why(facts: MessageFacts) -> list[Reason]:

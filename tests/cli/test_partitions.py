@@ -62,7 +62,7 @@ def test_running_jobs_of_partitions_are_listed_when_their_queue_is_named(cli, cl
     queues = ["low", "low/1", "slow/1"]
     entry = {"queues": queues, "running": 3, "seen_at": client.clock_ms(), "lease_ms": 15_000}
     presence.put_worker(client, "w", entry)
-    presence.put_running(client, "w", [presence.ChildEntry(4712, "working", 1, 7, runs)])
+    presence.put_running(client, "w", [presence.ChildEntry(4712, "working", 1, 7, tuple(runs))])
 
     assert {one["queue"] for one in cli("running", "low", "--json").records} == {"low", "low/1"}
     assert {one["queue"] for one in cli("running", "low/1", "--json").records} == {"low/1"}
@@ -239,6 +239,19 @@ def test_a_setting_is_shown_once_when_it_applies_to_all_partitions(cli, client):
         False,
     ]
     assert {place.admin.events_level() for place in Queue("low", client).partitions()} == {"all"}
+
+
+def test_why_advises_a_worker_of_the_queue_when_the_message_is_in_a_partition(cli, client):
+    cli("partitions", "low", "2")
+    Queue("low", client).enqueue(b"x", mid="m1")
+
+    assert cli("why", "m1").out.rstrip().endswith("jobq worker --import MODULE --queues low")
+
+
+def test_queues_shows_a_partition_when_it_is_named_before_its_queue(cli, client):
+    cli("partitions", "low", "2")
+    named = cli("queues", "low/1", "low", "--partitions", "--json").records
+    assert [record["queue"] for record in named] == ["low", "low/1", "low/0"]
 
 
 def test_commands_do_not_take_partitions_for_missing_when_the_map_cannot_be_read(
