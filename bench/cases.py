@@ -74,7 +74,7 @@ CASES = {
     "ready1m": Case(crowds.deep, OWN, "dequeue with a million ready"),
     "scripts": Case(scripts, OWN, "every script at its default limits"),
     "import": Case(imports, OWN, "import jobq, import redis, a first enqueue"),
-    "durability": Case(durability, OWN, "what each level of durability costs an enqueue"),
+    "durability": Case(durability, OWN, "the cost of an enqueue at each level of durability"),
     "topic": Case(topics, OWN, "topics: append, poll, read, memory per message"),
     "limits": Case(limits, OWN, "limits: starts, refusals, slots, memory"),
     "waiters": Case(waiters, OWN, "500 coroutines that wait for results"),

@@ -40,7 +40,7 @@ class Round(NamedTuple):
 
 @jobq.job(queue="bench")
 def example(number: int, text: str) -> None:
-    """Stay unrun."""
+    """Do nothing; no worker runs it."""
 
 
 def timed(client: jobq.Client, act: Callable[[], object], count: int) -> Round:

@@ -167,8 +167,8 @@ def _targets(run: Run, targets: Sequence[Target] = TARGETS) -> Iterator[str]:
 Column = tuple[str, str, bool]
 TABLES: tuple[tuple[str, str, tuple[Column, ...]], ...] = (
     ("Drain of no-op jobs",
-     "CPU in µs per job, with two processes. The server is one thread: what a job costs it bounds what many "
-     "workers can do.",
+     "CPU in µs per job, with two processes. The server is one thread, so its CPU per job limits the "
+     "throughput of all workers together.",
      (("jobs/s, 2 processes", NOOP, True), ("jobs/s, 1 process", "drain no-op, 1 process", True),
       ("worker, µs", f"{NOOP}, CPU of the worker per job", False),
       ("server, µs", f"{NOOP}, CPU of the server per job", False),
@@ -189,7 +189,7 @@ TABLES: tuple[tuple[str, str, tuple[Column, ...]], ...] = (
     ("Server memory per job", "A job with an int and a short string, B.",
      (("queued", "memory per queued job", False), ("delayed", "memory per delayed job", False))),
     ("The worker", "Two processes. Idle: commands a second, those in scripts too. Recovery: from kill -9 in the "
-     f"middle of a job until it runs again, each with what it offers against that; > {LIMIT_S:.0f}: later or never.",
+     f"middle of a job until it runs again, each with its own recovery settings; > {LIMIT_S:.0f}: later or never.",
      (("PSS, MB", "worker of 2 processes, PSS of all", False), ("RSS, MB", "worker of 2 processes, RSS of all", False),
       ("idle, commands/s", "idle, 2 processes, commands", False),
       ("idle, CPU ms/s", "idle, 2 processes, CPU of the worker", False),

@@ -155,7 +155,7 @@ def _require_worker(session: Session, job: str) -> None:
         )
         return
     near = _nearest(job, {name for known in names.values() for name in known or ()})
-    others = f"workers of queue {listed(queues)} have it" if queues else "no worker has it"
+    others = f"workers of queue {listed(queues)} have it" if queues else "no worker runs it"
     raise JobNotFoundError(
         f"job {job!r:.200} isn't in a module here, and {others}; {near or 'check its name.'} Name its module with "
         f"--import, or use --queue {queues[0] if queues else 'NAME'} to enqueue the call by the job's name"

@@ -58,7 +58,7 @@ def test_misspelt_job_starts_no_server(
 ) -> None:
     monkeypatch.setenv("JOBQ_EMBEDDED", "1")
     ended = line("enqueue", "app.jobs.resiez")
-    assert ended.code == 5 and "no worker has it" in ended.err
+    assert ended.code == 5 and "no worker runs it" in ended.err
     assert not (bare / ".jobq").exists()
     # Nothing is said about workers of a server that can't be reached.
     monkeypatch.setenv("JOBQ_EMBEDDED", "0")
