@@ -15,7 +15,7 @@ from typing import NamedTuple
 from redis.exceptions import RedisError, TimeoutError
 
 from jobq.embedded.files import ServerFiles, opened
-from jobq.embedded.process import client_of, folder_of, locked, same, shut_down
+from jobq.embedded.process import client_of, folder_of, held, locked, same, shut_down
 from jobq.embedded.server import running
 from jobq.errors import EmbeddedError
 
@@ -56,7 +56,11 @@ def main(data: str, socket: str, idle_s: str) -> None:
 def watch(files: ServerFiles, mine: int, limit_s: float) -> None:
     """Poll the server; return when it has stopped, by itself or because this process stopped it."""
     last, used_at = BUSY, time.monotonic()
-    while os.fstat(mine).st_nlink:
+    while True:
+        if not os.fstat(mine).st_nlink:
+            if _over(files):
+                return
+            last = last._replace(ever=last.ever + 1)  # the connection of that call
         use = _poll(files)
         if use is None:
             socket = _gone(files, mine)
@@ -69,9 +73,15 @@ def watch(files: ServerFiles, mine: int, limit_s: float) -> None:
             return
         last = use
         time.sleep(min(POLL_EVERY_S, max(0.05, limit_s / 4)))
-    if folder_of(files.socket) == "":
+
+
+def _over(files: ServerFiles) -> bool:
+    """Return whether the watch is over after its lock was removed, alone or before the rest of the data folder."""
+    folder = folder_of(files.socket)
+    if folder == "":
         # Its data folder was removed, so later writes would be lost.
         shut_down(files.socket, files.server_lock)
+    return not folder or held(files.watch_lock)
 
 
 def _poll(files: ServerFiles) -> Use | None:

@@ -124,6 +124,11 @@ def test_command_names_the_option_when_a_module_is_given_as_an_argument(
 def test_command_fails_at_its_first_try_when_nothing_listens(
     line: Any, monkeypatch: pytest.MonkeyPatch, url: str, reason: str
 ) -> None:
+    def unknown(*args: object, **options: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    if url.startswith("redis://nowhere"):  # without a network, the resolver only fails temporarily
+        monkeypatch.setattr(socket, "getaddrinfo", unknown)
     monkeypatch.setattr(Client, "perform", None)  # a call would wait for the command's patience
     ended = line("queues", "--url", url)
     assert (ended.code, ended.out) == (3, "")

@@ -309,6 +309,13 @@ def test_server_ends_when_its_data_folder_is_removed_and_nobody_comes(settings):
     until(lambda: gone(pid))
 
 
+def test_idle_server_ends_when_the_lock_of_its_watch_was_removed(settings):
+    embedded.start_or_join(replace(settings, embedded_idle_s=3))
+    pid = embedded.status(settings).pid
+    files_of(Path(settings.data_dir)).watch_lock.unlink()
+    until(lambda: gone(pid))
+
+
 def test_start_heals_when_pid_file_and_noted_socket_are_stale(settings, tmp_path):
     data = Path(settings.data_dir)
     data.mkdir(mode=0o700)

@@ -29,8 +29,8 @@ def wake(pids):
 def frozen(start, send, ledger):
     """frozen("freezes_after"): a worker that its job "a" has stopped, and the pids of both processes."""
 
-    def begin(job):
-        worker = start(*SHORT, module=MODULE)
+    def begin(job, options=SHORT):
+        worker = start(*options, module=MODULE)
         send(job, "a")
         until(lambda: ledger.lines(name="a"))
         pids = [worker.pid, *worker.children()]
@@ -94,7 +94,8 @@ def test_woken_run_is_stopped_and_has_no_effect_when_its_lease_went_elsewhere(
 def test_woken_run_is_stopped_once_when_its_child_and_its_supervisor_both_notice(
     queue, start, ledger, frozen
 ):
-    zombie, pids = frozen("cleans_up")
+    # The child kills a job that doesn't end within a tenth of the lease: the supervisor must notice before.
+    zombie, pids = frozen("cleans_up", ("--processes", "1", "--lease", "5s"))
     other = start(*LONG, module=MODULE)
     until(lambda: len(ends(ledger)) == 1)
     wake(pids)
