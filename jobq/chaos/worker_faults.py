@@ -9,6 +9,7 @@ import time
 from jobq.chaos.ledger import STEM
 from jobq.chaos.producers import BATCH_JOB, LINGER_S, QUEUE, enqueue_content
 from jobq.chaos.round_setup import RoundSetup
+from jobq.chaos.server_faults import clients_kill, memory_full, scripts_flush, server_restart
 from jobq.chaos.workers import alive, children_of, signalled
 from jobq.queue.queue import Queue
 
@@ -37,9 +38,9 @@ def limits_kill(setup: RoundSetup, count: int = 10) -> None:
 
 
 def batches(setup: RoundSetup, count: int = 20) -> None:
-    """Twice, enqueue calls of a batch job, cancel some, and kill or stop a process or worker that may run them."""
+    """Twice, enqueue calls of a batch job, cancel some, and kill or stop a process, a worker or the server."""
     queue, ledger = Queue(QUEUE, setup.client), setup.workers.ledger
-    for fault in setup.random.sample((child_kill, worker_kill, host_loss, worker_stop), 2):
+    for fault in setup.random.sample(_IN_BATCHES, 2):
         mids = [f"batched-{setup.random.getrandbits(48):x}" for _ in range(count)]
         for mid in mids:
             content = {"job": BATCH_JOB, "args": [mid, setup.random.uniform(0, MAX_CALL_S)]}
@@ -118,3 +119,10 @@ def worker_term(setup: RoundSetup) -> None:
     with setup.injected("worker-term"):
         setup.workers.terminate(setup.worker())
     setup.workers.start()
+
+
+#: Faults while batches run or wait for more calls.
+_IN_BATCHES = (
+    child_kill, worker_kill, host_loss, worker_stop, worker_term,
+    server_restart, clients_kill, scripts_flush, memory_full,
+)  # fmt: skip
