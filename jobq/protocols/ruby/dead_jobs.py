@@ -205,9 +205,19 @@ class DeadJobs:
         return ", ".join(queue.name for queue in self._queues)
 
     def fill(self) -> int:
-        """Show all deaths since the last call to Ruby; return the number of dead messages."""
-        places = [place for queue in self._queues for place in _places(queue)]
-        return sum(self._fill(place) for place in places)
+        """Show all deaths since the last call to Ruby; return the number of dead messages.
+
+        Raises the error of a partition that can't be read, after all others were shown.
+        """
+        number, errors = 0, list[JobqError]()
+        for place in [place for queue in self._queues for place in _places(queue)]:
+            try:
+                number += self._fill(place)
+            except JobqError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return number
 
     def _fill(self, queue: Queue) -> int:
         name = f"{queue.prefix}shown-to-ruby"

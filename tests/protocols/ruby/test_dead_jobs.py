@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from jobq.errors import ScriptError
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
 from jobq.protocols.ruby import dead_jobs as dead_jobs_module
@@ -71,6 +72,22 @@ def test_dead_of_all_partitions_are_shown_once(redis, client, default, line, pus
 
     assert [DeadJobs(client, [default]).fill() for _ in range(2)] == [9, 0]
     assert sorted(json.loads(job)["jid"] for job in redis.zrange("dead", 0, -1)) == jids
+
+
+def test_dead_of_other_partitions_are_shown_when_one_is_damaged(redis, client, default):
+    partition(client, "default", 3)
+    content = json.dumps({"job": "own", "args": []}).encode()
+    damaged, *others = default.partitions()
+    for place in others:
+        place.enqueue(content, mid=place.name)
+        [message] = place.dequeue().messages
+        place.finish([Ending(mid=message.mid, token=message.token, outcome="dead", reason="E: no")])
+    redis.set(f"{damaged.prefix}dead", "no sorted set")
+
+    with pytest.raises(ScriptError):
+        DeadJobs(client, [default]).fill()
+
+    assert all(redis.exists(f"{place.prefix}shown-to-ruby") for place in others)
 
 
 def test_job_that_is_deleted_there_isnt_shown_again(redis, client, default, die):
