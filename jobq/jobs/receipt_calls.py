@@ -48,9 +48,16 @@ class ResultWaits:
 
     Attributes:
         on_wait: Called with the receipt after each blocking wait.
+        advice: What to do when no result comes; {mid} is the message's id.
     """
 
     on_wait: Callable[[Receipt[Any]], object] | None = None
+    advice = "run `jobq why {mid}` for the reason"
+
+    def late(self, receipt: Receipt[Any], since: str) -> ResultTimeoutError:
+        """Return the error for a result that didn't come."""
+        advice = self.advice.format(mid=receipt.mid)
+        return ResultTimeoutError(f"no result of {receipt.job} {receipt.mid}{since}; {advice}")
 
 
 result_waits = ResultWaits()
@@ -247,10 +254,7 @@ def result(receipt: Receipt[Any], timeout: Duration | None) -> Steps[bytes]:
         waited = True
         left_s = CHECK_EVERY_S if deadline is None else deadline - time.monotonic()
         if left_s <= 0:
-            raise ResultTimeoutError(
-                f"no result of {receipt.job} {receipt.mid} within {timeout_s:g} s; "
-                f"run `jobq why {receipt.mid}` for the reason"
-            )
+            raise result_waits.late(receipt, f" within {timeout_s:g} s")
         if content is None:
             content = yield ItemAt(key, min(left_s, CHECK_EVERY_S))
         else:

@@ -23,8 +23,11 @@ from jobq.flows.definition import FlowStep
 from jobq.flows.state import FlowState, FlowView, StepState, StepView
 from jobq.jobs.job import Args, Job
 from jobq.jobs.middleware import everywhere
+from jobq.jobs.receipt_calls import result_waits
 from jobq.jobs.registry import Registry, default_registry
+from jobq.jobs.results import Receipt
 from jobq.outbox.writing import listeners as outbox_listeners
+from jobq.queue import presence
 from jobq.queue.directory import queue_names, register_queues
 from jobq.queue.queue import Queue
 from jobq.schedules.declared import declared_in
@@ -50,6 +53,10 @@ APART_S = 2.0
 PATIENCE_S = 10.0
 #: Default number of interruptions per fault.
 POINTS = 50
+#: Advice for a test whose wait for a result has failed.
+WAITS_FOR_DRAIN = (
+    "in a test, calls run in jobq.drain(): call it before result(), or use the mode 'worker'"
+)
 
 
 class Trials(TypedDict, total=False):
@@ -93,6 +100,8 @@ class Kit:
         )  # fmt: skip
         self.url, self.strict, self.registry = url, strict, registry
         self._before = (runtime.default, os.environ.get("JOBQ_URL"))
+        self._waits_before = (result_waits.on_wait, result_waits.advice)
+        result_waits.on_wait, result_waits.advice = self._on_wait, WAITS_FOR_DRAIN
         wall.ahead_ms = 0
         self.client = connected(settings, wall.ms)
         #: The test's clock, which can be moved.
@@ -135,6 +144,7 @@ class Kit:
             left = self.all_enqueued() if self.strict else []
         finally:
             default, url = self._before
+            result_waits.on_wait, result_waits.advice = self._waits_before
             set_default_client(default)
             if url is None:
                 os.environ.pop("JOBQ_URL", None)
@@ -148,6 +158,12 @@ class Kit:
             raise AssertionError(
                 f"{counted(len(left), 'call')} left at the end of the test:\n{shown}"
             )
+
+    def _on_wait(self, receipt: Receipt[Any]) -> None:
+        """Raise ResultTimeoutError if neither this test nor a worker can run the call."""
+        is_waiting = receipt.status().word.startswith("queued")
+        if is_waiting and self._worker is None and not presence.workers(self.client):
+            raise result_waits.late(receipt, ", and no worker runs")
 
     # Modes.
 
@@ -358,7 +374,7 @@ class Kit:
             count: Exact number of matches.
             within: Wait up to this long for a matching call that another process enqueues.
         """
-        wanted = checked(Expected(job, **expected))
+        wanted = checked(job, expected)
         return _assert(wanted, self.all_enqueued, count, within, "enqueued")
 
     def refute_enqueued(
@@ -369,7 +385,7 @@ class Kit:
         **expected: Unpack[Expectations],
     ) -> None:
         """Assert that no matching call is waiting. With `within`, also assert that none arrives in this time."""
-        wanted = checked(Expected(job, **expected))
+        wanted = checked(job, expected)
         deadline = time.monotonic() + (0 if within is None else duration_s(within))
         while True:
             matching = [call for call in self.all_enqueued() if not wanted.distance(call)]
@@ -390,7 +406,7 @@ class Kit:
         **expected: Unpack[Expectations],
     ) -> list[EnqueuedCall]:
         """Assert that a matching call is dead; return all matching calls. A reason matches if it contains `reason`."""
-        wanted = checked(Expected(job, **expected))
+        wanted = checked(job, expected)
         return _assert(wanted, self.all_dead, count, within, "dead")
 
     def assert_flow(self, run: StartedFlow | str, state: FlowState | None = None) -> FlowView:

@@ -178,8 +178,14 @@ def listing(expected: Expected, calls: Sequence[EnqueuedCall], what: str) -> str
     return "\n".join(lines)
 
 
-def checked(expected: Expected) -> Expected:
-    """Return `expected`; raise ConfigError or TypeError if no call could match it."""
+def checked(job: Job[..., Any] | str | None, given: Expectations) -> Expected:
+    """Return the expected call; raise ConfigError or TypeError if no call could match it."""
+    if unknown := given.keys() - set(Expected._fields):
+        name, *_ = sorted(unknown)
+        raise TypeError(
+            f"{name}=… is not a fact of a call; arguments of the job go into args=(…,) or kwargs={{{name!r}: …}}"
+        )
+    expected = Expected(job, **given)
     if expected.job is None and (expected.args is not None or expected.kwargs is not None):
         raise ConfigError("args and kwargs need a job; name the job")
     bound(expected.job, expected.args or (), expected.kwargs or {}, whole=False)

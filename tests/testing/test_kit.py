@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,12 +13,23 @@ from freezegun import freeze_time
 
 from jobq.client.clock import wall
 from jobq.client.runtime import runtime
-from jobq.errors import ConfigError, Dead, HoldKey, JobNotFoundError, JobTimeout, Retry, Snooze
+from jobq.errors import (
+    ConfigError,
+    Dead,
+    HoldKey,
+    JobNotFoundError,
+    JobTimeout,
+    ResultTimeoutError,
+    Retry,
+    Snooze,
+)
 from jobq.jobs.context import current
 from jobq.jobs.deaths import DeadCall
 from jobq.jobs.middleware import everywhere
+from jobq.jobs.receipt_calls import result_waits
 from jobq.jobs.registry import job
 from jobq.limits.rate_limit import RateLimit
+from jobq.queue import presence
 from jobq.queue.queue import Queue
 from jobq.schedules.declared import schedule
 from jobq.testing import DrainResult, Kit, kit
@@ -231,6 +243,32 @@ def test_event_loop_drains_and_enqueues_inline(jobq, registry, ran):
         assert [what for what, _ in ran] == ["a", "b", "c", "d"]
 
     asyncio.run(program())
+
+
+def test_wait_for_a_result_ends_and_says_drain_when_nothing_runs_the_call(
+    jobq, registry, ran, monkeypatch
+):
+    receipt = noting(registry, ran, result_ttl="1h").enqueue("a")
+    nothing = r"and no worker runs; in a test, calls run in jobq\.drain"
+    with pytest.raises(ResultTimeoutError, match=nothing):
+        receipt.result(timeout=0.01)
+    monkeypatch.setattr("jobq.jobs.receipt_calls.CHECK_EVERY_S", 0.01)
+    with pytest.raises(ResultTimeoutError, match=nothing):
+        receipt.result()
+    presence.put_worker(jobq.client, "of another process", {"seen_at": 1, "queues": ["default"]})
+    with pytest.raises(ResultTimeoutError, match=r"within 0\.02 s; in a test"):
+        receipt.result(timeout=0.02)
+    drained = threading.Timer(0.05, jobq.drain)
+    drained.start()
+    assert receipt.result() is None
+    drained.join()
+
+
+def test_wait_for_a_result_advises_why_when_the_test_is_over(server):
+    before = result_waits.on_wait, result_waits.advice
+    with Kit(server.url):
+        assert result_waits.on_wait is not None
+    assert (result_waits.on_wait, result_waits.advice) == before and "jobq why" in before[1]
 
 
 def test_worker_is_a_process_that_knows_the_jobs_of_the_test(jobq, registry, tmp_path):
