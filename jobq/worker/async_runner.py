@@ -138,9 +138,9 @@ class AsyncRunner(Runner):
         self._ended_calls: deque[tuple[JobRun | ThreadRun, int, Ending]] = deque()
         # Whether the loop knows that calls ended.
         self._notified = False
-        self._pace = EndingPace(max(settings.concurrency, settings.prefetch))
-        # Number of jobs ended since the last report.
-        self._nended = 0
+        self._pace = EndingPace(max(settings.concurrency, settings.prefetch), child.slow_ns / 1e9)
+        # Number of jobs ended since the last report, and the sum of their run times.
+        self._nended = self._ran_ns = 0
         # Whether the reply to the sent calls has arrived.
         self._replied = True
         self._reply_alarm: asyncio.TimerHandle | None = None
@@ -257,8 +257,8 @@ class AsyncRunner(Runner):
             self._give_back(self._gathering.drop())
         if self._nended:
             child.context.signals.after_batch()
-        self._pace.reports(self._nended, monotonic())
-        self._nended = 0
+        self._pace.reports(self._nended, self._ran_ns / 1e9, monotonic())
+        self._nended = self._ran_ns = 0
         following = self._fenced(child.turn)
         if following is Next.END:
             self._over = True
@@ -542,7 +542,7 @@ class AsyncRunner(Runner):
     def _on_batch_over(self, run: JobRun | ThreadRun, error: BaseException | None) -> None:
         child = self._child
         self._keep_ended_calls()
-        self._nended += 1
+        self._count_run(run.slot)
         if run.first is not None:
             run.ended.add(run.slot)
             self._ended(run.index, run.slot, run.first)
@@ -580,7 +580,7 @@ class AsyncRunner(Runner):
         if run.calls is not None:
             self._on_batch_over(run, run.error)
             return
-        self._nended += 1
+        self._count_run(run.slot)
         if run.ending is not None:
             self._ended(run.index, run.slot, run.ending)
         elif run.why == WITHDRAWN:
@@ -591,6 +591,10 @@ class AsyncRunner(Runner):
             self._changed.set()
         else:
             self._broke(run, run.error)
+
+    def _count_run(self, slot: int) -> None:
+        self._nended += 1
+        self._ran_ns += self._child.slots.run_time_ns(slot)
 
     def _ended(self, index: int, slot: int, ending: Ending) -> None:
         child = self._child
@@ -630,7 +634,7 @@ class AsyncRunner(Runner):
             run.add_done_callback(self._on_done)
             raise
         self._runs.pop(slot, None)
-        self._nended += 1
+        self._count_run(slot)
         if ending is not None:
             self._ended(index, slot, ending)
         else:

@@ -155,20 +155,27 @@ class EndingPace:
     """Decides how many messages to prefetch, and whether an ending may wait for more endings.
 
     Both depend on how fast jobs end.
+
+    Args:
+        slow_s: Nothing is prefetched while jobs take this long on average. Jobs that began together also end together.
+            Messages fetched ahead would wait for the next end, and the supervisor takes them back after `slow_s`.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, slow_s: float) -> None:
+        self._most, self._slow_s = most, slow_s
         self._reported_at = float("-inf")
+        # Number of recent ends, and the sum of their run times. Each report halves what earlier ones have added.
+        self._nrecent = self._recent_s = 0.0
         #: Number of messages to fetch beyond the running messages.
         self.nahead = 0
         # Number of endings in the current period of FAST_S and in the previous period; the lesser of the last two.
         self._began_at, self._nnow, self._nbefore, self._nsteady = 0.0, 0, 0, 0
 
-    def reports(self, nended: int, now: float) -> None:
-        """Record that `nended` endings are reported now."""
+    def reports(self, nended: int, ran_s: float, now: float) -> None:
+        """Record that `nended` endings are reported now. Their runs took `ran_s` in all."""
         if not nended:
             return
+        self._nrecent, self._recent_s = self._nrecent / 2 + nended, self._recent_s / 2 + ran_s
         # In the long run, twice as many as end between two reports.
         ahead = self.nahead // 2 + nended
         if now - self._reported_at >= FAST_S:
@@ -180,7 +187,8 @@ class EndingPace:
             self._nsteady = min(self._nnow, self._nbefore)
             self._began_at, self._nnow, self._nbefore = now, 0, self._nnow
         self._nnow += nended
-        self.nahead = min(self._most, max(ahead, self._nsteady))
+        is_slow = self._recent_s >= self._slow_s * self._nrecent
+        self.nahead = 0 if is_slow else min(self._most, max(ahead, self._nsteady))
         self._reported_at = now
 
     def gathers(self, now: float) -> bool:

@@ -359,6 +359,11 @@ class SharedSlots:
         """Return whether the message was started and has not ended."""
         return self._states[slot] == _RUNNING
 
+    def run_time_ns(self, slot: int) -> int:
+        """Return how long ago the message in this slot was started; 0 if it wasn't."""
+        has_started = self._states[slot] in (_RUNNING, _ENDED, _REPORTING)
+        return boot_ns() - self._words[_SINCE + slot] if has_started else 0
+
     def is_expired(self, slot: int) -> bool:
         """Return whether the lease of a message may have ended."""
         return boot_ns() >= self._words[_UNTIL + slot]

@@ -184,39 +184,44 @@ def test_size_is_never_below_one_or_above_the_most():
 
 
 def test_messages_are_fetched_ahead_and_endings_gathered_only_while_jobs_end_fast():
-    pace = EndingPace(100)
+    pace = EndingPace(100, 0.1)
     assert not pace.gathers(0.0)
-    pace.reports(10, 0.0)
+    pace.reports(10, 0.02, 0.0)
     assert pace.nahead == 0
     for turn in range(1, 9):
         assert pace.gathers(0.002 * turn)
-        pace.reports(10, 0.002 * turn)
+        pace.reports(10, 0.02, 0.002 * turn)
     assert 15 <= pace.nahead <= 20
-    pace.reports(90, 0.020)
+    pace.reports(90, 0.18, 0.020)
     assert 90 <= pace.nahead <= 100
     assert not pace.gathers(0.030)
-    pace.reports(0, 1.0)
+    pace.reports(0, 0.0, 1.0)
     assert pace.nahead > 0
-    pace.reports(1, 1.0)
+    pace.reports(1, 0.002, 1.0)
     assert pace.nahead == 0
 
 
 def test_as_many_are_fetched_ahead_as_end_in_both_of_two_periods_when_reports_are_small():
-    pace = EndingPace(100)
+    pace = EndingPace(100, 0.1)
     for ms in range(0, 200, 5):  # 40 in each period of FAST_S
-        pace.reports(4, ms / 1000)
+        pace.reports(4, 0.08, ms / 1000)
     assert 36 <= pace.nahead <= 40
     for ms in range(200, 360, 5):
-        pace.reports(1, ms / 1000)
+        pace.reports(1, 0.02, ms / 1000)
     assert 8 <= pace.nahead <= 12
 
 
-def test_hardly_any_are_fetched_ahead_after_a_crowd_of_slow_jobs_ended_in_one_period():
-    pace = EndingPace(100)
+def test_none_are_fetched_ahead_while_jobs_are_slow_on_average():
+    pace = EndingPace(100, 0.1)
     for second in range(3):
         for ms in range(60):  # jobs of a second that began together
-            pace.reports(3, second + ms / 1000)
-        assert pace.nahead <= 6
+            pace.reports(3, 3.0, second + ms / 1000)
+            assert pace.nahead == 0
+    for ms in range(3_000, 3_100, 5):  # short jobs, and one long job among 40
+        pace.reports(40, 40 * 0.002 + 1.0, ms / 1000)
+    assert pace.nahead > 0
+    pace.reports(10, 10.0, 3.1)
+    assert pace.nahead == 0
 
 
 def test_event_loops_are_made_by_uvloop_where_it_is_installed(monkeypatch):

@@ -225,6 +225,18 @@ def test_each_running_slot_knows_its_start(memory):
         assert [held.mid for held, _ in memory.times().running] == ["b"]
 
 
+def test_run_time_is_of_started_messages_only_until_their_slot_is_free(memory):
+    memory.publish(0, [message("a"), message("b")], boot_ns() + LATER)
+    before = boot_ns()
+    assert memory.start(0)
+    for change in (lambda: None, lambda: memory.ended(0, plain=True)):
+        change()
+        assert 0 < memory.run_time_ns(0) <= boot_ns() - before
+    memory.free([0])
+    memory.publish(0, [message("c")], boot_ns() + LATER)
+    assert memory.run_time_ns(0) == memory.run_time_ns(1) == 0
+
+
 def test_waiting_call_keeps_its_time_when_the_child_is_within_a_change(memory):
     memory.publish(0, [message("a"), message("b")], boot_ns() + LATER)
     memory.gather([0], 7)
