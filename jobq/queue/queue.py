@@ -657,6 +657,7 @@ class Queue:
 
         To remove a limit, pass None. Omitted limits stay unchanged. Each partition of a partitioned queue has its share
         of `max`; the other limits apply in each partition, because each key is in a single partition.
+        While the number of partitions changes, a key without `ordered` may be in two.
 
         Args:
             max: Maximum number of running messages.
