@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from jobq.client.clock import boot_ns
+from jobq.client.names import is_partition
 from jobq.config import WorkerSettings
 from jobq.errors import JobqError
 from jobq.queue import keys
@@ -28,6 +29,10 @@ MAX_ENTRIES = 256
 #: A node that doesn't answer takes at most a fifth of the supervisor's time. The longest pause bounds the case that the
 #: worker itself was stopped for an hour during a try.
 PAUSE_PER_TRY, MAX_PAUSE_NS = 4, 10_000_000_000
+
+
+#: Keys that show that a queue may need upkeep.
+_WORK = ("ready", "due", "circle", "flow_outbox", "partitions")
 
 
 class QueueUpkeep:
@@ -55,6 +60,8 @@ class QueueUpkeep:
         self._due: dict[int, int] = {}
         self._asked_at: dict[int, int] = {}
         self._sweep_at = boot_ns() + SWEEP_NS
+        # Queues that have partitions. Their maps are read in each round, without other work.
+        self._partitioned: set[int] = set()
         #: Sealed queues that were found; the supervisor takes them, and serves the partitions that replace them.
         self.sealed: set[str] = set()
         self.begin(0)
@@ -140,7 +147,9 @@ class QueueUpkeep:
         left = self._queues[index].admin.upkeep(limit, crash_limit=self._settings.crash_limit)
         self._due.pop(index, None)
         if left.sealed != b"0":
-            self.sealed.add(self._queues[index].name)
+            self.sealed.add(name := self._queues[index].name)
+            if not is_partition(name):
+                self._partitioned.add(index)
         if left.outbox:
             self._tell_flows(index)
         if left.circle or left.surplus or left.outbox:
@@ -173,6 +182,7 @@ class QueueUpkeep:
         self._next_part = (self._next_part + 1) % len(self._parts)
         self._sweep_at = now + max(SWEEP_PART_NS, SWEEP_NS // len(self._parts))
         retired = self._health.retired()
+        self.sealed.update(self._names[each] for each in part if each in self._partitioned)
         self._find([each for each in part if each not in self._due and each not in retired], now)
 
     def _find(self, indexes: Sequence[int], now: int) -> None:
@@ -185,7 +195,8 @@ class QueueUpkeep:
         names = [
             keys.key(self._queues[index].prefix, place)
             for index in indexes
-            for place in ("ready", "due", "circle", "flow_outbox", "partitions")
+            for place in _WORK
+            if place != "partitions" or index not in self._partitioned
         ]
         exist = partial(self._queues[indexes[0]].client.command, "EXISTS", *names)
         counts: list[int] = []

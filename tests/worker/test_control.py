@@ -156,3 +156,21 @@ def test_worker_asks_drained_partitions_while_messages_are_left_in_them(supervis
     serve_partitions(supervisor)
 
     assert supervisor.plan.health.retired() == frozenset()
+
+
+def test_an_idle_queue_with_partitions_costs_no_upkeep_but_its_map_is_read(supervisor, client):
+    upkeep = supervisor.upkeep
+    partition(client, "low", 2)
+    upkeep.look_after()
+    assert upkeep.sealed == {"low"}
+    supervisor._serve_partitions()
+    upkeep.look_after()
+    upkeep.sealed.clear()
+
+    upkeep._sweep(boot_ns())
+
+    assert upkeep.sealed == {"low"}
+    assert upkeep._due == {}
+    Queue("low/1", client).enqueue(b"x")
+    upkeep._sweep(boot_ns())
+    assert [upkeep._names[index] for index in upkeep._due] == ["low/1"]
