@@ -1,8 +1,8 @@
 """`python -m tests.run NAME OPTION…`: run pytest for a make target, then print the wall time and CPU of the whole run.
 
 The CPU includes all descendants. An orphan becomes a child of this process, which is a subreaper. It kills any
-that still runs some seconds after the end of pytest, such as a server that has overwritten its environment with its title,
-in which tests.leftovers can't find the mark.
+that still runs some seconds after the end of pytest, such as a server that has overwritten its environment with its
+title, so that tests.leftovers can't find the mark.
 """
 
 from __future__ import annotations
