@@ -124,7 +124,7 @@ Until = Literal["done", "start"] | Duration
 MEMBER, NEXT = "member", "next"
 #: Errors that reading a reply of another shape raises.
 _UNREADABLE = (KeyError, TypeError, AttributeError, ValueError)
-ADDED, CLOSED, SEALED = [b"added", b""], b"closed", b"sealed"
+ADDED, CLOSED, SEALED, _MOVED = [b"added", b""], b"closed", b"sealed", MOVED.encode()
 #: Arguments of the script for plain enqueues, and of the general script for the same call.
 NONE = FixedValues({})
 NO_OPTIONS = FixedValues({
@@ -820,8 +820,9 @@ class Queue:
         done: Sequence[Enqueued]
         if reply == ADDED:
             done = [Enqueued(mids[0], "added")]
-        elif reply[0] == SEALED and not step:
-            _take_back(caller, tries)
+        elif not step and (reply[0] == SEALED or _MOVED in reply[::2]):
+            # 'moved' answers a call that another object of this queue, with a router, made under the same number.
+            _take_back(caller, tries if reply[0] == SEALED else None)
             done, confirmation = self.routed().send(level, values, rows, mids, caller, tries), None
         else:
             done = self.accepted(own, reply, mids)

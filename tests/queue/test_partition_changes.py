@@ -256,6 +256,25 @@ def repair_queue(client: Client, name: str) -> None:
     client.command("DEL", keys.key(keys.prefix(client.namespace, name), "messages"))
 
 
+@pytest.mark.parametrize("mids", [("a",), ("a", "b", "c")])
+def test_a_call_that_another_process_repeats_reaches_the_partitions(
+    client: Client, mids: tuple[str, ...]
+) -> None:
+    """The first process died after the sealed queue had answered 'moved' to its call."""
+    Queue("low", client).enqueue(b"x", mid="waits")
+    partition(client, "low", 2)
+    first, rows = Queue("low", client), [part for mid in mids for part in (mid, b"x")]
+    first.send("memory", enqueue_values(), rows, mids, Caller(caller_id="c"), step="old")
+
+    for _ in range(2):
+        done = Queue("low", client).send(
+            "memory", enqueue_values(), rows, mids, Caller(caller_id="c")
+        )
+        assert [one.action for one in done] == ["added"] * len(mids)
+
+    assert Queue("low", client).admin.counts().ready == 1 + len(mids)
+
+
 def test_other_partitions_get_their_messages_when_one_does_not_accept_any(client: Client) -> None:
     partition(client, "low", 4)
     queue, mids = Queue("low", client), [f"m{number}" for number in range(40)]

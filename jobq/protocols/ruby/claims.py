@@ -220,8 +220,6 @@ class Claims:
     def _mark(self, claim: Claim, places: Sequence[int]) -> None:
         """Record in the claim that its messages are enqueued one by one, and which of them already are."""
         taken = self._taken(claim.claim_id)
-        if claim.delivered not in claim.jobs:
-            self.client.command("RPUSHX", taken, claim.delivered)
         marks = [
             ("LSET", taken, place, claim.delivered)
             for place in places
@@ -230,6 +228,8 @@ class Claims:
         if marks:
             # If another intake has settled the claim, its list is gone.
             commands(self.client, taken, marks, keep_errors=True)
+        elif claim.delivered not in claim.jobs:
+            self.client.command("RPUSHX", taken, claim.delivered)
 
     def settle(self, claim_id: str) -> None:
         """Delete a claim and its jobs."""

@@ -12,6 +12,7 @@ from jobq.jobs.registry import Registry
 from jobq.jobs.registry import job as declare
 from jobq.protocols.ruby.claims import Claims
 from jobq.protocols.ruby.scheduled import promote
+from jobq.queue.partitioning import partition
 from tests.protocols.ruby.conftest import PLACE
 
 
@@ -77,7 +78,30 @@ def test_each_job_is_enqueued_once(
 
 @pytest.mark.one_server
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("step", range(21))
+@pytest.mark.parametrize("step", range(10))
+def test_each_job_is_enqueued_once_when_the_queue_is_partitioned(
+    redis, client, line, default, pushed, run_all, dying, monkeypatch, step, after
+):
+    partition(client, "default", 2)
+    for jid in "abcde":
+        pushed(jid)
+    dying(step, after, "perform")
+    with pytest.raises(Died):
+        repeat(line().carry, True)
+    monkeypatch.undo()
+    ran = [mid for place in default.partitions() for mid in run_all(place)]
+    for claim in Claims(client, PLACE).waiting():
+        redis.zadd("jobq:intake:{queue:default}:claims", {claim.claim_id: 0})
+    for _ in range(2):
+        line().carry(greedy=True)
+        ran += [mid for place in default.partitions() for mid in run_all(place)]
+    assert sorted(ran) == ["a", "b", "c", "d", "e"]
+    assert not redis.keys("jobq:intake:*}:claims") + redis.keys("jobq:intake:*}:taken:*")
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", range(20))
 def test_each_job_is_enqueued_once_where_a_line_is_full(
     redis, client, line, default, pushed, run_all, dying, monkeypatch, step, after
 ):
@@ -101,6 +125,38 @@ def test_each_job_is_enqueued_once_where_a_line_is_full(
         line().carry(greedy=True)
         ran += run_all(default)
     assert sorted(ran) == ["a", "b", "c", "d", "e", "other"]
+    assert not redis.keys("jobq:intake:*}:claims") + redis.keys("jobq:intake:*}:taken:*")
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", range(29))
+def test_each_job_is_enqueued_once_where_a_line_of_a_partition_is_full(
+    redis, client, line, default, pushed, run_all, dying, monkeypatch, step, after
+):
+    registry = Registry()
+    declare(name="HardWorker", registry=registry, key="customer")(lambda customer: None)
+    monkeypatch.setattr("jobq.protocols.ruby.intake.default_registry", registry)
+    default.rules(key_waiting=2)
+    known = partition(client, "default", 2)
+    keys = {known.newest.name_for("default", f"k{n}"): f"k{n}" for n in range(9)}
+    full, free = keys["default/0"], keys["default/1"]
+    for jid in "abcd":
+        pushed(jid, [full])
+    pushed("other", [free])
+    taking = line()
+    dying(step, after, "perform")
+    with pytest.raises(Died):
+        repeat(taking.carry, True)
+    monkeypatch.undo()
+    monkeypatch.setattr("jobq.protocols.ruby.intake.default_registry", registry)
+    ran = [mid for place in default.partitions() for mid in run_all(place)]
+    for _ in range(4):
+        for claim in Claims(client, PLACE).waiting():
+            redis.zadd("jobq:intake:{queue:default}:claims", {claim.claim_id: 0})
+        line().carry(greedy=True)
+        ran += [mid for place in default.partitions() for mid in run_all(place)]
+    assert sorted(ran) == ["a", "b", "c", "d", "other"]
     assert not redis.keys("jobq:intake:*}:claims") + redis.keys("jobq:intake:*}:taken:*")
 
 
