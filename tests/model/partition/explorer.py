@@ -6,6 +6,7 @@ after the reply 'sealed'. With the map, it calls the old queue first, and the ne
 P1  no mid lives in both queues
 P2  an ordered key starts its messages in order, one at a time, across the change
 P3  all accepted messages run; in the end the sealed queue is empty, and rejects each message
+P6  a partition that lost its data accepts nothing until a producer has read the map again
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ class Explorer(TwoQueues[World]):
         self.machine.reset()
         knows = self.scope.knows
         producers = (Producer(knows),) * self.scope.producers
-        return self.search(
-            World(self.scope, dict(self.scope.budget), has_map=knows, producers=producers)
-        )
+        world = World(self.scope, dict(self.scope.budget), has_map=knows, producers=producers)
+        if knows:
+            self._make(world)
+        return self.search(world)
 
     # Possible steps.
 
@@ -63,6 +65,8 @@ class Explorer(TwoQueues[World]):
             yield from (("take", place_and_mid) for place_and_mid in sorted(world.contents))
         if left.get("hold"):
             yield ("hold",)
+        if left.get("wipe") and not self.machine.command(world.now, "HLEN", f"{NEW}messages"):
+            yield ("wipe",)
         if left.get("put"):
             yield from (("put", index) for index in range(len(world.binned)))
 
@@ -109,6 +113,11 @@ class Explorer(TwoQueues[World]):
             is_deduped or self._lives(w, OLD, producer.mid) or self._key_lives(w, producer.flavour)
         )
         word, reason = self._sent(w, producer)
+        if not w.is_made and producer.place == NEW:
+            need((word, reason) == ("sealed", ""), f"P6 a lost partition took {producer.mid}")
+            self._make(w)
+            w.producers = _replaced(w.producers, index, producer._replace(place=OLD))
+            return
         takes = producer.place == OLD and w.is_sealed and word in ("added", "requeued")
         need(
             lived or not takes, f"P3 the sealed queue took {producer.mid}, which doesn't live there"
@@ -166,7 +175,19 @@ class Explorer(TwoQueues[World]):
     # The operator.
 
     def _write_map(self, w: World) -> None:
+        self._make(w)
         w.has_map = True
+
+    def _make(self, w: World) -> None:
+        """Start the fence of the new queue."""
+        self.machine.command(w.now, "HSETNX", f"{NEW}meta", "fence", "0")
+        w.is_made = True
+
+    def _wipe(self, w: World) -> None:
+        """The server of the new queue loses its data."""
+        w.left["wipe"] -= 1
+        self.machine.command(w.now, "DEL", f"{NEW}meta")
+        w.is_made = False
 
     def _read_map(self, w: World, index: int) -> None:
         """A process that starts now."""
@@ -203,7 +224,8 @@ class Explorer(TwoQueues[World]):
 
     def _take(self, w: World, place_and_mid: str) -> None:
         w.left["take"] -= 1
-        place, mid = place_and_mid[:2], place_and_mid[2:]
+        place = OLD if place_and_mid.startswith(OLD) else NEW
+        mid = place_and_mid.removeprefix(place)
         w.number += 1
         (word,) = self.machine.run(
             f"{place}take_out", "P", w.now, "P", w.number, "", "op", LIFE_MS, "waiting", mid, "*"

@@ -65,6 +65,14 @@ _SMALL = (
         producers=1,
         knows=True,
     ),
+    Scope(
+        "a partition without its data",
+        {"plain": PLAIN, "later": LATER},
+        {"enqueue": 2, "wipe": 1},
+        producers=1,
+        knows=True,
+        paired=True,
+    ),
 )
 
 

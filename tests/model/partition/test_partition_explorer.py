@@ -1,4 +1,4 @@
-"""No interleaving of a change of partitions breaks P1 to P5; each fault that is sown is noticed."""
+"""No interleaving of a change of partitions breaks P1 to P6; each fault that is sown is noticed."""
 
 from __future__ import annotations
 

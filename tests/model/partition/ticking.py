@@ -89,6 +89,7 @@ class TickExplorer(TwoQueues[TickWorld]):
 
     def run(self) -> Explored:
         self.machine.reset()
+        self.machine.command(START - 9, "HSET", f"{NEW}meta", "fence", "0")
         self.machine.run(f"{OLD}schedule", "", START - 9, "", "add", NAME, "{}")
         return self.search(TickWorld(self.scope, dict(self.scope.budget)))
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from tests.model.world import START, Flavour
 
-OLD, NEW = "0/", "1/"
+#: The scripts see from its name that the new queue is a partition.
+OLD, NEW = "0/", "{q/1}:"
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Scope:
     name: str
     flavours: dict[str, Flavour]
     budget: dict[str, int]
-    """enqueue, fail, lose, revive, take, put, hold"""
+    """enqueue, fail, lose, revive, take, put, hold, wipe"""
     endings: tuple[str, ...] = ("done",)
     mids: tuple[str, ...] = ("m1", "m2")
     producers: int = 2
@@ -67,6 +68,8 @@ class World:
     now: int = START
     has_map: bool = False
     is_sealed: bool = False
+    is_made: bool = False
+    """The new queue has a fence."""
     producers: tuple[Producer, ...] = ()
     owed: tuple[str, ...] = ()
     """Contents that were accepted, and neither ended nor replaced."""
@@ -102,6 +105,6 @@ class World:
     def text(self) -> str:
         """For the name of the state. Producers are alike."""
         return repr((
-            self.has_map, self.is_sealed, sorted(self.producers), self.owed, sorted(self.newer.items()),
+            self.has_map, self.is_sealed, self.is_made, sorted(self.producers), self.owed, sorted(self.newer.items()),
             self.order, self.running, self.dead, self.binned,
         ))  # fmt: skip
