@@ -206,7 +206,7 @@ class DuplicateError(JobqError):
 
 
 class NoCurrentJobError(JobqError):
-    """jobq.current() was called outside a running job."""
+    """jobq.current() was called outside a running job. In a test, jobq.testing.running(…) describes an attempt."""
 
 
 class LeaseLostError(JobqError):

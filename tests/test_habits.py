@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from uuid import uuid4
 
 import click
 import pytest
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 import jobq
 from jobq import habits
 from jobq.cli.app import app
-from jobq.errors import ConfigError
+from jobq.errors import CodecError, ConfigError
 from jobq.jobs.options import checked_options
 
 TABLE = habits._table()
@@ -37,7 +38,7 @@ def names_of(section: str) -> list[str]:
 
 def test_sections_are_those_that_are_read():
     assert {section for section, _ in TABLE} == {
-        *OBJECTS, "jobq", "options", "commands", "options of worker", "options of app", "arguments",
+        *OBJECTS, "jobq", "options", "schedule", "commands", "options of worker", "options of app", "arguments",
     }  # fmt: skip
 
 
@@ -56,6 +57,12 @@ def test_options_are_missing_when_they_have_a_remedy():
         with pytest.raises(ConfigError, match="there is no option") as raised:
             checked_options({name: 1}, declaring=True)
         assert "options are" not in str(raised.value)
+
+
+def test_options_of_schedules_are_missing_when_they_have_a_remedy():
+    for name in names_of("schedule"):
+        with pytest.raises(ConfigError, match=f"a schedule has no option '{name}'; (write|pass) "):
+            jobq.schedule("* * * * *", **{name: 1})  # type: ignore[arg-type]
 
 
 def test_commands_are_missing_when_they_have_a_remedy():
@@ -165,3 +172,18 @@ def test_queue_as_the_argument_of_job_is_refused_with_its_option():
 def test_command_line_of_another_queue_is_refused_with_its_remedy(line, text):
     done = CliRunner().invoke(app, line.split())
     assert (done.exit_code, text in done.output) == (2, True), done.output
+
+
+def test_wrong_kinds_of_values_are_refused_with_the_right_ones():
+    with pytest.raises(
+        ConfigError, match=r"url is object; pass an address as text, such as redis://"
+    ):
+        jobq.connect(object())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"not one call: \[greet\.args\(…\)\]"):
+        greet.enqueue_many(greet.args("a"))  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match=r"mid UUID\(.*\) can't be used; use a str of 1-128"):
+        greet.options(mid=uuid4())  # type: ignore[typeddict-item]
+    with pytest.raises(
+        CodecError, match=r"takes bytes, not <Job .*greet>; for a call, put @job on the function"
+    ):
+        jobq.Queue("low", jobq.connect("redis://127.0.0.1:1")).enqueue(greet)  # type: ignore[arg-type]

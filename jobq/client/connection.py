@@ -41,7 +41,7 @@ from jobq.client.runtime import runtime
 from jobq.client.scripts import Argument, Command, Script, packed, wire, words_packed
 from jobq.client.topology import Cluster, Topology, topology
 from jobq.config import ServerSettings, settings_from_env
-from jobq.errors import UnavailableError, masked
+from jobq.errors import ConfigError, UnavailableError, masked
 
 T = TypeVar("T")
 #: Sends one command on a connection and returns the reply. If the last argument is True, it sends ASKING first.
@@ -560,6 +560,10 @@ def connect(
         outage_buffer: Maximum number of messages that this process keeps in memory while the server is away. Default:
             JOBQ_OUTAGE_BUFFER, else 0.
     """
+    if url is not None and not isinstance(url, str):
+        raise ConfigError(
+            f"url is {type(url).__qualname__}; pass an address as text, such as redis://queue.example:6379/0"
+        )
     settings = settings or settings_from_env()
     return Client(
         replace(

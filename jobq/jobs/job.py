@@ -37,7 +37,7 @@ from jobq.jobs.results import Receipt, Receipts, ResultRefusedError, encode_resu
 from jobq.jobs.retry import Decision
 from jobq.jobs.signing import seal_for
 from jobq.jobs.unique import conflict_options, refuse, refuse_any, unique_of
-from jobq.queue.mids import new_mid
+from jobq.queue.mids import checked_mid, new_mid
 from jobq.queue.types import PER_CALL, Enqueued
 
 P = ParamSpec("P")
@@ -280,6 +280,10 @@ class Job(Generic[P, R]):
         return tuple([layer for layer in self.middleware.all_layers() if hasattr(layer, "enqueue")])
 
     def _many(self, arguments: Iterable[Sequence[Any] | Args[..., Any]]) -> Iterator[Arguments]:
+        if isinstance(arguments, Args):
+            raise ConfigError(
+                f"enqueue_many takes an iterable of calls, not one call: [{self.name.rpartition('.')[2]}.args(…)]"
+            )
         if self.settings.mid is not None:
             raise ConfigError(
                 f"mid={self.settings.mid!r} can't be the mid of many messages; enqueue them one by one"
@@ -445,6 +449,8 @@ class Job(Generic[P, R]):
 
     def receipt(self, mid: str) -> Receipt[R]:
         """Return a receipt for a message enqueued earlier or elsewhere."""
+        if not isinstance(mid, str):
+            checked_mid(mid)
         queue = self._queue()
         return Receipt(mid, "exists", "", self.name, queue, self.settings, self.types)
 

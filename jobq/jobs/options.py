@@ -27,6 +27,7 @@ from jobq.jobs.retry import (
     Rules,
     checked_filter,
 )
+from jobq.queue.mids import checked_mid
 from jobq.queue.types import (
     MAX_DURATION_S,
     MAX_PARTITIONS,
@@ -258,17 +259,16 @@ def _queue(name: str, value: Any) -> str:
 def _mid(name: str, value: Any) -> str | None:
     if value is None:
         return None
-    if not isinstance(value, str) or not 0 < len(value) <= 128 or not value.isprintable():
-        raise ConfigError(f"mid={value!r} can't be used; use 1-128 printable characters")
-    if value.startswith("="):
+    mid = checked_mid(value)
+    if mid.startswith("="):
         raise ConfigError(
             f"mid={value!r} can't be used: mids that begin with '=' belong to unique jobs; use another, or unique=…"
         )
-    if value.startswith("~"):
+    if mid.startswith("~"):
         raise ConfigError(
             f"mid={value!r} can't be used: mids that begin with '~' are reserved for steps of flows; use another"
         )
-    return value
+    return mid
 
 
 def _key(name: str, value: Any) -> Any:

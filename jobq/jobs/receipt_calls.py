@@ -30,7 +30,7 @@ from jobq.jobs.queues import queue_of
 from jobq.jobs.results import CANCELLED, Receipt, opened_end
 from jobq.jobs.signing import seal_of
 from jobq.jobs.states import State, ended_state, is_over, live_state, moment
-from jobq.queue.mids import checked_mid
+from jobq.queue.mids import checked_mid, is_mid
 from jobq.queue.remembered import REMEMBERS
 from jobq.queue.types import Status
 
@@ -83,6 +83,9 @@ def status(receipt: Receipt[Any]) -> Steps[Status]:
 
 
 def _status(receipt: Receipt[Any]) -> Steps[Status]:
+    if not is_mid(receipt.mid):
+        # Such a mid is impossible; web programs take mids from addresses.
+        return Status("nil")
     known: Status = yield receipt.bound_queue.status_call(receipt.mid)
     if known.word == "nil" and (yield from _is_elsewhere(receipt)):
         known = yield receipt.bound_queue.status_call(receipt.mid)
@@ -187,6 +190,8 @@ def _remembered(receipt: Receipt[Any]) -> Steps[Any]:
 
 def cancel(receipt: Receipt[Any]) -> Steps[bool]:
     """Cancel the message; return whether it was cancelled."""
+    if not is_mid(receipt.mid):
+        return False
     for_ms, rest = receipt.settings.remember_ms, (checked_mid(receipt.mid),)
     values: dict[str, Argument] = {"now": "", "remember_ms": for_ms or ""}
     own_key = [receipt.bound_queue.result_key(receipt.mid)]
@@ -200,6 +205,8 @@ def cancel(receipt: Receipt[Any]) -> Steps[bool]:
 
 def revive(receipt: Receipt[Any]) -> Steps[bool]:
     """Revive the latest dead message of this mid; return whether it was revived."""
+    if not is_mid(receipt.mid):
+        return False
     dead = yield receipt.bound_queue.admin.dead_call(receipt.mid)
     if not dead:
         return (yield from revive(receipt)) if (yield from _is_elsewhere(receipt)) else False

@@ -83,6 +83,14 @@ def members_mid(mid: str) -> str:
 
 def checked_mid(mid: str) -> str:
     """Return `mid`; raise ConfigError if it is empty or too long, or not printable."""
-    if not 0 < len(mid) <= MAX_MID_LENGTH or not mid.isprintable():
-        raise ConfigError(f"mid {mid!r} can't be used; use 1-{MAX_MID_LENGTH} printable characters")
+    if not isinstance(mid, str) or not 0 < len(mid) <= MAX_MID_LENGTH or not mid.isprintable():
+        text = "" if isinstance(mid, str) else "a str of "
+        raise ConfigError(
+            f"mid {mid!r:.200} can't be used; use {text}1-{MAX_MID_LENGTH} printable characters"
+        )
     return mid
+
+
+def is_mid(text: str) -> bool:
+    """Whether a message can have this mid."""
+    return 0 < len(text) <= MAX_MID_LENGTH and text.isprintable()

@@ -36,7 +36,7 @@ from jobq.client.pipelining import OverlappingCalls, commands, run_all
 from jobq.client.scripts import Argument
 from jobq.config import HARD_MAX_CONTENT, duration_s
 from jobq.durations import DAY_MS, Duration, Rate, counted
-from jobq.errors import ConfigError, KeyFullError, ScriptError, UnavailableError
+from jobq.errors import CodecError, ConfigError, KeyFullError, ScriptError, UnavailableError
 from jobq.habits import refuse_attribute
 from jobq.queue import keys
 from jobq.queue.admin import Admin
@@ -1108,7 +1108,13 @@ def line_full(reply: Sequence[bytes]) -> KeyFullError:
 
 def prepared(content: bytes, mid: str | None, options: EnqueueOptions) -> Batch:
     """Return a round trip for one message."""
-    if mid is None and not options and len(content) <= HARD_MAX_CONTENT:
+    try:
+        size = len(content)
+    except TypeError:
+        raise CodecError(
+            f"a queue takes bytes, not {content!r:.80}; for a call, put @job on the function and call its enqueue"
+        ) from None
+    if mid is None and not options and size <= HARD_MAX_CONTENT:
         mid = new_mid()
         return NO_OPTIONS, (mid, content), (mid,)  # the same as below, with fewer function calls
     values = enqueue_values(**options) if options else NO_OPTIONS

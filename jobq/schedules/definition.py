@@ -17,6 +17,7 @@ from msgspec import structs
 from jobq.config import duration_s, parse_time
 from jobq.durations import Duration
 from jobq.errors import ConfigError
+from jobq.habits import remedy
 from jobq.jobs.ticks import Tick
 from jobq.schedules.expressions import Cron, Every, Ticks, Within
 
@@ -166,6 +167,10 @@ def checked_schedule(
     """
     options = {key: value for key, value in given.items() if value is not None}
     every = options.pop("every", None)
+    known = ("tz", "missed", "overlap", "spread", *_BOUNDS)
+    if unknown := min(options.keys() - set(known), default=""):
+        hint = remedy("schedule", unknown) or f"options are every, {', '.join(known)}"
+        raise ConfigError(f"a schedule has no option {unknown!r}; {hint}")
     if (cron is None) == (every is None):
         raise ConfigError(f"schedule {name!r} needs either a cron expression or every=…")
     if cron is not None and not (isinstance(cron, str) and cron.strip()):
@@ -175,11 +180,6 @@ def checked_schedule(
     if every is not None and "tz" in options:
         raise ConfigError(
             f"tz={options['tz']!r} has no effect on every={every!r}; leave out tz, or use a cron expression"
-        )
-    known = ("tz", "missed", "overlap", "spread", *_BOUNDS)
-    if unknown := options.keys() - set(known):
-        raise ConfigError(
-            f"a schedule has no option {min(unknown)!r}; options are every, {', '.join(known)}"
         )
     spread = options.pop("spread", 0)
     bounds = {key: options.pop(key) for key in _BOUNDS if key in options}

@@ -14,6 +14,7 @@ from jobq.client.connection import Client
 from jobq.config import CodecSettings
 from jobq.errors import (
     CodecError,
+    ConfigError,
     Dead,
     JobFailedError,
     ResultNotStoredError,
@@ -524,3 +525,18 @@ def test_follow_on_a_loop_yields_each_change_until_the_end(act, work, monkeypatc
 def test_state_word_is_public_for_each_word_that_queues_store(stored, attempts, word):
     assert state_word(Status(stored, attempts)) == word
     assert is_over(Status(stored, attempts)) == (word in ENDED)
+
+
+@pytest.mark.parametrize("mid", ["", "x" * 129, "a\nb", "\x00"])
+def test_receipt_is_unknown_when_no_message_can_have_its_mid(declared, mid):
+    receipt = declared(result_ttl="1m").receipt(mid)
+    assert receipt.state().word == asyncio.run(receipt.astate()).word == "unknown"
+    assert (receipt.cancel(), receipt.revive(), receipt.status().word) == (False, False, "nil")
+    with pytest.raises(ResultNotStoredError, match="no result is kept"):
+        receipt.result(timeout=1)
+
+
+@pytest.mark.parametrize("mid", [None, 7])
+def test_receipt_is_refused_when_its_mid_is_not_a_text(declared, mid):
+    with pytest.raises(ConfigError, match=f"mid {mid} can't be used; use a str of 1-128"):
+        declared().receipt(mid)
