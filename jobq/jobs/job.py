@@ -87,6 +87,11 @@ class Outgoing:
         self.calls = calls
         self.size = 0
 
+    @property
+    def partitions(self) -> int | None:
+        """The number of partitions that the job declares for this queue."""
+        return self.job.settings.partitions if self.queue == self.job.queue else None
+
     def prepared(self, queue: QueueLike) -> list[Prepared]:
         """Return the calls as messages of the queue."""
         return [self.job.prepared(queue, args, kwargs, self) for args, kwargs in self.calls]
@@ -96,8 +101,7 @@ class Outgoing:
         job = self.job
         client = job.settings.client or runtime.default
         known = client.queues.get(self.queue) if client is not None else None
-        partitions = job.settings.partitions if self.queue == job.queue else None
-        queue: QueueLike = known or queue_of(self.queue, client, partitions)
+        queue: QueueLike = known or queue_of(self.queue, client, self.partitions)
         messages = self.prepared(queue)
         self.size = sum([len(message[1]) for message in messages])
         if len(messages) == 1:

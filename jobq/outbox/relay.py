@@ -209,7 +209,9 @@ class Relay:
         for name, stored in queues.items():
             if name in self._closed:
                 continue
-            queue, wrong = queue_of(name, self._client), list[JobqError]()
+            wrong = list[JobqError]()
+            declared = (row.options.partitions for row in stored)
+            queue = queue_of(name, self._client, next(filter(None, declared), None))
             groups = groupby(stored, lambda row: row.sending(now, self.options.dedupe_s))
             try:
                 for options, group in groups:

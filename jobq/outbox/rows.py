@@ -19,6 +19,7 @@ from jobq.jobs.middleware import around_enqueue
 from jobq.jobs.queues import QueueLike, queue_of
 from jobq.jobs.results import Receipt
 from jobq.queue.mids import new_mid, users_mid
+from jobq.queue.partitions import checked_number
 from jobq.queue.queue import enqueue_values, given_mid
 from jobq.queue.types import PER_CALL, checked_content, checked_key
 
@@ -46,7 +47,11 @@ class OutboxRow(NamedTuple):
 
 
 class QueueOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a relay enqueues a row: options of `Queue.enqueue_many`, and whether the mid was generated for this row."""
+    """How a relay enqueues a row.
+
+    It has options of `Queue.enqueue_many`, whether the mid was generated for this row, and the declared number of
+    partitions of the queue.
+    """
 
     new_mid: bool = False
     delay: float | None = None
@@ -60,6 +65,7 @@ class QueueOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     key: str | None = None
     ordered: bool = False
     durability: str | None = None
+    partitions: int | None = None
 
 
 #: Options that go to the queue unchanged.
@@ -84,6 +90,8 @@ class StoredRow:
             if self.options.key is not None:
                 checked_key(self.options.key)
             parse_durability(self.options.durability or "memory")
+            if self.options.partitions is not None:
+                checked_number(self.options.partitions)
             values = enqueue_values(**self._checkable())
             users_mid(mid) if self.options.new_mid else given_mid(mid, values)
             checked_content(mid, self.content)
@@ -153,11 +161,11 @@ class _QueueOfRelay:
     It connects when the receipt is first used, because writing a row doesn't need a server.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, partitions: int | None) -> None:
+        self.name, self._partitions = name, partitions
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(queue_of(self.name, default_client()), name)
+        return getattr(queue_of(self.name, default_client(), self._partitions), name)
 
 
 def rows_of(
@@ -174,7 +182,7 @@ def rows_of(
     def deliver(outgoing: Outgoing) -> list[Receipt[Any]]:
         made = list(_made(job, outgoing))
         rows.extend(made)
-        queue = cast("QueueLike", _QueueOfRelay(outgoing.queue))
+        queue = cast("QueueLike", _QueueOfRelay(outgoing.queue, outgoing.partitions))
         outgoing.size = sum(len(row.content) for row in made)
         return [Receipt(row.mid, "written", "", job.name, queue, job.settings) for row in made]
 
@@ -193,7 +201,8 @@ def _made(job: Job[..., Any], outgoing: Outgoing) -> list[OutboxRow]:
     now = wall.ms()
     rows = []
     for mid, content, key in outgoing.prepared(encoding):
-        options = QueueOptions(new_mid=not chosen, **job.options_with(key))
+        given = job.options_with(key)
+        options = QueueOptions(new_mid=not chosen, partitions=outgoing.partitions, **given)
         text = _written(options).decode()
         rows.append(OutboxRow(mid or new_mid(), outgoing.queue, content, text, now))
     return rows

@@ -15,6 +15,7 @@ from jobq.jobs.registry import job
 from jobq.outbox.relay import Relay, RelayOptions
 from jobq.outbox.tables import DatabaseAwayError, table_of
 from jobq.queue.partitioning import partition
+from jobq.queue.partitions import read_map
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from tests import tools
@@ -79,6 +80,26 @@ def test_rows_are_sent_once_when_their_queue_is_partitioned(
         worked(place.name)
     assert sorted(seen) == list(range(20))
     assert all(sorted(some) == some for some in ([n for n in seen if n % 4 == k] for k in range(4)))
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_relay_creates_the_partitions_that_a_job_declares(
+    database, client, registry, write, relayed
+):
+    note = job(name="note", queue="low", partitions=3, registry=registry)(print)
+    for number in range(9):
+        write(note, number)
+    write(note.options(queue="other"), 9)
+    database.execute(
+        "INSERT INTO jobq_outbox (mid, queue, content, options, created_at) "
+        "SELECT 'bad', queue, content, '{\"partitions\":0}', 0 FROM jobq_outbox WHERE id = 1"
+    )
+
+    relay = relayed()
+
+    assert (relay.totals.sent, relay.totals.failed) == (10, 1)
+    assert [read_map(client, name).newest.size for name in ("low", "other")] == [3, 0]
+    assert Queue("low", client).admin.counts().ready == 9
 
 
 def test_row_that_is_sent_twice_runs_once_and_unique_calls_run_again(

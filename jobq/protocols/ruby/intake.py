@@ -38,6 +38,7 @@ from jobq.protocols.ruby.queue_records import usable_queues
 from jobq.protocols.ruby.retries import RubyJobCounts
 from jobq.protocols.ruby.scheduled import promote
 from jobq.protocols.ruby.settings import FedWorker, IntakeSettings, expanded
+from jobq.queue.partitioning import created
 from jobq.queue.queue import Queue
 
 logger = logging.getLogger("jobq")
@@ -263,9 +264,12 @@ class Intake:
     def _take_from(self, ruby_queues: Iterable[RubyQueueName]) -> None:
         """Add these queues to the queues whose jobs are claimed."""
         for ruby_queue in ruby_queues:
-            queue = self._queues.get(ruby_queue.queue)
+            name = ruby_queue.queue
+            queue = self._queues.get(name)
             if queue is None:
-                queue = self._queues[ruby_queue.queue] = Queue(ruby_queue.queue, self._client)
+                if (count := default_registry.partitions().get(name)) is not None:
+                    created(self._client, name, count)
+                queue = self._queues[name] = Queue(name, self._client)
                 if self._settings.ruby_dead:
                     self._dead_jobs.append(DeadJobs(self._ruby, [queue]))
             self.lines.append(QueueIntake(self._ruby, ruby_queue, queue, self._settings))

@@ -25,6 +25,7 @@ from jobq.protocols.ruby.lists import ListWaiter
 from jobq.protocols.ruby.queue_records import usable_queues
 from jobq.protocols.ruby.retries import RubyJobCounts
 from jobq.protocols.ruby.settings import IntakeSettings, expanded, parse_names, parse_queue_names
+from jobq.queue.partitions import read_map
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from tests.protocols.ruby.conftest import PLACE
@@ -319,6 +320,22 @@ def test_queue_that_matches_a_pattern_later_is_taken_from(redis, client, fed_wor
     assert shown.endswith(b":low,new")
     assert {str(dead_jobs) for dead_jobs in one._dead_jobs} == {"low", "new"}
     one._leave()
+
+
+def test_queue_that_matches_a_pattern_later_has_the_partitions_that_its_jobs_declare(
+    redis, client, fed_worker, intake, monkeypatch
+):
+    registry = Registry()
+    declare(name="HardWorker", registry=registry, queue="new", partitions=3)(print)
+    monkeypatch.setattr("jobq.protocols.ruby.intake.default_registry", registry)
+    taking = intake(PLACE, patterns={RubyQueueName("sidekiq", "", "*"): 1})
+    redis.sadd("queues", "new")
+    redis.lpush("queue:new", '{"class":"HardWorker","args":[],"jid":"a"}')
+    taking._match()
+    taking.lines[-1].carry(greedy=True)
+
+    assert read_map(client, "new").newest.size == 3
+    assert Queue("new", client).place_of("a").name.startswith("new/")
 
 
 def test_new_queues_beyond_the_limit_are_told_once_and_others_go_on(
