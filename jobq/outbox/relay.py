@@ -29,7 +29,7 @@ from jobq.errors import (
 from jobq.jobs.queues import QueueLike, queue_of
 from jobq.outbox.rows import DAY_S, BadRowError, StoredRow
 from jobq.outbox.tables import NOTIFIED_POLL_S, PIECE_S, Backlog, OutboxTable, RawRow, Refused
-from jobq.queue.routing import refusal_in
+from jobq.queue.routing import PartlyAcceptedError, refusal_in
 
 logger = logging.getLogger("jobq.outbox")
 BATCH = 500
@@ -234,7 +234,7 @@ class Relay:
         """Send rows with the same options in one call.
 
         If the call is rejected, send each row in a separate call. If only the line of a key is full, do this for its
-        rows. Rows that some partitions accepted are sent again under the same mids.
+        rows. Rows that some partitions accepted aren't sent again.
         """
         left = [row for row in rows if _line(row) not in self._stopped]
         while left:
@@ -244,6 +244,11 @@ class Relay:
                 refusal = refusal_in(error)
                 if not isinstance(refusal, (KeyFullError, *_OF_ROW)):
                     raise
+                accepted: set[str] = set()
+                if isinstance(error, PartlyAcceptedError):
+                    accepted = {done.mid for done in error.accepted} - {*error.mids}
+                yield from [row.number for row in left if row.mid in accepted]
+                left = [row for row in left if row.mid not in accepted]
                 key = refusal.key if isinstance(refusal, KeyFullError) else ""
                 alone = [row for row in left if row.options.key == key] if key else left
                 yield from self._each(queue, alone, options, wrong)

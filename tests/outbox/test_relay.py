@@ -12,6 +12,7 @@ from jobq import outbox
 from jobq.errors import ConfigError, NotDurableError, UnavailableError
 from jobq.jobs.codec import decode
 from jobq.jobs.registry import job
+from jobq.outbox import relay as relay_module
 from jobq.outbox.relay import Relay, RelayOptions
 from jobq.outbox.tables import DatabaseAwayError, table_of
 from jobq.queue.partitioning import partition
@@ -196,19 +197,29 @@ def test_rows_of_a_full_line_stay_and_others_pass(database, client, registry, wr
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_rows_of_a_full_line_stay_and_others_pass_when_the_queue_is_partitioned(
-    database, client, registry, write, relayed
+    database, client, registry, write, relayed, monkeypatch
 ):
+    real, calls = relay_module._send, list[set[str]]()
+    monkeypatch.setattr(
+        relay_module,
+        "_send",
+        lambda *args: (calls.append({row.mid for row in args[1]}), real(*args)),
+    )
     note = job(name="note", queue="low", registry=registry)(print)
     queue = Queue("low", client)
     queue.rules(key_waiting=1)
-    partition(client, "low", 3)
-    for number in range(6):
-        write(note.options(key="acme", ordered=True), number)
-        write(note.options(key=f"k{number}", ordered=True), number)
+    known = partition(client, "low", 3).newest
+    keys = [f"k{number}" for number in range(6)]
+    for number, key in enumerate(keys):
+        write(note.options(key="acme", ordered=True, mid=f"a{number}"), number)
+        write(note.options(key=key, ordered=True, mid=key), number)
     write(note.options(queue="high"), 6)
 
     relay = relayed()
 
+    elsewhere = {key for key in keys if known.name_for("low", key) != known.name_for("low", "acme")}
+    assert elsewhere
+    assert not elsewhere & set().union(*calls[1:])
     assert (relay.totals.sent, relay.totals.left, relay.trouble) == (8, 5, "")
     assert queue.admin.counts().ready == 7
     assert Queue("high", client).admin.counts().ready == 1
