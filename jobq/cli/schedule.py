@@ -32,7 +32,7 @@ from jobq.jobs.ticks import moment
 from jobq.queue.queue import Queue
 from jobq.queue.types import Schedules
 from jobq.schedules import listing
-from jobq.schedules.declared import schedules_of
+from jobq.schedules.declared import schedules_of, without_job
 from jobq.schedules.definition import MAX_TIMES, Schedule, checked_schedule, decoded, encoded
 from jobq.schedules.lint import findings
 from jobq.schedules.listing import WorkerCode, known_by_queue, of_queue, schedule_records
@@ -138,6 +138,9 @@ def lint(session: Session, modules: tuple[str, ...], queues: str | None) -> bool
     """
     load(modules)
     warned, schedules = False, list(_declared() if modules else _kept(session, queues))
+    for text in without_job() if modules else ():
+        warned = True
+        session.say({"schedule": "", "rule": "", "warning": text}, text)
     for spec in schedules:
         timeout_s = None
         if spec.job in default_registry:

@@ -43,6 +43,7 @@ from jobq.protocols.ruby.settings import (
     parse_names,
     parse_queue_names,
 )
+from jobq.schedules.declared import without_job
 from jobq.schedules.scheduler import Scheduler
 from jobq.worker.feeder import Source
 
@@ -285,6 +286,8 @@ def worker(
         listeners.extend(crash_listeners())
         logs.settle()
         check_jobs(intake, default_registry)
+        for text in without_job():
+            logs.own.warning("%s", text)
         return modules
 
     hooks = Hooks(

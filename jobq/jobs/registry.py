@@ -6,7 +6,8 @@ import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, ClassVar, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
+from weakref import WeakSet
 
 from jobq.durations import Duration
 from jobq.errors import ConfigError, JobAlreadyRegisteredError, JobNotFoundError
@@ -36,7 +37,11 @@ class Registry:
     the default registry.
     """
 
+    #: The registries of this process.
+    alive: ClassVar[WeakSet[Registry]] = WeakSet()
+
     def __init__(self, around: Middlewares = everywhere) -> None:
+        Registry.alive.add(self)
         self._jobs: dict[str, Job[..., Any]] = {}
         self.middleware = Middlewares(around)
         #: Queues that workers serve in addition to the queues of jobs.

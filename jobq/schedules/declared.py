@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
+from weakref import WeakSet
 
 from msgspec import structs
 
 from jobq.durations import Duration
 from jobq.errors import CodecError, ConfigError
+from jobq.jobs.functions import place
 from jobq.jobs.job import Job
 from jobq.jobs.registry import Registry
 from jobq.schedules.definition import Missed, Overlap, Schedule, checked_schedule
@@ -17,6 +20,8 @@ from jobq.schedules.definition import Missed, Overlap, Schedule, checked_schedul
 F = TypeVar("F", bound=Callable[..., Any])
 #: Attribute of a function or a job with its declarations. `@job` copies it from the function.
 _KEPT = "__jobq_schedules__"
+#: Functions and jobs with a schedule.
+_functions: WeakSet[Callable[..., Any]] = WeakSet()
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -77,9 +82,20 @@ def schedule(cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> 
             raise ConfigError(f"@schedule on {function!r}: put it on a function with @job")
         # Decorators apply from the bottom up; they are listed as they are written.
         setattr(function, _KEPT, (declared, *getattr(function, _KEPT, ())))
+        _functions.add(function)
         return function
 
     return mark
+
+
+def without_job() -> list[str]:
+    """Return a warning for each function with `@schedule` that isn't a job, so that its schedule would never run."""
+    jobs = {place(inspect.unwrap(job)) for registry in Registry.alive for job in registry}
+    missing = {place(inspect.unwrap(function)) for function in _functions} - jobs
+    return [
+        f"@schedule on {name} has no effect, because it isn't a job; add @job"
+        for name in sorted(missing)
+    ]
 
 
 def schedules_of(job: Job[..., Any]) -> list[Schedule]:

@@ -77,6 +77,14 @@ def test_lint_warns_of_what_modules_declare(line: Any, module: str) -> None:
         assert words in text
 
 
+def test_lint_warns_of_a_function_that_is_no_job(line: Any, bare: Path) -> None:
+    module = bare / "forgetful_schedules.py"
+    module.write_text("import jobq\n\n\n@jobq.schedule('@daily')\ndef lonely(): ...\n")
+    ended = line("schedule", "lint", "--import", module.stem)
+    assert ended.code == 1
+    assert f"@schedule on forgetful_schedules.lonely ({module}:4) has no effect" in ended.out
+
+
 def test_schedule_is_added_listed_paused_run_and_deleted(cli: Any, queue: Queue) -> None:
     added = cli("schedule", "add", "nightly", "x.y", "a", "n=2", "--cron", "@daily", "-q", "low")
     assert (added.code, added.out) == (0, "low: nightly added\n")

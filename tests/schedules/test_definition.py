@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -12,7 +14,7 @@ from jobq import Registry, job, schedule
 from jobq.errors import ConfigError
 from jobq.jobs.middleware import Middlewares
 from jobq.jobs.ticks import HEADER, Tick, tick_of
-from jobq.schedules.declared import declared_in, schedules_of
+from jobq.schedules.declared import declared_in, schedules_of, without_job
 from jobq.schedules.definition import (
     Owed,
     Schedule,
@@ -231,3 +233,30 @@ def test_schedule_that_has_ended_can_be_declared(registry: Registry):
 
     [found] = schedules_of(old)
     assert next(found.ticks.after(START), None) is None
+
+
+def test_function_with_a_schedule_is_told_when_it_is_no_job(registry: Registry):
+    @schedule("@daily")
+    def forgotten() -> None: ...
+
+    @schedule("@daily")
+    @job(registry=registry, name="above")
+    def above() -> None: ...
+
+    @job(registry=registry, name="below")
+    @schedule("@daily")
+    def below() -> None: ...
+
+    def logged(function: Callable[[], None]) -> Callable[[], None]:
+        return functools.wraps(function)(lambda: function())
+
+    @job(registry=registry, name="around")
+    @logged
+    @schedule("@daily")
+    def around() -> None: ...
+
+    told = [text for text in without_job() if "is_told_when_it_is_no_job" in text]
+    assert len(told) == 1 and told[0].startswith("@schedule on ")
+    assert ".forgotten (" in told[0] and told[0].endswith("because it isn't a job; add @job")
+    job(registry=registry, name="later")(forgotten)
+    assert not [text for text in without_job() if "is_told_when_it_is_no_job" in text]
