@@ -141,7 +141,7 @@ users_option = option(
 )  # fmt: skip
 @opens(
     "remembering", _remembering,
-    lake_option("for history beyond the server"),
+    lake_option("for history that the server no longer has"),
     storage_option,
     source_option,
 )  # fmt: skip

@@ -110,7 +110,7 @@ def apply_all(store: FlowStore, queue: str, changes: Sequence[FlowChange]) -> No
 
 
 def statuses(queue: Queue, mids: Sequence[str]) -> dict[str, str]:
-    """Return mid -> status for messages, in whichever partitions they are."""
+    """Return mid -> status for messages, and look in all partitions of their queues."""
     replies = run_all(queue.client, [queue.status_call(mid) for mid in mids])
     words = {mid: status.word for mid, status in zip(mids, replies, strict=True)}
     missing = [mid for mid, word in words.items() if word == "nil"]

@@ -549,7 +549,7 @@ class StepList:
         if isinstance(step, str):
             return _checked_name(step)
         if not isinstance(step, FlowStep):
-            raise ConfigError(f"after has {step!r:.80}, which is not a step; pass steps or names")
+            raise ConfigError(f"after= names {step!r:.80}, which isn't a step; pass steps or names")
         if step.owner is not self:
             raise ConfigError(f"{step!r} belongs to another flow, not to {self.flow_id}")
         return step.name

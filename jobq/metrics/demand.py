@@ -39,7 +39,7 @@ class QueueDemand(JsonRecord):
 
 
 class Demand(JsonRecord):
-    """The combined demand of queues.
+    """How many slots the workers of some queues should have.
 
     Attributes:
         wanted_slots: Number of jobs that workers should be able to run at the same time.
@@ -73,7 +73,7 @@ def _runs_in_all(queue: Queue) -> EndedRuns | None:
 
 
 class DemandMeter:
-    """Measures the demand of queues at each call. It is thread-safe."""
+    """Measures how many slots queues need at the moment of each call. It is thread-safe."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -273,7 +273,7 @@ def _rounds(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[da
     """Return each time in the range at which the zone's clock shows a multiple of `step`."""
     if step > 3600:
         return _walls(first, last, step, zone)
-    # When clocks change, an hour is repeated or skipped. In UTC each moment is there once.
+    # When clocks change, an hour is repeated or skipped. In UTC each moment occurs once.
     at, moments = first, []
     while at <= last:
         wall = at.astimezone(zone).replace(tzinfo=None)

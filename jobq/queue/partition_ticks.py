@@ -192,7 +192,7 @@ class PartitionTicks:
             logger.debug("schedule %s: message %s was sent before", kept.schedule, kept.mid)
 
     def _cancel(self, kept: KeptMessage) -> None:
-        """Cancel the previous run, in whichever partition it is.
+        """Cancel the previous run in the partition that has it.
 
         If another client repeats this call, the repeated call can't cancel the new run.
         """

@@ -559,7 +559,7 @@ class Queue:
         self.client.command("SET", where, text, "PX", max(1, round(keep_s * 1000)))
 
     def status(self, mid: str, *, now: int | None = None) -> Status:
-        """Return the status of `mid`, in whichever partition it is."""
+        """Return the status of `mid`, from the partition that has it."""
         values: Values = {"mid": checked_mid(mid), "now": moment(now)}
         known = _status(self.scripts["status"].run(values))
         if known.word != "nil":
@@ -590,7 +590,7 @@ class Queue:
             )
 
     def content(self, mid: str) -> bytes | None:
-        """Return the content of a live message, in whichever partition it is; None if no live message has this mid."""
+        """Return the content of a live message from the partition that has it, or None if `mid` has no live message."""
         reply: bytes | None = self.client.command("HGET", keys.key(self.prefix, "messages"), mid)
         if reply is not None:
             return reply
@@ -724,7 +724,7 @@ class Queue:
         return until
 
     def why(self, mid: str, *, now: int | None = None) -> KeyFacts:
-        """Return why `mid` runs or waits, in whichever partition it is."""
+        """Return why `mid` runs or waits, from the partition that has it."""
         values: Values = {"mid": checked_mid(mid), "now": moment(now)}
         known = facts_of(self.scripts["why"].run(values))
         if known.status != "nil":
@@ -1011,7 +1011,7 @@ def enqueue_values(**options: Unpack[EnqueueOptions]) -> Values:
     """Return the options of an enqueue as the arguments of its script."""
     unknown = options.keys() - EnqueueOptions.__annotations__.keys()
     if unknown:
-        raise TypeError(f"enqueue has no option {min(unknown)!r}")
+        raise TypeError(f"enqueue() has no option {min(unknown)!r}")
     delay, at, lease = options.get("delay"), checked_at(options.get("at")), options.get("lease")
     check_start(delay, at)
     on_conflict = options.get("on_conflict") or "skip"

@@ -119,7 +119,7 @@ def checked_plan(plan: TrialPlan, job: Job[..., Any]) -> TrialPlan:
     if unknown:
         raise ConfigError(f"fault {min(unknown)!r} is unknown; use {', '.join(known)}")
     if "reordered" in faults and plan.other is None:
-        raise ConfigError(f"reordered needs a second call; pass other={job.name}.args(…)")
+        raise ConfigError(f"fault reordered needs a second call; pass other={job.name}.args(…)")
     if plan.points < 1:
         raise ConfigError(f"points={plan.points!r} is too small; it must be at least 1")
     module = inspect.getmodule(job.function)

@@ -124,7 +124,7 @@ class MessageShown:
 
 
 def read_message(client: Client, contents: Contents, queue_name: str, mid: str) -> MessageShown:
-    """Read everything about one message, in whichever partition of the queue it is.
+    """Read everything about one message, even in an earlier partition of the queue.
 
     Raises ConfigError for a name that no queue or message can have.
     """

@@ -335,7 +335,7 @@ class QueueLine:
         return handed, call.asked_at + self._held_ns
 
     def _put_back(self) -> None:
-        """Give up the call under way, but keep its endings."""
+        """Stop repeating the current call, and report the ended messages in it with the next call."""
         call, self._call = self._call, None
         assert call is not None
         self.outbox[:0] = call.entries

@@ -332,7 +332,7 @@ class AsyncReliableQueue(AsyncFacade[ReliableQueue]):
 
 def _names(keys: Sequence[str]) -> list[str]:
     if not keys:
-        raise ConfigError("pop has no key; pass at least one after count and block")
+        raise ConfigError("pop() got no keys; pass at least one after count and block")
     return [checked_key(key) for key in keys]
 
 
