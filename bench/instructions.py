@@ -218,7 +218,7 @@ def held(many: int, batch: int, waiting: int, listpack: int, _: int) -> tuple[fl
         return enqueued, server.instructions() / (calls * batch)
 
 
-HELD, BATCHES, WAITING = (1, 10, 50), (1, 2, 4, 8, 64), (0, 1_200)
+HELD, BATCHES, WAITING = (1, 10, 50, 200), (1, 2, 4, 8, 64), (0, 1_200)
 # Redis's default, and the embedded server's setting.
 LISTPACKS = {"": 512, ", listpacks of 8": 8}
 
