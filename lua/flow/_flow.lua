@@ -26,11 +26,11 @@ end
 -- The flow, or nil for one that is gone. run_id: the flow that is meant, which may have been removed and started again
 -- under its id since; '' or none: whichever is there.
 local function read_flow(run_id)
-  local found = redis.call('HMGET', meta, 'state', 'home', 'parent', 'said', 'run', unpack(NUMBERS))
-  local run = found[5] or ''
-  if not found[1] or (run_id or '') ~= '' and run_id ~= run then return nil end
-  local flow = {state = found[1], home = found[2] or '', parent = found[3] or '', said = found[4] or '', run = run, was = {}}
-  for i, name in ipairs(NUMBERS) do flow[name] = count_in(found[i + 5]) end
+  local values = redis.call('HMGET', meta, 'state', 'home', 'parent', 'said', 'run', unpack(NUMBERS))
+  local run = values[5] or ''
+  if not values[1] or (run_id or '') ~= '' and run_id ~= run then return nil end
+  local flow = {state = values[1], home = values[2] or '', parent = values[3] or '', said = values[4] or '', run = run, was = {}}
+  for i, name in ipairs(NUMBERS) do flow[name] = count_in(values[i + 5]) end
   for name, value in pairs(flow) do flow.was[name] = value end
   return flow
 end
@@ -56,13 +56,13 @@ local function step_of(name)
     return false
   end
   s = {name = name, kind = kind, queue = queue, source = source, edges = edges}
-  local found, i = redis.call('HMGET', meta, 'n:' .. name, 'x:' .. name), 0
-  for number in string.gmatch(found[1] or '', '%d+') do
+  local values, i = redis.call('HMGET', meta, 'n:' .. name, 'x:' .. name), 0
+  for number in string.gmatch(values[1] or '', '%d+') do
     i = i + 1
     if COUNTS[i] then s[COUNTS[i]] = count_in(number) end
   end
   for _, field in ipairs(COUNTS) do s[field] = s[field] or 0 end
-  s.extents = extents_in(found[2])
+  s.extents = extents_in(values[2])
   known[name] = s
   return s
 end

@@ -16,30 +16,30 @@ local function still_to_do()
 end
 
 local function first_todo(limit)
-  local found, cursor = {}, '0'
+  local entries, cursor = {}, '0'
   repeat
     local reply = redis.call('HSCAN', todo, cursor, 'COUNT', 128)
     cursor = reply[1]
     for i = 1, #reply[2], 2 do
       local kind, stamp, answered = string.match(reply[2][i + 1], '^(%l+),(%d+),(%d)$')
-      if kind then found[#found + 1] = {reply[2][i], kind, tonumber(stamp), answered} end
+      if kind then entries[#entries + 1] = {reply[2][i], kind, tonumber(stamp), answered} end
     end
-  until cursor == '0' or #found >= limit
-  table.sort(found, function(one, other) return one[3] < other[3] end)
-  return found
+  until cursor == '0' or #entries >= limit
+  table.sort(entries, function(entry, other) return entry[3] < other[3] end)
+  return entries
 end
 
 -- The reply: state, refused, whether more is to be sent than this, the run id, and nine items for each.
 local function answer(flow, refused, limit)
   local reply = {flow.state, refused, 0, flow.run}
   if redis.call('HLEN', todo) == 0 then return reply end
-  local found, bytes = first_todo(limit), 0
-  for i, one in ipairs(found) do
+  local entries, bytes = first_todo(limit), 0
+  for i, entry in ipairs(entries) do
     if i > limit or bytes > 1048576 then
       reply[3] = 1
       break
     end
-    local name, kind, stamp, answered = unpack(one)
+    local name, kind, stamp, answered = unpack(entry)
     if answered == '0' then redis.call('HSET', todo, name, kind .. ',' .. text(stamp) .. ',1') end
     local item = {name, kind, text(stamp), answered, '', '', '', '', ''}
     if name == PARENT then

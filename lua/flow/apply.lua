@@ -226,7 +226,7 @@ local function commanded(kind, name, id, detail)
   elseif kind == 'signal' then
     return signalled(name, detail)
   elseif kind == 'retry' and flow.state ~= 'open' and flow.state ~= 'cancelled' then
-    for _, one in ipairs(name == '' and all_steps() or {name}) do retry(one) end
+    for _, step in ipairs(name == '' and all_steps() or {name}) do retry(step) end
   end
   return true
 end

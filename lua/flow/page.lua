@@ -31,7 +31,7 @@ local s = flow and step_of(step)
 if not s then return {-1} end
 local size = math.min(s.size, MAX_MEMBERS)
 if what == 'revive' then cursor = math.max(cursor, math.min(s.revived, size)) end
-local stop, found = math.min(size, cursor + MAX_LOOKED_AT), {0}
+local stop, page = math.min(size, cursor + MAX_LOOKED_AT), {0}
 
 -- The bits from `first` to `last` as bytes, and the number of the first byte's first bit.
 local function bytes_of(key, first, last)
@@ -63,8 +63,8 @@ local function look(from, to, bit)
       end
       number = number + 1
       if wanted then
-        found[#found + 1] = number - 1
-        if #found > limit then return number end
+        page[#page + 1] = number - 1
+        if #page > limit then return number end
       end
     end
   end
@@ -75,11 +75,11 @@ local begins = 0
 for _, extent in ipairs(s.extents) do
   -- Damaged extents may go beyond the bits that a flow can have. No member there ever ends.
   local ends, there = begins + extent[2], math.min(begins + extent[2], begins + MAX_BITS - extent[1])
-  if cursor < ends and cursor < stop and #found <= limit then
+  if cursor < ends and cursor < stop and #page <= limit then
     if cursor < there then cursor = look(cursor, math.min(there, stop), extent[1] + cursor - begins) end
     if cursor >= there then cursor = math.min(ends, stop) end
   end
   begins = ends
 end
-found[1] = cursor < size and cursor < begins and cursor or -1
-return found
+page[1] = cursor < size and cursor < begins and cursor or -1
+return page

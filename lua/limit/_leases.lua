@@ -4,8 +4,8 @@
 local function shortened(longest, lease_ms, now_ms)
   longest = math.min(86400000, math.max(stored(longest) or 0, lease_ms))
   local latest = text(now_ms + longest)
-  for _, one in ipairs(redis.call('ZRANGE', holders, '(' .. latest, '+inf', 'BYSCORE', 'LIMIT', 0, 1000)) do
-    redis.call('ZADD', holders, latest, one)
+  for _, holder in ipairs(redis.call('ZRANGE', holders, '(' .. latest, '+inf', 'BYSCORE', 'LIMIT', 0, 1000)) do
+    redis.call('ZADD', holders, latest, holder)
   end
   return longest
 end

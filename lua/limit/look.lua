@@ -52,9 +52,9 @@ local reply = {
   most, span_ms or 0, set and 1 or 0, used, math.max(0, math.ceil(held_until(hold, hold_ms, now_ms) - now_ms)),
   math.max(0, math.ceil((stored(advice) or 0) - now_ms)),
 }
-local found = redis.call('ZRANGE', holders, '(' .. text(now_ms), '+inf', 'BYSCORE', 'LIMIT', 0, 1000, 'WITHSCORES')
-for i = 1, #found, 2 do
-  reply[#reply + 1] = found[i]
-  reply[#reply + 1] = math.ceil(tonumber(found[i + 1]) - now_ms)
+local held = redis.call('ZRANGE', holders, '(' .. text(now_ms), '+inf', 'BYSCORE', 'LIMIT', 0, 1000, 'WITHSCORES')
+for i = 1, #held, 2 do
+  reply[#reply + 1] = held[i]
+  reply[#reply + 1] = math.ceil(tonumber(held[i + 1]) - now_ms)
 end
 return reply

@@ -25,9 +25,9 @@ count = whole('count', count, 1, 1000)
 local PAGE_BYTES = 262144
 
 -- By bytes, as the sorted set does; Lua's own > goes by the server's locale.
-local function follows(one, other)
-  for i = 1, #one do
-    local byte, by = string.byte(one, i), string.byte(other, i) or -1
+local function follows(dead_id, other)
+  for i = 1, #dead_id do
+    local byte, by = string.byte(dead_id, i), string.byte(other, i) or -1
     if byte ~= by then return byte > by end
   end
   return false
@@ -35,16 +35,16 @@ end
 
 local page, offset, bytes = {}, 0, 0
 while #page < 3 * count and bytes < PAGE_BYTES do
-  local found = redis.call('ZRANGE', dead, string.format('%.0f', score), string.format('%.0f', upto), 'BYSCORE', 'LIMIT', offset, count, 'WITHSCORES')
-  for i = 1, #found, 2 do
-    if #page < 3 * count and bytes < PAGE_BYTES and (tonumber(found[i + 1]) > score or follows(found[i], id)) then
-      page[#page + 1] = found[i]
-      page[#page + 1] = string.format('%.0f', found[i + 1])
-      page[#page + 1] = redis.call('HGET', dead_messages, found[i]) or ''
-      bytes = bytes + #found[i] + #page[#page]
+  local scored = redis.call('ZRANGE', dead, string.format('%.0f', score), string.format('%.0f', upto), 'BYSCORE', 'LIMIT', offset, count, 'WITHSCORES')
+  for i = 1, #scored, 2 do
+    if #page < 3 * count and bytes < PAGE_BYTES and (tonumber(scored[i + 1]) > score or follows(scored[i], id)) then
+      page[#page + 1] = scored[i]
+      page[#page + 1] = string.format('%.0f', scored[i + 1])
+      page[#page + 1] = redis.call('HGET', dead_messages, scored[i]) or ''
+      bytes = bytes + #scored[i] + #page[#page]
     end
   end
-  if #found < 2 * count then break end
+  if #scored < 2 * count then break end
   offset = offset + count
 end
 return page

@@ -40,12 +40,12 @@ end
 -- Maximum values of one command on Lua's stack.
 local PER_COMMAND = 1000
 local function of_all(command, key)
-  local found = {}
+  local values = {}
   for from = 1, #mids, PER_COMMAND do
     local some = redis.call(command, key, unpack(mids, from, math.min(#mids, from + PER_COMMAND - 1)))
-    for i = 1, #some do found[#found + 1] = some[i] end
+    for i = 1, #some do values[#values + 1] = some[i] end
   end
-  return found
+  return values
 end
 
 local locked, delayed, done_ones = of_all('HMGET', locks), of_all('HMGET', backoffs), of_all('SMISMEMBER', done)

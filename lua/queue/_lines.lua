@@ -63,28 +63,28 @@ local function in_lines()
   -- once. names: in any order, each as often as it counts.
   -- -> by name the tails that the lines of such keys had; the other names
   local function count_turned(names, change)
-    local found, asked, n, others, m = {}, {}, 0, {}, 0
+    local counts, asked, n, others, m = {}, {}, 0, {}, 0
     for i = 1, #names do
       local key = names[i]
-      local count = found[key]
+      local count = counts[key]
       if count then
-        found[key] = count + 1
+        counts[key] = count + 1
       elseif known[key] then
         m = m + 1
         others[m] = key
       else
-        n, found[key] = n + 1, 1
+        n, counts[key] = n + 1, 1
         asked[n] = key
       end
     end
-    if n == 0 then return found, others end
+    if n == 0 then return counts, others end
     local texts, row, w = redis.call('HMGET', keys, unpack(asked)), {}, 0
     for i = 1, n do
       local key = asked[i]
-      local count = found[key]
+      local count = counts[key]
       local head, tail, waiting, running, pass, tat, hold, flags = numbers_in(texts[i])
       if head and flags % 2 == 1 then
-        found[key] = tail
+        counts[key] = tail
         if change == 'run' then
           running = running > count and running - count or 0
         else
@@ -93,13 +93,13 @@ local function in_lines()
         row[w + 1], row[w + 2] = key, struct.pack('<dddddddB', head, tail, waiting, running, pass, tat, hold, flags)
         w = w + 2
       else
-        found[key] = nil
+        counts[key] = nil
         for k = m + 1, m + count do others[k] = key end
         m = m + count
       end
     end
     if w > 0 then redis.call('HSET', keys, unpack(row)) end
-    return found, others
+    return counts, others
   end
 
   local function state_of(key)
@@ -127,11 +127,11 @@ local function in_lines()
     all_rule = all_rule or rule_in(redis.call('HGET', rules, ''))
     local own = redis.call('HMGET', rules, unpack(names))
     for i, key in ipairs(names) do
-      local s, all, one = known[key], key ~= '' and all_rule or {}, key ~= '' and own[i] and rule_in(own[i]) or {}
-      s.most = one[1] or all[1]
-      s.burst, s.interval = dequeue_rate(one[2] and one or all)
-      s.most_waiting = one[5] or all[5]
-      s.cost = math.floor(UNIT / math.min(1000, math.max(1, math.floor(one[4] or all[4] or 1))))
+      local s, all, own_rule = known[key], key ~= '' and all_rule or {}, key ~= '' and own[i] and rule_in(own[i]) or {}
+      s.most = own_rule[1] or all[1]
+      s.burst, s.interval = dequeue_rate(own_rule[2] and own_rule or all)
+      s.most_waiting = own_rule[5] or all[5]
+      s.cost = math.floor(UNIT / math.min(1000, math.max(1, math.floor(own_rule[4] or all[4] or 1))))
       if s.ordered then s.most = math.min(1, s.most or 1) end
     end
   end

@@ -39,17 +39,17 @@ end
 
 -- The count of each mid that has one, by index.
 local function counts(key, mids)
-  local found = redis.call('HMGET', key, unpack(mids))
-  for i = 1, #mids do found[i] = found[i] and count_in(found[i]) end
-  return found
+  local values = redis.call('HMGET', key, unpack(mids))
+  for i = 1, #mids do values[i] = values[i] and count_in(values[i]) end
+  return values
 end
 
 -- The lock length of its own of each mid that has one, by index.
 local function lock_lengths(mids)
-  local found = {}
+  local lengths = {}
   local own = redis.call('HMGET', options, unpack(mids))
   for i = 1, #mids do
-    if own[i] and string.byte(own[i]) ~= 44 then found[i] = own_options(own[i]) end -- it begins with no comma
+    if own[i] and string.byte(own[i]) ~= 44 then lengths[i] = own_options(own[i]) end -- it begins with no comma
   end
-  return found
+  return lengths
 end

@@ -75,9 +75,9 @@ local function take_lines(some, order, reply, mids)
     end
   end
   if nfields == 0 then return end
-  local found, window, nwindow = redis.call('HMGET', lines, unpack(fields)), {}, 0
+  local mids_in_line, window, nwindow = redis.call('HMGET', lines, unpack(fields)), {}, 0
   for i = 1, nfields do
-    if found[i] then nwindow = nwindow + 1; window[nwindow] = found[i] end
+    if mids_in_line[i] then nwindow = nwindow + 1; window[nwindow] = mids_in_line[i] end
   end
   local crashes = any.crashes and window[1] and rarely().counts(ncrashes, window) or {}
   local unknowns = any.unknowns and window[1] and rarely().counts(nunknowns, window) or {}
@@ -86,7 +86,7 @@ local function take_lines(some, order, reply, mids)
   if not string.find(table.concat(window), '^[ -~]*$') then strange = rarely().strange_ones(window) end
   local contents, nshort = short[1] and redis.call('HMGET', messages, unpack(short)) or {}, #short
   for i = 1, nfields do
-    local mid, index = found[i], of[i]
+    local mid, index = mids_in_line[i], of[i]
     local s = states[index]
     if mid then
       j = j + 1

@@ -159,9 +159,9 @@ if not fence and string.find(meta, '/%d+}:meta$') then return {'sealed', ''} end
 local kept_at, given_mids, result_at, accepted, last = {}, mids, {}, KEYS[FIXED_KEYS + 2], nil
 if in_order then
   local function number_of(mid) return tonumber(string.match(mid, '%.(%d+)$')) or refuse('a mid', 'with a number behind a dot') end
-  local first, found = number_of(mids[1]), redis.call('GET', accepted)
+  local first, accepted_number = number_of(mids[1]), redis.call('GET', accepted)
   last = number_of(mids[#mids])
-  local up_to = tonumber(found or '') or -1
+  local up_to = tonumber(accepted_number or '') or -1
   for i = 1, first <= up_to and #mids or 0 do kept_at[i] = number_of(mids[i]) <= up_to and 'accepted' or nil end
 end
 local any_dead = are_members and redis.call('HLEN', KEYS[FIXED_KEYS + 1]) > 0

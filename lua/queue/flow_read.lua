@@ -24,18 +24,18 @@ if #drainer > 64 or not string.find(drainer, '^[!-~]*$') then refuse('drainer', 
 claim_ms, limit = whole('claim_ms', claim_ms, 1, 60000), whole('limit', limit, 1, 1000)
 if after ~= '' and not string.find(after, '^%d+%-%d+$') or #after > 40 then refuse('after', 'the id of an entry') end
 local start = after == '' and '-' or '(' .. after
-local found, MAX_BYTES = redis.call('XRANGE', flow_outbox, start, '+', 'COUNT', limit), 1048576
+local entries, MAX_BYTES = redis.call('XRANGE', flow_outbox, start, '+', 'COUNT', limit), 1048576
 if drainer ~= '' then
   local holder = redis.call('GET', flow_claim)
-  if holder and holder ~= drainer and found[1] then return {'claimed'} end
-  if found[1] then
+  if holder and holder ~= drainer and entries[1] then return {'claimed'} end
+  if entries[1] then
     redis.call('SET', flow_claim, drainer, 'PX', claim_ms)
   elseif holder == drainer then
     redis.call('DEL', flow_claim)
   end
 end
 local reply, bytes = {'entries'}, 0
-for i, entry in ipairs(found) do
+for i, entry in ipairs(entries) do
   local fields = entry[2] or {}
   local text = fields[1] == '1' and #fields == 2 and #fields[2] <= 2 * MAX_BYTES and fields[2] or ''
   bytes = bytes + #text

@@ -45,7 +45,7 @@ local seen, notes, following = {}, {}, '0'
 
 local function offset() return whole('cursor', cursor, 0, 9007199254740991) end
 
-local function next_offset(from, found) return #found < limit and '0' or from + #found end
+local function next_offset(from, page) return #page < limit and '0' or from + #page end
 
 local function listed(list, left)
   local from = offset()
@@ -79,8 +79,8 @@ end
 
 local function types()
   for i, name in ipairs(NAMES) do
-    local found = redis.call('TYPE', KEYS[i]).ok
-    rule(found == 'none' or found == (TYPES[name] or 'hash'), 'key of another type: ' .. found, name)
+    local type_ = redis.call('TYPE', KEYS[i]).ok
+    rule(type_ == 'none' or type_ == (TYPES[name] or 'hash'), 'key of another type: ' .. type_, name)
   end
 end
 
@@ -94,20 +94,20 @@ end
 -- K1: the running messages of a key are its messages that hold a lock.
 local function running()
   if redis.call('HLEN', locks) > 10000 or redis.call('HLEN', keys) == 0 then return end
-  local found, held = {}, redis.call('HKEYS', locks)
+  local running_of, held = {}, redis.call('HKEYS', locks)
   for first = 1, #held, 1000 do
     for _, own in ipairs(redis.call('HMGET', options, unpack(held, first, math.min(#held, first + 999)))) do
       local key = string.match(own or '', '^%d*,[@<>]?%d*,o?%-?%d*,(.+)$')
-      if key then found[key] = (found[key] or 0) + 1 end
+      if key then running_of[key] = (running_of[key] or 0) + 1 end
     end
   end
   for _, key in ipairs(redis.call('HKEYS', keys)) do
     local state = redis.call('HGET', keys, key)
     local _, _, _, count = struct.unpack('<dddddddB', #state == 57 and state or string.rep('\0', 57))
-    rule(count == (found[key] or 0), 'keys: running differs from the locks', key)
-    found[key] = nil
+    rule(count == (running_of[key] or 0), 'keys: running differs from the locks', key)
+    running_of[key] = nil
   end
-  for key in pairs(found) do rule(false, 'keys: running differs from the locks', key) end
+  for key in pairs(running_of) do rule(false, 'keys: running differs from the locks', key) end
 end
 
 local look = {

@@ -55,12 +55,12 @@ local nwake = redis.call('LLEN', wake)
 operation(op)
 
 -- Read before the functions of lines are made, which depend on whether the queue has keys.
-local found, begins = {}, false
+local taken_out, begins = {}, false
 for i = 6, #ARGV do
-  local text = not call.refused and not call.kept and not found[ARGV[i]] and redis.call('HGET', bin, LETTERS[place] .. ARGV[i])
+  local text = not call.refused and not call.kept and not taken_out[ARGV[i]] and redis.call('HGET', bin, LETTERS[place] .. ARGV[i])
   if text then
     local parts = parts_in(text, PARTS[place])
-    found[ARGV[i]] = {parts = parts, size = #ARGV[i] + #text}
+    taken_out[ARGV[i]] = {parts = parts, size = #ARGV[i] + #text}
     local own = parts and place == 'waiting' and parts[6]
     begins = begins or (not turn and own and string.find(own, '^%d*,[@<>]?%d*,o?%-?%d*,.') ~= nil)
   end
@@ -166,8 +166,8 @@ local by_place = {waiting = put_waiting, dead = put_dead, revived = put_revived,
 local put, words, changed, stays_out = by_place[place], {}, false, sealed and (place == 'waiting' or place == 'dead')
 for i = 6, #ARGV do
   local id = ARGV[i]
-  local kept = found[id]
-  found[id] = nil
+  local kept = taken_out[id]
+  taken_out[id] = nil
   local word = not kept and 'nil' or not kept.parts and 'damaged' or stays_out and 'sealed' or put(id, kept.parts)
   words[#words + 1] = word
   if word == 'restored' then

@@ -109,10 +109,10 @@ end
 
 -- Members that haven't ended, counted where they stand.
 local function repair_members()
-  local found = 0
+  local nmembers = 0
   local function count(mids)
     for _, mid in ipairs(mids) do
-      if string.byte(mid) == TILDE and has(messages, mid) and not finished(mid) then found = found + 1 end
+      if string.byte(mid) == TILDE and has(messages, mid) and not finished(mid) then nmembers = nmembers + 1 end
     end
   end
   for _, list in ipairs({{ready, left_ready}, {circle, left_circle}}) do
@@ -126,15 +126,15 @@ local function repair_members()
   end
   for first = 0, redis.call('ZCARD', due) - 1, 1000 do count(redis.call('ZRANGE', due, first, first + 999)) end
   count(redis.call('HVALS', lines))
-  if found > 0 or members then redis.call('HSET', meta, 'members', string.format('%.0f', found)) end
+  if nmembers > 0 or members then redis.call('HSET', meta, 'members', string.format('%.0f', nmembers)) end
 end
 
 -- States, turns and rests of all keys, from the mids in lines and the locks. Another's place in a line is dropped.
 local function repair_keys()
-  local all, found = in_lines(), {}
+  local all, counts = in_lines(), {}
   local function of(key)
-    found[key] = found[key] or {waiting = 0, running = 0}
-    return found[key]
+    counts[key] = counts[key] or {waiting = 0, running = 0}
+    return counts[key]
   end
   for _, key in ipairs(redis.call('HKEYS', keys)) do
     if key ~= '' then of(key) end
@@ -155,7 +155,7 @@ local function repair_keys()
   end
   redis.call('DEL', turns, rests)
   redis.call('HDEL', keys, '')
-  for key, seen in pairs(found) do
+  for key, seen in pairs(counts) do
     local s = all.state_of(key)
     s.waiting, s.running, s.turned, s.resting, s.touched = seen.waiting, seen.running, false, false, true
     s.head, s.tail = seen.head or 0, (seen.tail or -1) + 1

@@ -34,7 +34,7 @@ local MAX_COUNT = 1000
 -- While a release is rolled out, old and new workers replace each other's times just after each tick. For this long
 -- after its time a tick still counts as one of the new times.
 local DECLARED_MS = 2000
-local known, found = schedule_state(name), redis.call('HGET', schedules, name)
+local known, kept = schedule_state(name), redis.call('HGET', schedules, name)
 probe('LLEN', tick_log)
 
 -- Expression, interval, zone and bounds of a definition.
@@ -48,18 +48,18 @@ end
 if verb == 'declare' or verb == 'add' then
   -- A letter before the definition says where it comes from.
   local whole_text = (verb == 'declare' and 'c' or 'a') .. definition
-  if verb == 'add' and found and string.sub(found, 1, 1) == 'c' then return {'taken', string.sub(found, 2)} end
-  if not found and redis.call('HLEN', schedules) >= MAX_COUNT then return {'full'} end
-  if found == whole_text and known.last then return {'same'} end
+  if verb == 'add' and kept and string.sub(kept, 1, 1) == 'c' then return {'taken', string.sub(kept, 2)} end
+  if not kept and redis.call('HLEN', schedules) >= MAX_COUNT then return {'full'} end
+  if kept == whole_text and known.last then return {'same'} end
   local last = known.last or now_ms
-  if found and times_of(string.sub(found, 2)) ~= times_of(definition) then
+  if kept and times_of(string.sub(kept, 2)) ~= times_of(definition) then
     last = math.max((last_tick(known, now_ms)), now_ms - (verb == 'declare' and DECLARED_MS or 0))
   end
   redis.call('HSET', schedules, name, whole_text)
   if last ~= known.last then keep_tick(name, known, last, known.mid) end
   return {verb == 'declare' and 'declared' or 'added', string.format('%.0f', last)}
 end
-if not found and not known.last then return {'unknown'} end
+if not kept and not known.last then return {'unknown'} end
 if verb == 'remove' then
   redis.call('HDEL', schedules, name)
   redis.call('HDEL', ticks, name)

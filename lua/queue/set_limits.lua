@@ -38,11 +38,11 @@ if weight ~= '-' then whole_or_none('weight', weight, 1, 1000) end
 if waiting ~= '-' then whole_or_none('waiting', waiting, 1, 1e9) end
 if (starts == '') ~= (span_ms == '') or (starts == '-') ~= (span_ms == '-') then refuse('starts', 'given with span_ms') end
 if in_queue ~= '-' then whole_or_none('in_queue', in_queue, 1, 1e9) end
-local one, before = {}, redis.call('HGET', rules, key)
-for i, part in ipairs({string.match(before or ',,,,', '^(%d*),(%d*),(%d*),(%d*),(%d*)$')}) do one[i] = part end
+local changed_rule, before = {}, redis.call('HGET', rules, key)
+for i, part in ipairs({string.match(before or ',,,,', '^(%d*),(%d*),(%d*),(%d*),(%d*)$')}) do changed_rule[i] = part end
 for i = 1, 5 do
-  if given[i] ~= '-' then one[i] = given[i] end
-  one[i] = one[i] or ''
+  if given[i] ~= '-' then changed_rule[i] = given[i] end
+  changed_rule[i] = changed_rule[i] or ''
 end
 local any = {}
 local nwake = redis.call('LLEN', wake)
@@ -54,7 +54,7 @@ turn = turn or 0
 --@include _dequeue_rate
 --@include _lines
 
-local rule, most_before = table.concat(one, ','), redis.call('HGET', meta, 'max') or ''
+local rule, most_before = table.concat(changed_rule, ','), redis.call('HGET', meta, 'max') or ''
 if in_queue == '-' then in_queue = most_before end
 local function write()
   tick()
@@ -79,4 +79,4 @@ local function write()
   wake_up()
 end
 if rule ~= (before or ',,,,') or in_queue ~= most_before then write() end
-return {in_queue, unpack(one)}
+return {in_queue, unpack(changed_rule)}

@@ -38,14 +38,14 @@ end
 
 for i = 2, #ARGV, 3 do
   local name, number, outcome = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  local found, _, mid = parts_of(name, redis.call('HGET', tick_sends, name))
-  if found == number then
+  local kept_number, _, mid = parts_of(name, redis.call('HGET', tick_sends, name))
+  if kept_number == number then
     redis.call('HDEL', tick_sends, name)
     local known = schedule_state(name)
     if outcome == 'full' and known.last then log_tick(name, known.last, 0, 'full', 0, mid) end
   end
 end
-local found, nbytes, cursor = {}, 0, '0'
+local kept, nbytes, cursor = {}, 0, '0'
 repeat
   local reply = redis.call('HSCAN', tick_sends, cursor, 'COUNT', 20)
   cursor = reply[1]
@@ -54,10 +54,10 @@ repeat
     local number, action, mid, message = parts_of(name, reply[2][i + 1])
     if not number then
       redis.call('HDEL', tick_sends, name)
-    elseif #found < 5 * limit and nbytes <= 1048576 then
-      for _, value in ipairs({name, number, action, mid, message}) do found[#found + 1] = value end
+    elseif #kept < 5 * limit and nbytes <= 1048576 then
+      for _, value in ipairs({name, number, action, mid, message}) do kept[#kept + 1] = value end
       nbytes = nbytes + #message
     end
   end
-until cursor == '0' or #found >= 5 * limit or nbytes > 1048576
-return found
+until cursor == '0' or #kept >= 5 * limit or nbytes > 1048576
+return kept

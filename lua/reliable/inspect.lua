@@ -43,20 +43,20 @@ local place = places.PENDING and delivered or places.DEAD and dead
 local length = place and redis.call('ZCARD', place) or nwaiting
 local first = start < 0 and math.max(0, length + start) or start
 if first >= length then return {} end
-local found
+local page
 if place then
-  found = redis.call('ZRANGE', place, first, first + count - 1, 'WITHSCORES')
+  page = redis.call('ZRANGE', place, first, first + count - 1, 'WITHSCORES')
 else
-  found = redis.call('LRANGE', undelivered, first, first + count - 1)
+  page = redis.call('LRANGE', undelivered, first, first + count - 1)
 end
 
 local shown, bytes = {}, 0
-for i = 1, #found, place and 2 or 1 do
+for i = 1, #page, place and 2 or 1 do
   if bytes >= PAGE_BYTES then break end
-  local id = found[i]
+  local id = page[i]
   local row = {id, redis.call('HGET', messages, id) or ''}
   if place then
-    local stamp = math.floor(sane(found[i + 1]) or 0) - (places.PENDING and skew or 0)
+    local stamp = math.floor(sane(page[i + 1]) or 0) - (places.PENDING and skew or 0)
     local deliveries = count_of(redis.call('HGET', unacked, id)) + (places.PENDING and 1 or 0)
     row[3], row[4], row[5] = stamp, math.max(0, now_ms - stamp), deliveries
   end

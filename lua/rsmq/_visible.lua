@@ -9,15 +9,15 @@ local function find_visible(limit, reply)
   local now_text, ids, first_time = string.format('%.0f', now_ms), {}, {}
   local taken, passed, removed, n = 0, 0, 0, #reply
   repeat
-    local found = redis.call('ZRANGEBYSCORE', messages, '-inf', now_text, 'LIMIT', taken + passed, limit - taken)
+    local due_ids = redis.call('ZRANGEBYSCORE', messages, '-inf', now_text, 'LIMIT', taken + passed, limit - taken)
     local fields = {}
-    for i = 1, #found do
-      local id = found[i]
+    for i = 1, #due_ids do
+      local id = due_ids[i]
       fields[3 * i - 2], fields[3 * i - 1], fields[3 * i] = id, id .. ':rc', id .. ':fr'
     end
-    local values = found[1] and redis.call('HMGET', attributes, unpack(fields))
-    for i = 1, #found do
-      local id, body = found[i], values[3 * i - 2]
+    local values = due_ids[1] and redis.call('HMGET', attributes, unpack(fields))
+    for i = 1, #due_ids do
+      local id, body = due_ids[i], values[3 * i - 2]
       if body and (#id > 9 or not is_setting(id)) then
         local received = times(values[3 * i - 1]) + 1
         taken = taken + 1
@@ -34,7 +34,7 @@ local function find_visible(limit, reply)
         removed = removed + 1
       end
     end
-  until taken == limit or not found[1] or passed + removed > PHANTOMS
+  until taken == limit or not due_ids[1] or passed + removed > PHANTOMS
 
   if taken > 0 then return {ids = ids, first_time = first_time} end
   if removed > PHANTOMS then return nil, {'again'} end

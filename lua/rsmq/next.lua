@@ -41,7 +41,7 @@ read_clock(now)
 if not exists then return {'not_found'} end
 local words = delete(4)
 local reply = {'ok', words}
-local found, instead = find_visible(limit, reply)
-if not found then return {'empty', words, instead[2] or '1'} end
-hide(found, reply, vt)
+local visible, instead = find_visible(limit, reply)
+if not visible then return {'empty', words, instead[2] or '1'} end
+hide(visible, reply, vt)
 return reply

@@ -33,20 +33,20 @@ if not exists then return {'not_found'} end
 local text = string.format('%.0f', now_ms)
 local from, to = '-inf', '+inf'
 if place == 'visible' then to = text elseif place == 'hidden' then from = '(' .. text end
-local found = redis.call('ZRANGEBYSCORE', messages, from, to, 'WITHSCORES', 'LIMIT', string.format('%.0f', offset), limit)
+local scored = redis.call('ZRANGEBYSCORE', messages, from, to, 'WITHSCORES', 'LIMIT', string.format('%.0f', offset), limit)
 
-local reply, bytes = {'ok', #found / 2}, 0
-for i = 1, #found, 2 do
+local reply, bytes = {'ok', #scored / 2}, 0
+for i = 1, #scored, 2 do
   if bytes >= PAGE_BYTES then
     reply[2] = (i - 1) / 2
     break
   end
-  local id = found[i]
+  local id = scored[i]
   local body, received, first_at = unpack(redis.call('HMGET', attributes, id, id .. ':rc', id .. ':fr'))
   if body and not is_setting(id) then
     local n = #reply
     reply[n + 1], reply[n + 2], reply[n + 3] = id, body, times(received)
-    reply[n + 4], reply[n + 5] = first_at or '0', found[i + 1]
+    reply[n + 4], reply[n + 5] = first_at or '0', scored[i + 1]
     bytes = bytes + #id + #body
   end
 end

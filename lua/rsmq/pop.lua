@@ -32,12 +32,12 @@ read_clock(now)
 
 if not exists then return {'not_found'} end
 local reply, fields = {'ok'}, {}
-local found, instead = find_visible(limit, reply)
-if not found then return instead end
-for i, id in ipairs(found.ids) do
+local visible, instead = find_visible(limit, reply)
+if not visible then return instead end
+for i, id in ipairs(visible.ids) do
   fields[3 * i - 2], fields[3 * i - 1], fields[3 * i] = id, id .. ':rc', id .. ':fr'
 end
-redis.call('ZREM', messages, unpack(found.ids))
+redis.call('ZREM', messages, unpack(visible.ids))
 redis.call('HDEL', attributes, unpack(fields))
-redis.call('HSET', attributes, 'totalrecv', added(totalrecv_text, #found.ids))
+redis.call('HSET', attributes, 'totalrecv', added(totalrecv_text, #visible.ids))
 return reply

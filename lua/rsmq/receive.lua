@@ -62,7 +62,7 @@ read_clock(now)
 
 if not exists then return {'not_found'} end
 local reply = {'ok'}
-local found, instead = find_visible(limit, reply)
-if not found then return instead end
-hide(found, reply, vt)
+local visible, instead = find_visible(limit, reply)
+if not visible then return instead end
+hide(visible, reply, vt)
 return reply

@@ -41,24 +41,24 @@ local function after(cursor) return cursor == '0' and '' or cursor end
 
 local phantoms, fields = 0, 0
 if ids_page then
-  local cursor, found = unpack(ids_page)
-  for i = 1, #found, 2 do
+  local cursor, scored = unpack(ids_page)
+  for i = 1, #scored, 2 do
     -- A member that may be in flight, whose body follows, stays; see _visible.
-    local settled = #found[i] == 32 or found[i + 1] + 5000 < now_ms
-    if is_setting(found[i]) or (settled and redis.call('HEXISTS', attributes, found[i]) == 0) then
-      redis.call('ZREM', messages, found[i])
+    local settled = #scored[i] == 32 or scored[i + 1] + 5000 < now_ms
+    if is_setting(scored[i]) or (settled and redis.call('HEXISTS', attributes, scored[i]) == 0) then
+      redis.call('ZREM', messages, scored[i])
       phantoms = phantoms + 1
     end
   end
   ids_cursor = after(cursor)
 end
 if fields_page then
-  local cursor, found = unpack(fields_page)
-  for i = 1, #found, 2 do
-    local id = string.match(found[i], '^(.*):[rf][cr]$') or found[i]
+  local cursor, values = unpack(fields_page)
+  for i = 1, #values, 2 do
+    local id = string.match(values[i], '^(.*):[rf][cr]$') or values[i]
     local known = (#id == 32 or #id == 22) and string.match(id, '^[%w:]+$')
     if known and not redis.call('ZSCORE', messages, id) then
-      fields = fields + redis.call('HDEL', attributes, found[i])
+      fields = fields + redis.call('HDEL', attributes, values[i])
     end
   end
   fields_cursor = after(cursor)

@@ -31,9 +31,9 @@ if #ARGV == 5 and now == '' and delay == '' and channel == '' and #KEYS == 2 and
     local upper, high, low = floor(at_us / 60466176), '', ''
     local lower = at_us - upper * 60466176
     for _ = 1, 5 do
-      local one, other = upper % 36, lower % 36
-      upper, lower = (upper - one) / 36, (lower - other) / 36
-      high, low = sub(base36, one + 1, one + 1) .. high, sub(base36, other + 1, other + 1) .. low
+      local upper_digit, lower_digit = upper % 36, lower % 36
+      upper, lower = (upper - upper_digit) / 36, (lower - lower_digit) / 36
+      high, low = sub(base36, upper_digit + 1, upper_digit + 1) .. high, sub(base36, lower_digit + 1, lower_digit + 1) .. low
     end
     local id = high .. low .. ARGV[4]
     call('ZADD', messages, floor(at_us / 1000) + 1000 * delay_s, id)

@@ -2,9 +2,9 @@
 -- needs: group held leases batches text
 -- If the end of a batch is lost, it ends before the next held batch, or at the cursor.
 local function end_of(first)
-  local found = redis.call('ZRANGE', held, '(' .. text(first), '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+  local next_held = redis.call('ZRANGE', held, '(' .. text(first), '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   local cursor = tonumber(redis.call('HGET', group, 'cursor'))
-  return math.min(cursor or first, found[2] and tonumber(found[2]) - 1 or math.huge)
+  return math.min(cursor or first, next_held[2] and tonumber(next_held[2]) - 1 or math.huge)
 end
 
 local function batch_of(token)

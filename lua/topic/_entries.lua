@@ -31,16 +31,16 @@ end
 
 -- At most `count`, and about 4 MiB or `most`, of the messages from `from` to `to`, as XRANGE gives them.
 local function entries(from, to, count, most)
-  local found, size, longest = {}, 0, math.max(1, state.longest)
+  local taken, size, longest = {}, 0, math.max(1, state.longest)
   from, to = math.max(from, state.first), math.min(to, state.last)
-  while from <= to and #found < count do
+  while from <= to and #taken < count do
     local room = math.floor(((most or 4194304) - size) / longest)
-    if room < 1 and #found > 0 then break end
-    local wanted, compacted = math.max(1, math.min(count - #found, room)), from <= state.base_to
+    if room < 1 and #taken > 0 then break end
+    local wanted, compacted = math.max(1, math.min(count - #taken, room)), from <= state.base_to
     local page = redis.call('XRANGE', compacted and base or log, text(from),
       text(compacted and math.min(to, state.base_to) or to), 'COUNT', wanted)
     for _, entry in ipairs(page) do
-      found[#found + 1] = entry
+      taken[#taken + 1] = entry
       if room < count then size = size + size_of(entry) end
     end
     if #page == wanted then
@@ -51,5 +51,5 @@ local function entries(from, to, count, most)
       break
     end
   end
-  return found
+  return taken
 end

@@ -13,14 +13,14 @@ local function take_over(given, token, count, commit)
     if old == commit then old = another end
     if not old then return end
     local first, last, deliveries = batch_of(old)
-    local found = first and entries(first, last, count) or {}
-    local upto = #found > 0 and index_of(found[#found])
+    local batch = first and entries(first, last, count) or {}
+    local upto = #batch > 0 and index_of(batch[#batch])
     local more = upto and #entries(upto + 1, last, 1) > 0
     if not upto then check_streams() end
     let_go(old)
     -- A batch that retention or compaction has removed has no messages left.
     if upto then
-      given.entries, given.first, given.deliveries = found, first, deliveries + 1
+      given.entries, given.first, given.deliveries = batch, first, deliveries + 1
       given.last = last
       if more then
         given.last = upto
@@ -59,9 +59,9 @@ end
 
 local function take_new(given, count)
   if cursor >= state.last then return end
-  local found = entries(cursor + 1, state.last, count)
-  if #found > 0 then
-    given.entries, given.first, given.last, given.deliveries = found, cursor + 1, index_of(found[#found]), 1
+  local batch = entries(cursor + 1, state.last, count)
+  if #batch > 0 then
+    given.entries, given.first, given.last, given.deliveries = batch, cursor + 1, index_of(batch[#batch]), 1
     move_to(given.last)
   else
     move_to(state.last)

@@ -30,8 +30,8 @@ MUTANTS = {
     "a token counts twice": ("enter", "if not mine then", "if true then"),
     "renewing takes what is another's": ("renew", "< most", "< most + 1"),
     "renewing counts the dead": ("renew", "'ZREMRANGEBYSCORE', holders, '-inf', text(now_ms)", "'ZCARD', holders"),
-    "a long lease after a step of the clock": ("enter", "redis.call('ZADD', holders, latest, one)", ""),
-    "a long lease after a step and a renewal": ("renew", "redis.call('ZADD', holders, latest, one)", ""),
+    "a long lease after a step of the clock": ("enter", "redis.call('ZADD', holders, latest, holder)", ""),
+    "a long lease after a step and a renewal": ("renew", "redis.call('ZADD', holders, latest, holder)", ""),
     "turns of the former rate": ("set", "redis.call('HDEL', state, 'advice')", ""),
 }  # fmt: skip
 HISTORIES, STEPS = (2_000 if os.environ.get("JOBQ_LIMITS") == "large" else 12), 60
