@@ -230,7 +230,7 @@ def rsmq_messages(
 class ReliableQueues(NamedTuple):
     """Rows of queues, and how far the search for queues went."""
 
-    found: FoundQueues
+    queues: FoundQueues
     readable: Readable[ReliableRecord]
 
 

@@ -149,7 +149,7 @@ def reliable(call: ApiCall) -> ReliablePage:
     """List the queues of RELIABLEQ, 100 a page."""
     at = offset_of(call)
     listed = foreign.reliable_queues(ReliableQueue(call.site.client), at)
-    return ReliablePage(**_listed(listed.readable, at), complete=listed.found.whole)
+    return ReliablePage(**_listed(listed.readable, at), complete=listed.queues.whole)
 
 
 @resource("/ruby")

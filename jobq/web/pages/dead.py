@@ -38,7 +38,7 @@ def dead(request: Request) -> Response:
             grouped = dead_messages.groups(client, contents, asked.filter, names)
         rows = _rows(request, asked.filter, names)
     return render(
-        request, "dead.html", asked=asked, grouped=grouped, found=rows, keys=search.DEAD_KEYS,
+        request, "dead.html", asked=asked, grouped=grouped, listed=rows, keys=search.DEAD_KEYS,
         more=more_of(request, rows), words=PLACE_WORDS, state=state_of_row,
     )  # fmt: skip
 

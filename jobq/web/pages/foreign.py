@@ -72,7 +72,7 @@ def topics(request: Request) -> Response:
     """List the topics."""
     offset = offset_of(request)
     listed = foreign.topics(site_of(request).client, offset)
-    return render(request, "topics.html", found=listed, offset=offset, step=MAX_ROWS)
+    return render(request, "topics.html", listed=listed, offset=offset, step=MAX_ROWS)
 
 
 @page("/topics/{topic}")
@@ -146,7 +146,7 @@ def rsmq(request: Request) -> Response:
     """List RSMQ's queues."""
     offset = offset_of(request)
     listed = foreign.rsmq_queues(Rsmq(site_of(request).client), offset)
-    return render(request, "rsmq.html", found=listed, offset=offset, step=MAX_ROWS)
+    return render(request, "rsmq.html", listed=listed, offset=offset, step=MAX_ROWS)
 
 
 @page("/rsmq/{rsmq}")
@@ -198,7 +198,7 @@ def reliable(request: Request) -> Response:
     """List RELIABLEQ's queues."""
     offset = offset_of(request)
     listed = foreign.reliable_queues(ReliableQueue(site_of(request).client), offset)
-    return render(request, "reliable.html", found=listed, offset=offset, step=MAX_ROWS)
+    return render(request, "reliable.html", listed=listed, offset=offset, step=MAX_ROWS)
 
 
 @page("/reliable/{reliable}")
@@ -242,7 +242,7 @@ def ruby(request: Request) -> Response:
     return render(
         request,
         "ruby.html",
-        found=foreign.ruby_queues(client),
+        listed=foreign.ruby_queues(client),
         workers=foreign.ruby_workers(client),
     )
 
@@ -262,7 +262,7 @@ def ruby_queue(request: Request) -> Response:
     return render(
         request,
         "ruby_queue.html",
-        found=queue,
+        facts=queue,
         offset=offset,
         step=MAX_ROWS,
         may_see=shown.may_see,

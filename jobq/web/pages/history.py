@@ -194,7 +194,7 @@ def job(request: Request) -> Response:
     errors = _shown(request, failed) if failed else []
     marks = marks_of(request, asked)
     return render(
-        request, "job.html", live=asked.live, job=name, found=past, errors=errors,
+        request, "job.html", live=asked.live, job=name, history=past, errors=errors,
         charts=_job_charts(request, asked, past, marks), slowest=_shown(request, past.slowest),
         known=_known_by(request, name), spark=_spark, **_facts(request, asked),
     )  # fmt: skip

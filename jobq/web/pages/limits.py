@@ -75,7 +75,7 @@ def limits(request: Request) -> Response:
     else:
         rows = sorted(limit_facts(client, matching), key=_fullest_first)[part]
     return render(
-        request, "limits.html", rows=rows, total=len(names), found=len(matching), q=wanted, number_of_page=number,
+        request, "limits.html", rows=rows, total=len(names), matching=len(matching), q=wanted, number_of_page=number,
         pages=-(-len(matching) // PER_PAGE), damaged=DAMAGED,
     )  # fmt: skip
 
@@ -92,7 +92,7 @@ def limit(request: Request) -> Response:
     if name not in limit_names(client):
         raise HTTPException(404, f"no limit {name!r:.120}")
     [facts] = limit_facts(client, [name])
-    return render(request, "limit.html", one=facts, damaged=DAMAGED, holds=HOLDS)
+    return render(request, "limit.html", facts=facts, damaged=DAMAGED, holds=HOLDS)
 
 
 @action("/limits/{limit}/change", role=UserRole.OPERATE)

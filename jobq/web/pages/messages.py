@@ -81,7 +81,7 @@ def queue_messages(request: Request) -> Response:
         listed = listed._replace(rows=search.running(site_of(request).client, queue, listed.rows))
     title, text, command = _NOTHING[place]
     return render(
-        request, "messages.html", title=queue, queue=queue, place=place, asked=asked, found=listed, keys=keys,
+        request, "messages.html", title=queue, queue=queue, place=place, asked=asked, listed=listed, keys=keys,
         nothing_title=title, nothing_text=text, words=PLACE_WORDS, state=state_of_row, more=more_of(request, listed),
         nothing_command=f"{command} {shlex.quote(queue)}" if command else "",
     )  # fmt: skip
@@ -98,7 +98,7 @@ def messages(request: Request) -> Response:
     names = listed_queues(site_of(request).client).names
     listed = _messages(request, asked, names, PLACES) if asked.filter else None
     return render(
-        request, "messages.html", live=0, title="Messages", queue="", place="", asked=asked, found=listed,
+        request, "messages.html", live=0, title="Messages", queue="", place="", asked=asked, listed=listed,
         keys=LISTED_KEYS, nothing_title="No messages match", nothing_text="", words=PLACE_WORDS, state=state_of_row,
         more=more_of(request, listed), nothing_command="",
     )  # fmt: skip
@@ -115,7 +115,7 @@ def queue_events(request: Request) -> Response:
         with refused():
             events = search.events(queue, contents_of(request), asked.filter, cursor)
     return render(
-        request, "events.html", queue=name, asked=asked, found=events, more=more_of(request, events),
+        request, "events.html", queue=name, asked=asked, listed=events, more=more_of(request, events),
         keys=search.EVENT_KEYS, state=state_of_kind,
     )  # fmt: skip
 

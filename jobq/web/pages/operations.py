@@ -77,7 +77,7 @@ def refusing() -> Iterator[None]:
 def operations(request: Request) -> Response:
     """List the operations of the last hour."""
     views = operations_of(site_of(request)).listed()
-    return render(request, "operations.html", found=views, phases=PHASES, verbs=VERBS)
+    return render(request, "operations.html", operations=views, phases=PHASES, verbs=VERBS)
 
 
 @action("/operations", role=UserRole.OPERATE, name="make_operation")
@@ -106,7 +106,7 @@ def operation(request: Request) -> Response:
     view = _known(request)
     me, verb = identity_of(request), view.verb
     return render(
-        request, "operation.html", one=view, state=view.state, verb=verb, phase=PHASES[view.state.phase],
+        request, "operation.html", operation=view, state=view.state, verb=verb, phase=PHASES[view.state.phase],
         spreads=SPREADS, may=me.may(verb.role) and not site_of(request).settings.read_only,
         live=LIVE_S if view.is_live else 0,
     )  # fmt: skip

@@ -122,7 +122,7 @@ def schedules(request: Request) -> Response:
         chosen.sort(key=_trouble)
         number, rows, matching = _part(chosen, query.get("page", ""))
     return render(
-        request, "schedules.html", rows=rows, total=total, found=matching, number_of_page=number,
+        request, "schedules.html", rows=rows, total=total, matching=matching, number_of_page=number,
         pages=-(-matching // PER_PAGE), q=wanted, state=state, all_states=[*filter(None, STATES)], unread=unread,
         workers_unread=known is None,
         outcomes=OUTCOMES, sorted_whole=total <= MAX_SORTED,
@@ -176,7 +176,7 @@ def schedule(request: Request) -> Response:
     definition, known = row.schedule, listing.known_if_readable(site.client)
     paused = listing.paused_queues(site.client, [queue.name])
     return render(
-        request, "schedule.html", row=row, one=definition, words=in_words(definition) if definition else "",
+        request, "schedule.html", row=row, definition=definition, words=in_words(definition) if definition else "",
         others=others, trouble=_state_of(row, known, paused), workers_unread=known is None,
         coming=_coming(definition, queue.name, stored.now_ms) if definition else [],
         strip=ticks[:STRIP][::-1], counts=Counter(tick.outcome for tick in ticks[:STRIP]), ticks=ticks[:NEWEST],
@@ -277,9 +277,9 @@ def edit_schedule(request: Request) -> Response:
     shown = shown_arguments(site_of(request), definition.job, definition.args, definition.kwargs)
     text = typable(json.dumps(shown, ensure_ascii=False, indent=2))
     return render(
-        request, "schedule-edit.html", live=0, queue=queue.name, one=definition, text=text, missed=get_args(Missed),
+        request, "schedule-edit.html", queue=queue.name, definition=definition, text=text, missed=get_args(Missed),
         overlaps=get_args(Overlap), every=f"{definition.every_ms / 1000:g}s" if definition.every_ms else "",
-        spread=f"{definition.spread_ms / 1000:g}s" if definition.spread_ms else "",
+        spread=f"{definition.spread_ms / 1000:g}s" if definition.spread_ms else "", live=0,
     )  # fmt: skip
 
 

@@ -66,7 +66,7 @@ def settings(request: Request) -> Response:
 
     read = read_each(site.client, names[offset : offset + MAX_ROWS], levels)
     return render(
-        request, "settings.html", live=0, found=site.part(Doctor, Doctor).findings(), looks=LOOKS, levels=read,
+        request, "settings.html", live=0, findings=site.part(Doctor, Doctor).findings(), looks=LOOKS, levels=read,
         more=len(names) > offset + MAX_ROWS, offset=offset, step=MAX_ROWS, version=__version__,
         url_shown=masked_text(site.client.url), namespace=site.client.namespace,
         operate_shown="" if site.operate is site.client else masked_text(site.operate.url),

@@ -65,7 +65,7 @@ def workers(request: Request) -> Response:
     versions = Counter(entry.version or "unknown" for entry in live)
     return render(
         request, "workers.html", rows=rows, looks=LOOKS, sort=by, q=wanted,
-        state=state, states=Counter(states.values()), all_states=STATES, found=len(kept), total=len(everyone),
+        state=state, states=Counter(states.values()), all_states=STATES, matching=len(kept), total=len(everyone),
         live_count=len(live), number_of_page=number, pages=-(-len(kept) // PER_PAGE), versions=versions.most_common(4),
         busy=sum(entry.running for entry in live), slots=sum(entry.slots for entry in live), ordered=_ordered(request),
         unread=unread,
@@ -145,7 +145,7 @@ def worker(request: Request) -> Response:
         for job in child.running
     ]
     return render(
-        request, "worker.html", one=record, looks=LOOKS, gone=not entry.seen_at and not entry.damaged, name=name,
+        request, "worker.html", record=record, looks=LOOKS, gone=not entry.seen_at and not entry.damaged, name=name,
         running=sorted(running, key=lambda job: int(job["started_at"])), now_ms=now_ms,
         known=sorted(known) if known else None, order_id=order_id, answer=answer,
         may_order=entry.is_live(now_ms), final=FINAL,

@@ -108,7 +108,7 @@ function move(by) {
   mark(all[Math.max(0, Math.min(all.length - 1, at < 0 ? (by > 0 ? 0 : all.length - 1) : at + by))]);
 }
 function mark(row) {
-  for (const one of rows()) one.removeAttribute("data-at");
+  for (const other of rows()) other.removeAttribute("data-at");
   if (!row) return;
   row.setAttribute("data-at", "");
   (row.querySelector("a") || row.querySelector("input")).focus({ preventScroll: true });
@@ -127,11 +127,11 @@ document.addEventListener("keydown", (event) => {
   if (key === "j" || key === "k") { move(key === "j" ? 1 : -1); return; }
   if (key === "x") { document.activeElement.closest("tr")?.querySelector("input[type=checkbox]")?.click(); return; }
   if (key === "r") { refresh(); return; }
-  const found = [...document.querySelectorAll("[data-key]")].find((node) => node.dataset.key === key);
-  if (!found) return;
+  const control = [...document.querySelectorAll("[data-key]")].find((node) => node.dataset.key === key);
+  if (!control) return;
   event.preventDefault();
-  if (found.matches("input")) found.focus();
-  else found.click();
+  if (control.matches("input")) control.focus();
+  else control.click();
 });
 
 // --- Selection: the box in the head of a table ticks all rows; [data-selected] counts them.
@@ -149,7 +149,7 @@ function selected() {
 document.addEventListener("change", (event) => {
   const box = event.target;
   const form = box.closest("form[data-select]");
-  if (form && box.matches("thead input[type=checkbox]")) for (const one of form.querySelectorAll("tbody input[type=checkbox]")) one.checked = box.checked;
+  if (form && box.matches("thead input[type=checkbox]")) for (const rowBox of form.querySelectorAll("tbody input[type=checkbox]")) rowBox.checked = box.checked;
   if (form) selected();
   if (box.matches("select[data-submit]")) box.form.requestSubmit();
 });
