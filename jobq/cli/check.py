@@ -30,7 +30,7 @@ from jobq.queue.audit import Audit, Audited, server_ms
 from jobq.queue.directory import forget_queue, queue_names, strange_queue_names
 from jobq.queue.doctor import Finding, findings
 from jobq.queue.folding import by_base
-from jobq.queue.fsck import PARTS, repair, steps
+from jobq.queue.fsck import PARTS, WRONG_TYPE, repair, steps
 from jobq.queue.members import MAX_ENTRIES
 from jobq.queue.partition_checks import partition_findings
 from jobq.queue.partition_fsck import OF_MAP, map_violations, mend_map
@@ -378,7 +378,10 @@ def _violations(session: Session, listed: Sequence[str], queue: Queue) -> list[V
         for violations in steps(queue):
             collected += violations
             bar.update(1)
-    if not is_partition(queue.name):
+    if not is_partition(queue.name) and not any(
+        item.rule.startswith(WRONG_TYPE) for item in collected
+    ):
+        # Otherwise the keys that say how the queue is partitioned can't be read yet.
         collected += map_violations(session.client, queue.name, listed)
     return collected
 
