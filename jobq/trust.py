@@ -33,7 +33,7 @@ class Project(NamedTuple):
 class Search(NamedTuple):
     """The pyproject.toml to read, and the reasons why other files with a [tool.jobq] are ignored."""
 
-    found: Project | None
+    project: Project | None
     refused: list[str]
 
 

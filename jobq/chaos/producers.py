@@ -82,7 +82,7 @@ class Producer(threading.Thread):
         for number in range(self._load.messages):
             if self._stopped.wait(max(0.0, began + number * self._pause_s - time.monotonic())):
                 break
-            self._one(f"{self.name}-{number}", number)
+            self._enqueue(f"{self.name}-{number}", number)
         self._flush()
         self._client.close()
 
@@ -91,7 +91,7 @@ class Producer(threading.Thread):
         self._client.should_give_up = lambda: True
         self._stopped.set()
 
-    def _one(self, mid: str, number: int) -> None:
+    def _enqueue(self, mid: str, number: int) -> None:
         every = self._load.poison_every
         if every and number % every == 0:
             kind = list(KINDS)[number // every % len(KINDS)]

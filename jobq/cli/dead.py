@@ -174,7 +174,7 @@ def show(session: Session, ids: tuple[str, ...], queues: str | None) -> bool:
 
 
 def _show(session: Session, dead_id: str, queues: str | None) -> bool:
-    for queue, message in _found(session, dead_id, queues):
+    for queue, message in _dead_with_id(session, dead_id, queues):
         record = _record(session, queue.name, message, content=True)
         text = [f"{key}: {output.indented(str(value))}" for key, value in record.items()]
         click.echo(output.json_line(record) if session.as_json else "\n".join(text))
@@ -219,13 +219,13 @@ class Chosen:
     def each(self, label: str, act: Action) -> list[str]:
         """Call `act` for each message; return its replies."""
         if self._ids:
-            return [self._one(dead_id, act) for dead_id in self._ids]
+            return [self._by_id(dead_id, act) for dead_id in self._ids]
         session, names = self._session, self._queues
         names = session.only(names, "--all") if self._everything else names
         return list(session.from_each(names, lambda queue: self._all(queue, label, act)))
 
-    def _one(self, dead_id: str, act: Action) -> str:
-        matches = list(_found(self._session, dead_id, self._queues))
+    def _by_id(self, dead_id: str, act: Action) -> str:
+        matches = list(_dead_with_id(self._session, dead_id, self._queues))
         if len(matches) > 1:
             places = ", ".join(queue.name for queue, _ in matches)
             raise ConfigError(f"{dead_id!r} is dead in {places}; choose a queue with --queues")
@@ -350,7 +350,7 @@ def _opened(session: Session, queue: Queue, offset: int = 0) -> Iterator[DeadMes
         yield message._replace(reason=reason)
 
 
-def _found(
+def _dead_with_id(
     session: Session, dead_id: str, names: str | None
 ) -> Iterator[tuple[Queue, DeadMessage]]:
     """Yield each queue that has a dead message with this id, and the message."""

@@ -512,8 +512,8 @@ def _begin_erasure(
 
     chosen = work.select(request, ingest=not dry_run)
     _say_selected(session, chosen)
-    if dry_run or not chosen.found:
-        return bool(chosen.found)
+    if dry_run or not chosen.names:
+        return bool(chosen.names)
     place = "the lake and the server" if work.server else "the lake"
     session.confirmed(f"Permanently erase {counted(chosen.rows.total(), 'row')} from {place}?", yes)
     work.begin(request, chosen)
@@ -528,11 +528,11 @@ def _begin_erasure(
 def _say_selected(session: Session, chosen: Selection) -> None:
     rows = ", ".join(f"{number:,} of {name}" for name, number in chosen.rows.items() if number)
     record = {
-        "selected": len(chosen.found),
+        "selected": len(chosen.names),
         "rows": dict(chosen.rows),
         "unsearched": dict(chosen.unsearched),
     }
-    session.say(record, f"{len(chosen.found):,} selected: rows: {rows or 'none'}")
+    session.say(record, f"{len(chosen.names):,} selected: rows: {rows or 'none'}")
     for name, number in chosen.unsearched.items():
         session.note(
             f"{name}: {number:,} contents can't be searched: encrypted, compressed or no calls; "

@@ -127,7 +127,7 @@ def _may_be_foreign(top: str) -> bool:
 def _extend_path() -> str:
     """Extend sys.path; return why the working folder was left out, '' if it was not."""
     here = Path.cwd()
-    project = settings.nearest(here).found
+    project = settings.nearest(here).project
     folders = [project.path.parent] if project else []
     left_out = ""
     if not trust.writable_by_all(here):

@@ -75,7 +75,7 @@ def data_folder(given: str | None, working: Path) -> Path:
         return path.parent.resolve() / path.name
     working = working.resolve()
     try:
-        nearest = project(working).found
+        nearest = project(working).project
     except OSError:
         nearest = None
     return (nearest.path.parent.resolve() if nearest else working) / FOLDER

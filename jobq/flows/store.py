@@ -226,11 +226,11 @@ class FlowStore:
 
     def results(self, names: Sequence[str]) -> dict[str, bytes]:
         """Return the existing results by `step:number`."""
-        return self._found("results", names)
+        return self._existing("results", names)
 
     def calls(self, steps: Sequence[str]) -> dict[str, bytes]:
         """Return the calls of these steps."""
-        return self._found("calls", steps)
+        return self._existing("calls", steps)
 
     def failures(self) -> dict[str, str]:
         """Return the reasons why members aren't done, by `step:number`, at most 1,000."""
@@ -284,7 +284,7 @@ class FlowStore:
     def _read(self, what: str, names: Sequence[str]) -> list[Any]:
         return self._ask(self._call("read", (what, *names), lambda reply: reply[1:]))
 
-    def _found(self, what: str, names: Sequence[str]) -> dict[str, bytes]:
+    def _existing(self, what: str, names: Sequence[str]) -> dict[str, bytes]:
         return {
             name: value
             for some in (names[at : at + PER_CALL] for at in range(0, len(names), PER_CALL))

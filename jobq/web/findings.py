@@ -65,7 +65,7 @@ def findings(site: Site, snapshot: Snapshot) -> list[PageFinding]:
     """Return the findings: causes first, then queues without a known cause, then other problems."""
     return [
         *_causes(snapshot), *_queues(snapshot),
-        *site.part(LateSchedules, lambda site: LateSchedules(site.client)).found(snapshot),
+        *site.part(LateSchedules, lambda site: LateSchedules(site.client)).findings(snapshot),
         *(finding for find in FINDERS for finding in find(site, snapshot)[:MAX_COUNT]),
     ]  # fmt: skip
 
@@ -77,15 +77,15 @@ class LateSchedules:
         self._client = client
         self._lock = Lock()
         self._until = 0.0
-        self._found: list[PageFinding] = []
+        self._findings: list[PageFinding] = []
 
-    def found(self, snapshot: Snapshot) -> list[PageFinding]:
+    def findings(self, snapshot: Snapshot) -> list[PageFinding]:
         """Return findings about late and undeclared schedules, most overdue first."""
         with self._lock:
             if time.monotonic() >= self._until and not snapshot.broken:
-                self._found = self._read(list(snapshot.queues))
+                self._findings = self._read(list(snapshot.queues))
                 self._until = time.monotonic() + LATE_EVERY_S
-            return self._found
+            return self._findings
 
     def _read(self, names: list[str]) -> list[PageFinding]:
         try:

@@ -290,15 +290,15 @@ class FlowsInNeed:
         self._client = client
         self._lock = Lock()
         self._until = 0.0
-        self._found: list[PageFinding] = []
+        self._findings: list[PageFinding] = []
 
-    def found(self) -> list[PageFinding]:
+    def findings(self) -> list[PageFinding]:
         """Return findings about the latest flows. If there are too many, the last finding counts the rest."""
         with self._lock:
             if time.monotonic() >= self._until:
-                self._found = self._read()
+                self._findings = self._read()
                 self._until = time.monotonic() + LOOK_EVERY_S
-            return self._found
+            return self._findings
 
     def _read(self) -> list[PageFinding]:
         try:

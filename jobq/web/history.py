@@ -209,7 +209,7 @@ class RunPage(NamedTuple):
     next_cursor: str | None
 
 
-class Found(NamedTuple):
+class PastEvents(NamedTuple):
     """Result of a search for events.
 
     Attributes:
@@ -278,9 +278,9 @@ class StreamHistory:
         """
         self._client, self._names, self._most = client, names, most
         self._lock = threading.Lock()
-        self._kept: dict[tuple[Span, tuple[str, ...]], tuple[float, Found]] = {}
+        self._kept: dict[tuple[Span, tuple[str, ...]], tuple[float, PastEvents]] = {}
 
-    def found(self, span: Span, queues: Sequence[str] = ()) -> Found:
+    def events_in(self, span: Span, queues: Sequence[str] = ()) -> PastEvents:
         """Return the events of queues and their partitions in a range; if a queue has too many, only the latest."""
         places, broken = (
             with_readable_partitions(self._client, queues) if queues else (self._names(), {})
@@ -299,12 +299,12 @@ class StreamHistory:
 
     def since(self, span: Span, queues: Sequence[str] = ()) -> int:
         """Return the start of the period with complete figures."""
-        return self.found(span, queues).since
+        return self.events_in(span, queues).since
 
     def jobs(self, span: Span, queues: Sequence[str] = ()) -> list[JobFigures]:
         """Return figures per job, most runs first."""
         by_job: defaultdict[str, list[tuple[str, Event]]] = defaultdict(list)
-        for queue, event in self.found(span, queues).events:
+        for queue, event in self.events_in(span, queues).events:
             if event.kind in ENDS and event.job:
                 by_job[event.job].append((queue, event))
         rows = [figures_of(job, events) for job, events in by_job.items()]
@@ -313,13 +313,13 @@ class StreamHistory:
     def job(self, span: Span, job: str) -> JobHistory:
         """Return a job's figures, its chart and its slowest runs."""
         return history_of(
-            job, span, [event for event in self.found(span).events if event[1].job == job]
+            job, span, [event for event in self.events_in(span).events if event[1].job == job]
         )
 
     def errors(self, span: Span, queues: Sequence[str] = (), job: str = "") -> list[ErrorFigures]:
         """Return groups of errors, most frequent first."""
         groups: defaultdict[str, list[tuple[str, Event]]] = defaultdict(list)
-        for queue, event in self.found(span, queues).events:
+        for queue, event in self.events_in(span, queues).events:
             if event.kind in FAILED and job in ("", event.job):
                 groups[group_of(event)].append((queue, event))
         rows = [error_figures(group, span, events) for group, events in groups.items()]
@@ -329,7 +329,7 @@ class StreamHistory:
         """Return one group of errors."""
         mine = [
             (queue, event)
-            for queue, event in self.found(span).events
+            for queue, event in self.events_in(span).events
             if event.kind in FAILED and group_of(event) == group
         ]
         newest = sorted(mine, key=lambda failure: -failure[1].finished_at)[:SLOWEST]
@@ -339,7 +339,7 @@ class StreamHistory:
     def failures_between(self, span: Span, group: str, moments: Sequence[int]) -> list[int]:
         """Return how often an error occurred in each part of the range. The ascending `moments` divide the range."""
         counts = [0] * (len(moments) + 1)
-        for _, event in self.found(span).events:
+        for _, event in self.events_in(span).events:
             if event.kind in FAILED and group_of(event) == group:
                 counts[bisect_right(moments, event.finished_at)] += 1
         return counts
@@ -349,12 +349,12 @@ class StreamHistory:
     ) -> RunPage:
         """Return runs, latest first, starting at a cursor."""
         before = _before(cursor)
-        events = self.found(span, [wanted.queue] if wanted.queue else ()).events
+        events = self.events_in(span, [wanted.queue] if wanted.queue else ()).events
         rows = sorted((run_of(*event) for event in events if event[1].kind in ENDS), reverse=True)
         kept = (row for row in rows if matches(row, wanted) and cursor_of(row) < before)
         return page_of(list(islice(kept, limit + 1)), limit)
 
-    def _read(self, span: Span, names: Sequence[str]) -> Found:
+    def _read(self, span: Span, names: Sequence[str]) -> PastEvents:
         events: dict[str, list[tuple[bytes, Any]]] = {name: [] for name in names}
         last = dict.fromkeys(names, str(span.until - 1))
         left, unread, complete = self._most, dict[str, str](), span.since
@@ -382,7 +382,7 @@ class StreamHistory:
             for event in _decoded(entries)
             if span.since <= event.finished_at < span.until
         )
-        return Found(rows, complete, unread)
+        return PastEvents(rows, complete, unread)
 
     def _ask(self, last: dict[str, str], since: int, count: int) -> Iterator[tuple[str, Any]]:
         """Yield each queue with its next entries, newest first, or with the error."""

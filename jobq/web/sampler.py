@@ -454,18 +454,18 @@ class _Served:
 
     def __init__(self, workers: Sequence[WorkerEntry], now_ms: int, unread: bool) -> None:
         self._unread = unread
-        self._found: dict[str, tuple[int, int]] = {}
+        self._served: dict[str, tuple[int, int]] = {}
         self.slots_of_all = 0
         for worker in workers:
             if worker.is_live(now_ms):
                 self.slots_of_all += worker.slots
                 for name in set(worker.queues):
-                    count, slots = self._found.get(name, (0, 0))
-                    self._found[name] = count + 1, slots + worker.slots
+                    count, slots = self._served.get(name, (0, 0))
+                    self._served[name] = count + 1, slots + worker.slots
 
     def of(self, queue: str) -> tuple[int | None, int]:
         """Return the number of live workers that serve a queue, None if unknown, and their slots."""
-        count, slots = self._found.get(queue, (0, 0))
+        count, slots = self._served.get(queue, (0, 0))
         return (None if self._unread else count), slots
 
 

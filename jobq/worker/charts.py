@@ -36,7 +36,7 @@ class ChartKeeper:
         #: The current minute's time, its queues left to sample, and its samples.
         self._now_ms = 0
         self._left: Sequence[str] = ()
-        self._found: dict[str, ChartMinute] = {}
+        self._minutes: dict[str, ChartMinute] = {}
         self._unread: set[str] = set()
 
     def begin(self) -> None:
@@ -45,7 +45,7 @@ class ChartKeeper:
         try:
             turn = keys.charts(client.namespace, "turn")
             if client.command("SET", turn, self._worker, "NX", "PX", TURN_MS):
-                self._now_ms, self._found, self._unread = client.clock_ms(), {}, set()
+                self._now_ms, self._minutes, self._unread = client.clock_ms(), {}, set()
                 self._left = listed_queues(client).names
         except JobqError as error:
             logger.debug("charts will have a gap: %s", error)
@@ -58,9 +58,9 @@ class ChartKeeper:
         try:
             self._sample(names)
             if not self._left:
-                for name in self._unread & self._found.keys():
-                    del self._found[name]  # the sum without a partition would be wrong
-                self._write(self._found, self._now_ms // MINUTE_MS)
+                for name in self._unread & self._minutes.keys():
+                    del self._minutes[name]  # the sum without a partition would be wrong
+                self._write(self._minutes, self._now_ms // MINUTE_MS)
         except JobqError as error:
             self._left = ()
             logger.debug("charts will have a gap: %s", error)
@@ -77,8 +77,8 @@ class ChartKeeper:
     def _put(self, name: str, minute: ChartMinute) -> None:
         """Add a queue's figures. Figures of a partition are added to its queue's figures."""
         base = base_of(name)
-        before = self._found.get(base)
-        self._found[base] = minute if before is None else _sum([before, minute], minute.minute)
+        before = self._minutes.get(base)
+        self._minutes[base] = minute if before is None else _sum([before, minute], minute.minute)
 
     def _write(self, rows: Mapping[str, ChartMinute], minute: int) -> None:
         client = self._client

@@ -346,7 +346,7 @@ class Child:
 
     def _accept(self, index: int, dequeued: Dequeued, deadline: int) -> bool:
         """Run the fetched messages. Return True if there were any, or if flows may have enqueued some."""
-        self.polling.found(index, dequeued)
+        self.polling.record(index, dequeued)
         messages = dequeued.messages
         if not messages:
             self.slots.reading_done()
@@ -476,7 +476,7 @@ class Child:
             return False
         if dequeued is None:
             return True
-        self.polling.found(index, dequeued)
+        self.polling.record(index, dequeued)
         messages = dequeued.messages
         self._tell_flows(index, dequeued)
         if messages:

@@ -110,7 +110,7 @@ class Counters:
         self._job_of = {name: number for number, name in enumerate(labels.jobs)}
         self._last_queue = len(labels.queues) - 1
         # The first counter of each series, by queue and job. The memory also has them, for the next process.
-        self._found: defaultdict[int, dict[str, int]] = defaultdict(dict)
+        self._firsts: defaultdict[int, dict[str, int]] = defaultdict(dict)
         # Unreported endings by queue and token: slot, counter, and figures.
         self._ended: defaultdict[int, dict[str, _Noted]] = defaultdict(dict)
 
@@ -120,7 +120,7 @@ class Counters:
         """Note an ending that isn't reported yet."""
         figures = ending.figures or _figures_of(ending)
         try:
-            counter = self._found[queue][figures[0]] + _OUTCOME_OF[ending.outcome]
+            counter = self._firsts[queue][figures[0]] + _OUTCOME_OF[ending.outcome]
         except KeyError:
             first = self._series_of(queue, figures[0])
             counter = first + _OUTCOME_OF.get(ending.outcome, 0)
@@ -215,7 +215,7 @@ class Counters:
         number = self._job_of.get(job, self._other)
         # Names that occur only in messages are looked up as OTHER: they would fill this process's memory.
         name = self.labels.jobs[number]
-        known = self._found[queue].get(name)
+        known = self._firsts[queue].get(name)
         if known is not None:
             return known
         key = 1 + min(queue, self._last_queue) * len(self.labels.jobs) + number
@@ -230,7 +230,7 @@ class Counters:
             else:
                 words[at] = key
                 words[0] = count + 1
-        self._found[queue][name] = at + 1
+        self._firsts[queue][name] = at + 1
         return at + 1
 
     # The supervisor's, between two writers.

@@ -59,20 +59,20 @@ class Polling:
         """Return the queue to ask now; None if all queues were found empty."""
         return self._turns.next()
 
-    def found(self, index: int, dequeued: Dequeued) -> None:
+    def record(self, index: int, dequeued: Dequeued) -> None:
         """Record the result of asking a queue."""
         something = bool(dequeued.messages) or dequeued.poll_after_ms == 0
         if something or dequeued.next_due_ms or index in self._active or not self._many:
             self._health.touch(index)
         if not self._many:
-            self._turns.found(index, something)
+            self._turns.record(index, something)
             if not something:
                 self._nap_ms = min(self._nap_ms or dequeued.poll_after_ms, dequeued.poll_after_ms)
             return
         self._unasked.discard(index)
         if something:
             self._active.add(index)
-            self._turns.found(index, True)
+            self._turns.record(index, True)
             if self._settings.strict:
                 self.waiter.by_priority()
             return
@@ -83,7 +83,7 @@ class Polling:
 
     def ask_all(self) -> None:
         """Ask the queues that were found empty again, because this child has enqueued messages."""
-        self._turns.found(0, True)
+        self._turns.record(0, True)
 
     def nap_s(self) -> float:
         """Return how long to wait for a marker."""

@@ -53,7 +53,7 @@ class QueueTurns:
             self._count_turn(index)
         return index
 
-    def found(self, index: int, anything: bool) -> None:
+    def record(self, index: int, anything: bool) -> None:
         """Record whether the queue had messages."""
         if not anything:
             self._dry.add(index)

@@ -114,5 +114,5 @@ def test_mistake_in_the_file_is_named(bare: Path, line: Any, text: str, words: s
 def test_file_without_a_section_says_nothing(bare: Path) -> None:
     path = bare / "pyproject.toml"
     path.write_text('[project]\nname = "x"')
-    found = settings.nearest(bare).found
+    found = settings.nearest(bare).project
     assert found and settings.read_project(found) == {}

@@ -108,7 +108,7 @@ def test_link_of_yours_to_a_file_of_a_stranger_is_refused(trap: Path, tmp_path: 
     assert (found, refused) == (None, [])
     theirs.unlink()
     theirs.write_text(EVIL)
-    assert settings.nearest(trap / "mine").found
+    assert settings.nearest(trap / "mine").project
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o757])
@@ -133,11 +133,11 @@ def test_file_of_yours_is_refused_when_others_can_write_to_it(
 @needs_root
 def test_folder_is_refused_when_a_group_with_others_can_write_to_it(trap: Path) -> None:
     trap.chmod(0o775)
-    assert settings.nearest(trap).found  # root's own group has nobody else
+    assert settings.nearest(trap).project  # root's own group has nobody else
     os.chown(trap, 0, STRANGER)
     assert f"its folder can be written by the group with gid {STRANGER}" in refusal(trap)
     trap.chmod(0o755)
-    assert settings.nearest(trap).found
+    assert settings.nearest(trap).project
 
 
 def test_file_without_a_section_is_passed_over_in_silence(trap: Path) -> None:
@@ -160,7 +160,7 @@ def test_nothing_above_your_home_is_read(trap: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HOME", str(home))
     assert f"it is above your home, {home}" in refusal(home / "app")
     (home / "pyproject.toml").touch()
-    found = settings.nearest(home / "app").found
+    found = settings.nearest(home / "app").project
     assert found and found.path == home / "pyproject.toml"
 
 
@@ -198,7 +198,7 @@ def test_file_that_a_variable_names_is_read_whoever_can_write_to_it(
 ) -> None:
     trap.chmod(0o777)
     monkeypatch.setenv("JOBQ_PYPROJECT", str(trap / "pyproject.toml"))
-    found = settings.nearest(trap / "mine").found
+    found = settings.nearest(trap / "mine").project
     assert found and settings.read_project(found)["imports"] == ["evil"]
 
 

@@ -136,7 +136,7 @@ def counted_by_parts(one: StreamHistory | LakeHistory, span: Span, group: str) -
 
 
 def nameless_failures(events: StreamHistory, span: Span) -> int:
-    found = events.found(span).events
+    found = events.events_in(span).events
     return sum(event.kind in FAILED and not event.job for _, event in found)
 
 
@@ -162,7 +162,7 @@ def test_pages_of_runs_hold_each_run_once(client, events, lake_history, wanted):
 def test_a_busy_queue_is_read_from_the_newest_and_says_since_when(client, events):
     span = Span(DAY, DAY + 2 * HOUR)
     few = StreamHistory(client, lambda: queue_names(client), most=60)
-    found = few.found(span)
+    found = few.events_in(span)
     assert 57 <= len(found.events) <= 63 and span.since < found.since < span.until
     assert {queue for queue, _ in found.events} == {"high", "low", "mails"}
     newest = [event.finished_at for queue, event in found.events if queue == "low"]
@@ -172,7 +172,7 @@ def test_a_busy_queue_is_read_from_the_newest_and_says_since_when(client, events
 def test_a_damaged_queue_leaves_the_others(client, events):
     directory.register_queues(client, ["broken"])
     client.command("SET", offsets.events_key("jobq", "broken"), "x")
-    found = events.found(Span(DAY, DAY + 2 * HOUR))
+    found = events.events_in(Span(DAY, DAY + 2 * HOUR))
     assert list(found.unread) == ["broken"] and len(found.events) == 900
 
 
@@ -193,7 +193,7 @@ def test_hostile_words_find_nothing_else(client, events, lake_history):
         assert lake.runs(span, cursor=f"{DAY + HOUR}\x1f{text}\x1f{text}\x1f{text}").runs
         assert lake.error(span, text).figures is None and lake.first_seen([text]) == {}
     assert lake.first_seen(["aa" * 8]) == {"aa" * 8: min(
-        event.finished_at for _, event in events.found(span).events if event.fingerprint == "aa" * 8
+        event.finished_at for _, event in events.events_in(span).events if event.fingerprint == "aa" * 8
     )}  # fmt: skip
     assert {run.queue for run in lake.message("", "m7")} == {"high", "low", "mails"}
     assert lake.marks(span) == [] and lake.begins_at() == DAY

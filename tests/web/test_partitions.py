@@ -146,7 +146,7 @@ def test_other_queues_are_shown_when_the_map_of_one_cannot_be_read(
 
     assert "other" in [each.row.mid for each in found.rows]
     assert any("low" in str(problem) for problem in found.problems)
-    history = StreamHistory(client, lambda: ["high", "low"]).found(
+    history = StreamHistory(client, lambda: ["high", "low"]).events_in(
         Span(0, 1 << 50), ["low", "high"]
     )
     assert [*history.unread] == ["low"]

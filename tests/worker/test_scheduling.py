@@ -21,7 +21,7 @@ def taken(turns, count):
     order = []
     for _ in range(count):
         index = turns.next()
-        turns.found(index, True)
+        turns.record(index, True)
         order.append(index)
     return order
 
@@ -40,9 +40,9 @@ def test_weights_are_shares_that_are_spread_out():
 def test_strict_asks_the_first_again_after_every_find():
     turns = QueueTurns([1, 1], strict=True)
     assert turns.next() == 0
-    turns.found(0, False)
+    turns.record(0, False)
     assert turns.next() == 1
-    turns.found(1, True)
+    turns.record(1, True)
     assert turns.next() == 0
 
 
@@ -52,28 +52,28 @@ def test_lap_ends_when_every_queue_was_found_empty_and_a_new_one_begins():
         asked = []
         while (index := turns.next()) is not None:
             asked.append(index)
-            turns.found(index, False)
+            turns.record(index, False)
         assert sorted(asked) == [0, 1]
 
 
 def test_empty_queue_is_asked_again_once_another_gave_something():
     turns = QueueTurns([1, 1])
-    turns.found(turns.next(), False)
+    turns.record(turns.next(), False)
     other = turns.next()
-    turns.found(other, True)
+    turns.record(other, True)
     assert 1 - other in [turns.next(), turns.next()]
 
 
 def test_turn_stays_with_the_only_queue():
     turns = QueueTurns([1])
-    turns.found(turns.next(), True)
+    turns.record(turns.next(), True)
     assert turns.stays(0)
 
 
 def test_turn_does_not_stay_with_one_of_two_equal_queues():
     turns = QueueTurns([1, 1])
     first = turns.next()
-    turns.found(first, True)
+    turns.record(first, True)
     assert not turns.stays(first)
     assert turns.next() == 1 - first
 
@@ -84,7 +84,7 @@ def test_turn_that_stays_counts_as_taken():
     index = turns.next()
     for _ in range(40):
         order.append(index)
-        turns.found(index, True)
+        turns.record(index, True)
         if not turns.stays(index):
             index = turns.next()
     assert Counter(order) == {0: 30, 1: 10}

@@ -108,7 +108,7 @@ class Selection:
         unsearched: Number of contents that could not be searched, by table.
     """
 
-    found: set[Erasable] = field(default_factory=set)
+    names: set[Erasable] = field(default_factory=set)
     unsearched: Counter[str] = field(default_factory=Counter)
     rows: Counter[str] = field(default_factory=Counter)
 
@@ -127,7 +127,7 @@ class _EraseUnit(NamedTuple):
     tombstones: TombstoneFiles | Tombstones
 
 
-class _Found(NamedTuple):
+class _Searched(NamedTuple):
     names: tuple[Erasable, ...] = ()
     unsearched: int = 0
     failed: str = ""
@@ -168,7 +168,7 @@ def selected(lake: Lake, engine: Engine, mids: Iterable[str], sought: Sought) ->
         for answer in engine.run_units(_search, units, sum(file.rows for file in files)):
             if answer.failed:
                 raise PipelineError(answer.failed)
-            chosen.found.update(answer.names)
+            chosen.names.update(answer.names)
             if answer.unsearched:
                 chosen.unsearched[name] += answer.unsearched
     return chosen
@@ -201,7 +201,7 @@ def _grouped(files: Iterable[LiveFile]) -> Iterator[tuple[LiveFile, ...]]:
         yield tuple(some)
 
 
-def _search(unit: _SearchUnit) -> _Found:
+def _search(unit: _SearchUnit) -> _Searched:
     kind, queue, parts = NAMED[unit.table]
     columns = {queue, *parts, *unit.sought.columns()}
     matches: set[Erasable] = set()
@@ -217,8 +217,8 @@ def _search(unit: _SearchUnit) -> _Found:
                 names = zip(queues.to_pylist(), names_of_rows(unit.table, rows).to_pylist())
                 matches.update(Erasable(kind, *name) for name in names if name[1] is not None)
     except LakeError as error:
-        return _Found(failed=str(error))
-    return _Found(tuple(matches), unsearched)
+        return _Searched(failed=str(error))
+    return _Searched(tuple(matches), unsearched)
 
 
 def begin(lake: Lake, chosen: Iterable[Erasable], what: str) -> str:

@@ -115,18 +115,18 @@ class Erasure:
         chosen = erase.selected(self.lake, self.engine, *request)
         if self.server and not request.mids:
             _select_live(self.server, request.sought, chosen)
-        chosen.rows.update(erase.counted(self.lake, self.engine, chosen.found))
+        chosen.rows.update(erase.counted(self.lake, self.engine, chosen.names))
         return chosen
 
     def begin(self, request: ErasureRequest, chosen: Selection) -> None:
         """Commit the tombstones; after that `erase.finish` can complete the erasure in any process."""
         with self.alone():
-            erase.begin(self.lake, chosen.found, request.basis)
+            erase.begin(self.lake, chosen.names, request.basis)
 
     def erase_live(self, server: Ingest, chosen: Selection) -> LiveErased:
         """Erase the chosen messages that the server still has. The server rejects the outcome of a running attempt."""
         done = LiveErased()
-        by_queue = _by_queue(server, chosen.found, done)
+        by_queue = _by_queue(server, chosen.names, done)
         _erase_messages(server, by_queue, done)
         # Ingest the events that cancelling added to the streams.
         self._ingest(server)
@@ -156,7 +156,7 @@ def _select_live(server: Ingest, sought: Sought, chosen: Selection) -> None:
                 if skipped:
                     chosen.unsearched["live messages"] += skipped
                 mids = rows.filter(mask)["mid"].to_pylist()
-                chosen.found.update(
+                chosen.names.update(
                     Erasable("mid", sourced(source, base_of(each)), str(mid)) for mid in mids
                 )
 

@@ -177,11 +177,11 @@ def _given(text: str, tails: Mapping[str, LogTail]) -> dict[str, LogOffset]:
     for name, value in offsets.loaded(text).items():
         if name not in tails:
             raise ConfigError(unknown("unknown name in offsets:", name, tails))
-        places[name] = _one(name, value, tails[name])
+        places[name] = _offset_of(name, value, tails[name])
     return places
 
 
-def _one(name: str, value: Any, now: LogTail) -> LogOffset:
+def _offset_of(name: str, value: Any, now: LogTail) -> LogOffset:
     if value in ("earliest", "latest"):
         return now.oldest if value == "earliest" else now.place
     # A topic's messages have indexes; an event's id has two parts.

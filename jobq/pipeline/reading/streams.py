@@ -65,12 +65,12 @@ class _Pages:
     """
 
     def __init__(self, request: ReadRequest, client: Client, range_: ReadRange) -> None:
-        self._request, self._client, self._one = request, client, range_
+        self._request, self._client, self._range = request, client, range_
         self._read = self._dropped = 0
 
     def chunks(self) -> Iterator[list[Any]]:
         """Yield entries as XRANGE returns them, some thousands at a time."""
-        range_, chunk = self._one, list[Any]()
+        range_, chunk = self._range, list[Any]()
         after, anchor = range_.after, range_.anchor
         while True:
             start = anchor or f"({after}"
@@ -92,18 +92,18 @@ class _Pages:
     def _checked(self, page: list[Any], anchor: str, after: str) -> list[Any]:
         if page and page[0][0].decode() == anchor:
             return page[1:] if anchor == after else page
-        now = offsets.events_tail(self._client, self._one.key)
-        gone = now.dropped - self._one.dropped
+        now = offsets.events_tail(self._client, self._range.key)
+        gone = now.dropped - self._range.dropped
         if gone <= 0:
-            report_remade(self._request, self._one.name)
+            report_remade(self._request, self._range.name)
         self._dropped = max(self._dropped, gone)
         return page
 
     def lost(self) -> int:
         """Return the number of missing entries. Call this after reading all chunks."""
-        if self._one.expected == UNKNOWN:
+        if self._range.expected == UNKNOWN:
             return self._dropped
-        return max(0, self._one.expected - self._read)
+        return max(0, self._range.expected - self._read)
 
 
 def report_loss(request: ReadRequest, name: str, lost: int) -> None:

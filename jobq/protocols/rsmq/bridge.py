@@ -58,7 +58,7 @@ class Bridge:
             ),
             "popMessage": lambda o: then(calls.pop(_text(o, "qname"), 1), _first),
             "deleteMessage": lambda o: then(
-                calls.delete(_text(o, "qname"), [(_text(o, "id"), None)]), _one
+                calls.delete(_text(o, "qname"), [(_text(o, "id"), None)]), _first_as_int
             ),
             "changeMessageVisibility": self._change_message_visibility,
         }
@@ -131,7 +131,7 @@ class Bridge:
     def _change_message_visibility(self, o: Options) -> ScriptCall[Any]:
         held = [(_text(o, "id"), None)]
         request = self._requests.visibility(_text(o, "qname"), held, o.get("vt"))
-        return then(request, _one)
+        return then(request, _first_as_int)
 
 
 def _lines(source: int) -> Iterator[list[bytes]]:
@@ -181,7 +181,7 @@ def _first(messages: list[RsmqMessage]) -> dict[str, Any]:
     return messages[0].as_dict() if messages else {}
 
 
-def _one(done: list[bool]) -> int:
+def _first_as_int(done: list[bool]) -> int:
     return int(done[0])
 
 

@@ -34,7 +34,7 @@ class DuplicateJids:
             if known is None:
                 by_mid[arrival.mid] = own, arrival
             elif call_of(known[1].content) == call_of(arrival.content):
-                self._one(arrival.mid)
+                self._log_repeated(arrival.mid)
             else:
                 self._warn(arrival.mid, own)
                 by_mid[own] = own, arrival._replace(mid=own)
@@ -54,7 +54,7 @@ class DuplicateJids:
         for _ in range(TRIES):
             answer = self._compared(mid, plain)
             if answer == "one":
-                self._one(mid)
+                self._log_repeated(mid)
                 return
             if answer == "another":
                 break
@@ -94,7 +94,7 @@ class DuplicateJids:
         except CodecError:
             return stored
 
-    def _one(self, mid: str) -> None:
+    def _log_repeated(self, mid: str) -> None:
         logger.info(
             "%s: jid %s was pushed again before its first run, so it runs only once",
             self._ruby_queue,

@@ -230,13 +230,13 @@ def queue(call: ApiCall) -> QueueReply:
 def queue_messages(call: ApiCall) -> SearchPage:
     """List messages of a queue. A request searches up to 20,000 messages or one second; `next` continues."""
     places = [call["place"]] if call["place"] else list(PLACES)
-    return _found(call, [_known(call)], places)
+    return _search_page(call, [_known(call)], places)
 
 
 @resource("/messages", FILTER._replace(needed=True), *PAGING)
 def messages(call: ApiCall) -> SearchPage:
     """Search the messages of all queues."""
-    return _found(call, listed_queues(call.site.client).names, list(PLACES))
+    return _search_page(call, listed_queues(call.site.client).names, list(PLACES))
 
 
 @resource(
@@ -244,7 +244,7 @@ def messages(call: ApiCall) -> SearchPage:
 )  # fmt: skip
 def dead(call: ApiCall) -> SearchPage:
     """List dead messages, newest first in each queue."""
-    return _found(call, call["queues"] or listed_queues(call.site.client).names, ["dead"])
+    return _search_page(call, call["queues"] or listed_queues(call.site.client).names, ["dead"])
 
 
 @resource("/queues/{queue}/messages/{mid}")
@@ -316,7 +316,7 @@ def _known(call: ApiCall) -> str:
     return name
 
 
-def _found(call: ApiCall, names: Sequence[str], places: Sequence[str]) -> SearchPage:
+def _search_page(call: ApiCall, names: Sequence[str], places: Sequence[str]) -> SearchPage:
     keys = search.DEAD_KEYS if list(places) == ["dead"] else (*search.LIVE_KEYS, *search.DEAD_KEYS)
     asked = parse(
         call["f"], may_see_arguments=call.identity.arguments, keys=tuple(dict.fromkeys(keys))

@@ -52,7 +52,7 @@ def flows_in_need(site: Site, snapshot: Snapshot) -> list[PageFinding]:
     if snapshot.broken or not site.uses("flows", _has_flows):
         return []
     needs = site.part(shown.FlowsInNeed, lambda site: shown.FlowsInNeed(site.client))
-    return needs.found()
+    return needs.findings()
 
 
 @page("/flows")

@@ -145,7 +145,7 @@ def _facts(request: Request, asked: AskedRange) -> dict[str, Any]:
     """Return the facts that `parts/history.html` needs to name the source of figures."""
     since, unread = asked.span.since, dict[str, str]()
     if isinstance(asked.history, StreamHistory):
-        events = asked.history.found(asked.span)
+        events = asked.history.events_in(asked.span)
         since, unread = events.since, events.unread
     return {
         "asked": asked, "ranges": list(RANGES), "since": since, "unread": unread,
@@ -305,7 +305,7 @@ def _known_since(asked: AskedRange) -> int:
     """Return when the known events in the range begin. An error seen at that time may be older."""
     if isinstance(asked.history, LakeHistory):
         return max(asked.span.since, asked.history.begins_at())
-    events = asked.history.found(asked.span).events
+    events = asked.history.events_in(asked.span).events
     return min((event.finished_at for _, event in events), default=asked.span.until)
 
 

@@ -37,18 +37,18 @@ class Doctor:
         self._client = site.client
         self._lock = Lock()
         self._until = 0.0
-        self._found: list[Finding] = []
+        self._findings: list[Finding] = []
 
     def findings(self) -> list[Finding]:
         """Return the findings, failures first. The server is checked at most every half minute."""
         with self._lock:
             if time.monotonic() >= self._until:
                 order = list(LOOKS)[::-1]
-                self._found = sorted(
+                self._findings = sorted(
                     findings(self._client), key=lambda finding: order.index(finding.level)
                 )
                 self._until = time.monotonic() + KEPT_S
-            return self._found
+            return self._findings
 
 
 @page("/settings")

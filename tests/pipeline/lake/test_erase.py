@@ -122,8 +122,8 @@ def test_nothing_of_a_customer_is_left_in_any_file(asked, customers, valkey_clie
     found = erase.selected(customers, LOCAL, *request)
     # Contents of the quarantine that are no JSON.
     assert found.unsearched == ({"quarantine": 4} if asked == "arg" else {})
-    counted = erase.counted(customers, LOCAL, found.found)
-    erase.begin(customers, found.found, asked)
+    counted = erase.counted(customers, LOCAL, found.names)
+    erase.begin(customers, found.names, asked)
     assert faults(customers) == [
         "an erasure is unfinished; run 'jobq lake erase --resume'",
         *(f"{counted[name]:,} row{'s' * (counted[name] != 1)} should have been erased; run 'jobq lake erase --resume'"
@@ -165,7 +165,7 @@ def test_an_erasure_that_is_killed_at_any_step_is_finished_by_the_next(
     customers, monkeypatch, step
 ):
     """The steps: commits of the tables, their vacuums, their logs, and the last row of the table `erased`."""
-    chosen = erase.selected(customers, LOCAL, *CUSTOMER_1).found
+    chosen = erase.selected(customers, LOCAL, *CUSTOMER_1).names
     erase.begin(customers, chosen, "arg customer")
     steps = iter(range(step))
 
@@ -224,7 +224,7 @@ def test_executors_erase_the_same(customers, spark):
     asked = ErasureRequest.parsed(argument="customer=3")
     chosen = erase.selected(customers, Engine("spark", session=lambda: spark), *asked)
     assert chosen == erase.selected(customers, LOCAL, *asked)
-    erase.begin(customers, chosen.found, "arg customer")
+    erase.begin(customers, chosen.names, "arg customer")
     done = finished(customers, Engine("spark", session=lambda: spark))
     assert done == {"events": 2, "job_runs": 0, "dead": 1, "topics": 1, "quarantine": 1, "audit": 0}
     assert traces(folder(customers), *of_customer(3)) == []

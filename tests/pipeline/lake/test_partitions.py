@@ -133,7 +133,7 @@ def test_conditions_on_a_queue_select_its_partitions(lake, valkey_client, low):
     round_of(lake, valkey_client)
     for text, number in (("queue = 'low'", 40), ("queue != 'low'", 0)):
         sought = Sought(None, parsed_conditions(text), None)
-        found = erase.selected(lake, LOCAL, (), sought).found
+        found = erase.selected(lake, LOCAL, (), sought).names
         assert {one.queue for one in found} <= {"low"}
         assert len(found) == number, text
 

@@ -54,7 +54,7 @@ def test_queues_take_turns_by_weight_as_a_worker_does():
     while len(expected) <= 40:
         queue = turns.next()
         assert queue is not None
-        turns.found(queue, left[queue] > 0)
+        turns.record(queue, left[queue] > 0)
         if left[queue]:
             left[queue] -= 1
             expected.append(queue)
