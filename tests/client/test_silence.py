@@ -34,7 +34,7 @@ from jobq.topics.topic import AsyncTopic, Topic
 pytestmark = pytest.mark.one_server
 #: What a wait sends on a connection of its own.
 WAITING = (b"BLMOVE", b"BLPOP", b"XREAD", b"SUBSCRIBE")
-PATIENCE_S = 2.0
+PATIENCE_S = 4.0
 #: So long each wait lasts that nothing ends; and until a test gives up, which takes no time where none fails.
 WAIT_S, END_S = 0.4, 60
 

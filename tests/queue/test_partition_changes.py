@@ -281,7 +281,9 @@ def test_other_partitions_get_their_messages_when_one_does_not_accept_any(client
     name = queue.partitions()[-1].name
     break_queue(client, name)
 
-    with pytest.raises(UnavailableError, match="of 40 messages, and another rejected its part") as raised:
+    with pytest.raises(
+        UnavailableError, match="of 40 messages, and another rejected its part"
+    ) as raised:
         queue.enqueue_many([(mid, b"x") for mid in mids])
 
     repair_queue(client, name)
@@ -399,6 +401,7 @@ def test_other_calls_leave_the_outage_buffer_when_a_line_of_a_partition_is_full(
     until(lambda: high.status("other").word == "queued")
     assert low.status("enters").word == "queued"
     assert [one.mid for one in Queue("low/0", client).dequeue(2).messages] == ["first"]
+    assert buffered.outage is not None
     buffered.outage.flush(30)
     buffered.close()
     assert low.status("waits").word == "queued"
