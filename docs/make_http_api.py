@@ -30,7 +30,7 @@ def rows() -> Iterator[str]:
 def page() -> str:
     """Return the page with the current table."""
     text = PAGE.read_text(encoding="utf-8")
-    return _MADE.sub(lambda found: f"{found[1]}\n" + "\n".join(rows()) + f"\n\n{found[2]}", text)
+    return _MADE.sub(lambda marked: f"{marked[1]}\n" + "\n".join(rows()) + f"\n\n{marked[2]}", text)
 
 
 if __name__ == "__main__":

@@ -68,17 +68,17 @@ def remember(app: Any, client: Client) -> None:
     sampler._rings.clear()
     for ago in range(900, 2, -2):
         figures = [
-            one._replace(
+            queue_facts._replace(
                 at_ms=now_ms - ago * 1000,
-                ready=round(one.ready * (0.55 + 0.4 * math.exp(-ago / 300) + 0.08 * math.sin(ago / 31 + len(name)))),
-                delayed=round(one.delayed * (0.8 + 0.1 * math.sin(ago / 90))),
+                ready=round(queue_facts.ready * (0.55 + 0.4 * math.exp(-ago / 300) + 0.08 * math.sin(ago / 31 + len(name)))),
+                delayed=round(queue_facts.delayed * (0.8 + 0.1 * math.sin(ago / 90))),
                 dequeued_per_s=max(0.0, 2.4 + len(name) / 4 + math.sin(ago / 20 + len(name)) - 200 / (ago + 90)),
             )
-            for name, one in snapshot.queues.items()
+            for name, queue_facts in snapshot.queues.items()
         ]  # fmt: skip
         totals = snapshot.totals._replace(
-            ready=sum(one.ready for one in figures), delayed=sum(one.delayed for one in figures),
-            dequeued_per_s=sum(one.dequeued_per_s or 0 for one in figures),
+            ready=sum(queue_facts.ready for queue_facts in figures), delayed=sum(queue_facts.delayed for queue_facts in figures),
+            dequeued_per_s=sum(queue_facts.dequeued_per_s or 0 for queue_facts in figures),
         )  # fmt: skip
         sampler._keep(figures, totals, now_ms - ago * 1000)
 
@@ -93,7 +93,10 @@ def traffic(client: Client) -> Iterator[None]:
             for name in ("images", "search"):
                 queue = Queue(name, client)
                 queue.enqueue(b"{}", mid=f"now-{number}")
-                done = [Ending(mid=one.mid, token=one.token) for one in queue.dequeue(1).messages]
+                done = [
+                    Ending(mid=message.mid, token=message.token)
+                    for message in queue.dequeue(1).messages
+                ]
                 queue.finish(done)
             if enough.wait(0.08):
                 return

@@ -43,9 +43,9 @@ class Demo:
         self._introduce()
         if not self.counted():
             return 1
-        found = summary.of_ledger(ledger.read(self.folder), self._dead())
-        self._tell(found)
-        return self._compare(found)
+        counted = summary.of_ledger(ledger.read(self.folder), self._dead())
+        self._tell(counted)
+        return self._compare(counted)
 
     def counted(self) -> bool:
         """One job per file, until all have ended; False, and why is told, when that came to a halt."""
@@ -96,14 +96,14 @@ class Demo:
 
     def _dead(self) -> dict[str, str]:
         """Path -> first line of the reason."""
-        found: dict[str, str] = {}
-        while page := self.queue.admin.dead(len(found), 500):
-            for one in page:
-                found[decode(one.content).args[0]] = one.reason.partition("\n")[0]
-        return found
+        reasons: dict[str, str] = {}
+        while page := self.queue.admin.dead(len(reasons), 500):
+            for message in page:
+                reasons[decode(message.content).args[0]] = message.reason.partition("\n")[0]
+        return reasons
 
-    def _tell(self, found: summary.Census) -> None:
-        lines = summary.rows(found)
+    def _tell(self, counted: summary.Census) -> None:
+        lines = summary.rows(counted)
         if self.kill is not None:
             again = pool.ran_again_after(self.kill, self.folder)
             lines[3:3] = [
@@ -115,18 +115,18 @@ class Demo:
         for name, value in lines:
             click.echo(f"  {name:20} {value}")
         click.echo("\n  most imported")
-        for module, times in found.counts.imports.most_common(10):
+        for module, times in counted.counts.imports.most_common(10):
             click.echo(f"    {times:8,}  {module}")
         click.echo("\n  dead, after their retries")
-        ours = [path for path in self.broken if path in found.failed]
-        for path in [*ours, *sorted(set(found.failed) - set(ours))][:SHOWN]:
-            click.echo(f"    {Path(path).name}: {found.failed[path]:.100}")
-        if len(found.failed) > SHOWN:
-            click.echo(f"    and {len(found.failed) - SHOWN} more")
+        ours = [path for path in self.broken if path in counted.failed]
+        for path in [*ours, *sorted(set(counted.failed) - set(ours))][:SHOWN]:
+            click.echo(f"    {Path(path).name}: {counted.failed[path]:.100}")
+        if len(counted.failed) > SHOWN:
+            click.echo(f"    and {len(counted.failed) - SHOWN} more")
 
-    def _compare(self, found: summary.Census) -> int:
+    def _compare(self, counted: summary.Census) -> int:
         plain = summary.of_plain_loop(self.files)
-        wrong = list(summary.differences(found, plain))
+        wrong = list(summary.differences(counted, plain))
         if self.kill is None or pool.ran_again_after(self.kill, self.folder) is None:
             wrong.append("the kill did not interrupt a job, or the job never ran again")
         for line in wrong:

@@ -79,20 +79,20 @@ class History:
     def audit(self) -> dict[str, LakeAudited]:
         """`jobq lake audit`, by queue."""
         audited = LakeAudit(self.spark, read(self.spark, self.lake))
-        found = audited.audit(None, None, losses=losses(self.lake))
-        return {one.queue: one for one in found}
+        audits = audited.audit(None, None, losses=losses(self.lake))
+        return {audit.queue: audit for audit in audits}
 
     def report(self, target: Path) -> Reported:
         """`jobq report all --html`, from the begin of this run to now."""
         asked = ReportQuery(since=self.began, until=self._now() + timedelta(seconds=1))
         engine = SparkEngine(self.spark)
-        found, seen = answers(engine, from_lake(self.spark, self.lake), named("all"), asked)
+        results, seen = answers(engine, from_lake(self.spark, self.lake), named("all"), asked)
         # Replace the file by name, because in a shared folder the old file may be another user's link.
         with NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:
-            file.write(page(found, asked, seen))
+            file.write(page(results, asked, seen))
         os.chmod(file.name, 0o644)
         os.replace(file.name, target)
-        return Reported(len(found), seen.events)
+        return Reported(len(results), seen.events)
 
     def frame(self, rows: Sequence[str], folder: Path) -> DataFrame:
         """Return lines of text, numbered, each with the folder for its job's records."""

@@ -87,9 +87,9 @@ class Pipeline(Demo):
 
     def _ingest(self, history: History) -> None:
         self.steps.begin("jobq lake ingest --once")
-        found = history.ingest()
+        ingested = history.ingest()
         self.steps.say(
-            f"{found.events:,} events, {found.dead:,} dead letters", found.events, "events"
+            f"{ingested.events:,} events, {ingested.dead:,} dead letters", ingested.events, "events"
         )
 
     def _rows(self, history: History) -> bool:
@@ -108,10 +108,10 @@ class Pipeline(Demo):
         if not self._drained():
             return False
         self._written_again(frame)
-        found = measured(self.folder)
-        self.figures.add("rows whose job ran, as jobs wrote down", found.lines, self.nrows)
-        self.figures.add("runs beyond the first", found.again, 0)
-        self.figures.add("characters, by jobs and by Spark", found.characters, total)
+        ran = measured(self.folder)
+        self.figures.add("rows whose job ran, as jobs wrote down", ran.lines, self.nrows)
+        self.figures.add("runs beyond the first", ran.again, 0)
+        self.figures.add("characters, by jobs and by Spark", ran.characters, total)
         return True
 
     def _drained(self) -> bool:
@@ -139,7 +139,7 @@ class Pipeline(Demo):
         from history import written
 
         self.steps.begin("jobq lake stats")
-        tables = {one.table: one for one in history.stats()}
+        tables = {stats.table: stats for stats in history.stats()}
         for table in tables.values():
             click.echo(
                 f"    {table.table}: {table.rows:,} rows, {table.bytes_per_row:g} bytes each"
@@ -162,13 +162,13 @@ class Pipeline(Demo):
         self.steps.begin("jobq lake audit")
         audited = history.audit()
         for queue, total in ((self.queue.name, len(self.files)), (self.lines.name, self.nrows)):
-            one = audited[queue]
+            audit = audited[queue]
             self.steps.say(
-                f"{queue}: {one.accepted:,} accepted, {one.finished:,} finished, "
-                f"{one.duplicates:,} run again, {one.lost + one.open:,} lost"
+                f"{queue}: {audit.accepted:,} accepted, {audit.finished:,} finished, "
+                f"{audit.duplicates:,} run again, {audit.lost + audit.open:,} lost"
             )
-            self.figures.add(f"{queue}: accepted, by the lake", one.accepted, total)
-            self.figures.add(f"{queue}: finished, by the lake", one.finished, total)
+            self.figures.add(f"{queue}: accepted, by the lake", audit.accepted, total)
+            self.figures.add(f"{queue}: finished, by the lake", audit.finished, total)
         self.figures.add("lines: run again, by the lake", audited[self.lines.name].duplicates, 0)
 
     def _report(self, history: History) -> None:
@@ -190,7 +190,7 @@ def lines_of(files: Iterable[str]) -> Iterator[str]:
 def judged(page: Path) -> None:
     """Fail early for errors that would occur later."""
     looks = (doctor.packages, doctor.python, doctor.java, doctor.home)
-    faults = [one for look in looks for one in look() if one.level == "fail"]
+    faults = [finding for look in looks for finding in look() if finding.level == "fail"]
     if faults:
         remedies = dict.fromkeys(fault.remedy for fault in faults if fault.remedy)
         told = "; ".join([", ".join(fault.value for fault in faults), *remedies])

@@ -112,8 +112,8 @@ def stop(pid: int) -> None:
     """Stop a process, and return when it has: another processor may run on with it for a moment."""
     os.kill(pid, signal.SIGSTOP)
     deadline = time.monotonic() + STOP_S
-    while (found := state(pid)) != "T":
-        if found in ("", "Z"):
+    while (letter := state(pid)) != "T":
+        if letter in ("", "Z"):
             raise ProcessLookupError(f"process {pid} is gone")
         if time.monotonic() > deadline:
             raise TimeoutError(f"process {pid} doesn't stop")

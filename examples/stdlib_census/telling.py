@@ -32,14 +32,14 @@ class Figures:
     def __init__(self) -> None:
         self._rows: list[tuple[str, int, int]] = []
 
-    def add(self, name: str, found: int, wanted: int) -> None:
+    def add(self, name: str, figure: int, wanted: int) -> None:
         """Add a figure."""
-        self._rows.append((name, found, wanted))
+        self._rows.append((name, figure, wanted))
 
     def told(self) -> bool:
         """Print the figures; return whether all have their required values."""
         click.echo(f"\n    {'':<56}{'is':>10}{'must be':>10}")
-        for name, found, wanted in self._rows:
-            wrong = "" if found == wanted else "   WRONG"
-            click.echo(f"    {name:<56}{found:>10,}{wanted:>10,}{wrong}")
-        return all(found == wanted for _, found, wanted in self._rows)
+        for name, figure, wanted in self._rows:
+            wrong = "" if figure == wanted else "   WRONG"
+            click.echo(f"    {name:<56}{figure:>10,}{wanted:>10,}{wrong}")
+        return all(figure == wanted for _, figure, wanted in self._rows)
