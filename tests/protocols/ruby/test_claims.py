@@ -259,9 +259,9 @@ def test_jobs_of_a_full_line_wait_and_others_pass_once_when_the_queue_is_partiti
         ran += some
         one.carry(greedy=True)
 
-    ruby = [mid for mid in ran if mid.startswith("b")]
-    assert [mid for mid in ran if mid.startswith("a")] == ["a0", "a1", "a2", "a3"]
-    assert sorted(ruby) == ["b0", "b1", "b2", "b3"]
+    waited = ["a0", "a1", "a2", "a3"]
+    assert [mid for mid in ran if mid in waited] == waited
+    assert {"b0", "b1", "b2", "b3"} < {*ran}
     assert len(ran) == 9  # Ruby's b0 has another mid
     assert not left(redis)
 
