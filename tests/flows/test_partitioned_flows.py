@@ -75,12 +75,12 @@ def test_a_flow_is_done_when_its_steps_are_in_partitions(kit: Kit, jobs: Jobs, m
 def test_a_large_map_uses_several_partitions_when_it_has_several_chunks(
     kit: Kit, jobs: Jobs
 ) -> None:
-    run = jobs.flow(range(1_100)).start()
+    run = jobs.flow(range(3_100)).start()
 
     assert len({call.partition for call in kit.all_enqueued()}) > 1
     kit.drain()
-    assert run.result("total", timeout=1) == sum(range(1_100))
-    assert len(jobs.ran) == 1_101
+    assert run.result("total", timeout=1) == sum(range(3_100))
+    assert len(jobs.ran) == 3_101
 
 
 def test_a_chunk_stays_in_one_partition_when_its_members_have_no_keys() -> None:
