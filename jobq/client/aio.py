@@ -9,6 +9,7 @@ import asyncio
 import math
 import os
 import ssl
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Hashable
 from contextvars import Context
@@ -311,6 +312,8 @@ class SharedConnection:
             raise redis_errors.ConnectionError("the connection was closed")
         sock.setblocking(False)
         self._connection, self._pid = connection, os.getpid()
+        # A loop may end, and its client be dropped, without a close. Python would then warn of an unclosed socket.
+        weakref.finalize(self, connection.disconnect).atexit = False
         #: None once it is closed.
         self._sock: Any = sock
         self._pending = getattr(sock, "pending", int)  # number of bytes decrypted by TLS

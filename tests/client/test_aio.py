@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import trustme
 
 from jobq.client.aio import LateReplyError, Reply, async_client
-from jobq.client.connection import Client
+from jobq.client.connection import Client, connect
 from jobq.client.scripts import packed
 from jobq.config import ServerSettings
 from jobq.queue.aio import aenqueue
@@ -117,6 +118,17 @@ def test_coroutine_that_must_not_miss_its_reply_is_cancelled_when_none_comes(cli
         assert not isinstance(ended.value, LateReplyError)
 
     asyncio.run(main())
+
+
+def test_connection_is_closed_when_its_client_is_dropped_after_its_loop(server):
+    async def use() -> Any:
+        client = connect(settings=ServerSettings(url=server.url))
+        return (await connected(client))._connection
+
+    # The reference keeps redis-py from closing it.
+    kept = asyncio.run(use())
+    gc.collect()
+    assert not kept.is_connected
 
 
 async def _await(reply: Reply) -> Any:
