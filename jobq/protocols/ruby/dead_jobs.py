@@ -207,14 +207,20 @@ class DeadJobs:
     def fill(self) -> int:
         """Show all deaths since the last call to Ruby; return the number of dead messages.
 
-        Raises the error of a partition that can't be read, after all others were shown.
+        Raises the error of a queue or partition that can't be read, after all others were shown.
         """
         number, errors = 0, list[JobqError]()
-        for place in [place for queue in self._queues for place in _places(queue)]:
+        for queue in self._queues:
             try:
-                number += self._fill(place)
-            except JobqError as error:
+                places = _places(queue)
+            except JobqError as error:  # its map can't be read
                 errors.append(error)
+                continue
+            for place in places:
+                try:
+                    number += self._fill(place)
+                except JobqError as error:
+                    errors.append(error)
         if errors:
             raise errors[0]
         return number

@@ -14,6 +14,7 @@ from jobq.protocols.ruby.dead_jobs import DeadJobs
 from jobq.protocols.ruby.job_format import read_back
 from jobq.protocols.ruby.key_names import RubyQueueName
 from jobq.queue.partitioning import partition
+from jobq.queue.partitions import map_key
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from tests.protocols.ruby.conftest import PLACE
@@ -88,6 +89,16 @@ def test_dead_of_other_partitions_are_shown_when_one_is_damaged(redis, client, d
         DeadJobs(client, [default]).fill()
 
     assert all(redis.exists(f"{place.prefix}shown-to-ruby") for place in others)
+
+
+def test_dead_of_other_queues_are_shown_when_the_map_of_one_is_damaged(redis, client, default, die):
+    die("a")
+    redis.set(map_key(client, "low"), "no hash")
+
+    with pytest.raises(ScriptError):
+        DeadJobs(client, [Queue("low", client), default]).fill()
+
+    assert [json.loads(job)["jid"] for job in redis.zrange("dead", 0, -1)] == ["a"]
 
 
 def test_job_that_is_deleted_there_isnt_shown_again(redis, client, default, die):
