@@ -45,6 +45,36 @@ def last_call(real, calls, step, after):
     return call
 
 
+@pytest.fixture
+def keyed_by_customer(monkeypatch):
+    """keyed_by_customer(): end all patches, then give HardWorker its argument as key."""
+    registry = Registry()
+    declare(name="HardWorker", registry=registry, key="customer")(lambda customer: None)
+
+    def patch():
+        monkeypatch.undo()
+        monkeypatch.setattr("jobq.protocols.ruby.intake.default_registry", registry)
+
+    return patch
+
+
+@pytest.fixture
+def carried_on(redis, client, line, default, run_all):
+    """carried_on(): let later intakes take over all open claims, and return the mids of all jobs."""
+
+    def carry():
+        ran = []
+        for turn in range(5):
+            if turn:
+                for claim in Claims(client, PLACE).waiting():
+                    redis.zadd("jobq:intake:{queue:default}:claims", {claim.claim_id: 0})
+                line().carry(greedy=True)
+            ran += [mid for place in default.partitions() or [default] for mid in run_all(place)]
+        return ran
+
+    return carry
+
+
 def repeat(turn, *args):
     """Until it dies."""
     for _ in range(4):
@@ -103,11 +133,9 @@ def test_each_job_is_enqueued_once_when_the_queue_is_partitioned(
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", range(20))
 def test_each_job_is_enqueued_once_where_a_line_is_full(
-    redis, client, line, default, pushed, run_all, dying, monkeypatch, step, after
+    redis, line, default, pushed, dying, keyed_by_customer, carried_on, step, after
 ):
-    registry = Registry()
-    declare(name="HardWorker", registry=registry, key="customer")(lambda customer: None)
-    monkeypatch.setattr("jobq.protocols.ruby.intake.default_registry", registry)
+    keyed_by_customer()
     default.rules(key_waiting=2)
     for jid in "abcde":
         pushed(jid, ["acme"])
@@ -116,14 +144,8 @@ def test_each_job_is_enqueued_once_where_a_line_is_full(
     dying(step, after, "perform")
     with pytest.raises(Died):
         repeat(taking.carry, True)
-    monkeypatch.undo()
-    monkeypatch.setattr("jobq.protocols.ruby.intake.default_registry", registry)
-    ran = run_all(default)
-    for _ in range(4):
-        for claim in Claims(client, PLACE).waiting():
-            redis.zadd("jobq:intake:{queue:default}:claims", {claim.claim_id: 0})
-        line().carry(greedy=True)
-        ran += run_all(default)
+    keyed_by_customer()
+    ran = carried_on()
     assert sorted(ran) == ["a", "b", "c", "d", "e", "other"]
     assert not redis.keys("jobq:intake:*}:claims") + redis.keys("jobq:intake:*}:taken:*")
 
@@ -132,11 +154,9 @@ def test_each_job_is_enqueued_once_where_a_line_is_full(
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", range(29))
 def test_each_job_is_enqueued_once_where_a_line_of_a_partition_is_full(
-    redis, client, line, default, pushed, run_all, dying, monkeypatch, step, after
+    redis, client, line, default, pushed, dying, keyed_by_customer, carried_on, step, after
 ):
-    registry = Registry()
-    declare(name="HardWorker", registry=registry, key="customer")(lambda customer: None)
-    monkeypatch.setattr("jobq.protocols.ruby.intake.default_registry", registry)
+    keyed_by_customer()
     default.rules(key_waiting=2)
     known = partition(client, "default", 2)
     keys = {known.newest.name_for("default", f"k{n}"): f"k{n}" for n in range(9)}
@@ -148,14 +168,8 @@ def test_each_job_is_enqueued_once_where_a_line_of_a_partition_is_full(
     dying(step, after, "perform")
     with pytest.raises(Died):
         repeat(taking.carry, True)
-    monkeypatch.undo()
-    monkeypatch.setattr("jobq.protocols.ruby.intake.default_registry", registry)
-    ran = [mid for place in default.partitions() for mid in run_all(place)]
-    for _ in range(4):
-        for claim in Claims(client, PLACE).waiting():
-            redis.zadd("jobq:intake:{queue:default}:claims", {claim.claim_id: 0})
-        line().carry(greedy=True)
-        ran += [mid for place in default.partitions() for mid in run_all(place)]
+    keyed_by_customer()
+    ran = carried_on()
     assert sorted(ran) == ["a", "b", "c", "d", "other"]
     assert not redis.keys("jobq:intake:*}:claims") + redis.keys("jobq:intake:*}:taken:*")
 
