@@ -29,8 +29,9 @@ UNLISTED = "has messages, but isn't in the map of partitions"
 DRAINED = "drained in the map of partitions, but has messages or no seal"
 SEALED = "sealed, although the map of partitions has no later epoch"
 LOW_FENCE = "fence of an earlier epoch"
+NO_FENCE = "fence that isn't a number"
 ELSEWHERE = "messages that belong in another partition"
-OF_MAP = frozenset((UNREADABLE, LOST, UNLISTED, DRAINED, SEALED, LOW_FENCE, ELSEWHERE))
+OF_MAP = frozenset((UNREADABLE, LOST, UNLISTED, DRAINED, SEALED, LOW_FENCE, NO_FENCE, ELSEWHERE))
 #: Maximum number of messages to look at in each partition, chosen at random.
 SAMPLE = 200
 #: A change of the map during the check looks like damage, so the check is made again.
@@ -97,8 +98,11 @@ def _of_place(client: Client, known: PartitionMap, epoch: Epoch, name: str) -> I
         yield Violation(DRAINED, name)
     if not epoch.number:
         return
-    if fence_of(client, name) < epoch.number * FENCES_PER_EPOCH:
-        yield Violation(LOW_FENCE, name)
+    try:
+        if fence_of(client, name) < epoch.number * FENCES_PER_EPOCH:
+            yield Violation(LOW_FENCE, name)
+    except ScriptError:
+        yield Violation(NO_FENCE, name)
     strays = _strays(client, known.queue, epoch, name) if left.messages else []
     if strays:
         more = f" and {len(strays) - 1:,} more" if len(strays) > 1 else ""

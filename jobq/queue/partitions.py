@@ -140,10 +140,16 @@ def start_fence(client: Client, name: str, number: int) -> None:
 
 
 def fence_of(client: Client, name: str) -> int:
-    """Return the last fence of a queue; 0 if it has none."""
-    return int(
-        client.command("HGET", keys.key(keys.prefix(client.namespace, name), "meta"), "fence") or 0
-    )
+    """Return the last fence of a queue; 0 if it has none. Raises ScriptError if it isn't a number."""
+    meta = keys.key(keys.prefix(client.namespace, name), "meta")
+    stored: bytes | None = client.command("HGET", meta, "fence")
+    if stored is None:
+        return 0
+    if not stored.isdigit():
+        raise ScriptError(
+            f"the fence of queue {name!r} isn't a number but {stored[:40]!r}; the next dequeue there replaces it"
+        )
+    return int(stored)
 
 
 def with_partitions(client: Client, names: Iterable[str]) -> list[str]:

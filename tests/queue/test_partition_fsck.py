@@ -15,6 +15,7 @@ from jobq.queue.partition_fsck import (
     ELSEWHERE,
     LOST,
     LOW_FENCE,
+    NO_FENCE,
     SEALED,
     UNLISTED,
     UNREADABLE,
@@ -166,6 +167,20 @@ def test_a_seal_and_a_fence_are_repaired_when_they_contradict_the_map(
     assert not left_in(client, "low/2").is_sealed
     assert Queue("low/3", client).dequeue().next_due_ms >= 0
     assert int(client.command("HGET", "jobq:{low/3}:meta", "fence")) >= 2 * FENCES_PER_EPOCH + 7
+
+
+@pytest.mark.parametrize("stored", ["abc", "-1", "1e3", "", b"\xff"])
+def test_a_fence_is_named_until_the_next_dequeue_when_it_is_no_number(
+    low: Queue, client: Client, check: Any, stored: str | bytes
+) -> None:
+    client.command("HSET", "jobq:{low/3}:meta", "fence", stored)
+    assert check() == [(NO_FENCE, "low/3")]
+    assert mended(client, check()) == [""]
+
+    assert Queue("low/3", client).dequeue().messages  # the fence goes on from the server's clock
+    assert check() == [(LOW_FENCE, "low/3")]
+    assert mended(client, check()) == ["raised"]
+    assert check() == []
 
 
 def test_messages_are_named_when_they_belong_in_another_partition(
