@@ -1,4 +1,4 @@
-"""Run commands of the project. `manage.py jobq` runs commands of jobq."""
+"""Run a Django command; `manage.py jobq` runs a jobq command."""
 
 import os
 import sys

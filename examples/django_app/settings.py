@@ -1,4 +1,4 @@
-"""Settings of a project on one machine; a real one has a secret key of its own."""
+"""Settings of a project on one machine. Use another secret key in production."""
 
 import os
 

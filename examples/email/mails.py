@@ -1,4 +1,4 @@
-"""Mails as jobs: retries, rejections, and mails that must be sent only once."""
+"""Send mail in jobs, retry temporary errors, and send each newsletter once per reader."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ POLICY = retry.exponential(base=2, max=600)
 
 @job(queue="low", name="mail.welcome", retries=8, retry=POLICY, timeout=30)
 def send_welcome(address: str, name: str) -> None:
-    """Greet a new user."""
+    """Send a welcome mail to a new user."""
     _send(address, f"Welcome, {name}", f"Dear {name},\n\nit is good to have you.\n")
 
 
 @job(queue="low", name="mail.newsletter", retries=8, retry=POLICY, timeout=30)
 def send_newsletter(address: str, issue: int) -> None:
-    """One issue to one reader."""
+    """Send one newsletter issue to one reader."""
     _send(address, f"Newsletter {issue}", f"This is issue {issue}.\n")
 
 
 def announce(issue: int, addresses: list[str]) -> list[Receipt[None]]:
-    """Enqueue an issue for all addresses; a second call within a day doesn't send it again."""
+    """Enqueue an issue for all addresses, unless it was sent to them within the last day."""
     return [
         send_newsletter.options(mid=f"newsletter-{issue}:{address}", until="1d").enqueue(
             address, issue
@@ -36,7 +36,7 @@ def announce(issue: int, addresses: list[str]) -> list[Receipt[None]]:
 def _send(address: str, subject: str, text: str) -> None:
     message = EmailMessage()
     message["From"], message["To"], message["Subject"] = "hello@example.org", address, subject
-    # The mail server may see a message again after a crash; with this it can tell.
+    # After a crash the mail may be sent twice; the same Message-ID marks it as a duplicate.
     message["Message-ID"] = f"<{current().mid}.{current().generation}@example.org>"
     message.set_content(text)
     host, port = os.environ.get("SMTP_HOST", "localhost"), int(os.environ.get("SMTP_PORT", "25"))

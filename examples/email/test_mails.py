@@ -1,4 +1,4 @@
-"""Which mails are retried and which are dead, without a mail server."""
+"""Test retries and rejections without a mail server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobq.testing import running
 
 
 class Mailer:
-    """Stands for smtplib.SMTP. It refuses an address with a code, or takes the mail."""
+    """Replace smtplib.SMTP: record each mail, or reject addresses with an error code."""
 
     sent: ClassVar[list[EmailMessage]] = []
     refused: ClassVar[dict[str, int]] = {}
@@ -32,7 +32,7 @@ class Mailer:
 
 @pytest.fixture(autouse=True)
 def mailer(monkeypatch: pytest.MonkeyPatch) -> type[Mailer]:
-    """Replace the connection to a mail server."""
+    """Replace smtplib.SMTP with an empty `Mailer`."""
     Mailer.sent, Mailer.refused = [], {}
     monkeypatch.setattr(smtplib, "SMTP", Mailer)
     return Mailer

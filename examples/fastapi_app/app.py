@@ -1,4 +1,4 @@
-"""Enqueue from a request, follow the job by server-sent events, cancel it."""
+"""Enqueue a job from a request, follow it with server-sent events, and cancel it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ app = FastAPI(lifespan=lifespan)
 
 
 class Numbers(BaseModel):
-    """Input of a report."""
+    """Request body of a new report."""
 
     numbers: list[float]
     seconds: float = 0
 
 
-# No numbers have no mean; trying again won't change that.
+# An empty list has no mean, so a retry would fail again.
 @job(
     queue="reports",
     name="report",
@@ -47,7 +47,7 @@ class Numbers(BaseModel):
     dead_on=[statistics.StatisticsError],
 )
 async def report(numbers: list[float], seconds: float = 0) -> dict[str, float]:
-    """Slow work, outside the request."""
+    """Return the mean and the median, and report progress."""
     for page in range(1, 11):
         await asyncio.sleep(seconds / 10)
         current().progress(page, 10, note=f"page {page} of 10", data={"page": page})
@@ -56,20 +56,20 @@ async def report(numbers: list[float], seconds: float = 0) -> dict[str, float]:
 
 @app.get("/", response_class=HTMLResponse)
 def page() -> str:
-    """A form, a progress bar, and a button that cancels."""
+    """Return a page with a form, a progress bar and a cancel button."""
     return (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
 
 
 @app.post("/reports", status_code=202)
 async def create(body: Numbers) -> dict[str, str]:
-    """Accept the work; where to ask for it."""
+    """Enqueue a report, and return its id and URL."""
     receipt = await report.aenqueue(body.numbers, body.seconds)
     return {"mid": receipt.mid, "href": f"/reports/{receipt.mid}"}
 
 
 @app.get("/reports/{mid}")
 async def show(mid: str, wait: float = 0) -> dict[str, Any]:
-    """The state, with the result if it is there within `wait` seconds."""
+    """Return the state, with the result if it arrives within `wait` seconds."""
     receipt = report.receipt(mid)
     try:
         result = await receipt.aresult(timeout=min(wait, 30))
@@ -83,7 +83,7 @@ async def show(mid: str, wait: float = 0) -> dict[str, Any]:
 
 @app.get("/reports/{mid}/events")
 async def events(mid: str) -> StreamingResponse:
-    """The state and the progress, as server-sent events, until the report is over."""
+    """Stream the state and progress as server-sent events until the report ends."""
 
     async def changes() -> AsyncIterator[str]:
         async for state in report.receipt(mid).afollow():
@@ -94,14 +94,14 @@ async def events(mid: str) -> StreamingResponse:
 
 @app.post("/reports/{mid}/cancel")
 async def cancel(mid: str) -> dict[str, Any]:
-    """Cancel the report, and say what it is now."""
+    """Cancel the report, and return its new state."""
     receipt = report.receipt(mid)
     await receipt.acancel()
     return shown(await receipt.astate())
 
 
 def shown(state: State) -> dict[str, Any]:
-    """A state as the page needs it."""
+    """Return the fields of a state that the page shows."""
     progress = state.progress
     return {
         "state": state.word,

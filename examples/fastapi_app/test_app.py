@@ -1,4 +1,4 @@
-"""The requests, and the job between them."""
+"""Test the requests, and the job that they enqueue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from examples.fastapi_app.app import app, report
 
 @pytest.fixture
 def web() -> TestClient:
-    """A client of the application."""
+    """Return an HTTP client of the application."""
     return TestClient(app)
 
 

@@ -1,4 +1,4 @@
-"""Enqueue from a view. Jobs run within the application's context, and `flask jobq` runs the commands of jobq."""
+"""Enqueue jobs from a view, run them in the application context, and add the command `flask jobq`."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from jobq.errors import JobFailedError, ResultNotStoredError, ResultTimeoutError
 
 
 class AppContext:
-    """Runs each attempt in an application context, so that `current_app` and extensions work as in a view."""
+    """Run each attempt in an application context, so that `current_app` and extensions work in jobs."""
 
     def __init__(self, flask: Flask) -> None:
         self.flask = flask
 
     def run(self, context: Context, next: Callable[[], Any]) -> Any:
-        """One attempt of a sync job."""
+        """Run one attempt of a sync job."""
         with self.flask.app_context():
             return next()
 
     async def arun(self, context: Context, next: Callable[[], Awaitable[Any]]) -> Any:
-        """One attempt of an async job."""
+        """Run one attempt of an async job."""
         with self.flask.app_context():
             return await next()
 
 
 app = Flask(__name__)
 app.config["GREETING"] = "Hello"
-app.config.from_prefixed_env()  # FLASK_GREETING
+app.config.from_prefixed_env()  # reads FLASK_GREETING
 middleware.add(AppContext(app))
 
 
 @job(queue="letters", name="letter", result_ttl="1h")
 def letter(name: str) -> str:
-    """Slow work, outside the request."""
+    """Return the text of a letter."""
     if not name:
         raise ValueError("a letter needs a name")
     return f"{current_app.config['GREETING']}, {name}!"
@@ -47,14 +47,14 @@ def letter(name: str) -> str:
 
 @app.post("/letters")
 def create() -> ResponseReturnValue:
-    """Accept the work; where to ask for it."""
+    """Enqueue a letter, and return its id and URL."""
     receipt = letter.options(retries=0).enqueue(str(request.get_json()["name"]))
     return {"mid": receipt.mid, "href": url_for("show", mid=receipt.mid)}, 202
 
 
 @app.get("/letters/<mid>")
 def show(mid: str) -> ResponseReturnValue:
-    """The result, or the status when there is none within `wait` seconds."""
+    """Return the result, or the status if no result arrives within `wait` seconds."""
     receipt = letter.receipt(mid)
     try:
         wait = request.args.get("wait", 0.0, type=float)
@@ -70,7 +70,7 @@ def show(mid: str) -> ResponseReturnValue:
 @click.command("jobq", add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def commands(words: tuple[str, ...]) -> None:
-    """Run a command of jobq: `flask jobq worker`."""
+    """Run a jobq command, such as `flask jobq worker`."""
     raise SystemExit(main(words))
 
 

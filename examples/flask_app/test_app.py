@@ -1,4 +1,4 @@
-"""The views, and the job between them."""
+"""Test the views, and the job that they enqueue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from examples.flask_app.app import app, letter
 
 @pytest.fixture
 def web() -> FlaskClient:
-    """A client of the application."""
+    """Return an HTTP client of the application."""
     return app.test_client()
 
 

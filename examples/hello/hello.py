@@ -1,4 +1,4 @@
-"""The shortest use: declare, enqueue, wait for the result."""
+"""Declare a job, enqueue it, and wait for its result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from jobq import job
 
 @job(name="greet", result_ttl="1m")
 def greet(name: str) -> str:
-    """Runs in a worker."""
+    """Return a greeting."""
     return f"Hello, {name}!"
 
 

@@ -1,4 +1,4 @@
-"""The job runs, and its result comes back."""
+"""Test that the job runs and returns its result."""
 
 from __future__ import annotations
 

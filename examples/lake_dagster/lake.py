@@ -1,4 +1,4 @@
-"""A lake kept by Dagster: its tables as assets, a check of its files, and schedules.
+"""Maintain a lake with Dagster: tables as assets, a check of the files, and schedules.
 
 dagster dev -f lake.py
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-#: What is run, by the commands of jobq. JOBQ_URL and JOBQ_LAKE say on which server and lake.
+#: Commands that Dagster runs. JOBQ_URL and JOBQ_LAKE name the server and the lake.
 INGEST = "jobq lake ingest --once --trim --rollup 0 --wait 4m --json"
 COMPACT = "jobq lake compact --wait 30m --json"
 CHECK = "jobq lake check --json"
@@ -19,7 +19,7 @@ VACUUM = "jobq lake vacuum --older-than 7d --wait 30m --json"
 
 
 def run(command: str, context: Any, codes: tuple[int, ...] = (0,)) -> list[dict[str, Any]]:
-    """Run a command of jobq and return its output. Its errors and warnings go into the log of the run."""
+    """Run a jobq command, log its errors and warnings, and return its JSON output."""
     done = subprocess.run(shlex.split(command), capture_output=True, text=True, check=False)
     for line in done.stderr.splitlines():
         context.log.warning(line)
@@ -30,7 +30,7 @@ def run(command: str, context: Any, codes: tuple[int, ...] = (0,)) -> list[dict[
 
 @dg.asset(group_name="lake")
 def events(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-    """Every event of every queue, copied from the server once."""
+    """Copy new events of all queues from the server to the lake."""
     [ingested] = run(INGEST, context)
     return dg.MaterializeResult(
         metadata={name: ingested[name] for name in ("events", "topics", "dead", "batches")}
@@ -42,7 +42,7 @@ def events(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
     deps=[events], group_name="lake",
 )  # fmt: skip
 def rollups(context: dg.AssetExecutionContext) -> Any:
-    """One row per message, and one per hour of a job."""
+    """Update `job_runs`, with a row per message, and `rollup_hourly`, with a row per job and hour."""
     rows = {table["table"]: table["rows"] for table in run(COMPACT, context)}
     for name in ("job_runs", "rollup_hourly"):
         yield dg.Output(None, name, metadata={"rows_written": rows.get(name, 0)})
@@ -50,7 +50,7 @@ def rollups(context: dg.AssetExecutionContext) -> Any:
 
 @dg.asset_check(asset=events)
 def lake_is_whole(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Check that every file has the committed rows, and that no event is duplicated."""
+    """Check that each file has its committed rows, and that no event is stored twice."""
     findings = run(CHECK, context, codes=(0, 1))
     bad = [finding["text"] for finding in findings if finding["level"] == "fail"]
     return dg.AssetCheckResult(passed=not bad, metadata={"checked": len(findings), "bad": bad})
@@ -58,7 +58,7 @@ def lake_is_whole(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult
 
 @dg.op(out=dg.Out(dg.Nothing))
 def expire(context: dg.OpExecutionContext) -> None:
-    """Drop days of events that nobody needs; both rollups keep theirs."""
+    """Delete old events; both rollup tables keep their rows."""
     context.log.info(str(run(EXPIRE, context)))
 
 
@@ -70,11 +70,11 @@ def vacuum(context: dg.OpExecutionContext) -> None:
 
 @dg.job
 def upkeep() -> None:
-    """Expire old days, then delete their files."""
+    """Delete old events, then the files that stored them."""
     vacuum(expire())
 
 
-# Without its check, which reads every file.
+# Without the check `lake_is_whole`, which reads every file.
 ingest = dg.define_asset_job("ingest", dg.AssetSelection.assets(events).without_checks())
 nightly = dg.define_asset_job("nightly", dg.AssetSelection.all())
 defs = dg.Definitions(

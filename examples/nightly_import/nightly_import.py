@@ -1,4 +1,4 @@
-"""A flow: load many rows side by side, add them up, wait for a person, publish."""
+"""Run a flow: load many rows concurrently, add them up, wait for approval, and publish the sum."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobq.flows.definition import Failure
 
 @job(name="nightly.load", queue="rows", retries=2)
 def load(number: int) -> dict[str, int]:
-    """Return one row; a real one would ask another service."""
+    """Return one row. A real job would fetch it from a service."""
     return {"number": number, "price": 3 * number}
 
 
@@ -22,20 +22,20 @@ def add_up(rows: list[dict[str, int]]) -> int:
 
 @job(name="nightly.publish", queue="office")
 def publish(total: int, approved_by: str) -> str:
-    """Say what is published, and who wanted it."""
+    """Print the total and its approver, and return the approver."""
     print(f"published {total}, approved by {approved_by}", flush=True)
     return approved_by
 
 
 @job(name="nightly.alert", queue="office")
 def alert(failures: list[Failure]) -> None:
-    """Say which rows could not be loaded."""
+    """Print the rows that could not be loaded."""
     for failure in failures:
         print("not loaded:", failure["index"], failure["reason"], flush=True)
 
 
 def nightly(day: str, rows: int) -> Flow:
-    """The import of one day. Started twice, it runs once."""
+    """Return the import flow of one day. Even if it is started twice, it runs once."""
     flow = Flow("nightly", id=day)
     loaded = flow.map(load, range(rows), results=True)
     flow.step(alert, loaded.failures, after=loaded, when="failed")

@@ -1,4 +1,4 @@
-"""The flow waits for a person before it publishes."""
+"""Test that the flow waits for approval before it publishes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enqueues an order a second, a number of times."""
+"""Enqueue 60 orders, one per second. `ORDERS` and `EVERY_S` change these numbers."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ def order(number: int) -> None:
 
 @job(queue="low", name="shop.invoice")
 def invoice(number: int) -> None:
-    """May wait; enqueued by another job."""
+    """Send the invoice of an order; the job `order` enqueues it."""
     note(f"invoice {number}")
 
 
 def note(line: str) -> None:
-    """Append a line, whole."""
+    """Append one line to the journal."""
     with JOURNAL.open("a") as journal:
         journal.write(line + "\n")

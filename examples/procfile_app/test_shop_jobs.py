@@ -1,4 +1,4 @@
-"""An order leads to one invoice, whatever happens to its worker."""
+"""Test that an order leads to one invoice, even if its worker is killed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import shop_jobs
 
 @pytest.fixture
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty journal."""
+    """Return the path of an empty journal."""
     path = tmp_path / "journal.txt"
     monkeypatch.setattr(shop_jobs, "JOURNAL", path)
     return path

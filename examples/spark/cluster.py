@@ -1,4 +1,4 @@
-"""A cluster of Spark's own kind on this machine, to try `--master spark://…`: a master and two workers.
+"""Start a standalone Spark cluster on this machine, with a master and two workers.
 
 python examples/spark/cluster.py          prints the master's URL; Ctrl-C ends it
 """
@@ -33,7 +33,7 @@ MASTER = (
     "0",
 )
 WORKER = ("org.apache.spark.deploy.worker.Worker", "--host", HOST, "--webui-port", "0")
-#: Neither computes anything itself; the executors, processes of their own, do.
+#: A small heap is enough, because executors run in their own processes.
 SMALL = {
     "SPARK_DAEMON_MEMORY": "128m",
     "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -42,7 +42,7 @@ SMALL = {
 
 @contextmanager
 def cluster(workers: int = 2, memory: str = "1g") -> Iterator[str]:
-    """A master and workers with one core and `memory` each; gives the master's URL."""
+    """Start a master, and workers with one core and `memory` each; yield the master's URL."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         url = stack.enter_context(_started(MASTER, r"Starting Spark master at (spark://\S+)"))
@@ -56,14 +56,14 @@ def cluster(workers: int = 2, memory: str = "1g") -> Iterator[str]:
 
 @contextmanager
 def _started(command: tuple[str, ...], sign: str) -> Iterator[str]:
-    """Start a daemon; once it has logged `sign`, yield the matching line."""
+    """Start a daemon, wait for a log line that matches `sign`, and yield the matched group."""
     process = subprocess.Popen(
         [str(PROGRAM), *command], env={**os.environ, **SMALL, **spark_variables()},
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip
     assert process.stderr is not None
-    # A daemon whose log nobody reads stops when the pipe is full.
+    # Read the log, because a daemon blocks when the pipe is full.
     reading = Thread(target=_read, args=(process.stderr,), daemon=True)
     try:
         told = _said(process.stderr, sign)
@@ -73,7 +73,7 @@ def _started(command: tuple[str, ...], sign: str) -> Iterator[str]:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
         if reading.is_alive():
-            # The daemon's children may hold the other end for longer; closing would wait for them.
+            # The daemon's children may keep the pipe open, and closing it would wait for them.
             reading.join(10)
         if not reading.is_alive():
             process.stderr.close()

@@ -1,4 +1,4 @@
-"""Keeps events in a Delta table of your own: each run appends what is new, and ends.
+"""Append new events to your own Delta table, then exit.
 
 python delta.py history/events history/checkpoint
 """
@@ -15,9 +15,9 @@ from jobq.pipeline import session
 
 
 def append(table: str, rows: DataFrame, batch: int) -> None:
-    """Append a batch of a streaming query, unless the table has it already.
+    """Append a batch of a streaming query, unless the table already has this batch.
 
-    Spark repeats the batch that was interrupted. The commit that adds its rows also records its number.
+    Spark repeats an interrupted batch. The commit that adds a batch's rows also records its number.
     """
     query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if DeltaTable.is_deltatable(table):
@@ -35,7 +35,7 @@ def append(table: str, rows: DataFrame, batch: int) -> None:
 
 
 def keep(events: DataFrame, table: str, checkpoint: str) -> None:
-    """Append all events that there are now, batch by batch; the driver holds one in memory."""
+    """Append all current events in batches. The driver holds one batch in memory."""
     query = (
         events.selectExpr("*", "to_date(finished_at) AS day")
         .writeStream.foreachBatch(partial(append, table))

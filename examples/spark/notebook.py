@@ -1,13 +1,13 @@
-"""Rows become jobs, and their outcomes become rows. Run it whole, or cell by cell in an editor."""
+"""Enqueue a job per row, and read events as rows. Run the whole file, or one cell at a time."""
 
-# %% A session on every core of this machine, and the server that JOBQ_URL names
+# %% Start Spark on all cores of this machine, with the server that JOBQ_URL names
 from pyspark.sql import functions as F
 
 from jobq.pipeline import session
 
 spark = session("notebook")
 
-# %% Customers whose cart has waited for a day, of any source that Spark reads
+# %% Select customers whose cart has waited for a day, from any source that Spark reads
 carts = spark.range(1, 101).select(
     F.col("id").alias("customer"),
     F.concat(F.lit("cart-"), "id").alias("cart"),
@@ -16,7 +16,7 @@ carts = spark.range(1, 101).select(
 late = carts.where(F.col("hours") >= 24).select("customer", "cart")
 print("late carts:", late.count())
 
-# %% One job for each: columns are the arguments, and who runs this cell twice enqueues nothing twice
+# %% Enqueue a job per row, with columns as arguments; running this cell again doesn't add jobs
 (
     late.write.format("jobq")
     .mode("append")
@@ -27,11 +27,11 @@ print("late carts:", late.count())
     .save()
 )
 
-# %% What waits now
+# %% Show waiting messages
 queues = spark.read.format("jobq").option("view", "queues").load()
 queues.select("queue", "ready", "locked", "deduped", "dead").show()
 
-# %% What has happened so far: load() is a snapshot, so load again to see more
+# %% Show past attempts; load() reads a snapshot, so call it again for later events
 events = spark.read.format("jobq").option("view", "events").option("queues", "mail").load()
 (
     events.groupBy("job", "kind")
@@ -44,5 +44,5 @@ events = spark.read.format("jobq").option("view", "events").option("queues", "ma
     .show()
 )
 
-# %% What fails, and how often
+# %% Count failures by error
 events.where("error is not null").groupBy("fingerprint", "error").count().show(truncate=False)

@@ -1,4 +1,4 @@
-"""The job that the other files of this example enqueue and count."""
+"""Declare the job that the other files of this example enqueue and count."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from jobq import job
 
 @job(name="shop.remind", queue="mail")
 def remind(customer: int, cart: str) -> str:
-    """Return the text of a mail to a customer; some carts don't exist."""
+    """Return the text of a reminder; raise an error for some carts."""
     if customer % 10 == 9:
         raise LookupError(f"no cart {cart}")
     return f"{customer}: your cart {cart} waits"

@@ -1,4 +1,4 @@
-"""Counts the outcomes of a queue's jobs on a cluster, and enqueues a job per row from its executors.
+"""Enqueue a job per row from the executors of a cluster, then count the queue's events.
 
 spark-submit --master spark://host:7077 submit.py mail 1000
 """
@@ -11,7 +11,7 @@ from jobq.pipeline import session
 
 
 def main(queue: str, count: int) -> None:
-    """Enqueue `count` reminders, then print a line per job and kind of event."""
+    """Enqueue `count` reminders, then print the number of events per job and kind."""
     spark = session("submitted")
     rows = spark.range(1, count + 1, numPartitions=4)
     (

@@ -1,4 +1,4 @@
-"""The job that DataFrames enqueue, without Spark."""
+"""Test the job without Spark."""
 
 from __future__ import annotations
 

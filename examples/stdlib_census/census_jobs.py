@@ -1,4 +1,4 @@
-"""The job of the census: `jobq worker --import census_jobs --queues census`."""
+"""Declare the job of the census. Run it with `jobq worker --import census_jobs --queues census`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobq import job, retry
 
 @job(queue="census", retries=2, retry=retry.fixed(0.2))
 def census(path: str, folder: str) -> None:
-    """Count one file and write it down in `folder`."""
+    """Count one file, and record the counts in `folder`."""
     ledger.write(folder, "start", path)
     try:
         counts = count(path)

@@ -1,4 +1,4 @@
-"""What is in one Python file."""
+"""Count functions, classes, lines and imports of a Python file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Counts:
     imports: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Counts) -> None:
-        """Add another's counts to these."""
+        """Add the counts of `other` to these counts."""
         self.files += other.files
         self.functions += other.functions
         self.classes += other.classes
@@ -33,10 +33,10 @@ class Counts:
 
 
 def count(path: str) -> Counts:
-    """Parse a file. Raises SyntaxError, or ValueError for null bytes, when it's no Python of this version."""
+    """Parse a file and return its counts. Raise SyntaxError or ValueError if it can't be parsed."""
     content = Path(path).read_bytes()
     with warnings.catch_warnings():
-        # Old code has escapes that newer versions warn of.
+        # New Python versions warn about escapes in old code.
         warnings.simplefilter("ignore")
         tree = ast.parse(content, path)
     counts = Counts(files=1, lines=content.count(b"\n"))

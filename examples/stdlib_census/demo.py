@@ -1,4 +1,4 @@
-"""The census as a demonstration: real work, a killed child, bad input, and figures that are checked."""
+"""Demonstrate jobq: count real files in jobs, kill a worker process, and check every figure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHOWN = 8
 
 
 class Demo:
-    """One run in a namespace and a folder of its own."""
+    """One run of the demo, in its own namespace and folder."""
 
     def __init__(self, files: int | None, processes: int) -> None:
         self.client = jobq.connect(namespace=f"census-{secrets.token_hex(4)}")
@@ -39,7 +39,7 @@ class Demo:
         self.kill: pool.Kill | None = None
 
     def run(self) -> int:
-        """The exit code."""
+        """Run the demo, and return its exit code."""
         self._introduce()
         if not self.counted():
             return 1
@@ -48,7 +48,7 @@ class Demo:
         return self._compare(counted)
 
     def counted(self) -> bool:
-        """One job per file, until all have ended; False, and why is told, when that came to a halt."""
+        """Count each file in a job, and wait for all jobs. If the run stalls, print why and return False."""
         with pool.worker(self.queue, "census_jobs", self.processes, self.log) as worker:
             call = census.options(client=self.client)
             call.enqueue_many((path, str(self.folder)) for path in self.files)
@@ -59,7 +59,7 @@ class Demo:
         return not trouble
 
     def clear(self) -> None:
-        """Leave nothing on the server."""
+        """Delete all keys of the run."""
         cursor = b"0"
         while True:
             cursor, keys = self.client.command(
@@ -71,8 +71,8 @@ class Demo:
                 break
 
     def show(self) -> None:
-        """Serve the dashboard of this run until INT; it prints a link that logs in once."""
-        click.echo("\nlook at this run; Ctrl-C ends the dashboard and removes what the run left")
+        """Serve the dashboard of this run until Ctrl-C. Its output includes a login link for one use."""
+        click.echo("\nthe dashboard shows this run; Ctrl-C ends it and deletes its files and keys")
         command = [sys.executable, "-m", "jobq", "web", "--bind", "127.0.0.1:0", "--title", "demo"]
         serving = subprocess.Popen([*command, "--namespace", self.client.namespace])
         try:
@@ -95,7 +95,7 @@ class Demo:
             self.kill = pool.kill_a_busy_child(self.folder)
 
     def _dead(self) -> dict[str, str]:
-        """Path -> first line of the reason."""
+        """Return the first line of each dead file's reason, by path."""
         reasons: dict[str, str] = {}
         while page := self.queue.admin.dead(len(reasons), 500):
             for message in page:
@@ -139,7 +139,7 @@ class Demo:
 
 
 def attended(demo: Demo, keep: bool, web: bool = False) -> int:
-    """Run it; afterwards its keys and its folder are gone. The folder of one that failed stays for a look."""
+    """Run the demo, then delete its keys and its folder. Keep the folder of a failed run."""
     code = 0
     try:
         code = demo.run()
@@ -147,7 +147,7 @@ def attended(demo: Demo, keep: bool, web: bool = False) -> int:
             demo.show()
     finally:
         if not keep:
-            # Report the earlier error instead.
+            # Don't hide the error of the run.
             with contextlib.suppress(JobqError):
                 demo.clear()
         if keep or code:
@@ -160,22 +160,24 @@ def attended(demo: Demo, keep: bool, web: bool = False) -> int:
 
 
 def leave(number: int, frame: object) -> None:
-    """TERM ends the demo as it would end by itself: the worker first, then what it left."""
+    """Handle TERM: exit so that the worker stops and the demo deletes its files and keys."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + number)
 
 
 @click.command()
 @click.option(
-    "--files", type=click.IntRange(10), help="So many files, spread evenly.  [default: all]"
+    "--files", type=click.IntRange(10), help="Number of files, spread evenly.  [default: all]"
 )
-@click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="Children.")
-@click.option("--keep", is_flag=True, help="Leave the folder and the keys for a look.")
+@click.option(
+    "--processes", type=click.IntRange(1), default=2, show_default=True, help="Processes."
+)
+@click.option("--keep", is_flag=True, help="Keep the folder and the keys.")
 @click.option(
     "--web", is_flag=True, help="At the end, serve the dashboard of the run until Ctrl-C."
 )
 def main(files: int | None, processes: int, keep: bool, web: bool) -> None:
-    """Analyse every Python file of this interpreter, one job each."""
+    """Count the contents of every Python file of this interpreter, one job per file."""
     signal.signal(signal.SIGTERM, leave)
     try:
         sys.exit(attended(Demo(files, processes), keep, web))

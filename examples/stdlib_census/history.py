@@ -1,4 +1,4 @@
-"""The lake part of the pipeline's demo: `jobq lake` and `jobq report` in one Spark session."""
+"""Run the demo's `jobq lake` and `jobq report` commands in one Spark session."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 
 
 class Reported(NamedTuple):
-    """The page's figures."""
+    """The numbers of answers and events in a report."""
 
     answers: int
     events: int
 
 
 class History:
-    """A lake and a session. The server's address and namespace are taken from the environment."""
+    """A lake and a Spark session, which reads the server's address and namespace from the environment."""
 
     def __init__(self, client: Client, folder: Path) -> None:
         self._client = client
-        # The demo's workers are on this machine, so its executors are, wherever others would be.
+        # Run the executors on this machine, even if other sessions use a cluster.
         self.spark: SparkSession = session("jobq demo", master="local[*]", fast=True)
         self.lake = Lake.create(str(folder))
         self.began = self._now()
 
     @property
     def versions(self) -> str:
-        """Return the versions in use."""
+        """Return the versions of Spark and Java."""
         java = find_java()
         return f"Spark {self.spark.version} on Java {java.version} of {java.origin}"
 
@@ -58,32 +58,32 @@ class History:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # A caller interrupted in a call to Java gets that call's answer at the next call.
+        # After an interrupted call to Java, the next call would get its answer.
         if kind is None:
             self.spark.stop()
         gateway.end_jvm()
 
     def ingest(self) -> IngestRound:
-        """`jobq lake ingest --once`: what is new."""
+        """Copy new events into the lake, as `jobq lake ingest --once` does."""
         engine = Engine(session=lambda: self.spark)
         return one_round(Ingest(self.lake, self._client, engine), lambda _: None, lambda: False)
 
     def stats(self) -> list[inspection.TableStats]:
-        """`jobq lake stats`."""
+        """Return the figures of `jobq lake stats`."""
         return inspection.stats(self.lake)
 
     def check(self) -> list[inspection.LakeFinding]:
-        """`jobq lake check`."""
+        """Return the findings of `jobq lake check`."""
         return list(inspection.check(self.lake))
 
     def audit(self) -> dict[str, LakeAudited]:
-        """`jobq lake audit`, by queue."""
+        """Return the figures of `jobq lake audit`, by queue."""
         audited = LakeAudit(self.spark, read(self.spark, self.lake))
         audits = audited.audit(None, None, losses=losses(self.lake))
         return {audit.queue: audit for audit in audits}
 
     def report(self, target: Path) -> Reported:
-        """`jobq report all --html`, from the begin of this run to now."""
+        """Write the page of `jobq report all --html` about this run."""
         asked = ReportQuery(since=self.began, until=self._now() + timedelta(seconds=1))
         engine = SparkEngine(self.spark)
         results, seen = answers(engine, from_lake(self.spark, self.lake), named("all"), asked)
@@ -95,7 +95,7 @@ class History:
         return Reported(len(results), seen.events)
 
     def frame(self, rows: Sequence[str], folder: Path) -> DataFrame:
-        """Return lines of text, numbered, each with the folder for its job's records."""
+        """Return numbered lines of text as a DataFrame, with the folder for job records."""
         import pandas as pd
 
         texts: pd.DataFrame = pd.DataFrame({"line": range(len(rows)), "text": rows})
@@ -108,7 +108,7 @@ class History:
 
 
 def enqueued(frame: DataFrame, queue: str) -> None:
-    """A job for each row."""
+    """Enqueue a job for each row."""
     (
         frame.write.format("jobq")
         .mode("append")
@@ -128,5 +128,5 @@ def characters(frame: DataFrame) -> int:
 
 
 def written(queues: Iterable[Queue]) -> int:
-    """Events in the queues' streams, which keep more than this demo makes."""
+    """Return the number of events in the queues' streams."""
     return sum(int(queue.client.command("XLEN", f"{queue.prefix}events")) for queue in queues)

@@ -1,4 +1,4 @@
-"""Records of jobs: a JSON line per start, end and failure, in a file per process."""
+"""Record each job's start, end or failure as a line of JSON, in a file per process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from counting import Counts
 
 
 class Line(NamedTuple):
-    """`at` is the clock that all processes of a machine share, in seconds."""
+    """One record of a job. `at` is in seconds, by a clock that all processes of a machine share."""
 
     word: str
     path: str
@@ -24,7 +24,7 @@ class Line(NamedTuple):
 
 
 def write(folder: str, word: str, path: str, counts: Counts | None = None) -> None:
-    """Append one line, whole."""
+    """Append one record in a single write."""
     line: dict[str, Any] = {"word": word, "path": path, "pid": os.getpid(), "at": time.monotonic()}
     if counts is not None:
         line["counts"] = vars(counts)
@@ -38,7 +38,7 @@ def write(folder: str, word: str, path: str, counts: Counts | None = None) -> No
 
 
 def read(folder: Path, pid: int | None = None) -> Iterator[Line]:
-    """Yield all lines, or the lines of one process. A killed process's incomplete line is left out."""
+    """Yield all records, or the records of one process. Skip a killed process's incomplete line."""
     for file in sorted(folder.glob(f"{pid or '*'}.jsonl")):
         for text in file.read_text(encoding="utf-8").splitlines():
             try:
@@ -52,7 +52,7 @@ def read(folder: Path, pid: int | None = None) -> Iterator[Line]:
 
 
 def unfinished(folder: Path, pid: int) -> str | None:
-    """The file that a process has begun and neither ended nor failed at."""
+    """Return the file that a process is counting, or None."""
     last = None
     for line in read(folder, pid):
         last = line
@@ -60,6 +60,6 @@ def unfinished(folder: Path, pid: int) -> str | None:
 
 
 def pids(folder: Path) -> list[int]:
-    """Processes that wrote something, the latest first."""
+    """Return the ids of processes with records, latest writer first."""
     files = sorted(folder.glob("*.jsonl"), key=lambda file: file.stat().st_mtime, reverse=True)
     return [int(file.stem) for file in files]

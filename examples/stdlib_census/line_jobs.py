@@ -1,4 +1,4 @@
-"""The job of the pipeline's demo: `jobq worker --import line_jobs --queues lines`."""
+"""Declare the job of the DataFrame's rows. Run it with `jobq worker --import line_jobs --queues lines`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobq import job
 
 
 class Measured(NamedTuple):
-    """Records of jobs.
+    """Totals of the recorded lines.
 
     Attributes:
         again: Runs of a line beyond the first.
@@ -24,7 +24,7 @@ class Measured(NamedTuple):
 
 @job(queue="lines")
 def measure(line: int, text: str, folder: str) -> None:
-    """Write down how long a line of source is, in a file per process."""
+    """Record the length of a source line, in a file per process."""
     name = Path(folder, f"{os.getpid()}.measured")
     descriptor = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
@@ -34,7 +34,7 @@ def measure(line: int, text: str, folder: str) -> None:
 
 
 def measured(folder: Path) -> Measured:
-    """Return the records of all jobs."""
+    """Return the totals of all jobs' records."""
     runs: Counter[int] = Counter()
     characters = 0
     for file in folder.glob("*.measured"):

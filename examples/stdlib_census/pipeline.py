@@ -1,4 +1,4 @@
-"""The pipeline as a demonstration: the census's history in a lake, rows as jobs, figures that are checked."""
+"""Demonstrate jobq with Spark: job history in a lake, DataFrame rows as jobs, and checked figures."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 FILES, ROWS = 4_000, 100_000
 PAGE = "jobq-demo.html"
-#: More events than a job can have here: its enqueue, its end, its retries and the kill.
+#: Upper limit of events per job here: enqueue, end, retries and the kill.
 EVENTS = 10
 
 
 class Pipeline(Demo):
-    """The census with all its events on record, then a DataFrame's rows; in one namespace and folder."""
+    """Run the census with all events recorded, then a job per DataFrame row."""
 
     def __init__(self, files: int, rows: int, processes: int, page: Path) -> None:
         super().__init__(files, processes)
@@ -40,9 +40,9 @@ class Pipeline(Demo):
         self.steps, self.figures = Steps(), Figures()
 
     def run(self) -> int:
-        """The exit code."""
+        """Run the pipeline, and return its exit code."""
         click.echo(f"on {masked(self.client.url)}; lake and logs are in {self.folder}")
-        # Spark's Java keeps the environment that it is started with.
+        # Spark's JVM reads the environment only at its start.
         os.environ.update(JOBQ_URL=self.client.url, JOBQ_NAMESPACE=self.client.namespace)
         self.steps.begin("Spark starts")
         from history import History
@@ -59,7 +59,7 @@ class Pipeline(Demo):
         return 0
 
     def _done(self, history: History) -> bool:
-        """Everything; False when a worker came to a halt."""
+        """Run all steps. Return False if a worker stalls."""
         for queue in (self.queue, self.lines):
             queue.admin.events_level("all")
             queue.admin.events_maxlen(max(100_000, EVENTS * (len(self.files) + self.nrows)))
@@ -93,7 +93,7 @@ class Pipeline(Demo):
         )
 
     def _rows(self, history: History) -> bool:
-        """Rows become jobs, run, and don't become jobs again; False when the worker came to a halt."""
+        """Enqueue a job per row, run the jobs, and repeat the write. Return False if the worker stalls."""
         from history import characters, enqueued
 
         self.steps.begin("lines of those files as a DataFrame")
@@ -181,14 +181,14 @@ class Pipeline(Demo):
 
 
 def lines_of(files: Iterable[str]) -> Iterator[str]:
-    """Every line of source that isn't blank."""
+    """Yield all source lines that aren't blank."""
     for file in files:
         text = Path(file).read_text(encoding="utf-8", errors="replace")
         yield from (line for line in text.splitlines() if line.strip())
 
 
 def judged(page: Path) -> None:
-    """Fail early for errors that would occur later."""
+    """Raise an error if Spark can't run here or the page can't be written."""
     looks = (doctor.packages, doctor.python, doctor.java, doctor.home)
     faults = [finding for look in looks for finding in look() if finding.level == "fail"]
     if faults:
@@ -201,13 +201,13 @@ def judged(page: Path) -> None:
 
 
 @click.command()
-@click.option("--files", type=click.IntRange(10), default=FILES, help="So many files.")
-@click.option("--rows", type=click.IntRange(1), default=ROWS, help="So many rows of a DataFrame.")
-@click.option("--processes", type=click.IntRange(1), default=2, help="Children of each worker.")
-@click.option("--page", type=click.Path(path_type=Path), default=PAGE, help="The report's file.")
-@click.option("--keep", is_flag=True, help="Leave the folder and the keys for a look.")
+@click.option("--files", type=click.IntRange(10), default=FILES, help="Number of files.")
+@click.option("--rows", type=click.IntRange(1), default=ROWS, help="Number of DataFrame rows.")
+@click.option("--processes", type=click.IntRange(1), default=2, help="Processes per worker.")
+@click.option("--page", type=click.Path(path_type=Path), default=PAGE, help="File of the report.")
+@click.option("--keep", is_flag=True, help="Keep the folder and the keys.")
 def main(files: int, rows: int, processes: int, page: Path, keep: bool) -> None:
-    """Jobs' history into a lake, answers from it, and a DataFrame's rows as jobs."""
+    """Write job history to a lake, report on it, and run DataFrame rows as jobs."""
     signal.signal(signal.SIGTERM, leave)
     try:
         judged(page)

@@ -1,4 +1,4 @@
-"""The worker of the demo: started through the public command line, watched, and bereft of a child."""
+"""Start the demo's worker from the command line, watch it, and kill one of its children."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Kill(NamedTuple):
 def worker(
     queue: Queue, module: str, processes: int, log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """`jobq worker` for the queue, with the jobs of a module of this folder; ended in any case."""
+    """Run `jobq worker` for the queue, with the jobs of a module in this folder, and stop it at the end."""
     command = [
         sys.executable, "-m", "jobq", "worker", "--import", module, "--queues", queue.name,
         "--processes", str(processes), "--log-level", "warning",
@@ -65,9 +65,9 @@ def watched(
     process: subprocess.Popen[bytes], queue: Queue, total: int, label: str,
     also: Callable[[int], None] = lambda ended: None,
 ) -> str:  # fmt: skip
-    """Show progress until `total` jobs have ended; why that came to a halt, nothing when all is done.
+    """Show progress until `total` jobs have ended. Return an error text, or '' on success.
 
-    also: told again and again how many have.
+    also: Called repeatedly with the number of ended jobs.
     """
     seen, moved_at = 0, time.monotonic()
     with click.progressbar(length=total, label=label, file=sys.stderr) as bar:
@@ -87,16 +87,16 @@ def watched(
 
 
 def last_words(trouble: str, log: Path) -> str:
-    """Why a run came to a halt, and how its worker's log ends."""
+    """Return the error text, and the end of the worker's log."""
     tail = log.read_text(errors="replace")[-2000:]
     return f"\n{trouble}; its log, {log}, ends:\n{tail}"
 
 
 def kill_a_busy_child(folder: Path) -> Kill | None:
-    """Kill one that is in the middle of a job; None when none was caught in one."""
+    """Kill a child that is running a job. Return None if no child was running a job."""
     for pid in ledger.pids(folder):
         try:
-            # Stopped, it can't end the job between the look and the kill.
+            # A stopped child can't end its job before the kill.
             stop(pid)
             path = ledger.unfinished(folder, pid)
             if path is not None:
@@ -109,7 +109,7 @@ def kill_a_busy_child(folder: Path) -> Kill | None:
 
 
 def stop(pid: int) -> None:
-    """Stop a process, and return when it has: another processor may run on with it for a moment."""
+    """Send STOP to a process, and wait until it has stopped."""
     os.kill(pid, signal.SIGSTOP)
     deadline = time.monotonic() + STOP_S
     while (letter := state(pid)) != "T":
@@ -121,7 +121,7 @@ def stop(pid: int) -> None:
 
 
 def state(pid: int) -> str:
-    """One letter, as `ps` has it; none when the process is gone."""
+    """Return the state letter that `ps` shows, or '' if the process is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -132,7 +132,7 @@ def state(pid: int) -> str:
 
 
 def ran_again_after(kill: Kill, folder: Path) -> float | None:
-    """Seconds from the kill until somebody began that file again."""
+    """Return the seconds from the kill to the next start of the killed job, or None."""
     later = [
         line.at for line in ledger.read(folder) if line.word == "start" and line.path == kill.path
     ]
@@ -141,6 +141,6 @@ def ran_again_after(kill: Kill, folder: Path) -> float | None:
 
 
 def held(kill: Kill, log: Path) -> str:
-    """Return the killed child's messages, according to the supervisor's log."""
+    """Return the messages that the killed child held, from the supervisor's log."""
     match = re.search(rf"child {kill.pid} was killed.*?held (.*)", log.read_text(errors="replace"))
     return match[1] if match else "1 running"

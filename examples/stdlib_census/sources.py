@@ -1,4 +1,4 @@
-"""Which files are counted."""
+"""Choose the files to count."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 import sysconfig
 from pathlib import Path
 
-#: Folders of installed packages below a library's folder, perhaps for another Python: a virtual environment uses
-#: the library of its base Python, but not its packages.
+#: Package folders inside the library's folder. They are skipped because a virtual environment uses its base
+#: Python's library, but not its packages.
 BESIDE = frozenset(("site-packages", "dist-packages"))
-#: Written by the demo; none of them is Python.
+#: Files that the demo writes. Python can't parse or decode them.
 BROKEN = {
     "no_syntax.py": b"def unfinished(:\n    pass\n",
     "no_encoding.py": b"# -*- coding: utf-8 -*-\nname = '\xff\xfe'\n",
@@ -18,7 +18,7 @@ BROKEN = {
 
 
 def installed() -> list[str]:
-    """Every source file of the standard library and of the installed packages, each once."""
+    """Return each source file of the standard library and of the installed packages once."""
     paths = sysconfig.get_paths()
     library = {os.path.realpath(paths[name]) for name in ("stdlib", "platstdlib")}
     packages = {os.path.realpath(paths[name]) for name in ("purelib", "platlib")}
@@ -28,7 +28,7 @@ def installed() -> list[str]:
             if folder in library:
                 below[:] = [name for name in below if name not in BESIDE]
             sources += [f"{folder}/{name}" for name in names if name.endswith(".py")]
-    # Folders are real here; files may be links.
+    # Folder paths are already resolved, but files may be links.
     return sorted(
         {
             os.path.realpath(file) if os.path.islink(file) else file
@@ -47,7 +47,7 @@ def chosen(most: int | None) -> list[str]:
 
 
 def write_broken(folder: Path) -> list[str]:
-    """Write the files that can't be parsed or decoded; their paths."""
+    """Write files that can't be parsed or decoded, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in BROKEN.items():
         (folder / name).write_bytes(content)

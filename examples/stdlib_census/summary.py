@@ -1,4 +1,4 @@
-"""The figures of a run, and whether a plain loop over the same files gives the same."""
+"""Compute the figures of a run, and compare them with a plain loop over the same files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ledger import Line
 
 @dataclass
 class Census:
-    """Counts, and the files that couldn't be counted."""
+    """Counts of all files, and the files that couldn't be counted."""
 
     counts: Counts = field(default_factory=Counts)
     failed: dict[str, str] = field(default_factory=dict)
@@ -22,7 +22,7 @@ class Census:
 
 
 def of_ledger(lines: Iterable[Line], dead: dict[str, str]) -> Census:
-    """Return the census from records of jobs: each file counts once, later runs are duplicates."""
+    """Return the census from job records. Each file counts once, and later runs count as duplicates."""
     census, ended = Census(failed=dead), Counter[str]()
     times: list[float] = []
     for line in lines:
@@ -37,7 +37,7 @@ def of_ledger(lines: Iterable[Line], dead: dict[str, str]) -> Census:
 
 
 def of_plain_loop(files: Iterable[str]) -> Census:
-    """Return the census without jobq: one process, one file after another."""
+    """Return the census of a loop in this process, without jobq."""
     census, began = Census(), time.monotonic()
     for path in files:
         try:
@@ -49,7 +49,7 @@ def of_plain_loop(files: Iterable[str]) -> Census:
 
 
 def differences(jobs: Census, plain: Census) -> Iterator[str]:
-    """Every figure in which the two differ."""
+    """Describe each figure that differs between the two censuses."""
     for name in ("files", "functions", "classes", "lines", "imports"):
         here, there = getattr(jobs.counts, name), getattr(plain.counts, name)
         if here != there:
@@ -60,7 +60,7 @@ def differences(jobs: Census, plain: Census) -> Iterator[str]:
 
 
 def rows(census: Census) -> list[tuple[str, str]]:
-    """Return the table's lines, without the lines about the kill."""
+    """Return the table's rows, without the rows about the kill."""
     jobs = census.counts.files + len(census.failed)
     counts = census.counts
     return [

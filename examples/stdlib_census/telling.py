@@ -1,4 +1,4 @@
-"""Output of the pipeline's demo: steps with their times, and figures next to their required values."""
+"""Print the demo's steps with their times, and its figures with their required values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 
 class Steps:
-    """Prints the start of each step, and its result with its duration in seconds."""
+    """Print each step's start, result and duration in seconds."""
 
     def __init__(self) -> None:
         self._at = time.monotonic()
@@ -19,7 +19,7 @@ class Steps:
         self._at = time.monotonic()
 
     def say(self, text: str, each: int = 0, unit: str = "") -> None:
-        """A result, and how many each second that makes."""
+        """Print a step's result, its duration and its rate per second."""
         now = time.monotonic()
         seconds, self._at = now - self._at, now
         rate = f"  {each / seconds:>9,.0f} {unit}/s" if each else ""
@@ -27,13 +27,13 @@ class Steps:
 
 
 class Figures:
-    """Figures next to their required values."""
+    """Collect figures and their required values."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[str, int, int]] = []
 
     def add(self, name: str, figure: int, wanted: int) -> None:
-        """Add a figure."""
+        """Add a figure and its required value."""
         self._rows.append((name, figure, wanted))
 
     def told(self) -> bool:

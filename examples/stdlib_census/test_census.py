@@ -1,4 +1,4 @@
-"""A file is counted once, an unparsable file is dead, and a killed attempt isn't counted."""
+"""Test that each file is counted once, even after a kill, and that an unparsable file is dead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-# As `jobq worker --import census_jobs` finds them in its working folder.
+# `jobq worker --import census_jobs` finds the modules in its working folder.
 sys.path.insert(0, str(Path(__file__).parent))
 import ledger
 from census_jobs import census
@@ -17,7 +17,7 @@ from line_jobs import measure, measured
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A file of two functions, in a folder of its own."""
+    """Return the path of a file with two functions, in its own folder."""
     path = tmp_path / "source.py"
     path.write_text("import os\ndef f(): ...\ndef g(): ...\n")
     return path
@@ -51,7 +51,7 @@ def test_file_that_cannot_be_parsed_is_dead_after_two_retries(
 
 
 def test_faults_never_count_a_file_wrong(jobq: Any, source: Path, folder: Path) -> None:
-    """A run that is repeated writes the same figures again, which the summary counts once."""
+    """A repeated run records the same figures again, and the summary counts them once."""
 
     def found() -> set[int]:
         return {line.counts.functions for line in ledger.read(folder) if line.counts is not None}

@@ -1,11 +1,11 @@
-// Reads the topic `orders` for the group `node`, commits, and appends an answer: plain FCALLs, nothing of jobq.
+// Read the topic `orders` in the group `node`, commit, and append an answer, with plain FCALLs and without jobq.
 import { randomBytes } from "node:crypto";
 import { connect } from "./resp.mjs";
 
 const { call, close } = connect(process.env.JOBQ_URL ?? "redis://localhost");
 const key = (name) => `jobq:{orders}:topic:${name}`;
 const caller = randomBytes(12).toString("base64url");
-let number = 0; // a call whose reply was lost is made again under the same number
+let number = 0; // a call whose reply was lost is repeated with the same number
 
 async function fcall(name, keys, ...words) {
   return call("FCALL", `topic_${name}`, keys.length, ...keys.map(key), ...words);

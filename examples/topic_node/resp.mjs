@@ -1,5 +1,5 @@
-// A Redis client of 60 lines, so that the example needs no package. Any other does as well: ioredis' redis.call(...),
-// node-redis' client.sendCommand([...]).
+// A small Redis client, so that the example doesn't need a package. You can also use redis.call(...) of ioredis or
+// client.sendCommand([...]) of node-redis.
 import net from "node:net";
 
 export function connect(url) {
@@ -30,7 +30,7 @@ export function connect(url) {
   return { call, close: () => socket.end() };
 }
 
-// One reply from `data` at `start`: {value, end}, or null while it isn't whole. Texts come as buffers.
+// Return the reply in `data` at `start` as {value, end}, or null if it is incomplete. Texts are buffers.
 function parse(data, start) {
   const line = data.indexOf("\r\n", start);
   if (line < 0) return null;

@@ -1,4 +1,4 @@
-"""Check the input of the reader in Node."""
+"""Test the records that the Node reader expects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Appends three orders to the topic `orders`."""
+"""Append three orders to the topic `orders`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ORDERS = [{"id": 1, "item": "tea"}, {"id": 2, "item": "café"}, {"id": 1, "item"
 
 
 def main() -> None:
-    """Each order under its id as the key, with where it came from in a header."""
+    """Append each order with its id as the key and its origin in a header."""
     records = [
         Record(json.dumps(order).encode(), str(order["id"]), {"from": "python"}) for order in ORDERS
     ]

@@ -1,4 +1,4 @@
-"""Declare the job. A worker imports the module `tasks` of each app."""
+"""Declare the job. A worker imports each app's `tasks` module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobq import current, job
     dead_on=[statistics.StatisticsError],
 )
 def report(numbers: list[float], seconds: float = 0) -> dict[str, float]:
-    """Slow work, outside the request."""
+    """Return the mean and the median, and report progress."""
     for page in range(1, 11):
         time.sleep(seconds / 10)
         current().progress(page, 10, note=f"page {page} of 10")

@@ -1,4 +1,4 @@
-"""Addresses of the views."""
+"""Map URLs to views."""
 
 from django.urls import path
 

@@ -16,13 +16,13 @@ from reports.tasks import report
 
 @require_GET
 def page(request: HttpRequest) -> HttpResponse:
-    """Show a form, a progress bar, and a button that cancels."""
+    """Show a form, a progress bar and a cancel button."""
     return render(request, "reports/page.html")
 
 
 @require_POST
 def create(request: HttpRequest) -> JsonResponse:
-    """Enqueue a report, and return its address."""
+    """Enqueue a report, and return its URL."""
     try:
         body = json.loads(request.body)
         numbers = [float(number) for number in body["numbers"]]
@@ -35,7 +35,7 @@ def create(request: HttpRequest) -> JsonResponse:
 
 @require_GET
 def show(request: HttpRequest, mid: str) -> JsonResponse:
-    """Return the state, with the result of a report that is done."""
+    """Return the report's state, with the result if the report is done."""
     try:
         receipt = report.receipt(mid)
         state = receipt.state()
@@ -61,7 +61,7 @@ def cancel(request: HttpRequest, mid: str) -> JsonResponse:
 
 
 def shown(state: State) -> dict[str, Any]:
-    """Return the parts of a state that the page shows."""
+    """Return the fields of a state that the page shows."""
     progress = state.progress
     return {
         "state": state.word,

@@ -1,4 +1,4 @@
--- Jobs by the share of their messages that are dead, over all days.
+-- Share of dead messages per job, over all days.
 SELECT queue,
        job,
        sum(messages) AS messages,

@@ -1,4 +1,4 @@
--- One row per day, queue and job: how many messages were enqueued, what became of them, and how long they took.
+-- One row per day, queue and job: the number of messages, their outcomes, and their durations.
 SELECT CAST(date_trunc('day', first_at) AS DATE) AS day,
        queue,
        job,

@@ -1,4 +1,4 @@
-"""Every event of every queue, read once, and from it what fails. spark-pipelines runs this file."""
+"""Define a table of all events and a view of current failures, for `spark-pipelines`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pyspark.sql import functions as F
 spark = SparkSession.active()
 
 
-# A full refresh would empty the table and refill it only with events still in Redis, so it is disabled.
+# A full refresh would delete events that Redis no longer has, so it is disabled.
 @dp.table(table_properties={"pipelines.reset.allowed": "false"})
 def events() -> DataFrame:
-    """New events are appended; the option `queues` would choose some."""
+    """Read new events of all queues; the option `queues` selects queues."""
     return spark.readStream.format("jobq").load()
 
 
 @dp.materialized_view
 def failures() -> DataFrame:
-    """Return current failures and their start; recomputed in each run."""
+    """Return each failure's count, first time and latest time."""
     failed = spark.read.table("events").where("kind IN ('retry', 'dead', 'crashed', 'recovered')")
     return failed.groupBy("job", "error", "fingerprint").agg(
         F.count("*").alias("attempts"),

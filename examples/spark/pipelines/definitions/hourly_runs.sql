@@ -1,4 +1,4 @@
--- Runs per hour, queue and job; computed anew in each run.
+-- Runs per hour, queue and job, recomputed in each run.
 CREATE MATERIALIZED VIEW hourly_runs AS
 SELECT date_trunc('HOUR', finished_at) AS hour, base_queue AS queue, job,
        count(*) AS runs, count_if(kind = 'done') AS done,
