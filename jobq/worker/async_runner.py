@@ -58,9 +58,9 @@ def loop_library(name: str = "auto") -> ModuleType:
 
 
 class StartedCall(NamedTuple):
-    """A call that starts or waits for its start, with its queue and slot.
+    """A call that is starting or waiting to start, with its queue and slot.
 
-    A batch has all its calls, by slot, in `calls`.
+    For a batch, `calls` has all its calls by slot.
     """
 
     queue: int
@@ -70,7 +70,7 @@ class StartedCall(NamedTuple):
 
 
 class JobRun(asyncio.Task[None]):
-    """Runs one call, or a batch. Only the worker and the job itself may cancel it, not another job."""
+    """Runs one call or a batch. Only the worker and the job itself may cancel the run."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class JobRun(asyncio.Task[None]):
 
 
 class AsyncRunner(Runner):
-    """Fetches as many messages as it has room for, and prefetches a few more while jobs end fast."""
+    """Fetches as many messages as it has room for, and prefetches a few more while jobs are short."""
 
     overlaps = True
 
@@ -117,7 +117,7 @@ class AsyncRunner(Runner):
         # loop.
         self._waiting: deque[StartedCall] = deque()
         self._for_threads: deque[ThreadRun] = deque()
-        # Messages that must not begin, and will be returned: queue and slot.
+        # Queue and slot of messages to return without starting them.
         self._withdrawn: deque[tuple[int, int]] = deque()
         # A message with earlier crashes, which waits until it can run alone.
         self._alone: StartedCall | None = None
@@ -182,7 +182,7 @@ class AsyncRunner(Runner):
         nused = COUNT - nfree - child.queues.nlate
         nheld = len(self._runs) + self._nwaiting
         if any(self._batches):
-            # A batch has many slots, so slots don't tell how much runs.
+            # A batch has many slots, so used slots aren't a count of runs.
             batch = self._batches[index] - self._gathering.largest(index)
             wanted = max(1, batch) if self._batches[index] else most - nheld
             return min(nfree + freed, wanted) if nheld < most else 0
@@ -199,7 +199,7 @@ class AsyncRunner(Runner):
                 except BaseException as error:
                     if isinstance(error, RuntimeError) and not main.done() and not loop.is_closed():
                         continue
-                    # Running jobs are cancelled now; their end is charged to this child's death.
+                    # Running jobs are cancelled now, and count as ended by this child's death.
                     self._failing = True
                     raise
 
@@ -218,7 +218,7 @@ class AsyncRunner(Runner):
             try:
                 await self._turn()
             except asyncio.CancelledError:
-                # Cancelled by a job that cancels all tasks of its loop: nothing else cancels this.
+                # A job cancelled all tasks of its loop; no other code cancels this task.
                 if self._failing:
                     raise
                 _uncancel()
@@ -339,7 +339,7 @@ class AsyncRunner(Runner):
         self._put_behind(StartedCall(index, slot, call, members))
 
     def _start_due_later(self) -> None:
-        """Schedule the start of waiting batches for the time when their linger has passed."""
+        """Schedule waiting batches to start when their linger time ends."""
         left_s = self._gathering.left_s()
         if self._due_alarm is not None:
             self._due_alarm.cancel()
@@ -357,7 +357,7 @@ class AsyncRunner(Runner):
 
     @property
     def _must_run_alone(self) -> bool:
-        """Whether a message with earlier crashes runs, or is the next to run."""
+        """Whether a message with earlier crashes is running or will run next."""
         loner = self._loner
         return self._alone is not None or (
             loner is not None and self._runs.get(loner.slot) is loner
@@ -497,7 +497,7 @@ class AsyncRunner(Runner):
         return take
 
     def _keep_ended_calls(self) -> None:
-        # Before looking, so that later ends notify again.
+        # Reset before the check, so that later ends notify again.
         self._notified = False
         while self._ended_calls:
             run, slot, ending = self._ended_calls.popleft()

@@ -26,11 +26,12 @@ def batch_sizes(registry: Registry, queues: Sequence[str]) -> list[int]:
 
 
 class Gathering:
-    """The waiting calls of batch jobs. They run when their batch is full or their job's linger has passed.
+    """The waiting calls of batch jobs. They run when their batch is full or their job's linger time is over.
 
     Args:
         lingers: Whether batches wait for more calls. If not, they run as they were fetched.
-        renew: Called before a batch that has waited starts, with its queue and calls. Users may have cancelled some.
+        renew: Called with the queue and calls of a waiting batch before it starts, because users may have cancelled
+            some.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Gathering:
         return [group for key, (_, group) in self._groups.items() if key[0] == index]
 
     def groups(self, index: int, messages: Iterable[tuple[int, Call | Ending]]) -> Iterator[Group]:
-        """Yield a queue's messages to run now: full batches, batches whose linger has passed, and single messages."""
+        """Yield a queue's messages to run now: full batches, batches whose linger time is over, and single messages."""
         for slot, call in messages:
             most = call.job.settings.batch if isinstance(call, Call) else None
             # A message with earlier crashes runs alone.
@@ -78,7 +79,7 @@ class Gathering:
                 self._slots.gather([slot for slot, _ in group], until)
 
     def due(self, index: int | None = None) -> Iterator[tuple[int, Group]]:
-        """Yield the queue and the calls of each batch whose linger has passed. `index` selects one queue.
+        """Yield the queue and the calls of each batch whose linger time is over. `index` selects one queue.
 
         If no slot is free, no batch can become larger, so all batches are due.
         """

@@ -33,7 +33,7 @@ class OnceAMinute:
 
 
 class Cautions:
-    """Logs problems that the supervisor notices when it renews leases. Both clocks are in ns."""
+    """Logs problems that the supervisor notices when it renews leases. `now` and `time_of_day` return ns."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Cautions:
         self._renewed = True
 
     def renewing(self, deadline: int) -> None:
-        """Before leases are renewed, warn if little lease time is left, or if the clock was changed."""
+        """Before a renewal of leases, warn if one ends soon, or if the clock was changed."""
         self._look_at_clock()
         left = deadline - self._now()
         # If the last renewal failed, the log has the reason.

@@ -26,7 +26,7 @@ PER_STEP = 500
 
 
 class ChartKeeper:
-    """Writes the figures in steps, between heartbeats. Workers without a turn send only one command a minute."""
+    """Writes charts' figures in steps, between heartbeats. Workers without a turn send only one command a minute."""
 
     def __init__(self, client: Client, worker: str) -> None:
         self._client, self._worker = client, worker
@@ -96,9 +96,9 @@ class ChartKeeper:
         self._send([*writes, ("PEXPIRE", index, KEPT_MS)])
 
     def _ringed(self, rows: Mapping[str, ChartMinute], minute: int) -> list[str]:
-        """Return the queues that have a ring of figures.
+        """Return the queues that have a ring buffer of figures.
 
-        While there is room, the busiest other queues also get a ring.
+        While there is room, give the busiest other queues a ring buffer.
         """
         if not rows.keys() <= self._kept or len(self._kept) > MAX_RINGS:
             index = keys.charts(self._client.namespace, "queues")

@@ -2,7 +2,7 @@
 
 A runner runs the jobs: sequentially (`sync_runner`), or concurrently (`async_runner`): async jobs on an event loop,
 sync jobs in threads (`thread_runner`). This module has the parts that all runners share: slots, reports, returned
-messages, stops and the fence.
+messages, and stopping jobs whose lease ends.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SETTLE_FLOWS_S = 2.0
 
 
 class TickSource(Protocol):
-    """Enqueues the ticks of schedules, in the supervisor."""
+    """Enqueues ticks of schedules. The supervisor uses it."""
 
     def names(self) -> dict[str, list[str]]:
         """Return the names of the schedules that the code declares, by queue."""
@@ -69,7 +69,7 @@ class TickSource(Protocol):
     def enqueue_due(self, ask: Callable[[int, Callable[[], object]], bool]) -> None:
         """Enqueue due ticks.
 
-        `ask(index, call)` runs `call`, which makes the calls of the queue with this index; see QueueUpkeep.ask.
+        `ask(index, call)` runs `call`, which calls the server of the queue with this index; see QueueUpkeep.ask.
         """
         ...
 
@@ -95,11 +95,11 @@ class Hooks(NamedTuple):
 
 
 class PoolPlan(NamedTuple):
-    """The state that a worker's children have in common.
+    """State shared by a worker's children.
 
     Attributes:
         alive_read: A file that becomes readable once the supervisor is gone.
-        counters: The child's counters. Each child has its own. None if metrics are off.
+        counters: Counters of this child; None if metrics are off.
     """
 
     settings: WorkerSettings
@@ -156,14 +156,14 @@ class Runner(Protocol):
         ...
 
     def drive(self) -> None:
-        """Call `turn` and do what it returns, until it returns END."""
+        """Call `turn` and take the step that it returns, until it returns END."""
 
     def room(self, index: int, freed: int = 0) -> int:
-        """Return how many messages to ask this queue for, once `freed` more slots are free."""
+        """Return how many messages to request from this queue once `freed` more slots are free."""
         ...
 
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
-        """Run these messages of one queue, or start to run them."""
+        """Run or start these messages of one queue."""
 
     def reported(self) -> None:
         """Called after each report of ended messages."""
@@ -386,7 +386,7 @@ class Child:
         return self.executor.resolve(name, message)
 
     def _before_call(self) -> None:
-        """Before each call, end processes that a job forked, and set the worker's handlers again."""
+        """Before each call, end processes that a job forked, and restore the worker's signal handlers."""
         self.executor.home.only()
         self.context.signals.keep_own()
 
@@ -632,7 +632,7 @@ class Child:
                 self.queues.ended(index, slot, ending)
 
     def on_notice(self) -> None:
-        """Handle the supervisor's signal. It has a request, a lock was lost, or the timer is late."""
+        """Handle the supervisor's signal, which means a request, a lost lock or a late timer."""
         self.timers.late()
         self.on_control()
 
@@ -710,7 +710,7 @@ class Child:
 
 
 def _is_idle(frame: FrameType | None) -> bool:
-    """Return whether a thread has ended, or is a pool's thread waiting for work."""
+    """Return whether a thread has ended, or waits for work in a thread pool."""
     return frame is None or frame.f_code.co_filename.endswith("concurrent/futures/thread.py")
 
 

@@ -110,7 +110,7 @@ class CrashedAttempt(NamedTuple):
 
     @property
     def what(self) -> str:
-        """The job, message and queue, with which its log line begins."""
+        """The job, message and queue at the start of its log line."""
         attempt = f" attempt {self.attempt}" if self.attempt else ""
         return f"{self.job} {self.mid}{attempt} of queue {self.queue}".lstrip()
 
@@ -153,7 +153,7 @@ def end_held(
 ) -> list[CrashedAttempt]:  # fmt: skip
     """End or return the child's messages of one queue; return the crashed attempts. Safe to repeat after an error.
 
-    It closes the child's caller first. So if a dequeue of the child reaches the server later, it returns nothing.
+    It closes the child's caller id first, so a dequeue that reaches the server later returns nothing.
     """
     handed = queue.end_session(child.caller) if child.caller else []
     mine = [held for held in child.held if held.queue == index]
@@ -216,7 +216,7 @@ def _crash(
 def _ending(
     queue: Queue, child: ChildExit, held: HeldMessage, worker: str
 ) -> tuple[Ending, Mapping[str, str]]:
-    """Return the ending to send for a message, and its call's headers if the attempt is to be reported."""
+    """Return the ending to send for a message, and its call's headers if the attempt must be reported."""
     if held.state == SlotState.ENDED:
         record, headers, _ = _record(queue, child, held, worker)
         return Ending(mid=held.mid, token=held.token, record=record), headers

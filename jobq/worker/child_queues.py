@@ -1,4 +1,4 @@
-"""The queues of one child: it takes messages, reports their endings, and gives back unstarted messages.
+"""The queues of one child, which takes messages, reports their endings, and gives back unstarted messages.
 
 A message keeps its slot in the shared memory until its report has reached the queue. So while a report waits, the
 supervisor renews the lease, and cleans up if this child dies.
@@ -100,7 +100,7 @@ class ChildQueues:
         self.ended_members: set[int] = set()
 
     def _may_give_up(self) -> bool:
-        # A child that is to leave waits for a lost server only to report its ended runs.
+        # A leaving child waits for a lost server only to report its ended runs.
         return self._slots.asks(Control.DRAIN | Control.HURRY) and not self._reporting
 
     # Take.
@@ -108,7 +108,7 @@ class ChildQueues:
     def dequeue(self, index: int, limit: int) -> tuple[Dequeued, int]:
         """Return the queue's messages and their lease deadline.
 
-        If the queue is in trouble, return no messages and 0.
+        If the queue is unavailable, return no messages and 0.
         """
         self._before_call()
         line = self._lines[index]
@@ -129,7 +129,7 @@ class ChildQueues:
     def take_behind_wait(self, reply: object) -> tuple[Dequeued, int]:
         """Return the pipelined dequeue's messages and their lease deadline.
 
-        A `reply` of None means that it was lost.
+        If `reply` is None, the reply was lost.
         """
         line = self._lines[0]
         try:
@@ -214,12 +214,12 @@ class ChildQueues:
     def nended(self) -> dict[int, int]:
         """Return the number of new endings to report, by queue.
 
-        Endings that were kept back for `repeat` aren't counted.
+        Endings that wait for `repeat` aren't counted.
         """
         return {index: len(line.outbox) - line.nlate for index, line in self._ended.items()}
 
     def report(self, index: int, limit: int = 0) -> tuple[Dequeued | None, int]:
-        """Report the endings of a queue, and dequeue up to `limit` messages with it. Raises NotReportedError."""
+        """Report a queue's endings, and dequeue up to `limit` messages in the same call. Raises NotReportedError."""
         line = self._ended.pop(index, None)
         if line is None:
             return None, 0
@@ -316,7 +316,7 @@ class ChildQueues:
         return None, 0
 
     def report_during_job(self) -> None:
-        """While a job runs, report if the servers answer soon and the lease allows it."""
+        """While a job runs, report endings with short timeouts, if enough lease time is left."""
         for index, line in list(self._ended.items()):
             if line.waits or (self._health.any_trouble and self._health.state(index)):
                 continue
@@ -361,7 +361,7 @@ class ChildQueues:
     def find_dead(self, queue: str, dead_id: str, lease: Lease) -> DeadMessage | None:
         """Return a message from the dead-letter set, or None.
 
-        `lease` is the lease of the message that reports its death.
+        `lease` belongs to the `on_dead` call for that message.
         """
         asked = self._progress[queue]
         messages = asked.admin.dead(mid=dead_id)

@@ -1,8 +1,8 @@
 """Counters of one worker process, in memory that outlives it, so that a child's death doesn't reset a count.
 
-A page has one writer at a time: a child, then its successor in the same place; or the supervisor. All processes may
-read it. Every job and queue that can be counted is known before the first fork, so the labels of metrics are bounded.
-Names beyond MAX_JOBS and MAX_QUEUES, and names that occur only in messages, are counted as OTHER.
+A page has one writer at a time: the supervisor, or a child and later its replacement. All processes may read it. Every
+job and queue that can be counted is known before the first fork, so the labels of metrics are bounded. Names beyond
+MAX_JOBS and MAX_QUEUES, and names that occur only in messages, are counted as OTHER.
 
 An ending is counted once the server has accepted it. Until then the page has a mark in the message's slot, with which
 the supervisor counts the reported but uncounted endings of a dead child.
@@ -87,7 +87,7 @@ class Labels(NamedTuple):
 
     @classmethod
     def of(cls, queues: Sequence[str], jobs: Sequence[str]) -> Labels:
-        """Return the first of these names, followed by OTHER for each kind."""
+        """Return labels for up to MAX_QUEUES queues and MAX_JOBS jobs, each list followed by OTHER."""
         return cls((*queues[:MAX_QUEUES], OTHER), (*sorted(jobs)[:MAX_JOBS], OTHER))
 
 
@@ -117,7 +117,7 @@ class Counters:
     # The writer's.
 
     def ended(self, queue: int, slot: int, ending: Ending) -> None:
-        """Note an ending that isn't reported yet."""
+        """Record an ending that isn't reported yet."""
         figures = ending.figures or _figures_of(ending)
         try:
             counter = self._firsts[queue][figures[0]] + _OUTCOME_OF[ending.outcome]
@@ -236,7 +236,7 @@ class Counters:
     # The supervisor's, between two writers.
 
     def take_marks(self) -> dict[int, int]:
-        """Return and remove the marks of the process that wrote here, by slot, as arguments for `marked`."""
+        """Remove the last writer's marks, and return them by slot, as arguments for `marked`."""
         taken = {}
         for slot, counter in enumerate(self._marks):
             if counter:

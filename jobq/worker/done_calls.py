@@ -26,7 +26,7 @@ TIDY_EVERY_S = 30.0
 
 
 class DoneCalls:
-    """The finished calls that a child knows."""
+    """Finished calls known to a child."""
 
     def __init__(self, client: Client, seal: Seal) -> None:
         self._client = client
@@ -53,7 +53,7 @@ class DoneCalls:
             self._done.discard(token)
 
     def holds(self, message: Message) -> bool:
-        """Return whether the call was already done when the queue handed it out this time."""
+        """Return whether the call was already done before the queue handed it out."""
         return message.token in self._done
 
     def note(self, queue: str, endings: Sequence[Ending], replies: Sequence[str]) -> None:

@@ -13,7 +13,8 @@ MEANINGS = {
     FORCED: "worker: stopped before all running jobs had ended; they will run again",
 }
 
-# For children only: a job didn't stop after its lease ended; the child is to be replaced (see recycle); it failed.
+# For children only: a job didn't stop after its lease ended; the child must be replaced (see recycle); the child
+# failed.
 FENCED = 13
 RECYCLED = 14
 FAILED = 70

@@ -27,14 +27,14 @@ class QueuePipe:
     """A pipe between a worker and its source. Each line has a queue and a number, as JSON."""
 
     def __init__(self, *, waits: bool) -> None:
-        """`waits`: whether a write waits for room in the pipe; otherwise, it raises BlockingIOError."""
+        """Open the pipe. If `waits` is true, a write waits for room; if not, it raises BlockingIOError."""
         self._output, self._input = os.pipe()
         os.set_blocking(self._output, False)
         os.set_blocking(self._input, waits)
         self._unread = b""
 
     def write(self, numbers: Mapping[str, int]) -> None:
-        """Write the queues. A line that doesn't fit into the pipe isn't written in part."""
+        """Write the queues. A line that doesn't fit into the pipe is never written partly."""
         for name, number in numbers.items():
             os.write(self._input, msgspec.json.encode({name: number}) + b"\n")
 
@@ -51,7 +51,7 @@ class QueuePipe:
 
 
 class SourceControl:
-    """Facts about the worker for a source, and requests to the worker."""
+    """Gives a source facts about its worker, and sends the source's requests to the worker."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class Feeder:
         return self._pipes[0].read() if self._pipes else {}
 
     def serves(self, settings: WorkerSettings, numbers: Mapping[str, int]) -> None:
-        """Tell the source that the worker also serves these queues, with the supervisor's numbers."""
+        """Tell the source that the worker also serves these queues, each with the supervisor's number for it."""
         self._settings = settings
         if self._pipes:
             # The supervisor never waits for a source. A source that doesn't read only shows fewer running jobs.

@@ -68,14 +68,14 @@ class FlowDrains:
     """Delivers outbox entries of queues, which are given by index, to flows.
 
     Args:
-        client: A client with a short patience.
+        client: A client with a short timeout.
         aside: Deliver the entries in a separate thread.
     """
 
     def __init__(self, client: Client, names: Sequence[str], *, aside: bool) -> None:
         self._flows, self._names, self._aside = LateFlows(client), names, aside
         self._lock = threading.Lock()
-        # Queues that the thread is to drain, and the thread while there are such queues.
+        # Queues for the thread to drain, and the thread while there are such queues.
         self._wanted: dict[int, None] = {}
         self._thread: threading.Thread | None = None
         self._drained_at: dict[int, float] = {}

@@ -190,7 +190,7 @@ class Heartbeat:
 
         Once a minute, also renew the lists of queues and jobs, which the server may have lost.
 
-        Return whether the server has answered. The worker is paused if `quiet`, and drains if `leaving`.
+        Return whether the server has answered. `quiet` marks the worker as paused, and `leaving` as draining.
         """
         try:
             now_ms = self._server_ms()
@@ -213,7 +213,7 @@ class Heartbeat:
         return True
 
     def _server_ms(self) -> int:
-        """Return the time by the server's clock, with which readers compare heartbeats. It is queried once a minute."""
+        """Return the server's time, which readers compare with heartbeats. It is queried once a minute."""
         if time.monotonic() >= self._list_at:
             self._server_clock = self._client.clock_ms(), boot_ns()
         at_ms, since = self._server_clock
@@ -247,7 +247,7 @@ class Heartbeat:
         return [name for name in self._queues if name not in self.retired]
 
     def _register(self) -> bool:
-        """List the queues; return whether the server had room for it."""
+        """Add the queues to the server's list; return whether the server had room for them."""
         try:
             directory.register_queues(self._client, self._served())
         except ServerFullError:

@@ -1,4 +1,4 @@
-"""Connections that modules open while they are imported. After the fork, all children would share them."""
+"""Warns about connections that modules open while imported, because all forked children would share them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SQLITE = b"SQLite format 3\0"
 
 
 class OpenConnections:
-    """The connections that were open before the modules were loaded. Without /proc, connections aren't known."""
+    """The connections that were open before the modules were loaded. Without /proc, connections are unknown."""
 
     def __init__(self) -> None:
         self._before = set(_connections())

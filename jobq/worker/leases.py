@@ -101,9 +101,9 @@ class Leases:
                 )
 
     def _is_cancelled(self, held: HeldMessage) -> bool:
-        """Return whether a user cancelled a message.
+        """Return whether a user cancelled a message whose lease was live.
 
-        While its lease was live, only its child could otherwise end it.
+        Only a cancel or the child that holds it can end such a message.
         """
         try:
             word = self._queues[held.queue].status(held.mid).word
@@ -161,7 +161,7 @@ class Leases:
         if not member.slots.nrunning or now < member.slots.deadline() + self._margin_ns:
             member.late_since = 0
         elif not member.late_since:
-            # This is new: after a pause of the whole worker, the child gets time to stop the job itself.
+            # After a pause of the whole worker, the child first gets time to stop the job itself.
             member.late_since = now
         elif now - member.late_since > 2 * self._margin_ns:
             logger.error(
@@ -172,7 +172,7 @@ class Leases:
     def _look_for(self, member: PoolMember, now: int) -> None:
         """Make a child check its job if the child's timer is late.
 
-        The job has stopped the timer, or blocks its signal.
+        The timer is late if the job has stopped it or blocks its signal.
         """
         at = member.slots.look_at
         if member.looked_for < at < now - LATE_NS and member.slots.nrunning:

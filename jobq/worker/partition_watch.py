@@ -25,7 +25,7 @@ def queues_to_serve(
     Args:
         declared: The number of partitions that jobs declare, by queue. A queue that doesn't exist yet is created with
             this number.
-        looks_again: Whether the worker will look for partitions again, so that a map may be unreadable now.
+        looks_again: Whether the worker will read the maps again later. If not, an unreadable map raises an error.
     """
     weights: dict[str, int] = {}
     for name, weight in queues:
@@ -51,7 +51,7 @@ def queues_to_serve(
 
 
 def map_of(client: Client, base: str, *, tidies: bool) -> PartitionMap:
-    """Return the map of this queue, whose `served` are the queues in which its messages may wait.
+    """Return this queue's partition map. Its `served` returns the queues in which messages may wait.
 
     Args:
         tidies: Also mark drained older partitions in the map, if all older partitions answer.

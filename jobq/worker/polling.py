@@ -97,7 +97,7 @@ class Polling:
         return min(longest_s, max(0.001, soonest - monotonic())) if soonest else longest_s
 
     def wake(self) -> None:
-        """After a wait or a check, wake the queues whose marker came, or that must be asked again now."""
+        """After a wait or a check, wake the queues that got a marker or must be asked again now."""
         if not self._many:
             return
         for index in self.waiter.woken:
@@ -141,7 +141,7 @@ class Polling:
         self.wake()
 
     def stays(self, index: int) -> bool:
-        """Return whether this queue also has the next turn; if so, that turn is used up."""
+        """Return whether this queue also has the next turn; if so, use up that turn."""
         self.look_for_wakes()
         return self._turns.stays(index)
 
@@ -154,9 +154,9 @@ class Polling:
         return any(self._health.state(index) == AWAY for index in range(len(self._queues)))
 
     def skipped(self) -> frozenset[int]:
-        """Return the queues whose markers not to wait for: drained partitions, and queues in trouble.
+        """Return the queues to leave out of a wait for markers: drained partitions and unavailable queues.
 
-        The latter are queried again after a while.
+        Unavailable queues are asked again after a while.
         """
         retired = self._health.retired()
         if not self._health.any_trouble:
@@ -167,7 +167,7 @@ class Polling:
         return troubled | retired
 
     def note_silence(self) -> None:
-        """Mark queues as away if their server didn't accept a wait."""
+        """On a Cluster, mark queues as away if their node didn't answer a blocking wait."""
         for index, asked_at in self.waiter.silent:
             if self._queues[index].client.is_cluster:
                 why = "no answer to a blocking wait"
@@ -175,9 +175,9 @@ class Polling:
         self.waiter.silent.clear()
 
     def return_wakes(self, queues: Sequence[Queue]) -> None:
-        """Before leaving, make the server push the markers again that this child may have taken without using them.
+        """Before leaving, make the server restore the markers that this child may have taken but not used.
 
-        `queues` are the same queues on a client with little patience.
+        `queues` are the same queues on a client with short timeouts.
         """
         taken = self._unasked.union(self.waiter.woken) if self._many else range(len(queues))
         for index in taken:

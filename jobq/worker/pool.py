@@ -44,7 +44,7 @@ class PoolMember:
         self._failures = 0
 
     def fork(self, plan: PoolPlan, control: int = 0) -> None:
-        """Fork a child that starts with the requests `control`. The caller must have one thread. Raises OSError."""
+        """Fork a child that starts with the requests `control`. The caller must be single-threaded. Raises OSError."""
         self.slots.reset(control)
         self.holdings.reset()
         self.stacks.clear()
@@ -92,7 +92,7 @@ class PoolMember:
         self._send(signal.SIGUSR2)
 
     def kill(self, why: str) -> None:
-        """End the child immediately, with the programs of its running jobs."""
+        """Kill the child and the programs of its running jobs."""
         self.killed_for = self.killed_for or why
         self._end_programs()
         self._send(signal.SIGKILL)

@@ -164,7 +164,7 @@ def _handle_signals(slots: SharedSlots, listeners: Listeners, home: Home) -> tup
             slots.ask(Control.DRAIN)
         listeners.on_notice()
 
-    signal.signal(signal.SIGALRM, _ignore)  # until the timers have it
+    signal.signal(signal.SIGALRM, _ignore)  # until `Timers` installs its handler
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP):
         signals.handle(number, _ignore)
     for number in (signal.SIGUSR2, signal.SIGTERM):

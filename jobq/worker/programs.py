@@ -1,4 +1,4 @@
-"""Programs that jobs start. They are killed with a job's child; orphans that the supervisor adopts are reaped."""
+"""Kills programs started by jobs when the jobs' child is killed, and reaps orphans that the supervisor adopts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def lead_group() -> None:
 def end_programs(child: int, since: int) -> None:
     """Kill the programs of a child's running jobs, the first of which started at `since` (boot_ns).
 
-    These are the child's descendants, and the processes in its group, that started at `since` or later. The child may
+    These are all descendants of the child and processes of its group that started at `since` or later. The child may
     have exited, but must not be reaped yet. Programs of earlier jobs continue. Without /proc, programs aren't killed.
     """
     if not os.path.exists(f"/proc/{child}/stat"):

@@ -84,7 +84,7 @@ class QueueHealth:
         return indexes
 
     def retire(self, index: int, drained: bool) -> None:
-        """In the supervisor, record whether this queue is a drained partition, which nobody needs to ask."""
+        """In the supervisor, record whether this queue is a drained partition, which children needn't ask."""
         self._retired[index] = drained
         if drained:
             self.answered(index)  # nobody will find out that its server is back

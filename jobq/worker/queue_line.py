@@ -44,7 +44,7 @@ class NotReportedError(JobqError):
 
 
 class ReportRefusedError(NotReportedError):
-    """The server refuses the report."""
+    """The server rejected the report."""
 
 
 class ChildClients:
@@ -95,7 +95,7 @@ class QueueCaller(Caller):
 
 
 class CallUnderWay(NamedTuple):
-    """A call without an answer. It reports `entries`, in the form of `endings`, and was first sent at `asked_at`."""
+    """An unanswered call. It reports `entries`, in the form of `endings`, and was first sent at `asked_at`."""
 
     call: NumberedCall[Any]
     entries: list[Ended]
@@ -109,7 +109,7 @@ class QueueLine:
 
     A line is idle, or its call is sent and `take` will read the reply, or the reply was lost. After a lost reply,
     `repeat` must make the same call before any other call. `repeat` also reports the endings that were kept back
-    because the queue was in trouble; newer endings wait until then.
+    because the queue was unavailable; newer endings wait until then.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class QueueLine:
 
     @property
     def nasked(self) -> int:
-        """Number of messages that the call under way asks for."""
+        """Number of messages that the current call requests."""
         return 0 if self._call is None else self._call.limit
 
     def late(self) -> list[Ended]:
@@ -171,7 +171,7 @@ class QueueLine:
     def dequeue(self, limit: int) -> tuple[Dequeued, int]:
         """Return the queue's messages and their lease deadline.
 
-        If the queue is in trouble, return no messages and 0.
+        If the queue is unavailable, return no messages and 0.
         """
         if self._health.any_trouble and not self._health.may_ask(self.index):
             return self.nothing()
@@ -204,7 +204,7 @@ class QueueLine:
         return True
 
     def send(self, limit: int) -> bytes:
-        """Return the command for the call of `ask`. The caller sends it now. The line must be idle."""
+        """Return the command that makes the call of `ask`; the caller must send it now. The line must be idle."""
         command, self.is_sent = self._begin(limit).call.sent(), True
         return command
 
@@ -227,7 +227,7 @@ class QueueLine:
         self.restart()
 
     def repeat(self, client: Client | None = None) -> tuple[Dequeued | None, int]:
-        """Repeat the call whose reply was lost, then report the endings that were kept back. Return the same as `ask`.
+        """Repeat the call whose reply was lost, then report the endings kept back. Return the result of `ask`.
 
         If the call handed out messages, return these; the endings wait for the next call of `repeat`. `client` replaces
         the line's client.
@@ -313,7 +313,7 @@ class QueueLine:
     def _answered(
         self, read: Callable[[], Any], tried_at: int = 0, again: bool = False
     ) -> tuple[Dequeued | None, int]:
-        """Read the answer to the call under way. This try began at `tried_at`; if that is 0, trouble isn't recorded."""
+        """Read the answer to the current call. This try began at `tried_at`; if it is 0, failures aren't recorded."""
         try:
             answer = read()
         except self._passing as error:
@@ -378,7 +378,7 @@ class QueueLine:
         return ReportRefusedError(str(error))
 
     def nothing(self) -> tuple[Dequeued, int]:
-        """Return the reply for a queue in trouble: no messages, and the time until it may be asked again."""
+        """Return the reply for an unavailable queue: no messages, and the time until it may be asked again."""
         wait_ms = self._health.wait_ms(self.index)
         return Dequeued([], wait_ms, False, wait_ms), 0
 

@@ -108,7 +108,7 @@ class QueueUpkeep:
             self._not_before[each] = now + max(FIRST_PAUSE_NS, pause)
 
     def look_after(self) -> None:
-        """Do the due work of queues, and check whether some of the other queues have work.
+        """Do the due work of queues, and check some other queues for work.
 
         Raises JobqError if the only server is away.
         """
@@ -177,7 +177,7 @@ class QueueUpkeep:
                 )
 
     def _sweep(self, now: int) -> None:
-        """Check the next part of the queues for work that was left behind by a dead host or a lost marker."""
+        """Check the next group of queues for work that a dead host or a lost marker has left behind."""
         part = self._parts[self._next_part]
         self._next_part = (self._next_part + 1) % len(self._parts)
         self._sweep_at = now + max(SWEEP_PART_NS, SWEEP_NS // len(self._parts))

@@ -26,8 +26,8 @@ class QueueTurns:
         """Start with all queues awake.
 
         Args:
-            bases: For each queue, the queue whose partition it is, or its own name. The first queue of a base has the
-                weight of all.
+            bases: For each queue, its base: the queue that it is a partition of, or its own name. The first queue of
+                each base has the base's weight.
         """
         self._weights = list(weights)
         self._strict = strict
@@ -94,7 +94,7 @@ class QueueTurns:
         self._turned[index] = self._nturns
 
     def stays(self, index: int) -> bool:
-        """Return whether this queue also has the next turn; if so, that turn is used up."""
+        """Return whether this queue also has the next turn; if so, use up that turn."""
         if self._strict and not self._partitioned:
             return index == 0
         if self._peek() != index:
@@ -120,7 +120,7 @@ class QueueTurns:
         return best
 
     def _pick_partition(self, there: list[int]) -> int | None:
-        """Return the next base's partition whose turn is the longest ago."""
+        """Return the next base's partition that has waited longest for a turn."""
         first = self._pick(sorted({self._first_of[i] for i in there}))
         members = [i for i in there if self._first_of[i] == first]
         return min(members, key=lambda i: self._turned[i], default=None)
@@ -157,8 +157,8 @@ class EndingPace:
     Both depend on how fast jobs end.
 
     Args:
-        slow_s: Nothing is prefetched while jobs take this long on average. Jobs that began together also end together.
-            Messages fetched ahead would wait for the next end, and the supervisor takes them back after `slow_s`.
+        slow_s: Nothing is prefetched while jobs take this long on average. Jobs that began together also end together,
+            so prefetched messages would wait, and the supervisor would take them back after `slow_s`.
     """
 
     def __init__(self, most: int, slow_s: float) -> None:
@@ -172,7 +172,7 @@ class EndingPace:
         self._began_at, self._nnow, self._nbefore, self._nsteady = 0.0, 0, 0, 0
 
     def reports(self, nended: int, ran_s: float, now: float) -> None:
-        """Record that `nended` endings are reported now. Their runs took `ran_s` in all."""
+        """Record that `nended` endings are reported now. Their runs took `ran_s` in total."""
         if not nended:
             return
         self._nrecent, self._recent_s = self._nrecent / 2 + nended, self._recent_s / 2 + ran_s

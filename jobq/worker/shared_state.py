@@ -75,7 +75,7 @@ class HeldMessage(NamedTuple):
     """A message held by a child.
 
     Attributes:
-        in_thread: Whether its job was started in another thread than the main thread, which reads messages.
+        in_thread: Whether its job was started outside the main thread, which reads messages.
     """
 
     slot: int
@@ -426,7 +426,7 @@ class SharedSlots:
     def held(self, taken: bool = False) -> list[HeldMessage]:
         """Return all held messages. Call it after the child's exit, or use `snapshot`.
 
-        With `taken`, also return messages that were to be given back, whether or not this has happened.
+        With `taken`, also return messages taken from the child, whether or not they were given back.
         """
         wanted = _HOLDING | {_TAKEN} if taken else _HOLDING
         states = enumerate(self._states)
@@ -481,8 +481,7 @@ class SharedSlots:
         return held.state == _HELD
 
     def claim_fetch(self) -> tuple[int, str, frozenset[str]] | None:
-        """Claim the messages of a dequeue whose reply the child hasn't read in time; return None if there is no such
-        dequeue.
+        """Claim the messages of a dequeue whose reply the child hasn't read in time; return None if none is late.
 
         Return the dequeue's queue, the child's caller, and the tokens of the messages that the child holds. If the
         dequeue never reached the server, the caller's last call is the call that handed out these messages.

@@ -58,7 +58,7 @@ PAUSE_PER_TRY = 4
 
 
 def _connected(plan: PoolPlan) -> Client:
-    """Return the supervisor's own client, whose waits for an answer are shorter than a lease."""
+    """Return the supervisor's own client, whose timeouts are shorter than a lease."""
     given, lease_s = plan.client.settings, plan.settings.lease_s
     patience_s = min(PATIENCE_S, lease_s / 6)
     # While it waits for an answer, timeouts are not enforced.
@@ -195,7 +195,7 @@ class Supervisor:
         return answers[0] if answers else None
 
     def _retire(self, known: PartitionMap) -> None:
-        """Stop serving drained partitions, and serve them again if the map no longer says that they are drained."""
+        """Stop serving drained partitions, and serve them again if the map no longer marks them as drained."""
         health, drained, gone, back = self.plan.health, drained_names(known), [], []
         served = {*known.served()}
         for index, name in enumerate(self._names):
@@ -214,7 +214,7 @@ class Supervisor:
             self.restart_children()  # a waiting child would begin to ask them only after its wait
 
     def _is_empty(self, index: int) -> bool:
-        """Return whether nothing is left in the queue, and it is sealed. It isn't taken for empty without an answer."""
+        """Return whether the queue is known to be sealed and empty; False if the server doesn't answer."""
         answers: list[Left] = []
         try:
             self.upkeep.ask(index, lambda: answers.append(left_in(self.client, self._names[index])))

@@ -180,7 +180,7 @@ class SyncRunner(Runner):
             return None
 
     def reported(self) -> None:
-        """Run the batches whose linger has passed. Give all waiting calls back once this child stops fetching."""
+        """Run the batches whose linger time is over. Give all waiting calls back once this child stops fetching."""
         child = self._child
         if not self._gathering:
             return

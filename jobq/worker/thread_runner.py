@@ -98,7 +98,7 @@ class ThreadRun:
     # Called in its own thread.
 
     def run_job(self, run_call: RunCall) -> None:
-        """Run the job, unless it was already stopped. Afterwards, other threads raise no exceptions in this thread."""
+        """Run the job, unless it was already stopped. Afterwards, other threads can't raise exceptions here."""
         while not self._over:
             try:
                 if not self._begun:
@@ -126,8 +126,8 @@ class ThreadRun:
     def _unlock(self) -> None:
         """Release the lock as often as this thread acquired it.
 
-        From Python 3.14 on, an interruption may be raised when the lock has just been acquired: before the body of a
-        `with` statement, which then doesn't release the lock.
+        Since Python 3.14, an interruption may be raised when a `with` statement has acquired the lock but not begun its
+        body. Then the statement doesn't release the lock.
         """
         try:
             while True:

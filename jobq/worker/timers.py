@@ -54,7 +54,7 @@ class Timers:
             self._set(self._first_s)
 
     def late(self) -> None:
-        """If the timer is late during a job, do its work now."""
+        """If the timer is late during a job, run its checks now."""
         if self.in_job and boot_ns() > self._due_at:
             self._alarm()
 
