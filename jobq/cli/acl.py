@@ -1,4 +1,4 @@
-"""`jobq acl`: users with no more rights than their part in jobq needs."""
+"""`jobq acl`: print users with minimal rights for each role."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def acl(
     protocols, and --queues names their topics or queues. limit uses and sets all limits, as workers and operators may.
     pipeline reads and writes DataFrames and fills lakes. The command does not connect to a server.
 
-    Rights are derived from the scripts of this version, for processes with JOBQ_FUNCTIONS=1 and the database that
-    --url names. The users have no passwords and can't log in until you set them: ACL SETUSER name '>…'.
+    Rights are derived from this version's scripts, for processes with JOBQ_FUNCTIONS=1 and the database in --url. The
+    users can't log in until you set passwords: ACL SETUSER name '>…'.
     """
     if ns is not None and role not in _OF_OTHERS:
         raise click.UsageError("--ns needs the role rsmq or reliable")
@@ -107,7 +107,7 @@ def _rights(role: str, namespace: str, ns: str | None, queues: str, disk: bool) 
 
 
 def _seeing(namespace: str, queues: Sequence[str]) -> list[str]:
-    """Return the rights to other keys that a dashboard reads. With `queues`, keys of other protocols are left out."""
+    """Return rights to the other keys that a dashboard reads. With `queues`, leave out keys of other protocols."""
     words = seeing_limits(namespace)
     if queues:
         return words

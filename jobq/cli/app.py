@@ -1,4 +1,4 @@
-"""The `jobq` command: its commands, which load at first use, and the exit code for each outcome."""
+"""The `jobq` command: its subcommands, which load at first use, and the exit code for each outcome."""
 
 from __future__ import annotations
 
@@ -125,9 +125,9 @@ class Verbs(LazyGroup):
 def app(ctx: click.Context) -> None:
     """jobq: background jobs on Redis or Valkey, each run at least once.
 
-    The help of a command names a variable for each option. Options can also be set in [tool.jobq] of the nearest
-    pyproject.toml. A flag overrides a variable, and a variable overrides the file. The file and its folder must be
-    owned by you or root, and nobody else may have write access. JOBQ_PYPROJECT names another file.
+    A command's help names an environment variable for each option. Options can also be set in [tool.jobq] of the
+    nearest pyproject.toml. A flag overrides a variable, and a variable overrides the file. The file and its folder must
+    be owned by you or root, and nobody else may have write access. JOBQ_PYPROJECT names another file.
     """
     ctx.color = output.wants_color()
     project, refused = settings.nearest(Path.cwd())

@@ -90,7 +90,7 @@ def _decoded(text: bytes, what: str) -> Any:
 
 
 def moment_of(text: str) -> datetime | float:
-    """Parse `2026-11-21T08:00`, in this host's zone unless the text names a zone, or epoch seconds."""
+    """Parse epoch seconds, or `2026-11-21T08:00`, in this host's zone unless the text names a zone."""
     try:
         return float(text)
     except ValueError:
@@ -109,5 +109,5 @@ def pairs_of(flag: str, words: Iterable[str]) -> dict[str, str]:
 
 
 def names_of(queues: str | None) -> list[str]:
-    """Return the names of --queues, without weights; none if it wasn't given."""
+    """Return the queue names in --queues without weights; empty if it wasn't given."""
     return [name for name, _ in parse_queues(queues)] if queues else []

@@ -1,4 +1,4 @@
-"""`jobq audit-log`: who changed what."""
+"""`jobq audit-log`: list who changed what."""
 
 from __future__ import annotations
 
@@ -86,9 +86,8 @@ def audit_log(
 ) -> None:  # fmt: skip
     """List who changed what by commands and in the dashboard, newest first.
 
-    phase: done, failed (note has the error), refused, undone, or intent (not ended, or its process was killed). With
-    --lake, entries that the server no longer keeps follow, if an ingest with --audit-log copied them. source: server
-    or lake.
+    phase: done, failed (note has the error), refused, undone, or intent (not ended, or its process was killed). --lake
+    adds older entries that an ingest with --audit-log has copied. source: server or lake.
     """
     tests: list[Callable[[AuditEntry], bool]] = [
         lambda entry, name=name, value=value: getattr(entry, name) == value  # type: ignore[misc]

@@ -131,7 +131,7 @@ def _of_queues(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Ite
 
 
 def _of_declared_numbers(session: Session) -> Iterator[Finding]:
-    """Yield a warning for each queue whose number of partitions differs from the code of running workers."""
+    """Yield a warning for each queue whose number of partitions differs from the number in running workers' code."""
     with session.tolerating("workers", "list of"):
         now_ms = session.client.clock_ms()
         live = [worker for worker in presence.workers(session.client) if worker.is_live(now_ms)]
@@ -246,9 +246,9 @@ def show(session: Session, finding: Finding) -> None:
 def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> bool:
     """Check the structure of queues and limits while they are in use.
 
-    --repair moves misplaced messages and checks again. It removes ids that cannot be valid and dead entries without
-    a message, and renames keys of the wrong type. A damaged limit is reset. A damaged map of partitions is made again
-    from the partitions. Exit code 1: violations remain.
+    --repair moves misplaced messages and checks again. It removes invalid ids and dead entries without a message, and
+    renames keys of the wrong type. It resets damaged limits, and rebuilds a damaged map of partitions from the
+    partitions. Exit code 1: violations remain.
     """
     left = 0 if queues else _names(session, repairs, yes) + _limits(session, repairs, yes)
     check_one = partial(_check_queue, session, _listed(session), repairs, yes)
@@ -437,7 +437,7 @@ def audit(
 
 @contextmanager
 def _tolerating_audit(session: Session, queue: Queue) -> Iterator[None]:
-    """Report errors like `session.tolerating`. Incomplete events also affect only their queue."""
+    """Report errors, including incomplete events of a queue, as `session.tolerating` does."""
     try:
         with session.tolerating(queue.name):
             yield

@@ -1,4 +1,4 @@
-"""Check the server before a command uses it: report a wrong address or folder immediately, and say if it waits."""
+"""Check the server before a command uses it: report a wrong address or folder immediately, and any wait."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def control(
 
 
 def _send(session: Session, names: list[str], verb: str, child: int) -> dict[str, str]:
-    """Send the command to each worker. If one of them could not read it, raise an error and send it to none."""
+    """Send the command to each worker. If one of them couldn't read it, raise an error without sending any."""
     client = session.client
     known = presence.workers_named(client, names)
     for name in names:

@@ -98,7 +98,7 @@ class Where:
 def dead() -> None:
     """List, revive and purge dead messages.
 
-    ID is mid#generation, or a mid, which means the newest dead message with that mid.
+    ID is mid#generation, or a message id (mid), which selects the newest dead message with that id.
     """
 
 
@@ -139,7 +139,7 @@ def list_(
 
 
 def _say_groups(session: Session, queues: str | None, where: Where) -> None:
-    """Print how many messages of each queue and job died of the same class of error, if there are several groups."""
+    """Print the number of dead messages by queue, job and error class, if there are several such groups."""
     groups: dict[tuple[str, str, str], list[int]] = {}
     for queue in session.readable(queues):
         with session.tolerating(queue.name):
@@ -281,7 +281,7 @@ def revive(session: Session, chosen: Chosen) -> bool:
 
     It doesn't ask for confirmation. `jobq cancel` cancels a revived message.
 
-    Exit code 1: there is no such dead message, or a newer message has its mid.
+    Exit code 1: there is no such dead message, or a newer message has its id.
     """
     with chosen.operation() as performed:
         words = chosen.each("reviving", lambda queue, ids: queue.admin.revive(*ids))

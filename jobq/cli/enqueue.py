@@ -110,8 +110,8 @@ def enqueue(
 
     An ARG that is valid JSON is read as JSON, any other as text. NAME=ARG is a keyword argument. With --import, JOB
     must be registered in that module and accept the arguments. Without it, the command imports the module that JOB
-    begins with, if there is one, and rejects the call if that module has other jobs only. A job of code that isn't
-    here is enqueued by name, to --queue, or to `default` if a worker of that queue has it.
+    begins with, if there is one, and rejects the call if that module has only other jobs. A job whose code isn't here
+    is enqueued by name to --queue, or to `default` if a worker of that queue has the job.
     """
     definition = find(job, modules)
     if job not in default_registry and not given["queue"]:

@@ -355,7 +355,7 @@ def remove(session: Session, flow: str) -> bool:
 @click.argument("flows", metavar="[FLOW]...", nargs=-1, shell_complete=_completed)
 @option("--lost done|cancelled", "How to count lost members.")
 def check(session: Session, flows: tuple[str, ...], lost: Lost | None) -> bool:
-    """Repair flows: all unfinished flows, or the given ids.
+    """Repair all unfinished flows, or the given flows.
 
     It delivers pending results from queues to flows, and compares running members with their queues, for example after
     a failover that lost writes. Exit code 1: some members are in no queue.

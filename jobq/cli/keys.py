@@ -43,7 +43,7 @@ def key() -> None:
 @limit_option(100, 1_000)
 @option("--all", "everything", "Show all keys, unsorted.")
 def list_(session: Session, name: str, limit: int, everything: bool) -> bool:
-    """List the keys with waiting or running messages; the keys with the most waiting messages first.
+    """List keys with waiting or running messages, most waiting messages first.
 
     most: maximum number of concurrent messages of the key. may start: when the hold ends or the rate allows the
     next start. oldest: the next message. Exit code 1: the queue has never been used.

@@ -124,9 +124,9 @@ def ingest(
 ) -> bool:  # fmt: skip
     """Copy new events, topic messages and dead messages into the lake, each exactly once.
 
-    It reads all queues, including queues that appear later. With --queues, only those queues and no topics. TERM ends
-    it between two batches. Exit code 1: entries were dropped from a stream before they were read; without --every
-    also: more than half of a stream was unread, so it may drop entries before the next run.
+    It reads all topics and queues, even those created later. With --queues, it reads only those queues and no topics.
+    TERM ends it between two batches. Exit code 1: a stream dropped entries before they were read. Without --every, exit
+    code 1 can also mean that more than half of a stream was unread, so it may drop entries before the next run.
     """
     if once and every is not None:
         raise ConfigError("use either --once or --every, not both")
@@ -572,7 +572,7 @@ NOTE_EVERY_S = 5.0
 #: How long a queue rejects the id of a replayed message after it is done. Dead messages keep their original ids,
 #: which others may enqueue, so these are rejected only while a server remembers a call.
 DEDUPE_S, DEDUPE_DEAD_S = 86_400.0, 600.0
-#: So many refused mids are named.
+#: Maximum number of rejected mids to name.
 NAMED = 5
 
 

@@ -31,7 +31,7 @@ def list_limits(session: Session) -> None:
 
     rule: a rate, or a number of slots. used: starts in the last period of the rate, or slots in use; for rates above
     10,000, the share of the burst. waits: time until the latest turn given to a waiting caller. held: time until starts
-    are allowed. The last column shows differences from the program, and who holds slots.
+    are allowed. The last column shows differences from the limits in code, and who holds slots.
     """
     facts = limit_facts(session.client)
     if session.as_json:
@@ -88,7 +88,7 @@ def unset(session: Session, name: str) -> bool:
 @name_argument
 @click.argument("duration", type=DURATION)
 def hold(session: Session, name: str, duration: float) -> None:
-    """Grant no starts or slots for a time; 0 ends the hold.
+    """Stop granting starts or slots for a time; 0 ends the hold.
 
     Slots in use stay in use. A longer hold isn't shortened.
     """

@@ -1,4 +1,4 @@
-"""`jobq migrate`: list the changes that moving from another queue requires."""
+"""`jobq migrate`: list the changes needed to move from another job queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Import the modules that hold jobs, as `--import` and pyproject.toml name them."""
+"""Import the modules with jobs that `--import` and pyproject.toml name."""
 
 from __future__ import annotations
 

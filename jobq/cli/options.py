@@ -48,7 +48,7 @@ class Option(click.Option):
 
     @property
     def key(self) -> str:
-        """Return the long flag as variables and pyproject.toml write it: `max_jobs`."""
+        """Return the long flag's form in variables and pyproject.toml, such as `max_jobs`."""
         return self._key or max(self.opts, key=len).lstrip("-").replace("-", "_")
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
@@ -203,7 +203,7 @@ class LazyGroup(Group):
 
 
 def _take_defaults(command: click.Command, ctx: click.Context) -> None:
-    """Take defaults from pyproject.toml: shared defaults for options of this command, then the command's own."""
+    """Read defaults from pyproject.toml: shared defaults for options of this command, then the command's own."""
     options = {p.key: p for p in command.params if isinstance(p, Option)}
     known = {key: param.name or "" for key, param in options.items()}
     if isinstance(command, click.Group):

@@ -104,9 +104,9 @@ def schema(session: Session, dialect: str, no_notify: bool, drop: bool) -> None:
 def relay(session: Session, table: OutboxTable, once: bool, **given: Any) -> None:
     """Enqueue the rows of the outbox until TERM or INT.
 
-    Rows are deleted after the server accepted their messages. If the relay dies in between, the rows are enqueued
-    again with the same message ids, which the server rejects for the time of --dedupe after each message is done.
-    Several relays may run; on SQLite only one works while the others wait.
+    Rows are deleted after the server accepted their messages. If the relay dies in between, the rows are enqueued again
+    with the same message ids. The server rejects an id until --dedupe has passed since its message was done. Several
+    relays may run; on SQLite only one works while the others wait.
     """
     Logging(given["log_level"], given["log_format"]).settle()
     options = RelayOptions(

@@ -61,7 +61,7 @@ def content_facts(content: bytes) -> dict[str, str]:
 
 
 def wants_color(environ: Mapping[str, str] | None = None) -> bool | None:
-    """Return False if NO_COLOR is set, True if FORCE_COLOR is set, otherwise None, because the terminal decides."""
+    """Return False if NO_COLOR is set, True if FORCE_COLOR is set, otherwise None to let the terminal decide."""
     env = os.environ if environ is None else environ
     if env.get("NO_COLOR"):
         return False
@@ -148,7 +148,7 @@ def table(
 def _fitting(
     headings: Sequence[str], widths: Sequence[int], drops: Sequence[str], width: int
 ) -> list[int]:
-    """Return the columns to show: as many of `drops` are left out as it takes to fit into `width`."""
+    """Return the columns to show: as few of `drops` as possible are left out to fit into `width`."""
     kept = list(range(len(headings)))
     for heading in drops:
         if _length(kept, widths) <= width:

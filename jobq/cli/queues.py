@@ -158,9 +158,9 @@ def rows(session: Session, names: str | None, rates: Rates) -> Iterator[dict[str
 
 
 def _folded(all_records: list[dict[str, Any]], partitions: bool) -> Iterator[dict[str, Any]]:
-    """Yield records in which partitions count for their queue, and with `partitions` also their own records.
+    """Yield a record per queue that adds up its partitions. With `partitions`, also yield a record per partition.
 
-    Partitions that are shown without their queue stay as they are.
+    Partitions without a record of their queue aren't added up.
     """
     records = {record["queue"]: record for record in all_records}
     for base, names in by_base(records).items():
@@ -193,7 +193,7 @@ def _sum(base: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _oldest_ms(queue: Queue, head: WaitingHead | None) -> int | None:
-    """Return how long ago the head was enqueued, by its producer's clock; None for a retry, or if unknown."""
+    """Return how long ago the next message was enqueued, by its producer's clock; None for a retry, or if unknown."""
     at = head_enqueued_at(head)
     return max(0, queue.client.clock_ms(queue.wake_key) - at) if at else None
 
@@ -403,7 +403,7 @@ def _record(session: Session, queue: str, wanted: _Wanted, entry: Entry) -> dict
 @names_argument
 @yes_option
 def purge(session: Session, names: tuple[str, ...], yes: bool) -> bool:
-    """Delete every message of a queue except the dead ones.
+    """Delete every message of a queue except dead messages.
 
     The results of running jobs are rejected. Exit code 1: a queue has never been used here.
     """
@@ -459,7 +459,7 @@ def delete(session: Session, names: tuple[str, ...]) -> bool:
 
 
 def _forgotten(session: Session, name: str, workers: Mapping[str, int]) -> str:
-    """Forget a queue and its partitions; return why it can't be forgotten, '' if it was."""
+    """Delete a queue and its partitions from the list; return why that is impossible, '' if it was done."""
     client = session.client
     known = read_map(client, base_of(name))
     if name != known.queue and name in known.names():
@@ -485,7 +485,7 @@ def _forgotten(session: Session, name: str, workers: Mapping[str, int]) -> str:
 
 
 def _in_use(session: Session, name: str, workers: Mapping[str, int]) -> str:
-    """Return why a queue or partition can't be forgotten, such as 'holds 2 messages', or ''."""
+    """Return why a queue or partition can't be deleted, such as 'holds 2 messages', or ''."""
     queue = session.queue(name)
     queue.is_alone = True
     sample = queue.admin.sample()

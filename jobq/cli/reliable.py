@@ -151,7 +151,7 @@ def _counted(session: Session, messages: Any, deliveries: bool) -> object:
 def pop_words(words: Sequence[str]) -> tuple[int, int, Sequence[str]]:
     """Return COUNT, BLOCK and the keys.
 
-    A word at an option's position is an option, and a number follows it.
+    COUNT and BLOCK at the beginning are options, each followed by a number.
     """
     numbers = {"COUNT": 1, "BLOCK": 0}
     given = set()
@@ -227,7 +227,7 @@ def recover(
     session: Session, queue: ReliableQueue, key: str, count: int, elapsed: int, deliveries: bool,
     **how: Any,
 ) -> object:  # fmt: skip
-    """Hand out again up to COUNT messages delivered ELAPSED ms ago and not acknowledged."""
+    """Deliver again up to COUNT unacknowledged messages delivered at least ELAPSED ms ago."""
     return _counted(session, queue.recover(key, count, elapsed, **how), deliveries)
 
 

@@ -1,4 +1,4 @@
-"""`jobq report`: answers from history."""
+"""`jobq report`: reports on the history of jobs."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def _beside_earlier(
     results: list[ReportResult],
     asked: ReportQuery,
 ) -> list[ReportResult]:
-    """Return the results, each compared to the result for the earlier range if that was requested and has events."""
+    """Return the results, compared with an earlier range's results if that range was requested and has events."""
     from jobq.pipeline.report.compare import KEYS, compared
     from jobq.pipeline.report.run import answers, check_range
 

@@ -385,7 +385,7 @@ def visibility(session: Session, rsmq: Rsmq, name: str, message_id: str, vt: int
 @offset_option
 @limit_option(100, 1000, short=False)
 def peek(session: Session, rsmq: Rsmq, name: str, place: str, offset: int, limit: int) -> None:
-    """List messages without receiving them, one JSON object a line, the next message first."""
+    """List messages without receiving them, one JSON object per line, the next message first."""
     for msg in rsmq.peek(name, place, offset, limit):
         click.echo(output.json_line({**_record(session, msg), "visible_at": msg.visible_at}))
 

@@ -157,9 +157,9 @@ def peek(session: Session, place: RubyQueueName, offset: int, limit: int) -> Non
 def claims(session: Session, place: RubyQueueName, give_back: bool, yes: bool) -> None:
     """List jobs that workers of jobq have taken off a Ruby queue and not yet enqueued.
 
-    A claim lasts longer than a moment if the lines of its jobs' keys are full, or if its worker died, until the next
-    worker takes over. Give claims back only if no worker of jobq will serve the queue again: a job whose worker died
-    after enqueueing it would run twice.
+    A claim usually lasts a moment, but longer if its jobs' keys have full lines, or if its worker died and no other has
+    taken over yet. Give claims back only if no worker of jobq will serve the queue again: a job whose worker died after
+    enqueueing it would run twice.
     """
     taken = Claims(session.client, place)
     waiting = taken.waiting()

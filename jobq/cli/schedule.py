@@ -86,10 +86,10 @@ def schedule() -> None:
 def list_schedules(session: Session, queues: str | None) -> None:
     """List schedules, with their next and last ticks.
 
-    The state says why a schedule has no ticks: `paused`; `undeclared`: no running worker of the queue has it in its
-    code; `no worker` serves the queue; `unknown job`: the queue's workers don't know its job; `unreadable`; `no
-    definition`. `queue paused`: its ticks enqueue jobs, which wait. Empty: its jobs run, or the list of workers can't
-    be read, which is printed.
+    The state says why a schedule has no ticks. paused: until it is resumed. undeclared: not in the code of a running
+    worker of the queue. no worker: none serves the queue. unknown job: the queue's workers don't know its job.
+    unreadable or no definition: its stored data are damaged or missing. queue paused: its ticks enqueue jobs, which
+    wait. Empty: its jobs run, or the list of workers can't be read.
     """
     known: dict[str, list[WorkerCode]] | None = None
     with session.tolerating("workers", "list of"):

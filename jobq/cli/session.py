@@ -233,7 +233,7 @@ class Session:
         return answer or (exits.PIPE_CLOSED if self.unread else exits.OK)
 
     def only(self, names: str | None, place: str) -> str:
-        """Return the name of the one queue that a command works on, with its partitions."""
+        """Return the name of the only queue in `names`. The command works on it and its partitions."""
         given = names_of(names) if names else ()
         if len(given) != 1:
             raise ConfigError(
@@ -286,7 +286,7 @@ class Session:
             self._echo(output.escaped(text), err=True)
 
     def confirmed(self, question: str, yes: bool) -> None:
-        """Return if --yes is given or a person confirms the question; otherwise raise click.Abort."""
+        """Raise click.Abort unless --yes is given or a person confirms the question."""
         if yes:
             return
         try:

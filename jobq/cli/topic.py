@@ -548,7 +548,7 @@ def compaction(
 @yes_option
 @layout_option
 def delete(session: Session, name: str, yes: bool, layout: str) -> bool:
-    """Delete a topic with its groups. With redismq's layout, groups keep their positions."""
+    """Delete a topic and its groups, but in redismq's layout keep the groups and their positions."""
     written = os.fsencode(name)
     if layout == "jobq" and not is_name("topic", written):
         session.confirmed(f"Remove {name} from the list of topics?", yes)

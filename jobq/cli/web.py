@@ -1,4 +1,4 @@
-"""`jobq web`: serve the dashboard, and keep the file of its users."""
+"""`jobq web`: serve the dashboard, and manage the file of its users."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _remembering(
 
 
 def _operating(session: Session, url_operate: str | None) -> Client | None:
-    """Connect as the server's user that makes changes. Return None if the user of --url also makes the changes."""
+    """Connect as the server's user for changes. Return None if the user in --url also makes changes."""
     return connect(url_operate, settings=session.settings) if url_operate else None
 
 
@@ -155,8 +155,8 @@ def web(
 ) -> None:  # fmt: skip
     """Serve the dashboard until TERM or INT.
 
-    On this machine's own address it prints a link that logs you in. The link works once, within ten minutes. At any
-    other address it needs --users, or --auth-header with --trusted-proxy, and an encrypted connection.
+    On a loopback address it prints a login link, which works once, within ten minutes. At any other address it needs
+    --users, or --auth-header with --trusted-proxy, and an encrypted connection.
     """
     endpoint, hosts, certificate, key = listening
     access = AccessSettings(bind=endpoint, hosts=hosts, tls=certificate is not None, **allowing)

@@ -129,9 +129,9 @@ class RunningRecord(JsonRecord):
 def running_(session: Session, queues: str | None, newest: bool, limit: int) -> None:
     """List running jobs, longest-running first: job, run time, usual run time, worker.
 
-    Workers report up to 500 jobs each, every third of a lease, 5 seconds by default. Until a worker's next report, a
-    started job is missing and an ended job is still listed. usually: the 95th percentile of the job's latest run
-    times; empty if fewer than 3 finished recently. 'jobq cancel MID' stops a job.
+    Each worker reports up to 500 jobs, every third of a lease (by default every 5 seconds). Until a worker's next
+    report, a started job is missing and an ended job is still listed. usually: the 95th percentile of the job's latest
+    run times; empty if fewer than 3 finished recently. 'jobq cancel MID' stops a job.
     """
     client = session.client
     runs = running(client, names_of(queues) if queues else ())

@@ -319,7 +319,7 @@ def listeners_of(health: str | None, by_job: bool) -> list[MonitorListener]:
 
 
 def check_worker(session: Session, health: str | None, page: str) -> int:
-    """Print the answer of the worker at this address. Return 0 if the worker is live or ready, as `page` asks."""
+    """Print the answer of the worker at this address. Return 0 if it is live or ready, whichever `page` checks."""
     if not health:
         raise ConfigError(
             "--check needs the worker's address; use --health, or set JOBQ_WORKER_HEALTH for both"
