@@ -21,7 +21,7 @@ from jobq.observe.escape import escaped
 
 WIDTH, HEIGHT = 400, 210
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 26
-#: Distance of two bars.
+#: Distance between two bars.
 STEP = 34
 #: Maximum number of ticks of a time axis, and the possible seconds between two ticks.
 TICKS = 7
@@ -285,7 +285,7 @@ def _rounds(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[da
 
 
 def _walls(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[datetime]:
-    """Return the times in the range, for steps of over an hour. A clock change makes one step longer or shorter."""
+    """Return ticks in the range, for steps of over an hour. A clock change makes one step longer or shorter."""
     wall = first.astimezone(zone).replace(tzinfo=None)
     midnight = wall.replace(hour=0, minute=0, second=0, microsecond=0)
     skipped = math.ceil((wall - midnight).total_seconds() / step)

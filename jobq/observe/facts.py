@@ -76,7 +76,7 @@ class Collector:
         self._wants_result = result
 
     def collect(self, mid: str) -> MessageFacts:
-        """Return all facts that `why` needs, in two round trips; on a Cluster, with a round trip for each part."""
+        """Return all facts that `why` needs, in two round trips; on a Cluster, each part takes a round trip."""
         queue, member = self.queue, member_of(mid)
         first = self._ask(self._asked_first(mid, member))
         status: Status = first["status"]
@@ -256,7 +256,7 @@ def plain(*words: Argument, near: str = "") -> Read:
     """Return a plain Redis command to send together with other calls.
 
     Args:
-        near: A key. On a Cluster, its node answers. The default is the command's first argument.
+        near: The key whose node answers on a Cluster, by default the command's first argument.
     """
     return Read(near or str(words[1]), words)
 
@@ -299,9 +299,9 @@ def _among(
     mid: str,
     history: Sequence[Event],
 ) -> RunningOn | None:
-    """Return the message's present run.
+    """Return the message's current run.
 
-    The last heartbeat of a lost worker also has its earlier run, whose end another worker has recorded since.
+    The last heartbeat of a lost worker may list an earlier run, whose end another worker has recorded since.
     """
     ended_at = max((event.finished_at for event in history if event.kind in ATTEMPTS), default=0)
     runs = [

@@ -1,6 +1,6 @@
-"""Problems of a deployment: pure rules from facts to findings, each cause before its symptoms.
+"""Find the problems of a deployment: pure functions from facts to findings, each cause before its symptoms.
 
-`jobq queues`, `jobq workers`, `jobq check doctor` and the dashboard's first page show these, in the same words.
+`jobq queues`, `jobq workers`, `jobq check doctor` and the dashboard's first page show these findings in the same words.
 `jobq.observe.situation` reads the facts. This module doesn't query the server.
 """
 
@@ -177,7 +177,7 @@ def _lost_before(situation: Situation) -> Iterator[Incident]:
 
 
 def _rank_of_lost(situation: Situation, worker: WorkerEntry) -> int:
-    """Return 0 if messages need the worker back, 1 if others serve its queues, 2 if it was lost long ago."""
+    """Return 0 if messages wait for the lost worker, 1 if others serve its queues, 2 if it was lost long ago."""
     unserved = [queue for queue in worker.queues if not situation.live(queue)]
     facts = [situation.queues[queue] for queue in unserved if queue in situation.queues]
     is_fresh = situation.now_ms - worker.seen_at < FRESH_MS

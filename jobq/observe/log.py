@@ -1,6 +1,6 @@
 """The log of a worker: a line when a job starts, a line when it ends, and the two formats, text and JSON.
 
-A library doesn't configure logging. `jobq worker` does, unless the application did. Arguments are never logged, and
+Only `jobq worker` configures logging, unless the application has done so. Arguments are never logged, and
 control characters in messages and errors are escaped.
 """
 

@@ -1,7 +1,7 @@
 """Trace with OpenTelemetry: a middleware, and hooks at a child's start and end.
 
 This is active if the program has set a TracerProvider of the SDK, and in a worker's children if
-OTEL_EXPORTER_OTLP_ENDPOINT is set (extra `otel`). One trace leads from the enqueuing program to each attempt. Arguments
+OTEL_EXPORTER_OTLP_ENDPOINT is set (extra `otel`). One trace connects the enqueuing program with each attempt. Arguments
 are never sent.
 """
 

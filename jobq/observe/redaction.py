@@ -1,7 +1,7 @@
 """Hide secrets in arguments, results and errors on pages, in the API and in filters, at every depth.
 
 A value is hidden if its key or its parameter looks like the name of a secret; see SECRET. Secrets within texts are also
-hidden: passwords in URLs, `Bearer ...`, `password=...`, `--password ...`, values below such a key of JSON in a text,
+hidden: passwords in URLs, `Bearer ...`, `password=...`, `--password ...`, values of such keys in JSON texts,
 elements of XML, private keys.
 """
 

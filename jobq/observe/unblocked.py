@@ -1,4 +1,4 @@
-"""Log streams that never wait long for their reader. Lines that it doesn't read in time are dropped and counted.
+"""Log streams that never wait long for their reader. Lines that can't be written in time are dropped and counted.
 
 A pipe with a blocked reader, a terminal stopped by Ctrl-S and a socket of a hung journal block every process that
 writes to them. A blocked supervisor can't renew leases or handle signals.

@@ -261,7 +261,7 @@ def _over(facts: MessageFacts) -> Reason:
 
 
 def _rejected(facts: MessageFacts) -> Reason:
-    """Return how a message with a still rejected id ended, and why the id is rejected."""
+    """Return how a finished message ended, and why its id is still rejected."""
     last, until = facts.last, facts.until(facts.status.not_before)
     remedy = "to run it again now, enqueue it with another id"
     kind = last.kind if last is not None else ""
