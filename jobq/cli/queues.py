@@ -36,7 +36,7 @@ from jobq.observe.facts import starts_per_s
 from jobq.observe.why import pause_words
 from jobq.queue.admin import SHORT_PAGE
 from jobq.queue.directory import forget_queue, queue_names
-from jobq.queue.folding import by_base, without_partitions
+from jobq.queue.folding import by_base, folded, without_partitions
 from jobq.queue.keys import key, prefix
 from jobq.queue.members import MAX_ENTRIES
 from jobq.queue.partitioning import remove_partitions
@@ -52,8 +52,8 @@ QUEUES = Listing(
     ("queue", *COLUMNS, "oldest", "starts/s:starts", ":remark"),
     drops=("deduped", "requeued", "finished", "messages", "starts/s"),
 )
-#: Field of the names of partitions with messages, until records are added up.
-_SERVED = "served"
+#: Field of a queue's sample, until records are added up.
+_SAMPLE = "sample"
 #: State of messages -> their place.
 PLACES: dict[str, Place] = {"ready": "ready", "delayed": "due", "running": "circle"}
 
@@ -151,7 +151,8 @@ def rows(session: Session, names: str | None, rates: Rates) -> Iterator[dict[str
             "flow_entries": sample.flow_entries,
             "oldest_ms": _oldest_ms(queue, sample.head),
             "starts_per_s": None if rate is None else round(rate, 3),
-            **({} if known is None else {"partitions": known.newest.size, _SERVED: known.served()}),
+            **({} if known is None else {"partitions": known.newest.size}),
+            _SAMPLE: sample,
         }  # fmt: skip
 
     yield from session.from_each(names, row)
@@ -163,16 +164,18 @@ def _folded(all_records: list[dict[str, Any]], partitions: bool) -> Iterator[dic
     Partitions without a record of their queue aren't added up.
     """
     records = {record["queue"]: record for record in all_records}
+    samples = {name: record.pop(_SAMPLE) for name, record in records.items()}
     for base, names in by_base(records).items():
         some = [records[name] for name in names]
-        places = records[base].pop(_SERVED, names) if base in records else []
         if base not in records or len(some) == 1:
             yield from some
             continue
-        paused = [records[name]["paused"] for name in places if name in records]
+        total = folded([samples[name] for name in names])
         yield _sum(records[base], some) | {
-            "paused_partitions": sum(paused),
-            "served_partitions": len(paused),
+            "paused": total.counts.paused,
+            "pause_ends": total.pause_ends or None,
+            "paused_partitions": total.counts.paused_partitions,
+            "served_partitions": total.counts.served_partitions,
         }
         if partitions:
             yield from (record for record in some if record["queue"] != base)
@@ -182,10 +185,8 @@ def _sum(base: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:
     def known(column: str) -> list[Any]:
         return [record[column] for record in records if record[column] is not None]
 
-    pauses = [record["pause_ends"] for record in records if record["paused"]]
     return {
-        **base, **{column: sum(known(column)) for column in COLUMNS}, "paused": bool(pauses),
-        "pause_ends": max(pauses) if pauses and all(pauses) else None,
+        **base, **{column: sum(known(column)) for column in COLUMNS},
         "workers": max(known("workers"), default=None), "flow_entries": max(known("flow_entries")),
         "oldest_ms": max(known("oldest_ms"), default=None),
         "starts_per_s": round(sum(known("starts_per_s")), 3) if known("starts_per_s") else None,
@@ -224,9 +225,8 @@ def _served(session: Session) -> dict[str, int] | None:
 
 def _remark(record: dict[str, Any]) -> str:
     remarks = [counted(record["partitions"], "partition")] if record.get("partitions") else []
-    npaused, nserved = record.get("paused_partitions"), record.get("served_partitions")
-    some = f"{npaused:,} of {nserved:,} " if npaused and npaused < nserved else ""
-    remarks += [some + pause_words(record["pause_ends"])] if record["paused"] else []
+    parts = record.get("paused_partitions", 0), record.get("served_partitions", 0)
+    remarks += [pause_words(record["pause_ends"], *parts)] if record["paused"] else []
     if record["ready"] and record["workers"] == 0:
         remarks.append("no worker")
     if record["flow_entries"] > MAX_ENTRIES:

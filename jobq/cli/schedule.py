@@ -106,7 +106,7 @@ def _rows(
         shown: Format times as text for people.
     """
     schedules = queue.admin.schedules()
-    paused = bool(schedules.definitions) and queue.admin.sample().counts.paused
+    paused = bool(schedules.definitions) and queue.admin.sample().counts.all_paused
     for row in schedule_records(queue.name, schedules, of_queue(known, queue.name), paused):
         times = {
             name: at_ms and in_utc(at_ms)

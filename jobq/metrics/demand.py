@@ -134,7 +134,7 @@ def demand_of(
     rate = arrivals if arrivals is not None else runs.per_s if runs else None
     run_s = runs.mean_run_s if runs else None
     wanted: float = counts.locked
-    if not counts.paused:
+    if not counts.all_paused:
         if run_s is None:
             wanted = counts.locked + counts.ready
         else:

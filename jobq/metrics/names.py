@@ -88,7 +88,7 @@ EXPORTER = table(
         "jobq_queue_unknown_messages", "gauge", ("queue", "job"),
         "Messages waiting because a worker doesn't know their job.",
     ),
-    Metric("jobq_queue_paused", "gauge", ("queue",), "1 while the queue is paused."),
+    Metric("jobq_queue_paused", "gauge", ("queue",), "1 while the queue or any of its partitions is paused."),
     Metric("jobq_queue_workers", "gauge", ("queue",), "Live workers that serve the queue."),
     Metric("jobq_queue_slots", "gauge", ("queue",), "Concurrent jobs of these workers, for all their queues."),
     Metric("jobq_queue_oldest_seconds", "gauge", ("queue",), "Waiting time of the next message, if known."),

@@ -15,7 +15,7 @@ from jobq.client.names import base_of
 from jobq.durations import counted, lasting, listed
 from jobq.events import CRASH, Event
 from jobq.observe.runs import RunningMessage
-from jobq.observe.why import ENDED, FRESH_MS, ServerFacts, worker_command
+from jobq.observe.why import ENDED, FRESH_MS, ServerFacts, pause_words, worker_command
 from jobq.queue.presence import WorkerEntry
 from jobq.queue.types import Counts
 from jobq.records import JsonRecord
@@ -349,7 +349,7 @@ def _unserved(situation: Situation) -> Iterator[Incident]:
         return
     for queue, facts in situation.queues.items():
         live, ready = situation.live(queue), facts.counts.ready
-        if not ready or facts.counts.paused:
+        if not ready or facts.counts.all_paused:
             continue
         if not live:
             text = f"queue {queue}: {ready:,} ready, and no worker serves it"
@@ -368,8 +368,10 @@ def _unserved(situation: Situation) -> Iterator[Incident]:
 def _paused(situation: Situation) -> Iterator[Incident]:
     for queue, facts in situation.queues.items():
         if facts.counts.paused and facts.counts.ready:
-            text = f"queue {queue} is paused; {facts.counts.ready:,} ready"
-            yield Incident("paused", f"{queue} is paused", text, f"jobq resume {queue}", (queue,))
+            counts = facts.counts
+            paused = pause_words(0, counts.paused_partitions, counts.served_partitions)
+            text = f"queue {queue} is {paused}; {counts.ready:,} ready"
+            yield Incident("paused", f"{queue} is {paused}", text, f"jobq resume {queue}", (queue,))
 
 
 def _backlog(situation: Situation) -> Iterator[Incident]:

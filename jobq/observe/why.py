@@ -330,9 +330,15 @@ def _full(facts: MessageFacts) -> Iterator[Reason]:
         yield Reason("server_full", server.full_sentence, remedy)
 
 
-def pause_words(ends_at: int | None) -> str:
-    """Return how a queue is paused: `paused`, or `paused until 2026-11-28T08:00:00.000Z`."""
-    return f"paused until {in_utc(ends_at)}" if ends_at else "paused"
+def pause_words(ends_at: int | None, npaused: int = 0, nserved: int = 0) -> str:
+    """Return how a queue is paused: `paused in 1 of 4 partitions until 2026-11-28T08:00:00.000Z`.
+
+    Args:
+        ends_at: When the pause ends, in epoch ms; 0 or None if it doesn't end by itself.
+        npaused: Number of its paused partitions. If all `nserved` partitions are paused, the text is just `paused`.
+    """
+    partly = f" in {npaused:,} of {nserved:,} partitions" if 0 < npaused < nserved else ""
+    return f"paused{partly}{f' until {in_utc(ends_at)}' if ends_at else ''}"
 
 
 def _paused(facts: MessageFacts) -> Iterator[Reason]:

@@ -603,8 +603,10 @@ def _sample(reply: list[Any]) -> Sample:
     fence, added, mid, attempts, content, entries, since, refused, refused_at = most[-9:]
     *numbers, pause, quarantined, nkeys = most[:-9]
     head = WaitingHead(text_of(mid), attempts, content) if mid else None
+    served = int(not sealed or bool(numbers[0] or entries))  # see Left.is_drained
     return Sample(
-        Counts._make([*numbers, bool(pause), quarantined, nkeys]), int(fence) % FENCES_PER_EPOCH, int(added), head,
+        Counts._make([*numbers, bool(pause), quarantined, nkeys, served, served if pause else 0]),
+        int(fence) % FENCES_PER_EPOCH, int(added), head,
         entries, int(since), int(refused), int(refused_at), int(unknowns), pause if pause > 1 else 0, bool(off),
         bool(sealed),
     )  # fmt: skip

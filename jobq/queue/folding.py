@@ -27,10 +27,10 @@ def without_partitions(items: Sequence[tuple[str, T]]) -> list[tuple[str, T]]:
 
 
 def summed(counts: Sequence[Counts]) -> Counts:
-    """Return the sums. The result is paused if any of the queues is paused."""
-    return Counts._make(map(sum, zip(*counts, strict=True)))._replace(
-        paused=any(count.paused for count in counts)
-    )
+    """Return the sums. The result is paused if any of the queues is paused, except for drained partitions."""
+    total = Counts._make(map(sum, zip(*counts, strict=True)))
+    served = [count for count in counts if count.served_partitions] or counts
+    return total._replace(paused=any(count.paused for count in served))
 
 
 def folded(
@@ -43,7 +43,8 @@ def folded(
     """
     if len(samples) == 1:
         return samples[0]
-    pauses = [sample.pause_ends for sample in samples if sample.counts.paused]
+    served = [sample for sample in samples if sample.counts.served_partitions] or samples
+    pauses = [sample.pause_ends for sample in served if sample.counts.paused]
     heads = [sample.head for sample in samples if sample.head]
     if enqueued_at is not None:
         heads.sort(key=lambda head: enqueued_at(head) or float("inf"))

@@ -332,7 +332,10 @@ class Counts(NamedTuple):
         ready: Waiting messages without a delay, including messages in the lines of keys.
         locked: Running messages, including expired locks until they are recovered.
         quarantined: Entries that were set aside because they can't be mids (`jobq check fsck`).
+        paused: Whether any partition in which messages may wait is paused.
         keys: How many keys have messages or are held.
+        served_partitions: Number of partitions in which messages may wait. Without partitions, it is 1.
+        paused_partitions: How many of them are paused.
     """
 
     messages: int
@@ -347,6 +350,13 @@ class Counts(NamedTuple):
     paused: bool
     quarantined: int = 0
     keys: int = 0
+    served_partitions: int = 1
+    paused_partitions: int = 0
+
+    @property
+    def all_paused(self) -> bool:
+        """Whether a pause stops the whole queue."""
+        return self.paused and not 0 < self.paused_partitions < self.served_partitions
 
 
 class WaitingHead(NamedTuple):

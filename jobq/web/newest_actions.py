@@ -7,6 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from jobq.client.connection import Client
+from jobq.client.names import base_of
 from jobq.errors import ScriptError
 from jobq.queue.audit_log import AuditEntry, AuditLog, without_ended_intents
 
@@ -41,7 +42,7 @@ def paused_by(client: Client, queue: str) -> AuditEntry | None:
     for entry in _entries(client):
         if (
             entry.verb in ("pause", "resume")
-            and queue in entry.queue.split(",")
+            and not {queue, base_of(queue)}.isdisjoint(entry.queue.split(","))
             and entry.phase == "done"
         ):
             return entry if entry.verb == "pause" else None

@@ -14,7 +14,7 @@ from threading import Condition, Event, Thread
 from typing import NamedTuple, TypeVar, cast
 
 from jobq.client.connection import Client
-from jobq.client.names import is_partition
+from jobq.client.names import base_of, is_partition
 from jobq.client.pipelining import run_each
 from jobq.errors import JobqError, UnavailableError
 from jobq.jobs.envelope import head_enqueued_at, head_job
@@ -284,7 +284,8 @@ class Sampling:
             counts.paused, workers, slots, oldest_ms, at_least,
             _rate(last, sample.fence, now_ms), sample.fence, watch.put(now_ms / 1000, counts.ready),
             pause_ends=sample.pause_ends, events_off=sample.events_off,
-            job=head_job(sample.head),
+            job=head_job(sample.head), served_partitions=counts.served_partitions,
+            paused_partitions=counts.paused_partitions,
         )  # fmt: skip
 
     def _oldest(self, name: str, sample: Sample, now_ms: int) -> tuple[int | None, bool]:
@@ -326,10 +327,18 @@ class Sampling:
 
     def note_paused(self, queue: str, paused: bool) -> None:
         """Update the latest snapshot after a pause or resume, so that pages show it before the next reading."""
-        snapshot = self.snapshot
-        if snapshot and (figures := snapshot.queues.get(queue)):
-            changed = {**snapshot.queues, queue: figures._replace(paused=paused, pause_ends=0)}
-            self.snapshot = snapshot._replace(queues=changed)
+        if (snapshot := self.snapshot) is None:
+            return
+        queues, partitions = dict(snapshot.queues), dict(snapshot.partitions)
+        for group in (queues, partitions):
+            for name in [name for name in group if queue in (name, base_of(name))]:
+                group[name] = _with_pause(group[name], paused, group[name].served_partitions)
+        if (base := base_of(queue)) != queue and base in queues and queue in partitions:
+            npaused = queues[base].paused_partitions
+            npaused += partitions[queue].paused_partitions
+            npaused -= snapshot.partitions[queue].paused_partitions
+            queues[base] = _with_pause(queues[base], npaused > 0, npaused)
+        self.snapshot = snapshot._replace(queues=queues, partitions=partitions)
 
     def points(
         self, queue: str, figure: int, since_s: float, until_s: float
@@ -352,6 +361,10 @@ class Sampling:
         """Return 15-second samples of the last 15 minutes."""
         rings = self._rings.get(queue)
         return [] if rings is None else rings[2].points(figure, since_s, until_s)
+
+
+def _with_pause(figures: QueueFigures, paused: bool, npaused: int) -> QueueFigures:
+    return figures._replace(paused=paused, paused_partitions=paused * npaused, pause_ends=0)
 
 
 class Sampler(Sampling):

@@ -38,12 +38,14 @@ class QueueFigures(NamedTuple):
 
     Attributes:
         oldest_ms: How long the next message has waited.
+        paused: Whether the queue or any of its partitions is paused.
         at_least: Whether the next message may have waited longer.
         dequeued_per_s: None before the second sample.
         broken: Reason why the queue can't be read.
         pause_ends: When the pause ends, epoch ms; 0 if it doesn't end by itself.
         events_off: Whether its event level is off.
         job: The job of the next message; '' if unknown.
+        served_partitions, paused_partitions: See Counts.
     """
 
     queue: str
@@ -66,6 +68,13 @@ class QueueFigures(NamedTuple):
     pause_ends: int = 0
     events_off: bool = False
     job: str = ""
+    served_partitions: int = 1
+    paused_partitions: int = 0
+
+    @property
+    def partly_paused(self) -> bool:
+        """Whether some but not all partitions are paused."""
+        return 0 < self.paused_partitions < self.served_partitions
 
     @property
     def busy(self) -> int:

@@ -7,7 +7,7 @@ import shlex
 from typing import NamedTuple
 
 from jobq.durations import counted
-from jobq.observe.why import worker_command
+from jobq.observe.why import pause_words, worker_command
 from jobq.web import formats
 from jobq.web.sampler import Snapshot
 from jobq.web.trouble import QueueFigures
@@ -45,7 +45,12 @@ class Headline(NamedTuple):
 
 def state_label(figures: QueueFigures) -> StateLabel:
     """Return the word for a queue's state."""
-    return StateLabel(*_WORDS[figures.state])
+    style, word = _WORDS[figures.state]
+    return StateLabel(style, _paused(figures) if word == "paused" else word)
+
+
+def _paused(figures: QueueFigures) -> str:
+    return pause_words(0, figures.paused_partitions, figures.served_partitions)
 
 
 def sentence(figures: QueueFigures) -> str:
@@ -64,7 +69,9 @@ def sentence(figures: QueueFigures) -> str:
     if figures.state == "paused":
         left = (figures.pause_ends - figures.at_ms) / 1000
         span = f" for another {formats.duration(left)}" if left > 0 else ""
-        return f"Paused{span}: messages are not handed out. {ready}{', ' * bool(oldest)}{oldest}."
+        paused = f"{_paused(figures).capitalize()}{span}"
+        of = "their messages" if figures.partly_paused else "messages"
+        return f"{paused}: {of} are not handed out. {ready}{', ' * bool(oldest)}{oldest}."
     if figures.state == "no_worker":
         return f"No worker serves this queue. {ready}, {oldest or 'nothing runs'}."
     if figures.state == "falling_behind":

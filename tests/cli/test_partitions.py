@@ -275,10 +275,12 @@ def test_queues_says_how_many_partitions_are_paused(cli, client):
 
     [record] = cli("queues", "low", "--json").records
     assert (record["paused"], record["paused_partitions"]) == (True, 1)
-    assert "4 partitions, 1 of 4 paused" in cli("queues", "low").out
+    assert "4 partitions, paused in 1 of 4 partitions" in cli("queues", "low").out
+    assert cli("queues", "low", "--partitions", "--json").records[4]["paused"]
     cli("pause", "low")
-    assert "4 partitions, paused" in cli("queues", "low").out
-    assert "served" not in cli("queues", "low", "--json").records[0]
+    shown = cli("queues", "low").out
+    assert "4 partitions, paused" in shown and "paused in" not in shown
+    assert "sample" not in cli("queues", "low", "--json").records[0]
 
 
 def test_queue_delete_deletes_the_partitions_when_nothing_is_left(cli, client, redis):

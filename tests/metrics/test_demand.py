@@ -36,6 +36,12 @@ def test_slots(now, runs, arrivals, wanted):
     assert demand_of("low", now, runs, arrivals, target_s=30).wanted_slots == wanted
 
 
+def test_a_queue_needs_slots_when_only_some_of_its_partitions_are_paused():
+    partly = sample(ready=600, locked=2, paused=True)
+    counts = partly.counts._replace(paused_partitions=1, served_partitions=4)
+    assert demand_of("low", partly._replace(counts=counts), None, None, 30).wanted_slots == 602
+
+
 def test_run_times_and_arrivals_are_measured(client, monkeypatch):
     queue, clock = Queue("low", client), [1_000.0]
     monkeypatch.setattr(demand.time, "monotonic", lambda: clock[0])

@@ -79,7 +79,7 @@ class Reference:
             deduped=sum(one.deduped for one in done), locked=len(held),
             done=sum(not one.deduped for one in done),
             requeued=sum(one.newer is not None for one in self.live.values()), dead=len(self.dead),
-            circle=0, paused=self.paused,
+            circle=0, paused=self.paused, paused_partitions=int(self.paused),
         )  # fmt: skip
 
     def enqueue(

@@ -256,7 +256,25 @@ def test_figures_of_the_queue_are_sums_when_it_is_partitioned(client: Client) ->
 
     assert not queue.admin.counts().paused
     queue.partitions()[0].admin.pause()
-    assert queue.admin.counts().paused
+    counts = queue.admin.counts()
+    assert counts.paused and not counts.all_paused
+    assert (counts.paused_partitions, counts.served_partitions) == (1, len(queue.partitions()) + 1)
+    queue.admin.pause()
+    assert queue.admin.counts().all_paused
+
+
+def test_a_drained_partition_does_not_count_when_it_is_paused(client):
+    queue = Queue("low", client)
+    partition(client, "low", 2)
+    partition(client, "low", 4)
+    Queue("low/0", client).admin.pause()
+
+    sample = queue.admin.sample()
+    assert not sample.counts.paused
+    assert (sample.counts.paused_partitions, sample.counts.served_partitions) == (0, 4)
+    Queue("low/3", client).admin.pause("1h")
+    sample = queue.admin.sample()
+    assert (sample.counts.paused_partitions, sample.pause_ends > 0) == (1, True)
 
 
 def test_dead_messages_are_listed_newest_first_when_they_are_in_several_partitions(

@@ -150,3 +150,43 @@ def test_other_queues_are_shown_when_the_map_of_one_cannot_be_read(
         Span(0, 1 << 50), ["low", "high"]
     )
     assert [*history.unread] == ["low"]
+
+
+def test_pages_say_how_many_partitions_are_paused(low, client, visit):
+    Queue("low/1", client).admin.pause()
+    visitor = visit()
+
+    for path in ("/", "/queues", "/queues/low"):
+        assert "paused in 1 of 2 partitions" in visitor.get(path).text
+    page = visitor.get("/queues/low").text
+    assert "Paused in 1 of 2 partitions: their messages are not handed out. 9 ready" in page
+    assert "Pause all" in page and "Resume all" in page
+    visitor.headers["Authorization"] = "Bearer x"
+    row = visitor.get(f"{ROOT}/queues/low").json()
+    assert (row["paused"], row["paused_partitions"], row["served_partitions"]) == (True, 1, 2)
+    del visitor.headers["Authorization"]
+    assert "in 1 of 2" not in visitor.get("/queues/low~2F1").text
+
+
+def test_buttons_pause_and_resume_all_partitions_when_some_are_paused(low, client, visit):
+    visitor = visit()
+
+    def steer(queue, verb):
+        text = visitor.post(f"/queues/{queue}/{verb}").text
+        return text, [place.admin.counts().paused for place in low.partitions()]
+
+    visitor.get("/queues/low")
+    text, paused = steer("low~2F1", "pause")
+    assert paused == [False, True]
+    assert "Paused by anna" in text and "Resume all" not in text
+    assert "paused in 1 of 2 partitions" in visitor.get("/queues/low").text
+    text, paused = steer("low", "pause")
+    assert paused == [True, True]
+    assert "paused in" not in text and "Pause all" not in text
+    assert "Paused by anna" in visitor.get("/queues/low~2F0").text
+    text, paused = steer("low~2F0", "resume")
+    assert paused == [False, True]
+    assert "paused in 1 of 2 partitions" in visitor.get("/queues/low").text
+    text, paused = steer("low", "resume")
+    assert paused == [False, False]
+    assert "paused" not in text.partition("<h2>Partitions")[2]

@@ -160,7 +160,7 @@ class QueueIntake:
     def _room(self) -> tuple[int, int]:
         """Return how many messages are ready, and how many jobs to take."""
         counts = self.queue.admin.counts()
-        room = 0 if counts.paused else self._window.room(counts.ready, time.monotonic())
+        room = 0 if counts.all_paused else self._window.room(counts.ready, time.monotonic())
         return counts.ready, room
 
     def _deliver(self, claim: Claim, stopped: set[str]) -> int:

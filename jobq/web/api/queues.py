@@ -42,6 +42,9 @@ class QueueReply(JsonRecord):
         state: The most urgent state.
         oldest_ms: Waiting time of the next message.
         oldest_at_least: Whether the next message may have waited even longer.
+        paused: Whether it or any of its partitions is paused.
+        served_partitions: Number of partitions in which messages may wait. Without partitions, it is 1.
+        paused_partitions: How many of them are paused.
         empty_in_ms: Time until no message is ready at this rate; null if never or unknown.
         done_15m: Successful attempts in the last 15 minutes; null until events were read, like failed_15m and dead_15m.
         pause_ends: When the pause ends; null if only `resume` ends it.
@@ -57,6 +60,8 @@ class QueueReply(JsonRecord):
     dead: int
     messages: int
     paused: bool
+    served_partitions: int
+    paused_partitions: int
     pause_ends: Moment | None
     workers: int | None
     slots: int
