@@ -30,7 +30,7 @@ CONNECTION = (
     "+@connection", "-@admin", "-@dangerous", "-client|tracking", "-client|caching", "-select", "+wait",
     "+cluster|slots",
 )  # fmt: skip
-#: Commands that call a function, and those for a user that only reads.
+#: Commands that call a function: for all users, and for users that only read.
 CALLS, READING = ("fcall", "fcall_ro"), ("fcall_ro",)
 
 

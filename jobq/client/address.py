@@ -37,7 +37,7 @@ _KINDS = {
 #: redis-py's names of the options for Sentinels, by their names in a URL.
 _OF_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}
 _PORTS = {"single": 6379, "sentinel": 26379, "cluster": 6379}
-#: jobq's equivalents for options of redis-py that it doesn't use.
+#: Options of redis-py that jobq doesn't use, with jobq's equivalents.
 _OTHERWISE = {
     "health_check_interval": "jobq notices a dead connection at the next call, and repeats the call on another",
     "retry": "JOBQ_PATIENCE sets how long calls are repeated",
@@ -48,7 +48,8 @@ _OTHERWISE = {
 }
 #: The system ends a TCP connection after this time without an answer.
 SILENT_PEER_S = 30
-#: Options of a TCP connection: after 10 idle seconds, up to four probes, 5 s apart. Data may be unconfirmed as long.
+#: Options of a TCP connection: after 10 idle seconds, up to four probes, 5 s apart. Sent data may stay unacknowledged
+#: for the same time.
 _KEEPALIVE = {
     getattr(socket, name): value
     for name, value in {
@@ -140,7 +141,7 @@ def place(url: str) -> str:
 
 
 def refuse_outside_tests(url: str | None) -> None:
-    """Raise ConfigError if a test is about to connect to a server that isn't one of the tests' servers.
+    """Raise ConfigError if a test would connect to a server that JOBQ_TEST_SERVERS doesn't list.
 
     Args:
         url: URL of the server; None means the embedded server.

@@ -283,7 +283,7 @@ class AsyncClient:
         connection: SharedConnection | None,
         error: Exception,
     ) -> None:
-        """Prepare the next try; see Client._prepare. Keep a connection that another coroutine has opened since."""
+        """Prepare the next try; see Client._prepare. Keep a connection that another coroutine has just opened."""
         following = state.failed(error)
         if isinstance(error, redis_errors.NoScriptError) and connection and state.script:
             connection.scripts.discard(state.script.sha)
@@ -314,7 +314,7 @@ class SharedConnection:
         self._connection, self._pid = connection, os.getpid()
         # A loop may end, and its client be dropped, without a close. Python would then warn of an unclosed socket.
         weakref.finalize(self, connection.disconnect).atexit = False
-        #: None once it is closed.
+        #: None after the connection is closed.
         self._sock: Any = sock
         self._pending = getattr(sock, "pending", int)  # number of bytes decrypted by TLS
         self._longest_s: float = connection.socket_timeout or math.inf
@@ -336,7 +336,7 @@ class SharedConnection:
         #: Hashes of the scripts that were called here.
         self.scripts: set[str] = set()
         self._loop = asyncio.get_running_loop()
-        #: When the server last answered while more replies were awaited, or when a command was last sent without any.
+        #: When the server last answered while replies were pending, or a command was last sent with none pending.
         self._progress = self._loop.time()
         self._loop.add_reader(sock.fileno(), self._receive)
 

@@ -33,7 +33,7 @@ wall = WallClock()
 
 
 class Reminder:
-    """Limits log lines to one per subject in `every_s` seconds."""
+    """Limits log lines to one per subject every `every_s` seconds."""
 
     #: When this many subjects are remembered, all are forgotten.
     most = 1_000

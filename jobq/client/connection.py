@@ -50,7 +50,7 @@ Exchange = Callable[[Connection, Command, bool], Any]
 _KEYLESS = frozenset(
     ("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "INFO", "PING", "SCRIPT", "TIME", "WAITAOF")
 )  # fmt: skip
-#: Commands up to this size are sent whole within one time limit; of larger commands, each part has the time limit.
+#: A command up to this size is sent whole within one time limit; each part of a larger command has that limit.
 SENT_AT_ONCE = 65_536
 #: Minimum time for a try, even if less of the patience is left.
 MIN_WAIT_S = 0.05
@@ -298,7 +298,7 @@ class Client:
         return map(self.topology.open, self.topology.nodes())
 
     def shares_node(self, key: str, other: str) -> bool:
-        """Return whether one server served both keys when this process last called it for them."""
+        """Return whether the same node served both keys in this process's last calls for them."""
         home = self.topology.last_home(key)
         return home is not None and home == self.topology.last_home(other)
 
@@ -360,7 +360,7 @@ class Client:
     def _settle(self, connection: Connection) -> None:
         """Limit how long later calls wait on this connection.
 
-        If it dies, they can then still try another connection.
+        So later calls can still try another connection if this connection dies.
         """
         _wait_at_most(connection, self.try_s(connection))
 

@@ -1,4 +1,4 @@
-"""Offer a class for threads and a second class for asyncio, without writing a method twice.
+"""Offer a blocking class and an asyncio class without writing each method twice.
 
 The blocking class has the methods. Methods that wait, or whose calls can be sent together with other calls, are
 `@stepwise`: they consist of steps (see `steps`). The other methods are plain. The asyncio class lists the methods that

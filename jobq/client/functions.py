@@ -91,7 +91,7 @@ def made(name: str, functions: Mapping[str, Script]) -> Library:
 
 
 def _named(library: str, script: Script) -> str:
-    # Two underscores, because a queue's script may be named like an area and its script: flow_read, and flow's read.
+    # Two underscores distinguish the script `read` of the area flow from the queue's script `flow_read`.
     area = f"{script.area}__" * (script.area not in ("queue", "shared"))
     return f"{library}_{area}{script.name}"
 

@@ -10,7 +10,7 @@ from jobq.errors import ConfigError
 MAX_LENGTH = 128
 _REFUSED = frozenset("{} ")
 _WEIGHTED = re.compile(r":\d+\Z")
-#: The pattern of a partition's whole name; its group is the queue. Regular expressions of Java and SQL engines agree.
+#: Matches the full name of a partition and captures its queue. Java and SQL engines interpret the pattern alike.
 PARTITION = "(.*[^/])/[0-9]+"
 _PARTITION = re.compile(PARTITION)
 

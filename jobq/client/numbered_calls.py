@@ -1,8 +1,8 @@
-"""Calls of scripts that are harmless to repeat: the rules, without any I/O.
+"""Rules for repeating script calls safely, without any I/O.
 
 A caller numbers its calls and has only one call in flight. The scripts record the caller's last number and reply. They
 answer the same number with the same reply, and reject a lower number. So a client may repeat a call whose reply was
-lost, but only while the server certainly has that record.
+lost, but only while the server certainly still has that record.
 
 Users:
 
@@ -10,7 +10,7 @@ Users:
   the script binds. `scripts["append"].call(caller, {"now": ""}, rest)` makes a numbered call,
   `scripts["read"].run({"from": 1, …})` makes a call that is safe to repeat. `await … .acall(…)` and `.arun(…)` do the
   same with an `AsyncClient`.
-- A `ScriptCall` is a call without a number as a value, for protocols that build calls in one place and send them in
+- A `ScriptCall` describes a call without a number, for protocols that build calls in one place and send them in
   another. `client.ask(call)` or `await aclient.ask(call)` passes the reply to the call's `read` and returns the result.
 - A driver (`connection.Client` blocks, `aio.AsyncClient` awaits) does the I/O. It asks the `CallState` of each call::
 
@@ -59,9 +59,9 @@ REPEAT_S = RECORD_S / 2
 BYTES_PER_CALL = 4 * 1024 * 1024
 #: A reply that requests the same call again, because one call may not do all the work.
 AGAIN = b"again"
-#: The reply of a script for plain calls to a call that isn't plain. The call changed nothing.
+#: The reply of a script for plain calls if the call isn't plain. The call changed nothing.
 GENERAL = b"general"
-#: Maximum number of calls in a row for which the general script is used without trying the script for plain calls.
+#: Maximum number of consecutive calls that use the general script without trying the script for plain calls.
 MAX_SKIPPED = 32
 #: Maximum number of SCRIPT LOADs for one call in a row: scripts may be flushed between two commands.
 LOADS = 10
@@ -91,9 +91,7 @@ _PLACE_IN_SCRIPT = re.compile(r",? script: \S+, on @?\w+:-?\d+\.$")
 
 
 def error_code(error: BaseException | None) -> str:
-    """Return the code of a server's error, its first word. redis-py removes the code of an error that it has a class
-    for.
-    """
+    """Return the first word of a server's error, which is its code unless redis-py has removed the code."""
     return str(error).partition(" ")[0]
 
 
@@ -187,7 +185,7 @@ class Callers:
 
 
 class Patience(Protocol):
-    """The facts about a client that its calls need.
+    """The settings of a client that limit how its calls are retried.
 
     Attributes:
         should_give_up: The client calls this while a call waits for the server. True ends the wait.
@@ -244,8 +242,8 @@ class CallState:
 
         Args:
             tries: Earlier tries of this call.
-            renew: Returns the command with a new number, to send when this call may no longer be repeated. It requires
-                that tokens fence the call.
+            renew: Returns the command with a new number, to send when this call may no longer be repeated. Only for
+                calls that tokens fence.
         """
         self._client = client
         self.command = command
@@ -781,7 +779,7 @@ class PlainFirst:
     def __init__(self) -> None:
         #: Number of calls to send to the general script before the plain script is tried again. Senders count it down.
         self.skip = 0
-        #: Number of calls of the plain script since a call wasn't plain. Senders count it up.
+        #: Number of calls of the plain script since the last call that wasn't plain. Senders count it up.
         self.sent = 1
         self._most = 0
 

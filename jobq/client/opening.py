@@ -76,7 +76,7 @@ async def greet(send: Callable[[bytes], Awaitable[Any]], connection: Any) -> Non
 
 
 def _introduction(connection: Any) -> tuple[list[tuple[Argument, ...]], list[tuple[Argument, ...]]]:
-    """Return the required commands, and commands that servers may reject."""
+    """Return the commands that introduce the client: required commands, and commands that servers may reject."""
     needed: list[tuple[Argument, ...]] = []
     if connection.client_name:
         needed.append(("CLIENT", "SETNAME", connection.client_name))

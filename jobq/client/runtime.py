@@ -37,7 +37,7 @@ class Runtime:
         self.honest_servers: dict[str, bool] = {}
         #: All outage buffers, which the process flushes when it ends.
         self.buffers: weakref.WeakSet[Any] = weakref.WeakSet()
-        #: Announces the start of the embedded server. If it is None, a warning announces it once.
+        #: Announces the start of the embedded server. If it is None, jobq logs one warning instead.
         self.announce: Callable[[str], object] | None = None
         self.warned_of_embedded = False
         #: Known facts about nodes, which all clients share, by URL of the deployment.
@@ -45,7 +45,8 @@ class Runtime:
         #: Topics that this process has added to the list of topics.
         self.listed_topics: set[tuple[int, str, str, str]] = set()
         self.listed: dict[tuple[int, str, str, str], float] = {}
-        #: By client, if the list of queues is too long: names of queues in use, and their expiry (time.monotonic).
+        #: Queues in use, and the expiry of this cache (time.monotonic), by client. Used if the list of queues is too
+        #: long.
         self.used_queues: weakref.WeakKeyDictionary[Any, tuple[float, list[str]]] = (
             weakref.WeakKeyDictionary()
         )

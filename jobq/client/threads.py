@@ -45,8 +45,7 @@ class Threads:
         try:
             threading.Thread(target=self._work, name="jobq-call").start()
         except RuntimeError:
-            # The process may be at its limit of threads. If other threads are running, the next free thread takes this
-            # call.
+            # The process may be at its limit of threads. If other threads run, the next free thread takes this call.
             with self._lock:
                 self._nrunning -= 1
                 if not self._nrunning and waiting in self._waiting:

@@ -83,7 +83,7 @@ class Topology(Protocol):
         ...
 
     def known(self, key: str) -> Hashable | None:
-        """Return the node that serves `key` if that is known; None if `locate` would have to look it up."""
+        """Return the node that serves `key` if it is known; None if `locate` would query the deployment."""
         ...
 
     def last_home(self, key: str) -> Hashable | None:

@@ -138,8 +138,8 @@ class BlockingConnection:
 def item_wait(key: str, seconds: float) -> tuple[Argument, ...]:
     """Return the command that waits for the first item of the list at `key`.
 
-    The command moves the item to the place that it came from. So the item and the list's expiry stay, and other waits
-    for the list also end.
+    The command moves the item back to its place. So the item and the list's expiry stay, and other waits for the list
+    also end.
     """
     return "BLMOVE", key, key, "LEFT", "LEFT", f"{max(0.001, seconds):.3f}"
 
@@ -164,7 +164,7 @@ def first_item(client: Client, key: str, seconds: float) -> bytes | None:
 
 
 def lateness(seconds: float) -> float:
-    """Return how much longer than `seconds` to wait until the server itself ends the wait."""
+    """Return how long to wait beyond `seconds` for the server itself to end the wait."""
     return LATE_S if seconds >= LONG_S else 0.0
 
 
