@@ -1,4 +1,4 @@
-"""The calls of people and dashboards: counts, pages of messages, pause, collect, revive, clear and checks."""
+"""Operations for people and dashboards: counts, pages of messages, pause, collect, revive, clear and checks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ SHORT_PAGE = 250
 MAX_DEAD, MAX_MS = 10**9, 3_153_600_000_000
 #: Maximum length of an attempt's log with its seal, in bytes.
 MAX_LOG_LENGTH = 100_000
-#: Up to this number, Lua doesn't round whole numbers.
+#: Lua rounds whole numbers above this number.
 MAX_NUMBER = 2**53
 Values = dict[str, Argument]
 NOTHING: Mapping[str, Argument] = MappingProxyType({})
@@ -208,7 +208,7 @@ class Admin:
     ) -> tuple[int, int]:
         """Promote due messages, recover expired locks, and remove done messages: at most `limit` of each.
 
-        Return the number of mids that are then in the circle, and in due.
+        Return how many mids remain in the circle, and in due.
         """
         left = self.upkeep(limit, crash_limit=crash_limit, now=now)
         return left.circle, left.due
@@ -221,7 +221,7 @@ class Admin:
         return Upkeep(*self.scripts["collect"].run(values)[1:])
 
     def dead(self, offset: int = 0, limit: int = 100, *, mid: str = "") -> list[DeadMessage]:
-        """Return a page of dead messages, newest first; of a partitioned queue, from all its partitions.
+        """Return a page of dead messages, newest first; for a partitioned queue, from all its partitions.
 
         A page has at most 1,000 messages and about 256 KiB, so it may have fewer than `limit`; the limit in bytes
         applies to each partition. In a damaged record, `attempts` is -1.

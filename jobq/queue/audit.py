@@ -21,11 +21,11 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import text_of
 
 ENDINGS = frozenset(("done", "dead", "cancelled", "expired"))
-#: Events at the end of an attempt after which the message continues, unless newer content waits.
+#: Events of an attempt's end after which the message will run again, unless newer content replaces it.
 GOES_ON = frozenset(("retry", "snoozed", "crashed", "recovered"))
 RAN_AGAIN = frozenset(("crashed", "recovered"))
 READ = 1_000
-#: Nothing can be appended to a stream after an entry with this id.
+#: The highest possible id of a stream's entry.
 LAST = b"18446744073709551615-18446744073709551615"
 Position = tuple[int, int]
 #: The kinds of events about one message.
@@ -44,7 +44,7 @@ class Audited:
         finished: Done, dead, expired, cancelled or cleared messages.
         duplicates: Number of runs that may have repeated a message's work, because a worker died or a lease was lost.
         superseded: Messages that newer content replaced.
-        earlier: Number of endings in the range of messages accepted before the range.
+        earlier: Number of endings, in the range, of messages accepted before the range.
         unreadable: Events with an unreadable column. If their kind and mid are readable, they still count.
         clock_jumps: How often the server's clock was set back, so that times occur twice.
     """
@@ -84,7 +84,7 @@ class Audit:
         self._queue = queue
         self._key = key(queue.prefix, "events")
         self._all_since = _all_since(queue)
-        #: The smallest id that wasn't read yet.
+        #: The smallest id that hasn't been read yet.
         self._unread: Position
         if following:
             last_at, last_sequence = self._newest()
@@ -301,7 +301,7 @@ class Tally:
             self._open.clear()
 
     def open(self) -> list[str]:
-        """Return the mids of counted lives that haven't ended."""
+        """Return the mids of counted messages that haven't ended."""
         return [mid for mid, life in self._open.items() if life.weight]
 
     def figures(self, gone: list[str]) -> Figures:
@@ -319,7 +319,7 @@ class Tally:
 
     def _accept(self, mid: str, action: str, counted: int) -> None:
         if action == "updated":
-            return  # the same life with new content
+            return  # the same message with new content
         self.accepted += counted
         life = self._open.get(mid)
         if action == "requeued" and life is not None:

@@ -1,7 +1,7 @@
 """The audit log: changes that people made or tried to make, from the command line or the dashboard.
 
 The log is one stream outside the slots of queues. An operation writes an entry before it begins (`intent`) and another
-entry when it is over; both have the same `op`. If the second entry is missing, the process or the server went away in
+entry when it is over; both have the same `op`. If the second entry is missing, the process or the server failed in
 between. Anyone who may write the stream can write anything into it, so readers treat every field as untrusted text.
 """
 
@@ -197,7 +197,7 @@ def without_values(text: str) -> str:
 
 
 def _cut(text: str, most: int) -> bytes:
-    """Return a text as at most `most` bytes of UTF-8, without half a character at the end."""
+    """Return a text as at most `most` bytes of UTF-8, without a partial character at the end."""
     raw = text.encode("utf-8", "backslashreplace")
     return raw if len(raw) <= most else raw[:most].decode("utf-8", "ignore").encode()
 

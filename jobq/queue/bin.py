@@ -52,7 +52,7 @@ class Bin:
         self.key = keys.bin_of(prefix, operation)
         named = partial(_key, prefix, self.key)
         self._scripts = BoundScripts(client, "queue", prefix, named, f"queue {queue!r}")
-        # The queue's scripts aren't used, because each caches the prefix of its calls, but few calls use a bin.
+        # The scripts of a Queue cache the prefixes of calls, which isn't worth it for the few calls of a bin.
         self._caller = Caller()
 
     def take_out(
@@ -129,7 +129,7 @@ class Bin:
         return [field is not None for field in reply]
 
     def left_s(self) -> float | None:
-        """Return for how many seconds the messages can still be put back; None if the bin is empty."""
+        """Return how many seconds remain to put the messages back; None if the bin is empty."""
         left_ms: int = self.client.command("PTTL", self.key)
         return left_ms / 1000 if left_ms >= 0 else None
 

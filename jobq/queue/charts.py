@@ -17,7 +17,7 @@ from jobq.queue import keys
 
 MINUTES, MINUTE_MS = 1_440, 60_000
 _MINUTE = struct.Struct("<6IQ")
-#: Maximum number of rings of queues: 46,080 bytes each, 32 MB in all. The other queues share one sum.
+#: Maximum number of queues with a ring: 46,080 bytes each, 32 MB in all. The remaining queues share one sum.
 MAX_RINGS = 700
 MAX_NUMBER = 2**32 - 1
 #: Lifetime of a ring after its last write: a day and an hour.

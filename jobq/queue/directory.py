@@ -21,11 +21,11 @@ from jobq.queue import keys, presence
 #: Keys of topics and of other protocols have other names.
 _OF_A_QUEUE = re.compile(rb":\{([^{}]+)\}:(?:messages|dead|meta|events)$")
 NAMES_PER_CALL = 500
-#: A process adds each queue that it enqueues to this often, because the list may have lost the name.
+#: How often a process adds each queue that it enqueues to, because the list may have lost the name.
 LIST_EVERY_S = 60.0
 #: Maximum number of queues for a page or a command. A longer list is cut; queues in use come first.
 MAX_QUEUES = 10_000
-#: Keys of a queue. Once the queue was used, at least one of them exists.
+#: Keys of a queue. If the queue was ever used, at least one of them exists.
 _TRACES = ("messages", "meta", "schedules")
 #: Number of queues whose keys are checked in one round trip.
 _PER_LOOK = 5_000

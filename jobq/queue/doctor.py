@@ -35,7 +35,7 @@ FLOOR = ("fcall", "evalsha_ro")
 BLOCKING = ("blpop", "blmove")
 #: Name of a queue that needn't exist: rights are checked on its keys.
 PROBE = "doctor"
-#: Maximum number of names to try until the key of one is in a slot of the node.
+#: Maximum number of names to try to find a key in a slot of the node.
 PROBES = 10_000
 Level = Literal["ok", "warn", "fail"]
 GIB = 1024**3
@@ -439,7 +439,7 @@ def _append_only(fsync: str | None) -> Finding:
 
 
 def replicas(facts: Facts) -> Iterator[Finding]:
-    """Check that the server is a primary, and that its replicas are online and enough for the durability."""
+    """Check that the server is a primary, and that enough replicas are online for the durability."""
     if facts.info.get("role") == "slave":
         yield Finding(
             "replicas",
@@ -499,7 +499,7 @@ def clock(facts: Facts) -> Iterator[Finding]:
 
 
 def coverage(facts: Facts) -> Iterator[Finding]:
-    """Check that the other nodes of a Cluster keep working if a shard is gone."""
+    """Check that the other nodes of a Cluster keep working if a shard fails."""
     setting = facts.settings.get("cluster-require-full-coverage")
     if facts.info.get("cluster_enabled") != "1" or setting is None:
         return
@@ -596,5 +596,5 @@ CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     version, patched, eviction, memory, persistence, replicas, coverage, connections, clock, latency, hashes, rights,
     exposure,
 )  # fmt: skip
-#: Checks that don't apply to replicas, because replicas don't run scripts, and the role of a replica is correct.
+#: Checks that don't apply to replicas: replicas don't run scripts, and aren't primaries.
 OF_PRIMARIES = (replicas, rights, exposure)

@@ -5,8 +5,8 @@
   WAITAOF of Valkey 8.1 answers too early (Redis fixed that in 7.4.3), so a probe decides whether to trust it.
 - `replicas=n`: WAIT reports the replicas.
 
-WAIT and WAITAOF refer to the last write of their connection. So they follow the script on its connection. Before them
-comes an additional write, because a script that only replays its reply doesn't write.
+WAIT and WAITAOF refer to the last write of their connection. So they follow the script on its connection. An additional
+write precedes them, because a script that only replays its reply doesn't write.
 """
 
 from __future__ import annotations
@@ -312,7 +312,7 @@ def _is_waitaof_honest(connection: Connection, namespace: str) -> bool:
 
 
 def _probed(connection: Connection, namespace: str) -> bool:
-    """Return whether WAITAOF works: each call except the first waited for another fsync."""
+    """Return whether WAITAOF works: each call after the first waited for another fsync."""
     probe = f"{checked_name('namespace', namespace)}:probe:{secrets.token_urlsafe(12)}"
     within_ms = min(PROBE_MS, round(800 * (longest_s(connection) or math.inf)))
     for number in range(PROBES):

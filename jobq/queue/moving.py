@@ -70,7 +70,7 @@ def key_in(options: bytes | None) -> str | None:
 
 def _values(options: re.Match[str], mid: str, at_ms: int | None) -> dict[str, Argument]:
     lease_ms, kind, dedupe_ms, ordered, key = options.groups()
-    if kind == "@":  # the epoch ms until which its mid is refused
+    if kind == "@":  # when the mid is free again, in epoch ms
         dedupe_ms = f"@{max(0, int(dedupe_ms) - round(time.time() * 1000))}"
     return {
         "now": moment(None), "delay_ms": "", "at": "" if at_ms is None else at_ms, "can_update": 0, "can_requeue": 0,

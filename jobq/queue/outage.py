@@ -7,8 +7,8 @@ next `flush` name its mids. Unsent calls keep waiting. While the server is away,
 for them.
 
 A rejection isn't an outage: it concerns one call. If it is temporary, because the line of a key is full, the call is
-set aside: it is retried for a while, calls with its keys wait for it, and all other calls pass it. Any other rejected
-call is lost; the log names its mids, and its queue counts them.
+set aside: it is retried for a while, calls with its keys wait for it, and all other calls overtake it. Any other
+rejected call is lost; the log names its mids, and its queue counts them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ MAX_UNKNOWN = 10_000
 
 
 Values = dict[str, Argument]
-#: A queue and a key; '' means no key. Calls in one line keep their order.
+#: A line: a queue and a key, '' for no key. Calls in one line keep their order.
 Line = tuple[str, str]
 #: Outcome of sending a call: it is over; it is set aside; or the server doesn't accept calls now.
 Outcome = Literal["over", "aside", "away"]
@@ -347,7 +347,7 @@ def _named(mids: Sequence[str]) -> str:
 
 
 class _Call:
-    """One enqueue call, which can be sent several times without a change."""
+    """One enqueue call, which can be sent several times unchanged."""
 
     def __init__(
         self,
@@ -361,7 +361,7 @@ class _Call:
         #: Mids of messages that weren't accepted.
         self.left = mids
         self.tries, self.accepted = Tries(), False
-        #: Whether other calls pass this call, and when (time.monotonic) its rejections began; 0 = never.
+        #: Whether other calls overtake this call, and when (time.monotonic) its rejections began; 0 = never.
         self.aside, self.refused_at = False, 0.0
         self.size = sum(len(arg) for arg in rows if not isinstance(arg, int))
         self._level, self._values, self._rows = level, values, rows

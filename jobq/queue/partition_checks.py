@@ -9,7 +9,7 @@ from jobq.queue.doctor import Finding
 from jobq.queue.partitions import PartitionMap
 from jobq.queue.types import Sample
 
-#: A partition that has as many times its even share of the ready messages is named, if so many are ready.
+#: Report a partition with more than SKEW times its even share of the ready messages, if it has at least SKEWED_READY.
 SKEW, SKEWED_READY = 2.0, 1_000
 
 

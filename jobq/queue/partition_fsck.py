@@ -110,7 +110,7 @@ def _of_place(client: Client, known: PartitionMap, epoch: Epoch, name: str) -> I
 
 
 def _strays(client: Client, queue: str, epoch: Epoch, name: str) -> list[str]:
-    """Return the ids of some messages whose key or id leads to another partition of the epoch."""
+    """Return the ids of some messages whose key or id belongs in another partition of the epoch."""
     prefix = keys.prefix(client.namespace, name)
     mids = client.command("HRANDFIELD", keys.key(prefix, "messages"), SAMPLE)
     options = client.command("HMGET", keys.key(prefix, "options"), *mids) if mids else []
@@ -145,7 +145,7 @@ def mend_map(client: Client, queue: str, violation: Violation) -> str:
 
 
 def _rebuilt(client: Client, queue: str) -> str:
-    """Replace the map by a new one from the fences of the partitions. Without partitions, open the queue's seal."""
+    """Replace the map with a map made from the partitions' fences. Without partitions, unseal the queue."""
     made = _from_fences(client, queue)
     if made is None:
         return ""
@@ -161,7 +161,7 @@ def _rebuilt(client: Client, queue: str) -> str:
 
 
 def _completed(client: Client, queue: str, name: str) -> str:
-    """Replace a map of an earlier change, if the fences of the partitions show the epochs that it lacks."""
+    """Replace an outdated map, if the fences of the partitions show the missing epochs."""
     known, made = read_map(client, queue), _from_fences(client, queue)
     if made is None or name not in made.names():
         return ""

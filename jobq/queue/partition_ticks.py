@@ -1,8 +1,8 @@
 """Ticks of schedules whose queue has partitions.
 
 The queue itself is the home of its schedules, whatever the number of partitions. A script takes a tick there and keeps
-its message; a client then sends the message to its partition and reports that. If the client dies between the steps,
-another client sends the message again, in a call with the same number, which the partition repeats without an effect.
+its message; a client then sends the message to its partition and reports the result. If the client dies between the
+steps, another client sends the message again in a call with the same number, so the partition accepts it only once.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class PartitionTicks:
                 if word in ("enqueued", "waits", "replaced"):
                     self.send()
                 return Ticked(word, detail)
-        # The message of the tick before can't be sent yet, or the queue has lost its seal. The next look asks again.
+        # The previous tick's message can't be sent yet, or the queue has lost its seal. The next check tries again.
         return Ticked("early", "")
 
     def _is_live(self, mid: str) -> bool:

@@ -56,12 +56,12 @@ class Left(NamedTuple):
 
     @property
     def is_drained(self) -> bool:
-        """Whether workers can leave the queue out."""
+        """Whether workers can skip the queue."""
         return self.is_sealed and not self.messages and not self.for_flows
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing would be lost with the queue."""
+        """Whether deleting the queue would lose nothing."""
         return not (self.messages or self.dead or self.for_flows)
 
 
@@ -97,9 +97,9 @@ def _with_epoch(
         for name in known.newest.names(known.queue):
             if (left := left_in(client, name)).is_sealed:  # a deletion stopped midway
                 unseal(client, name, left)
-        return set_map(client, known, known, confirmation)  # perhaps it isn't confirmed yet
+        return set_map(client, known, known, confirmation)  # it may not be confirmed yet
     copied, least = None, 0
-    if not known.is_partitioned:  # the queue had partitions before, if its fence is so high
+    if not known.is_partitioned:  # a fence this high shows that the queue had partitions before
         least = fence_of(client, known.queue) // FENCES_PER_EPOCH + 1
     while known.newest.size != count:
         if known.newest.number != number:
@@ -107,7 +107,7 @@ def _with_epoch(
                 f"the partitions of queue {known.queue!r} were just changed by another client to "
                 f"{known.newest.size}; try again if that isn't what you want"
             )
-        # If a worker has just noted a drained epoch, this returns its map, and is tried again.
+        # If a worker has just marked a drained epoch, set_map returns the worker's map, and the loop continues.
         wanted = known.after(count, _most_even(client, known, count), least)
         _check_size(wanted)
         copied = _copy_settings(client, wanted)
@@ -213,8 +213,8 @@ def unseal(client: Client, name: str, left: Left) -> None:
 def remove_partitions(client: Client, known: PartitionMap) -> str:
     """Delete the map of an unused queue, and its partitions; later messages go to the queue itself.
 
-    Return the name of a partition that isn't empty; then nothing is deleted. If it fails midway, repeat it, or keep the
-    partitions with `partition`.
+    Return the name of a partition that isn't empty; then nothing is deleted. If the call fails midway, repeat it, or
+    call `partition` to keep the partitions.
     """
     newest, sealed = known.newest, list[str]()
     try:
@@ -322,7 +322,7 @@ def set_map(
     wanted: PartitionMap,
     confirmation: SharedConfirmation | None = None,
 ) -> PartitionMap:
-    """Replace the map, unless another client has changed it. Return the map that is stored then."""
+    """Replace the map, unless another client has changed it. Return the stored map."""
     script = queue_scripts(client, "queue", known.queue)["set_partitions"]
     by = confirmation.by(mark_of(client, known.queue)) if confirmation else None
     state = script.state({"known": str(known), "map": str(wanted)})

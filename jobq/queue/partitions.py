@@ -2,8 +2,8 @@
 
 A partitioned queue `low` consists of queues such as `low/0` to `low/7`, each in a slot of its own. A change of their
 number is a new epoch with new queues, because partitions of an ended epoch are sealed: they accept only messages whose
-mid or key lives in them. So for each message, a client tries one queue per epoch, from the oldest epoch to the newest,
-until the reply isn't 'moved'. That keeps each mid and each key in a single queue.
+mid or key they already have. So for each message, a client tries one queue per epoch, from the oldest epoch to the
+newest, until the reply isn't 'moved'. This keeps each mid and each key in a single queue.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from jobq.queue.types import FENCES_PER_EPOCH, MAX_PARTITIONS, PER_CALL, text_of
 #: in one partition.
 _MADE_LENGTH, _STEM_LENGTH = 14, 12
 _NUMBER = re.compile(r"[0-9]{1,9}")
-#: Decimal digits, few enough for the integers of scripts.
+#: An epoch as text. Its numbers have few enough digits for the integers of scripts.
 _EPOCH = re.compile(r"([0-9]{1,9}),([0-9]{1,9}),([0-9]{1,4})(?:,d([0-9]{1,12}))?")
-#: Maximum size of a map, and number of all its partitions. A worker serves all that aren't drained.
+#: Maximum size of a map, and maximum number of its partitions. A worker serves all partitions that aren't drained.
 MAX_MAP_BYTES, MAX_IN_MAP = 16_384, 4_096
 
 

@@ -1,7 +1,7 @@
 """A queue of messages: one method per script.
 
 Use it if you want messages, not jobs. Delivery is at least once: after an enqueue has returned, workers receive the
-message until an attempt that still holds its token ends it.
+message until an attempt with a valid token ends it.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ OnConflict = Literal["skip", "replace", "requeue"]
 Until = Literal["done", "start"] | Duration
 #: Values of `again` for messages of flows. NEXT is for messages enqueued in the order of their numbers.
 MEMBER, NEXT = "member", "next"
-#: Errors that reading a reply of another shape raises.
+#: Errors raised by reading a reply of an unexpected shape.
 _UNREADABLE = (KeyError, TypeError, AttributeError, ValueError)
 ADDED, CLOSED, SEALED, _MOVED = [b"added", b""], b"closed", b"sealed", MOVED.encode()
 #: Arguments of the script for plain enqueues, and of the general script for the same call.
@@ -163,7 +163,7 @@ class Queue:
         self.scripts = queue_scripts(self.client, "queue", name)
         self.callers = Callers()
         self.enqueues, self.dequeues, self.finishes = PlainFirst(), PlainFirst(), PlainFirst()
-        #: Whether to ignore its partitions. Set it before `admin` is used.
+        #: Whether to ignore the queue's partitions. Set this before the first use of `admin`.
         self.is_alone = False
         #: Routes to its partitions, once the queue is known to have some.
         self.routes: PartitionRouter | None = None
@@ -301,7 +301,7 @@ class Queue:
     def announce(
         self, kind: str, flow: str, detail: str | bytes = "", *, durability: str | None = None
     ) -> str:
-        """Send a flow 'begin', 'signal', 'cancel', 'retry' or 'look' through the queue's outbox.
+        """Send 'begin', 'signal', 'cancel', 'retry' or 'look' to a flow through the queue's outbox.
 
         Return the id of the outbox entry. Sending the same announcement again is harmless.
 
@@ -636,7 +636,7 @@ class Queue:
     def _cancelled_elsewhere(
         self, mids: Sequence[str], words: list[str], remember: Duration | None
     ) -> list[str]:
-        """Cancel messages that the queue itself doesn't have, in its partitions; return the updated words."""
+        """Cancel messages in the partitions if the queue itself doesn't have them; return the updated words."""
         for queue in self.partitions():
             missing = [at for at, word in enumerate(words) if word == "nil"]
             told = queue.cancel(*[mids[at] for at in missing], remember=remember) if missing else []
@@ -657,7 +657,7 @@ class Queue:
 
         To remove a limit, pass None. Omitted limits stay unchanged. Each partition of a partitioned queue has its share
         of `max`; the other limits apply in each partition, because each key is in a single partition.
-        While the number of partitions changes, a key without `ordered` may be in two.
+        While the number of partitions changes, a key without `ordered` may be in two partitions.
 
         Args:
             max: Maximum number of running messages.
@@ -821,7 +821,7 @@ class Queue:
         if reply == ADDED:
             done = [Enqueued(mids[0], "added")]
         elif not step and (reply[0] == SEALED or _MOVED in reply[::2]):
-            # 'moved' answers a call that another object of this queue, with a router, made under the same number.
+            # 'moved' means that another Queue object, which has a router, made a call under the same number.
             _take_back(caller, tries if reply[0] == SEALED else None)
             done, confirmation = self.routed().send(level, values, rows, mids, caller, tries), None
         else:
@@ -901,7 +901,7 @@ class Queue:
             while under_way:
                 take()
         except UnavailableError as error:
-            # Its own mids are of a call that partitions have answered in part.
+            # If partitions answered only part of a call, the error already has mids.
             error.mids += tuple(
                 [mid for _, state, batch in under_way if state.arrived for mid in batch[2]]
             )
@@ -1293,7 +1293,7 @@ def _out_of_range(number: int, least: int) -> ConfigError:
 
 def _lease_ms(lease: Duration) -> int:
     seconds = lease if isinstance(lease, float | int) else duration_s(lease)
-    # A lease that ends as it begins would hand one message out on every call.
+    # With a lease of 0 ms, every call would hand out the same message.
     if not 0.001 <= seconds <= DAY_MS / 1000:
         raise ConfigError(f"lease={lease!r} must be between 1 ms and a day; pass seconds or '5m'")
     return round(seconds * 1000)

@@ -21,8 +21,8 @@ from jobq.queue.partitions import (
 )
 from jobq.queue.types import Enqueued
 
-#: While partitions of older epochs are being drained, the map is read again after this time. If a try fails, the pause
-#: is at least this many times as long: the map's node may be away, and messages of other nodes don't need it.
+#: While partitions of older epochs are being drained, the map is read again after this time. After a failed try, the
+#: pause is at least PAUSE_PER_TRY times as long as the try: messages on other nodes don't need the map.
 READ_EVERY_S, PAUSE_PER_TRY = 5.0, 20
 MOVED = "moved"
 Values = dict[str, Argument]
@@ -34,7 +34,7 @@ class SealedError(JobqError):
     """The queue is sealed, and the call didn't expect that.
 
     Attributes:
-        unknown: Instead, the name of a partition that lost its data, or that was never made.
+        unknown: If the queue isn't sealed, the name of a partition that lost its data or was never made.
     """
 
     def __init__(self, text: str, *, unknown: str = "") -> None:
@@ -128,7 +128,7 @@ class PartitionRouter:
         """Read the map now, and return it.
 
         Args:
-            replaces: Whether to forget all earlier maps, because the server's data are of another time.
+            replaces: Whether to forget all earlier maps, because the server's data was replaced.
         """
         known = read_map(self._client, self._name)
         # Another thread may have read a later map.
@@ -187,7 +187,7 @@ class PartitionRouter:
         return call.result()
 
     def _learn_again(self, call: _RoutedCall, name: str) -> None:
-        """Read the map after partitions were deleted, or data were lost or restored.
+        """Read the map after partitions were deleted, or data was lost or restored.
 
         Args:
             name: A partition that was never made. If the map has it, only its own data are lost.
@@ -206,8 +206,8 @@ class PartitionRouter:
     def _after(self, asked: int, is_repeatable: bool) -> tuple[Epoch, bool]:
         """Return the epoch to ask next, and whether it is the newest.
 
-        A repeatable call also asks drained epochs, because an earlier try may have asked them. Their replies are the
-        same as then.
+        A repeatable call also asks drained epochs, because an earlier try may have asked them. They repeat their
+        replies.
         """
         for known in (self.map, self.refresh):
             newest = (known() if callable(known) else known).newest
@@ -304,7 +304,7 @@ class _RoutedCall:
         error = [*unknown, *refusals, *errors][0]
         any_accepted = bool(self._done) or any(getattr(failed, "mids", ()) for failed in errors)
         if isinstance(error, UnavailableError):
-            # Without mids, nothing of the call was accepted.
+            # An error without mids means that no message was accepted.
             error.mids = left if any_accepted else ()
         elif isinstance(error, NotDurableError):
             error.mids = left

@@ -20,8 +20,8 @@ from jobq.queue.doctor import ASK_ADMIN, Finding, Node
 from jobq.queue.queue import Queue
 from jobq.queue.types import Sample, text_of
 
-#: Time between two readings of the servers' counters; then, only if a server is busier than QUIET, between two readings
-#: of the servers and the queues.
+#: Time between two readings of the servers' counters, and of servers and queues. The second measurement takes place
+#: only if a server is busier than QUIET.
 GLANCE_S, WINDOW_S = 0.1, 1.0
 #: Limits, as shares of one core.
 QUIET, HALF, BUSY = 0.25, 0.5, 0.8

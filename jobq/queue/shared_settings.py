@@ -55,7 +55,8 @@ class Settings:
         words = ("events", "maxlen", "dead_max", "dead_age_ms", "paused", "pause_ends", "max")
         kept = keys.key(prefix, "rules")
         values, nrules = commands(client, meta, [("HMGET", meta, *words), ("HLEN", kept)])
-        # Operators have no right to HGETALL; producers, who only create queues without rules, to neither.
+        # Operators may not send HGETALL. Producers may not send HRANDFIELD either, but only create queues without
+        # rules.
         rules = client.command("HRANDFIELD", kept, nrules, "WITHVALUES") if nrules else ()
         *self._values, most = [text_of(value or b"") for value in values]
         self._most: Argument = int(most) if most.isdigit() else ""

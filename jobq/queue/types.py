@@ -388,7 +388,7 @@ class Sample(NamedTuple):
         unknowns: Number of messages whose job was unknown to the last worker that received them.
         pause_ends: When the pause ends, in epoch ms; 0 if the queue isn't paused, or if only `resume` ends the pause.
         events_off: Whether the queue's event level is 'off'.
-        sealed: Whether the queue accepts no more messages, because its partitions do.
+        sealed: Whether the queue's partitions accept new messages instead of the queue.
     """
 
     counts: Counts
