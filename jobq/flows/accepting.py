@@ -37,11 +37,11 @@ def enqueue_members(
 
     A member is already accepted if its message is live, or if `unapplied` has its end. If a message has ended, but
     neither `unapplied` nor the flow has the end, the flow's server lost the end in a failover. Then the end is reported
-    to the flow again. An accepted member that left no trace is enqueued again. If the line of a key is full,
-    KeyFullError is raised. The messages before the first rejected message are accepted.
+    to the flow again. An accepted member that left no trace is enqueued again. Raises KeyFullError if the line of a key
+    is full. The messages before the first rejected message are accepted.
 
     Args:
-        unapplied: Returns a queue's entries that didn't reach the flow yet; called with the queue and the run.
+        unapplied: Returns a queue's entries that haven't reached the flow yet; called with the queue and the run.
         is_retry: Don't report ended messages to the flow, because their members will run again.
     """
     replies: list[Enqueued] = []

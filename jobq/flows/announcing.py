@@ -18,7 +18,7 @@ from jobq.queue.queue import Queue
 
 Word = Literal["begin", "signal", "cancel", "retry", "look"]
 WORDS: tuple[Word, ...] = get_args(Word)
-#: Between the step and the value of a signal, and between the word and its detail below a seal.
+#: Separates the step and the value of a signal, and the word and its detail in sealed data.
 SEPARATOR = "\x1f"
 #: Called with the client and the queue after each signal. The testing kit uses this to run flows immediately.
 listeners: list[Callable[[Client, str], object]] = []
@@ -67,7 +67,7 @@ def announced(client: ClientLike, home: str, word: str, run: str, detail: str) -
 
 
 def is_for_others(client: ClientLike, detail: bytes) -> bool:
-    """Return whether a record is sealed, but this process has no keys at all."""
+    """Return whether a record is sealed and this process has no keys."""
     return seal_of(client) is None and is_sealed(detail)
 
 

@@ -92,7 +92,7 @@ class Batch(Generic[R]):
 
     @property
     def results(self) -> list[R]:
-        """The calls' return values; needs results=True. Pass them as an argument to the job of `then` or `on_end`."""
+        """The calls' return values, with results=True. Pass them as an argument to the job of `then` or `on_end`."""
         return self.calls.results
 
     @property
@@ -101,7 +101,7 @@ class Batch(Generic[R]):
         return self.calls.failures
 
     def then(self, job: Job[Q, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Self:
-        """Call a job once every call is done. If calls are dead, it runs only after a retry has completed them."""
+        """Call a job once every call is done. If calls are dead, the job runs only after a retry has completed them."""
         return self._follow("done", job, args, kwargs)
 
     def on_failure(self, job: Job[Q, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Self:

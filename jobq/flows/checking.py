@@ -124,7 +124,7 @@ class FlowCheck:
         queue, store = Queue(facts.queue, self._client), FlowStore(self._client, view.facts.run)
         states, absent = self._compared(queue, store, step)
         if absent:
-            # Their ends may have come between the two reads.
+            # Their ends may have arrived between the two reads.
             mids, ends = {member.mid for member in absent}, dict[str, str]()
             for place in queue.alone():
                 self._drainer.drain(place.name)

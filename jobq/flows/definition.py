@@ -187,7 +187,7 @@ class MapStep(FlowStep, Generic[R]):
             )
         self.items = items
         if isinstance(items, list | tuple):
-            # Most mistakes are in all items, and are found before anything is sent.
+            # Most mistakes affect all items, so checking some items finds them before anything is sent.
             deque(self.calls(items[:CHECKED_ITEMS]), maxlen=0)
         if self.after:
             self.refuse_keys_of_arguments()
@@ -208,7 +208,7 @@ class MapStep(FlowStep, Generic[R]):
         return cast("list[R]", ResultOf(self, "results"))
 
     def refuse_keys_of_arguments(self) -> None:
-        """Raise ConfigError if the job makes keys from arguments. Members of a map that waits can't have such keys."""
+        """Raise ConfigError if the job makes keys from arguments. Members of a waiting map can't have such keys."""
         if callable(self.job.settings.key):
             raise ConfigError(
                 f"map {self.name!r} has to wait, so its members can't have keys made from their arguments, as "
@@ -355,8 +355,8 @@ class StepList:
     def step(self, job: Any, /, *args: Any, **kwargs: Any) -> Step[Any]:
         """Add one call of a job: `flow.step(report, rows.results)`.
 
-        A step waits for the steps whose results are its arguments, and for the steps in `after`. Type checkers can't
-        check the job's arguments next to `after` or `name`, unless you write `flow.step(report.args(rows.results),
+        A step waits for the steps whose results are its arguments, and for the steps in `after`. With `after` or
+        `name`, type checkers can't check the job's arguments, unless you write `flow.step(report.args(rows.results),
         after=gate)`. Set options of the job with `job.options(...)`. Raises TypeError if the arguments don't fit the
         function, and CodecError if JSON can't represent them.
 

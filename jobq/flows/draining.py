@@ -57,7 +57,7 @@ class Drainer:
         self._id, self._reminder = secrets.token_hex(8), Reminder()
         # Queues with new signals to sub-flows.
         self._said_at: set[str] = set()
-        # Flows to skip, because their node didn't answer or was full, and the time when that ends.
+        # Flows to skip, because their node didn't answer or was full, and when to try them again.
         self._away: dict[str, int] = {}
         # Flows with more to send than one call sends.
         self._unfinished: set[str] = set()
@@ -272,7 +272,7 @@ class Drainer:
 
     def _said(self, queue: str, record: OutboxRecord, entry_id: str) -> Iterator[FlowChange]:
         if record.kind == "look":
-            # It only requests work that is due, so its writer doesn't need a key.
+            # 'look' only requests work that is due, so its sender doesn't need a key.
             yield FlowChange("look", "", 0, None, entry_id)
             return
         text = record.detail.decode("utf-8", "replace")

@@ -33,7 +33,7 @@ class Member(NamedTuple):
 
     Attributes:
         number: Position in its step, counted from 0.
-        run_id: '' if a person named the flow without a run; it then means the current run.
+        run_id: '' means the current run, if a person named the flow without a run.
     """
 
     flow: str

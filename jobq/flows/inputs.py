@@ -79,7 +79,7 @@ class StepResults:
         if input_.what in ("failures", "results"):
             facts = self._step(input_.step)
             if not facts.sealed or facts.ended < facts.size:
-                # A member with these inputs began after all had ended, but this server doesn't have that state.
+                # The steps had ended before the member began, but this server doesn't have that state.
                 raise ResultNotStoredError(
                     f"step {input_.step} of flow {self.flow}: only {facts.ended} of {facts.size} members ended here"
                 )

@@ -246,7 +246,7 @@ def failed_members(client: Client, view: FlowView, most: int) -> list[FailedMemb
 def purged_members(client: Client, flow: str) -> Counter[str]:
     """Count for each step the members that a retry couldn't run again, because their messages are gone.
 
-    A flow stores the reasons of 1,000 failed members at most.
+    A flow stores the reasons of at most 1,000 failed members.
     """
     items = FlowStore(client, flow).failures().items()
     return Counter(name.rpartition(":")[0] for name, why in items if why == PURGED)
@@ -312,9 +312,9 @@ class StepRecord(JsonRecord):
         done: Successful members.
         ended: Members that ended at least once.
         dead: Currently dead members.
-        cancelled: Failed or cancelled members, after the flow was cancelled.
+        cancelled: Members failed or cancelled after the cancellation of the flow.
         retried: Formerly dead members that run again.
-        waits: Its pending dependencies, or why it is skipped.
+        waits: The step's pending dependencies, or why it is skipped.
     """
 
     step: str

@@ -186,7 +186,7 @@ class FlowRun:
             return results.result(name, step_view.facts.queue)
         return None
 
-    # The same without blocking an event loop.
+    # The same methods, without blocking an event loop.
 
     async def astatus(self) -> FlowView:
         """Run `status` in a thread, without blocking the event loop."""

@@ -50,7 +50,7 @@ from jobq.queue.queue import Content, Queue
 DEDUPE_S = 3_600.0
 #: Maximum nesting depth of sub-flows.
 DEEPEST = 16
-#: How much longer a sub-flow waits for its begin than its failed parent is kept. A retry of the parent may begin it.
+#: How much longer than its failed parent a sub-flow is kept, because a retry of the parent may begin the sub-flow.
 LONGER_MS = 86_400_000
 #: Maximum pages of members to cancel or revive per call. The next call continues, so a long map doesn't block a
 #: worker.
@@ -126,7 +126,7 @@ class StepSender:
             try:
                 apply_all(self.store, queue, self.sending.unapplied(queue, self.store.run))
             except ScriptError as error:
-                # This user can't send there either.
+                # This user can't send to that queue either.
                 if not is_denied(error):
                     raise
         return self.store.apply("q", [])
@@ -363,7 +363,7 @@ class ReviveMembers(EnqueueStep):
 
     def send(self) -> bool:
         """Revive the dead members, page by page."""
-        # Earlier ends must not end the new run: not even if a stalled drainer delivers them later.
+        # Earlier ends must not end the new run, even if a stalled drainer delivers them later.
         queue = queue_at(self.client, self.item.queue)
         # Partitions on nodes with different clocks have different ids. An end of the new run must never come before the
         # mark.
@@ -477,7 +477,7 @@ class RetrySubFlow(SubFlowSender):
         """Announce the retry to the sub-flow. First, apply the sub-flow's previous end to this flow."""
         child = self.child()
         below = FlowStore(self.client, child.run) if child else None
-        # Its earlier end must not reach this flow after the mark: it would end the retry here.
+        # The sub-flow's earlier end must not reach this flow after the mark, because it would end the retry.
         if below and (told := [end for end in below.apply("q", []).todo if end.todo == "parent"]):
             self.store.apply(f"f{self.item.source}", _ends_told(told[0], self.item.step))
             if not self.is_durable(self.sending.confirmation.missing()):

@@ -1,7 +1,7 @@
 """Derived facts of a flow: the states of its steps, its pending dependencies, layers and the critical path.
 
-`FlowFacts` is read from the server. Everything else is computed here by pure functions. It is never stored, so a retry
-has nothing to undo. Facts may come from a damaged server: unknown steps and circles of edges are tolerated.
+`FlowFacts` is read from the server. Pure functions compute everything else here. Computed facts are never stored, so a
+retry has nothing to undo. Facts may come from a damaged server: unknown steps and circles of edges are tolerated.
 """
 
 from __future__ import annotations

@@ -367,7 +367,7 @@ def facts_in(flow: str, reply: Sequence[Any]) -> FlowFacts | None:
     meta, steps, todo = map(_fields, reply[1:4])
     name, _, given = flow.partition(":")
     state = _text(meta.get("state", b""))
-    # A damaged list may name a step any number of times.
+    # A damaged list may contain a step several times.
     names = list(dict.fromkeys(_text(steps.get("*", b"")).split(",")))[: 2 * MAX_STEPS_OF_A_FLOW]
     return FlowFacts(
         name=name,

@@ -28,8 +28,8 @@ class StoredStep(NamedTuple):
 
     Attributes:
         queue: Queue of the step's messages, or of a wait's timer; '' for a flow.
-        source: For a map `stream` (its producer adds the members), `items` (they are stored) or `=step` (the result of
-            that step, for which it waits); for a flow the id of the other flow; else ''.
+        source: For a map, `stream` (its producer adds the members), `items` (stored members) or `=step` (it waits for
+            that step's result). For a flow, the id of the other flow. Otherwise ''.
         call: Bytes of the message; for a map, the template of its members. For a wait, bytes of its timer, or b''
             without a timer.
         options: A JSON object: `job`, and `delay`, `at`, `lease`, `key`, `ordered` as in Queue.enqueue; scripts pass it
