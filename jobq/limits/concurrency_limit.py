@@ -100,7 +100,7 @@ class SlotLease:
     async def __aexit__(self, *_: object) -> None:
         await self.aleave()
 
-    # Methods of the answer to a job's start; see jobs/admission.py.
+    # The methods of Admitted; see jobs/admission.py.
 
     def leave(self) -> None:
         """Free the slot for another holder."""

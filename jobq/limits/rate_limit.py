@@ -138,7 +138,7 @@ class RateLimit(SharedLimit):
     def try_acquire(
         self, cost: int = 1, *, fail_open: bool = False, now: int | None = None
     ) -> Grant:
-        """Count a start if the rate allows a start now; return a grant, which is false if it doesn't. Never wait.
+        """Count a start if the rate allows it now. Return a grant, which is false for a rejected start. Never wait.
 
         Args:
             cost: Number of starts to count.
