@@ -73,7 +73,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def zone(self) -> str:
-        """The zone of its expression."""
+        """The time zone of the schedule's expression."""
         return self.tz or "UTC"
 
     @property

@@ -114,7 +114,7 @@ class Cron:
             time(hour, minute)
             for hour, minute in product(sorted(self._spec.hours), sorted(self._spec.minutes))
         ]
-        #: Whether it keeps real intervals.
+        #: Whether clock changes leave the intervals between ticks unchanged.
         self.is_open = fields[1].startswith("*") or fields[2].startswith("*")
         self._on = lru_cache(maxsize=4)(self._ticks_on)
 

@@ -184,15 +184,15 @@ class ScheduleRecord(JsonRecord):
     """A schedule of a queue, in the form that `jobq schedule list --json` and the JSON API return.
 
     Attributes:
-        job: Empty, as are the fields of the rule, if its definition can't be read.
+        job: Name of the job. If the definition can't be read, it is empty, like the fields of the rule.
         rule: Its cron expression or interval, as people write it.
         cron: Empty for an interval.
         every_ms: 0 for a cron expression.
         tz: The time zone of its expression; `UTC` for an interval.
         origin: `code` or `added`; empty if unknown.
         state: `paused`, `undeclared`, `unreadable`, `no definition`, `no worker` (no worker serves its queue), `unknown
-            job` (its queue's workers don't know its job) or `queue paused` (its ticks come, but their jobs wait). Empty
-            if its jobs run, or if the list of workers can't be read.
+            job` (its queue's workers don't know its job) or `queue paused` (ticks are enqueued, but the jobs wait).
+            Empty if its jobs run, or if the list of workers can't be read.
         next_at: Time of its next tick; null if it has no more ticks.
         last_at: Time of the last tick that was enqueued; null if there was none.
         last_mid: The message of the last tick.
