@@ -69,7 +69,7 @@ class TopicCalls(BlockingFacade):
         group: str = "",
         whole: bool = False,
     ) -> Steps[Any]:
-        """Run a script as the next numbered call of `caller`. A repeated call is answered without running it again."""
+        """Run a script as the next numbered call of `caller`. A repeated call returns the earlier reply."""
         script = self.scripts(group)[name]
         reply = yield Request(script.keys[0], script.numbered(caller, values, rest), whole)
         return script.served(caller, reply)

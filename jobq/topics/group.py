@@ -63,7 +63,7 @@ class TopicGroup(BlockingFacade):
 
     @stepwise
     def seek(self, place: Position, *, now: int | None = None) -> Steps[int]:
-        """Move the group; return its next index. Readers can no longer commit the messages that they hold."""
+        """Move the group; return its next index. Readers can no longer commit messages that they already hold."""
         reply = yield from self._run("seek", {"now": moment(now), **position_of(place)})
         self._check(reply)
         self._check_place(reply, place)

@@ -63,7 +63,7 @@ def topic_names(namespace: str) -> str:
 
 #: Commands that jobq sends to a topic's keys directly.
 _OWN = ("unlink", "xrange", "xread")
-#: Scripts with which an exporter reads the lag of groups.
+#: Scripts that an exporter uses to read the lag of groups.
 _OF_LAG = ("describe", "lag")
 _STEERING = ("find", "seek", "steer")
 

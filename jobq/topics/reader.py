@@ -67,7 +67,7 @@ class Reader(BlockingFacade):
         self._came_empty = False
         #: With commit='read': settled messages that no poll has returned yet.
         self._unseen: list[TopicMessage] = []
-        #: In a `for`: the current message, and the message before it.
+        #: In a `for` loop: the current message, and the previous message.
         self._open: TopicMessage | None = None
         self._done: TopicMessage | None = None
         self._renewed = 0.0
@@ -222,7 +222,7 @@ class Reader(BlockingFacade):
     def close(self) -> Steps[None]:
         """Close the reader. With 'auto', commit handled messages. All other uncommitted messages are given back.
 
-        The group stays. Outside a `for`, all messages polled with 'auto' count as handled.
+        The group stays. Outside a `for` loop, all messages polled with 'auto' count as handled.
         """
         held = self._held
         if held is not None:

@@ -31,7 +31,7 @@ FIRST_PAGE, PER_PAGE, PAGE_BYTES = 16, 200, 262_144
 MAX_INDEX_LENGTH = 15
 #: How many indexes other clients may use between reading the counter and the call.
 SPARE = 64
-#: Maximum number of holes per call, and the number after a call without holes. Each adds a key to the call.
+#: Maximum number of holes per call, and the number after a call without holes. Each hole adds a key to the call.
 STRETCH, NEAR = 1_000, 16
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.005, 0.25
 
@@ -220,7 +220,7 @@ class RedismqReader:
         return following
 
     def unsubscribe(self) -> None:
-        """Delete the group's position. Its next read begins with the first existing message."""
+        """Delete the group's position. The group's next read begins with the first existing message."""
         self.topic.client.command("DEL", self.position_key)
 
     def lag(self) -> Lag:

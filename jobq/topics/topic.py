@@ -106,7 +106,7 @@ class Topic(BlockingFacade):
         )
 
     def group(self, name: str) -> TopicGroup:
-        """Return the group of that name, to inspect and control it; it need not exist."""
+        """Return the group of that name, to inspect and control it. The group needn't exist."""
         return TopicGroup(self._binding, name)
 
     def read(
