@@ -121,7 +121,7 @@ class ReliableQueue(BlockingFacade):
     def nack(
         self, key: str, *ids: str, token: str = "", front: bool = False, now: int | None = None
     ) -> Steps[list[str] | None]:
-        """Put delivered messages back at the end of the queue, or at its front; returns the same as ack.
+        """Put delivered messages back at the end of the queue, or at its front. Return ids as `ack` does.
 
         After `max_deliveries` deliveries (see `configure`), a message is dead-lettered instead.
         """
@@ -139,7 +139,7 @@ class ReliableQueue(BlockingFacade):
     def extend(
         self, key: str, *ids: str, token: str = "", now: int | None = None
     ) -> Steps[list[str] | None]:
-        """Restart the delivery time of messages, so that they aren't recovered yet; returns the same as ack."""
+        """Restart the delivery time of messages to delay their recovery. Return ids as `ack` does."""
         return self._of_ids("extend", key, ids, *_token(token), now=now)
 
     @stepwise

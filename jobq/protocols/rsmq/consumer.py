@@ -470,7 +470,7 @@ class AsyncConsumer(BaseConsumer):
         super().__init__(rsmq.blocking.requests, qname, options)
         self._rsmq, self._handler = rsmq, handler
         self._held: dict[str, RsmqMessage] = {}
-        # Also held during a renewal: a renewal that arrived after a message was settled would hide it again.
+        # Also held during a renewal, because a late renewal would hide a settled message again.
         self._lock = asyncio.Lock()
 
     async def run(self) -> Consumed:
@@ -506,7 +506,7 @@ class AsyncConsumer(BaseConsumer):
                 task.cancel()
             raise
         finally:
-            # Running handlers may end, even if the queue was deleted.
+            # Let running handlers end, even if the queue was deleted.
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _handle(self, message: RsmqMessage) -> None:
@@ -547,7 +547,7 @@ class VisibilityRenewer:
     def __init__(self, rsmq: Queues, qname: str, vt: int) -> None:
         self._rsmq, self._qname, self._vt = rsmq, qname, vt
         self._messages: dict[str, RsmqMessage] = {}
-        # Also held during a renewal: a renewal that arrived after a message was settled would hide it again.
+        # Also held during a renewal, because a late renewal would hide a settled message again.
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="jobq-rsmq-heartbeat", daemon=True)

@@ -30,7 +30,7 @@ class RsmqMessage(msgspec.Struct, frozen=True):
 
     @property
     def sent(self) -> float | None:
-        """When it was sent, in epoch ms with microseconds; None if the id doesn't contain this time."""
+        """When the message was sent, in epoch ms with microseconds; None if the id doesn't contain this time."""
         if not is_regular_id(self.id) or ":" in self.id[:10]:
             return None
         return int(self.id[:10], 36) / 1000

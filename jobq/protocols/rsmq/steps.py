@@ -1,4 +1,4 @@
-"""Calls that take several requests, or wait, as steps (see `client.steps`)."""
+"""Calls that need several requests or a wait, as steps (see `client.steps`)."""
 
 from __future__ import annotations
 

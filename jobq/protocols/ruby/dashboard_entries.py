@@ -139,7 +139,7 @@ class SidekiqEntry(DashboardEntry):
             }
             fields += (f"{process}.{mid}", _write(noted))
             names.add(f"{process}.{mid}")
-        # A running job is never missing in between: a dashboard may read the hash just then.
+        # Add new fields before deleting old fields, because a dashboard may read the hash at any time.
         shown = self._shown.get(key, set())
         if fields:
             self._shown[key] = shown | names  # must be removed again, even if the rest fails

@@ -107,11 +107,11 @@ def with_reason(raw: bytes, queue: str, jid: str, why: str, kind: str = REFUSED)
     interface couldn't show is wrapped as the only argument of a job that they can show, with the same queue and jid.
     """
     if len(raw) > MAX_BYTES:
-        return raw  # with more around it, it might be longer than a server accepts
+        return raw  # with a reason or a wrapper, the job might be longer than a server accepts
     noted = _write({"error_class": kind, "error_message": why})
     fields = _fields(raw)
     if _is_call(fields) and _shows(fields):
-        # After the others: if a name occurs twice, the last counts.
+        # The reason comes last, because the last of several fields with one name counts.
         return raw.rstrip()[:-1] + b"," + noted[1:]
     text = raw.decode("utf-8", "backslashreplace")
     shown = {"class": UNREADABLE, "args": [text], "jid": jid, "retry": 0}
@@ -205,7 +205,7 @@ class DeadJobs:
         return ", ".join(queue.name for queue in self._queues)
 
     def fill(self) -> int:
-        """Show all deaths since the last call to Ruby; return the number of dead messages.
+        """Show Ruby all deaths since the last call; return the number of dead messages.
 
         Raises the error of a queue or partition that can't be read, after all others were shown.
         """

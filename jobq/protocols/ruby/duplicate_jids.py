@@ -43,7 +43,7 @@ class DuplicateJids:
     def settle(self, own: str, arrival: Arrival, sealed: bytes, sealed_as_own: bytes) -> None:
         """Ensure that a call runs, although its mid was taken when it was enqueued.
 
-        Repeating this doesn't enqueue it twice.
+        Repeating this doesn't enqueue the call twice.
         """
         mid, plain = arrival.mid, arrival.content
         options: EnqueueOptions = {}

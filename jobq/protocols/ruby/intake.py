@@ -2,7 +2,7 @@
 
 For every Ruby queue, each round takes over a dead intake's claims, claims up to 100 jobs and delivers them. While a
 jobq queue is paused or holds about a second's work, the intake doesn't claim jobs for it, so they stay visible to Ruby.
-Jobs of a key whose line is full wait in their claims, and jobs of other keys pass them. An idle loop sleeps until a
+Jobs of a key whose line is full wait in their claims, and jobs of other keys overtake them. An idle loop sleeps until a
 list has jobs or the next scheduled job is due. The loop has one thread, in a process of its own.
 """
 

@@ -33,8 +33,8 @@ MAX_RETRIES = 10_000
 ORIGIN, FIELDS, TAGS = "ruby", "ruby-fields", "ruby-tags"
 #: Maximum nesting depth of Ruby's JSON.
 DEEPEST = 100
-#: Longer than any job that can become a message. Parsed JSON takes many times its bytes, and after a process was killed
-#: for its memory, the next process would claim the same job again.
+#: Maximum size of a job to parse; longer jobs can't become messages. Parsed JSON takes many times its bytes, and if
+#: that killed a process, the next process would claim the same job.
 MAX_BYTES = 8 * 1024 * 1024
 #: The class under which Ruby is shown an unreadable job; the only argument is the pushed text.
 UNREADABLE = "(unreadable job)"
@@ -109,7 +109,7 @@ def _shown_before(args: object) -> bytes:
 
 
 def _named(ruby_queue: RubyQueueName) -> str:
-    # None of them contains white space.
+    # These values don't contain white space.
     return f"{ruby_queue.system} {ruby_queue.queue} {ruby_queue.namespace}".rstrip()
 
 

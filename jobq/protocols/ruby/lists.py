@@ -1,4 +1,4 @@
-"""Ruby's lists: add jobs once, and wait until a list has jobs, without removing any.
+"""Ruby's lists: add jobs once, and wait until a list has jobs, without removing jobs.
 
 The wait is a blocking move of the next job onto its own end of the list. It ends as soon as there is a job, and leaves
 the list unchanged, so a broken connection can't lose a job.

@@ -85,7 +85,8 @@ class SidekiqQueue(RubyQueue):
     """A queue of Sidekiq.
 
     Attributes:
-        version: Version 8 records times in ms; earlier versions in seconds, which version 8 also reads.
+        version: Sidekiq's version. Version 8 records times in ms, earlier versions in seconds, which version 8 also
+            reads.
     """
 
     system: System = "sidekiq"

@@ -43,7 +43,7 @@ class RubyJobCounts:
     """
 
     def __init__(self) -> None:
-        # Each child has words of shared memory that no other child writes, so that none waits for another.
+        # Each child has words of shared memory that no other child writes, so that no child waits for another.
         self._words = memoryview(mmap.mmap(-1, 8 * _WORDS * _CELLS)).cast("q")
 
     def add(self, system: System, failed: bool) -> None:
@@ -177,7 +177,7 @@ class RubyRetries:
             self._client.command("SET", key, now, "NX", "PX", kept_ms)
             return int(self._client.command("GET", key) or now)
         except JobqError as unknown:
-            # The job's error counts; the job may be tried one time too many.
+            # Don't hide the job's error. One try too many is harmless.
             logger.warning("%s failed (%r), and the time of its first failure can't be read: %s",
                            context.mid, error, unknown)  # fmt: skip
             return now
