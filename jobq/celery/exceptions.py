@@ -8,7 +8,7 @@ from typing import Any
 from jobq import errors
 from jobq.client.clock import wall
 
-#: Raised inside a task at its soft time limit. It is not an Exception, so `except Exception` lets it pass.
+#: Raised inside a task at its soft time limit. It is not an Exception, so `except Exception` doesn't catch it.
 SoftTimeLimitExceeded = errors.JobTimeout
 #: Raised by `AsyncResult.get(timeout=…)`.
 TimeoutError = errors.ResultTimeoutError  # the name is Celery's

@@ -60,7 +60,8 @@ class AsyncResult:
     def get(self, timeout: float | None = None, propagate: bool = True, **_: Any) -> Any:
         """Wait for the task and return its result; raise TimeoutError after `timeout` seconds.
 
-        If the task failed, raise JobFailedError. It is also an instance of the exception's class if that is loaded.
+        If the task failed, raise JobFailedError. It is also an instance of the exception's class if that class is
+        loaded.
         """
         try:
             return self._value(timeout)

@@ -15,7 +15,7 @@ from jobq.errors import ConfigError
 from jobq.jobs.job import Job
 from jobq.jobs.registry import stand_in
 
-#: Options of apply_async without effect: jobq doesn't need them or always behaves one way.
+#: Options of apply_async without effect, because jobq doesn't need them or always behaves in the same way.
 _WITHOUT_EFFECT = frozenset(
     ("acks_late", "add_to_parent", "compression", "connection", "producer", "retry", "retry_policy", "shadow")
 )  # fmt: skip
@@ -41,7 +41,7 @@ def job_for(
         changes["at"] = aware(changes["at"], app.conf.timezone)
     expires = given.get("expires", getattr(task, "expires", None))
     if expires is not None:
-        # Celery counts from the call, jobq from the start time.
+        # Celery measures the expiry from the call, jobq from the start time.
         start = seconds_until(changes.get("at", changes.get("delay")))
         changes["expires_in"] = max(0.001, seconds_until(expires) - start)
     if "queue" not in given:
