@@ -203,7 +203,7 @@ class JobqBackend(BaseTaskBackend):
             receipt: Receipt[Any] = registered.job.options(**options).enqueue(*args, **kwargs)
             return receipt
         if "mid" in options:
-            # The mid is new, so the server may reject it after the task is done.
+            # The mid is used only once, so the server may reject it after the task is done.
             options["until"] = DAY_S
         # A savepoint inside a transaction, else a new transaction.
         block: Any = transaction.atomic(using=self.outbox)

@@ -25,7 +25,7 @@ FRAMEWORK = _framework()
 _exceptions = import_module(f"{FRAMEWORK}.exceptions")
 _base = import_module(f"{FRAMEWORK}.base")
 
-# The backport ends the names of its errors differently.
+# The backport's errors have other suffixes.
 InvalidTask: Any = getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError
 InvalidBackend: Any = (
     getattr(_exceptions, "InvalidTaskBackend", None) or _exceptions.InvalidTaskBackendError

@@ -51,7 +51,7 @@ def moment(epoch_ms: int) -> datetime | None:
 
 
 def status_of(status: Status, attempts: Sequence[Tried]) -> Any:
-    """Return the TaskResultStatus of a message. After the queue has deleted it, the result depends on `attempts`."""
+    """Return the TaskResultStatus of a message. After the queue has deleted it, the status depends on `attempts`."""
     word = state_word(status)
     if word in _WAITING:
         return TaskResultStatus.READY

@@ -1,4 +1,4 @@
-"""The dashboard's URLs: add `path("admin/jobq/", include("jobq.django.urls"))` before the line of the admin."""
+"""The dashboard's URLs: add `path("admin/jobq/", include("jobq.django.urls"))` before the admin's line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobq.django.dashboard import dashboard
 app_name = "jobq"
 urlpatterns = [
     path("", dashboard, name="dashboard"),
-    # The admin's index links to this address, which is below ours if the two share a prefix.
+    # The admin's index links to `<admin>/jobq/dashboard/`, which is one of these URLs if they are at `<admin>/jobq/`.
     path("dashboard/", RedirectView.as_view(pattern_name="jobq:dashboard")),
     re_path(r"^(?P<page>.+)$", dashboard, name="page"),
 ]
