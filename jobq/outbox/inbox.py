@@ -56,7 +56,7 @@ def _statement(session: Any, part: str) -> tuple[str, dict[str, Any]]:
             f"the inbox doesn't support the database {dialect!r}; it supports {', '.join(_INSERTS)}"
         )
     context = current()
-    # A message that a relay enqueued twice has two generations, but only one header.
+    # A message that a relay enqueued twice has two generations, but the same header.
     life = context.headers.get(HEADER) or context.generation
     named = "\0".join((context.queue, context.mid, life, part)).encode("utf-8", "replace")
     return _INSERTS[dialect], {

@@ -103,7 +103,7 @@ class Relay:
         self._closed: dict[str, JobqError] = {}
         self._trouble = ""
         self._reminder = Reminder()
-        #: When the loop made its last turn, by time.monotonic().
+        #: When the loop last made progress, by time.monotonic().
         self.turned_at = time.monotonic()
         #: The last count of waiting rows; None if they aren't counted.
         self.waiting: Backlog | None = None
@@ -187,7 +187,7 @@ class Relay:
         self, rows: Sequence[RawRow], sent: Sequence[int], refused: Sequence[Refused]
     ) -> None:
         left = len(rows) - len(sent) - len(refused)
-        # Whether rows stay, for the whole sweep, which begins with the first row.
+        # Whether any batch of this sweep left rows. A sweep begins with the first row.
         self._left = bool(left) or (self._left and self._after > 0)
         self.totals.sent += len(sent)
         self.totals.failed += len(refused)
@@ -233,8 +233,8 @@ class Relay:
     ) -> Iterator[int]:
         """Send rows with the same options in one call.
 
-        If the call is rejected, send each row in a separate call. If only the line of a key is full, do this for its
-        rows. Rows that some partitions accepted aren't sent again.
+        If the call is rejected, send each row in a separate call. If only the line of a key is full, do this only for
+        the rows of that line. Rows that some partitions accepted aren't sent again.
         """
         left = [row for row in rows if _line(row) not in self._stopped]
         while left:

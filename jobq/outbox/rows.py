@@ -126,7 +126,7 @@ class StoredRow:
         if given.new_mid:
             options["until"] = dedupe_s
         elif not (given.until or given.throttle) and given.on_conflict != "requeue":
-            # Otherwise a recently used mid is rejected until it is collected, and the row is still deleted.
+            # Otherwise the server would reject a recently used mid, and this row would be deleted without a run.
             options["until"] = "done"
         if given.delay is not None:
             options["delay"] = max(0.0, given.delay - passed_s)

@@ -19,7 +19,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 #: Called with each session after rows were written on it, except async sessions. Tests use this to relay the rows.
 listeners: list[Callable[[Any], object]] = []
-#: Its values are the fields of an OutboxRow.
+#: Inserts a row. The values are the fields of an OutboxRow.
 _INSERT = (
     "INSERT INTO jobq_outbox (mid, queue, content, options, created_at) "
     "VALUES (:mid, :queue, :content, :options, :created_at)"
