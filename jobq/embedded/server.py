@@ -38,14 +38,14 @@ from jobq.embedded.process import (
 from jobq.errors import EmbeddedError
 
 logger = logging.getLogger("jobq.server")
-#: How long a server that runs but does not answer may take to answer or to stop.
+#: How long to wait for an unresponsive server to answer or to stop.
 SILENT_S = 10.0
 #: pytest sets these for the tests and for all processes that they start.
 _PYTEST = frozenset(("PYTEST_VERSION", "PYTEST_CURRENT_TEST"))
 
 
 class EmbeddedStatus(NamedTuple):
-    """Whether the embedded server runs, and its figures, which are 0 if it doesn't."""
+    """Whether the embedded server runs, and its figures, which are 0 if it doesn't run."""
 
     running: bool
     data: str

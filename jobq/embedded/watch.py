@@ -60,7 +60,7 @@ def watch(files: ServerFiles, mine: int, limit_s: float) -> None:
         if not os.fstat(mine).st_nlink:
             if _over(files):
                 return
-            last = last._replace(ever=last.ever + 1)  # the connection of that call
+            last = last._replace(ever=last.ever + 1)  # _over opened a connection
         use = _poll(files)
         if use is None:
             socket = _gone(files, mine)
