@@ -56,7 +56,7 @@ class MigrationFinding(JsonRecord, frozen=True):
         file: Path, relative to the checked folder.
         line: Number of the line.
         kind: `same` if jobq has an equivalent, `differs` if it behaves differently, `none` if it has no equivalent.
-        what: The used feature.
+        what: The feature that the code uses.
         text: The replacement, or the difference.
         page: Page of jobq's documentation about it.
     """
@@ -83,7 +83,7 @@ class _Project:
         self.systems: set[str] = set()
         self.tasks: dict[str, str] = {}
         self.objects: dict[str, str] = {}
-        for _ in range(2):  # an app is known before the tasks that it decorates
+        for _ in range(2):  # the second pass knows the apps of decorators
             for module in modules:
                 names = _Names(module, self)
                 self.systems |= names.systems - {""}
