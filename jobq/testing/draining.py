@@ -202,7 +202,7 @@ class Draining:
             queue.release([(message.mid, message.token) for message, _ in held])
 
     def _fetch(self, queue: Queue, limit: int) -> list[Fetched]:
-        # A debugger may pause a job for long.
+        # A debugger may pause a job for a long time.
         messages = queue.dequeue(limit, lease=DAY_S).messages
         return [(message, self.executor.resolve(queue.name, message)) for message in messages]
 

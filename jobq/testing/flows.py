@@ -19,7 +19,7 @@ from jobq.flows.state import (
     step_sentence,
 )
 
-#: Reasons of dead members that an error lists.
+#: Maximum number of dead members whose reasons an error lists.
 MAX_LISTED = 5
 
 

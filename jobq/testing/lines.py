@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
-#: An unreserved tool of sys.monitoring. Debuggers, coverage, profilers and optimizers have other tools.
+#: An unreserved tool id of sys.monitoring. Debuggers, coverage, profilers and optimizers have other ids.
 TOOL = 4
 
 

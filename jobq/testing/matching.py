@@ -154,7 +154,7 @@ def same(wanted: Any, given: Any) -> bool:
         return bool(wanted(given))
     try:
         return bool(to_json(wanted) == given)
-    except (TypeError, ValueError, NotImplementedError):  # the last for a type without JSON
+    except (TypeError, ValueError, NotImplementedError):  # a type without JSON
         return False
 
 

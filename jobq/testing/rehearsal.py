@@ -274,7 +274,7 @@ class Rehearsal:
         for order in ((self._call, self._plan.other), (self._plan.other, self._call)):
             self._begin()
             for call in order:
-                # A message keeps its mid, whichever comes first.
+                # A call has the same mid in both orders.
                 message = self._message(call, f"reordered-{int(call is self._call)}")
                 message.to_the_end()
                 outcome = outcome or message.outcome

@@ -63,7 +63,7 @@ class PrivateServer:
                     return
                 except OSError as error:
                     self._still_starting(deadline, error)
-                except Exception as error:  # redis-py's: it is loading, or rejects the call
+                except Exception as error:  # redis-py: the server is loading, or rejects the call
                     self._still_starting(deadline, error)
 
     def _still_starting(self, deadline: float, error: Exception) -> None:
