@@ -22,9 +22,9 @@ PATIENCE_S, STAYING_PATIENCE_S = 2.0, 10.0
 VALID_S, MAX_VALID_S = 7 * 86_400.0, 366 * 86_400.0
 #: Maximum size of a call in bytes: the default, and the highest allowed value.
 MAX_CONTENT, HARD_MAX_CONTENT = 256 * 1024, 1024 * 1024
-#: Servers that tests may connect to. jobq's pytest plugin sets it for the tests and their child processes.
+#: Servers that tests may connect to. jobq's pytest plugin sets this variable for tests and their child processes.
 TEST_SERVERS = "JOBQ_TEST_SERVERS"
-#: A burst waits for retries that are due within this time.
+#: A worker in burst mode waits for retries that are due within this time.
 BURST_WAIT_S = 60.0
 #: Maximum length of a worker's name.
 MAX_NAME = 100
@@ -152,13 +152,13 @@ CodecMode = Literal["sign", "encrypt"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CodecSettings:
-    """How calls are sealed, so that only holders of a key can create them (sign) or read them (encrypt).
+    """How calls are sealed: signed, so that only holders of a key can create them, or encrypted.
 
     Attributes:
         keys: Ids with secrets of 32 bytes or more. The first key seals calls; any of the keys can open them.
         accept_plain: Also run calls without a seal, while producers migrate.
         valid_s: How long after its due time a sealed call may start. Workers remember finished calls for this long, so
-            that they don't run again.
+            that a replayed call doesn't run.
     """
 
     keys: tuple[tuple[str, bytes], ...] = field(repr=False)
@@ -190,7 +190,7 @@ class CodecSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerSettings:
-    """How to reach the server.
+    """Settings for connections to the server and for its enqueues.
 
     Attributes:
         url: None selects the embedded server.
@@ -199,9 +199,9 @@ class ServerSettings:
             try may take socket_timeout_s.
         data_dir: Folder for the embedded server's data. Default: `.jobq` next to the nearest pyproject.toml.
         codec: How calls are sealed; None leaves them unsealed.
-        functions: Call the functions that `jobq functions load` has loaded, instead of scripts.
+        functions: Call the server functions that `jobq functions load` has loaded, instead of Lua scripts.
         durability: Where a message must be stored before its enqueue returns: memory, disk, or replicas=n. Run n + 1
-            replicas.
+            replicas, so that a replica may fail.
         durable_within_s: How long to wait for the durability, at most four fifths of socket_timeout_s.
         outage_buffer: Maximum number of messages to keep in memory while the server is away. With 0, enqueue raises
             UnavailableError.
@@ -252,17 +252,17 @@ class WorkerSettings:
         threads: Maximum number of concurrent sync jobs per child.
         lease_s: How long a lease lasts unless renewed.
         crash_limit: Number of crashes after which a message is dead-lettered; 0 for never.
-        prefetch: Maximum number of messages to prefetch per child; it prefetches about prefetch_s worth of work.
+        prefetch: Maximum number of messages to prefetch per child. A child prefetches about prefetch_s of work.
         max_jobs, max_age_s, max_memory_mb: Limits after which a child is replaced.
         shutdown_timeout_s: How long the worker waits for jobs after TERM.
-        burst: Exit once the queues are empty and no retry of a job that ran here is due within BURST_WAIT_S. "ready"
-            doesn't wait for retries.
+        burst: Exit once the queues are empty and no retry of a job that ran here is due within BURST_WAIT_S. With
+            "ready", don't wait for retries.
         unknown_for_s: How long messages of unknown jobs are retried before they are dead-lettered.
         unknown_wait_s: Maximum delay between these retries.
         event_loop: The event loop for async jobs, one of EVENT_LOOPS. "auto" is uvloop if it is installed.
         allow_threads: Start even if the modules with jobs leave a thread running.
         tracebacks: Log and keep the tracebacks of failed attempts.
-        charts: Record figures of queues for charts.
+        charts: Record queue statistics for the dashboard's charts.
         name: Name in events and logs; '' for the host and the process id.
     """
 
@@ -323,14 +323,14 @@ class WorkerSettings:
 def settings_from_env(
     environ: Mapping[str, str] | None = None, *, patience_s: float = PATIENCE_S
 ) -> ServerSettings:
-    """Return settings from environment variables. Log a warning for each JOBQ_… variable that nothing reads.
+    """Return settings from environment variables. Log a warning for each unknown JOBQ_… variable.
 
     The variables are JOBQ_URL (or else REDIS_URL), JOBQ_NAMESPACE, JOBQ_PATIENCE, JOBQ_EMBEDDED, JOBQ_EMBEDDED_IDLE,
     JOBQ_DATA, JOBQ_FUNCTIONS and JOBQ_MAX_CONTENT. JOBQ_DURABILITY, JOBQ_DURABLE_WITHIN and JOBQ_OUTAGE_BUFFER set the
     durability. JOBQ_CODEC, JOBQ_CODEC_KEYS, JOBQ_CODEC_ACCEPT_PLAIN and JOBQ_CODEC_VALID set the codec.
 
     Args:
-        patience_s: The patience if JOBQ_PATIENCE is not set.
+        patience_s: Default for JOBQ_PATIENCE.
     """
     env = os.environ if environ is None else environ
     warn(env)
@@ -348,7 +348,7 @@ def settings_from_env(
         url=env.get("JOBQ_URL") or env.get("REDIS_URL") or None,
         namespace=env.get("JOBQ_NAMESPACE") or "jobq",
         patience_s=patience_s,
-        # A silent server must not take longer than an unreachable server.
+        # A call to a silent server must not take longer than a call to an unreachable server.
         socket_timeout_s=min(5.0, max(1.0, patience_s, 1.25 * durable_within_s)),
         embedded=embedded_from_env(env),
         embedded_idle_s=duration_s(env.get("JOBQ_EMBEDDED_IDLE") or 600.0),
@@ -363,7 +363,7 @@ def settings_from_env(
 
 
 def embedded_from_env(environ: Mapping[str, str] | None = None) -> bool | None:
-    """Return JOBQ_EMBEDDED; True (1) uses the embedded server if no URL is set, False (0) forbids it, None is unset."""
+    """Return JOBQ_EMBEDDED: True (1) allows an embedded server without a URL, False (0) forbids it, None is unset."""
     env = os.environ if environ is None else environ
     text = env.get("JOBQ_EMBEDDED") or ""
     if text not in ("", "0", "1"):

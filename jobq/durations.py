@@ -142,7 +142,7 @@ def wait_of(value: object, clock: Callable[[], float] = time.time) -> float:
 
     try:
         at = parsedate_to_datetime(value)
-        # A date without a zone is in UTC, as in asctime's shape.
+        # A date without a zone, such as asctime's format, is in UTC.
         return max(0.0, (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - clock())
     except (ValueError, TypeError, IndexError, OverflowError) as error:
         remedy = f"{_EXAMPLES}, or an HTTP date such as 'Sun, 06 Nov 1994 08:49:37 GMT'"

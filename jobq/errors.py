@@ -55,12 +55,12 @@ from urllib.parse import unquote
 
 from jobq.durations import Duration, wait_of
 
-#: A URL in a text: up to the next space or quotation mark, without punctuation at the end of a sentence or bracket. The
-#: last letters of a scheme are enough: without a bound, a long word would cost the square of its length.
+#: A URL in a text: up to the next space or quotation mark, without punctuation at the end of a sentence or bracket.
+#: Only the last letters of a scheme are matched, because unbounded matching takes quadratic time in a long word.
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://(?:[^\s'\"]*[^\s'\",;:.)\]>}])?")
 #: Maximum number of characters that are read from an error's text.
 MAX_SHOWN = 1 << 16
-#: Words of this length aren't the end of a URL.
+#: A word of at least this length isn't treated as part of a URL that was cut.
 LONG_WORD = 4096
 _QUERY_KEY = re.compile(r"[?&;]([^=&?;]*)=")
 _SECRET_KEY = re.compile(r"pass|secret|token", re.IGNORECASE)
@@ -77,21 +77,21 @@ def masked(url: str) -> str:
             url = url[: key.end()] + "***"
             break
     scheme, colon, rest = url.partition("://")
-    # "redis//host", "redis:/:secret@host" and ":secret@host" are mistakes that an error quotes.
+    # "redis//host", "redis:/:secret@host" and ":secret@host" are malformed URLs that error messages quote.
     rest = rest if colon else url
     if "@" in url:
         before, _, rest = rest.rpartition("@")
         rest = "***@" + rest if before or not colon else "@" + rest
     elif not _HOSTS.fullmatch(re.split("[/?#]", rest)[0]):
-        # Text after a colon that isn't a port: a password without a host.
+        # Text after a colon is a password, unless it is a port.
         rest = rest.partition(":")[0] + ":***"
     return f"{scheme}://{rest}" if colon else rest
 
 
 def shortened(text: str, *, end: bool = False) -> str:
-    """Return the beginning of a very long text, or its `end`, before it is masked and cut further.
+    """Cut a very long text to its beginning, or to its `end`, before URLs in the text are masked.
 
-    If the cut goes through a URL, that URL is left out, because its remaining part might show the password.
+    If the cut goes through a URL, the URL is left out, because its remaining part might show the password.
     """
     if len(text) <= MAX_SHOWN:
         return text
@@ -122,8 +122,8 @@ class ConfigError(JobqError):
 class UnavailableError(JobqError):
     """The server could not be reached in time; whether the call took effect is unknown.
 
-    `mids` has the messages of an enqueue whose outcome is unknown. Check `Queue.status`, or enqueue them again under
-    the same mids if a second run is harmless.
+    After an enqueue, `mids` has the ids of the messages with an unknown outcome. Check `Queue.status`, or enqueue them
+    again under the same mids if a second run is harmless.
     """
 
     def __init__(self, message: str | None = None, mids: Sequence[str] = ()) -> None:
@@ -132,16 +132,16 @@ class UnavailableError(JobqError):
 
 
 class ServerFullError(JobqError):
-    """The server refused the call and changed nothing: memory or disk is full, or too few replicas are connected."""
+    """The server rejected the call without any change: memory or disk is full, or too few replicas are connected."""
 
 
 class KeyFullError(ServerFullError):
-    """The line of a key holds as many messages as its rule allows; nothing of the call was accepted.
+    """The key has as many waiting messages as its rule allows; the call was rejected.
 
     Attributes:
         key: The full key.
         most: Maximum number of waiting messages of this key.
-        left: For a flow's map, whose members are enqueued while there is room: the number of members left out.
+        left: Number of members of a flow's map that weren't enqueued. The other members were enqueued.
     """
 
     left = 0
@@ -154,8 +154,8 @@ class KeyFullError(ServerFullError):
 class NotDurableError(JobqError):
     """The messages were accepted, but their durability wasn't confirmed.
 
-    They may run, and a failover or a power cut now may lose them. Enqueueing them again under the same
-    mids is safe: messages that are still there are confirmed, and lost messages are added.
+    They may run, but a failover or a power cut may still lose them. Enqueueing them again under the same mids is safe:
+    messages that are still there are confirmed, and lost messages are added.
     """
 
     def __init__(self, message: str | None = None, mids: Sequence[str] = ()) -> None:
@@ -173,7 +173,7 @@ class BufferFullError(JobqError):
 
 
 class ScriptError(JobqError):
-    """The server refused a script, or a script's reply is unknown to this version."""
+    """The server rejected a script, or this version doesn't know the script's reply."""
 
 
 class EmbeddedError(JobqError):
@@ -185,7 +185,7 @@ class CodecError(JobqError):
 
 
 class JobNotFoundError(JobqError):
-    """No job of this name is registered here; is its module named by --import?"""
+    """No job of this name is registered here; pass its module with --import."""
 
 
 class JobAlreadyRegisteredError(JobqError):
@@ -193,10 +193,10 @@ class JobAlreadyRegisteredError(JobqError):
 
 
 class DuplicateError(JobqError):
-    """A call with on_conflict="raise" was rejected: a message with its arguments or mid is waiting or running.
+    """A call with on_conflict="raise" was rejected: a message with the same arguments or mid is waiting or running.
 
     Attributes:
-        receipts: Receipts of the rejected calls; they lead to the live messages. The other calls of the same
+        receipts: Receipts of the rejected calls, with the ids of the live messages. The other calls of the same
             `enqueue_many` are enqueued.
     """
 
@@ -210,7 +210,7 @@ class NoCurrentJobError(JobqError):
 
 
 class LeaseLostError(JobqError):
-    """This attempt's lease was taken over or cancelled; its result would be refused."""
+    """This attempt lost its lease or was cancelled; its result would be rejected."""
 
 
 class ResultNotStoredError(JobqError):
@@ -230,7 +230,7 @@ class EmptyKeyError(JobqError):
 
 
 class LimitedError(JobqError):
-    """A limit allows no start now.
+    """A limit doesn't allow another start now.
 
     Attributes:
         retry_after: Seconds until the limit may allow a start.
@@ -246,11 +246,11 @@ class FlowConflictError(JobqError):
 
 
 class FlowClosedError(JobqError):
-    """The flow is over or gone: nothing can be added, and nobody waits for it."""
+    """The flow has ended or was deleted, so it accepts neither members nor signals."""
 
 
 class FlowFullError(JobqError):
-    """The results of a flow are over 64 MiB; store them elsewhere and return where they are."""
+    """The results of a flow are over 64 MiB; store them elsewhere and return their location."""
 
 
 class GroupNotFoundError(JobqError):
@@ -258,9 +258,9 @@ class GroupNotFoundError(JobqError):
 
 
 class OutOfRangeError(JobqError):
-    """No message of this topic has that index: it was dropped, or isn't there yet.
+    """The topic has no message with this index: it was dropped, or not appended yet.
 
-    `position` is the requested index; `first` and `last` are the range that the topic has.
+    `position` is the requested index; `first` and `last` are the topic's current range.
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class LakeError(PipelineError):
 
 
 class DataLossError(PipelineError):
-    """Entries were trimmed before they were read; `lost` is how many."""
+    """Entries were trimmed before they were read; `lost` is their number."""
 
     def __init__(self, message: str | None = None, lost: int = 0) -> None:
         super().__init__(message)
@@ -295,10 +295,10 @@ class BadRecordError(PipelineError):
 
 
 class Outcome(Exception):
-    """How a handler ends its attempt on purpose."""
+    """Raised by a handler to end its attempt on purpose."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Copies, even in other processes, aren't made by __init__, because it takes other arguments than `args`.
+        # copy and pickle must not call __init__ with `args`, because its parameters differ.
         return _copied, (type(self), self.args), self.__dict__
 
 
@@ -332,7 +332,7 @@ class Snooze(Outcome):
 
 
 class HoldKey(Snooze):
-    """Hold this message's key: none of its messages start for `after`, given as in Retry.
+    """Hold this message's key: no message of this key starts for `after`, given as in Retry.
 
     Use it for example when a customer's API answers 429. The message returns to the front of its key's line. This
     doesn't count as a failed attempt. Without a key, it works like Snooze.

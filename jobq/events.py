@@ -36,7 +36,7 @@ KINDS = (
 ATTEMPTS = ("done", "retry", "dead", "crashed", "snoozed", "recovered")
 #: The error of an attempt whose process ended, without a fingerprint.
 CRASH = "crash"
-#: The error of an attempt whose lease nobody renewed; its event has the job if the content names it in plain text.
+#: The error of an attempt whose lease expired. Its event names the job, unless the content is encrypted.
 LOCK_EXPIRED = "lock expired"
 
 
@@ -82,12 +82,12 @@ class Event(msgspec.Struct, frozen=True):
 
 COLUMNS = tuple(Event.__struct_fields__)
 _MOMENT, _INT, _LONG = 253_402_300_799_999, 2**31 - 1, 10**15
-#: The columns with numbers, which consist only of digits, and the greatest number that a reader must accept.
+#: Numeric columns, which contain only digits, and the greatest number that a reader must accept.
 LIMITS = {
     "finished_at": _MOMENT, "enqueued_at": _MOMENT, "run_us": _LONG, "cpu_us": _LONG,
     "attempt": _INT, "rss_kib": _INT, "bytes": _INT,
 }  # fmt: skip
-#: An enqueued_at below this counts the ms before finished_at, which is eight bytes shorter than an epoch time.
+#: An enqueued_at below this number counts the ms before finished_at, to save eight bytes.
 ABSOLUTE = 10**12
 _NEEDED = ("kind", "finished_at")
 _VERSION, _EMPTY = SCHEMA.encode(), [""] * len(COLUMNS)

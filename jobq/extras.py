@@ -20,7 +20,7 @@ def install(extra: str) -> str:
 
 
 def brings(extra: str, module: str) -> bool:
-    """Return whether the extra has a package with this module's name, ignoring hyphens and case."""
+    """Return whether the extra contains a package with this module's name, ignoring hyphens and case."""
     names = (re.split(r"[^\w-]", name)[0] for name in _requirements(extra))
     return module.lower() in {name.replace("-", "_").lower() for name in names}
 

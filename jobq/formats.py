@@ -1,6 +1,6 @@
 """Numbers of the stored formats. docs/operating/upgrades.md says which releases read which number.
 
-A number grows when older releases would misread what is stored under it.
+A number increases when older releases would misread the new data.
 """
 
 from __future__ import annotations

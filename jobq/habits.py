@@ -1,4 +1,4 @@
-"""Names of other queues that people try in jobq, and what to write instead; `habits.txt` has the table."""
+"""Names from other job queues that people try in jobq, with the names to use instead; see `habits.txt`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Never
 
 @cache
 def _table() -> dict[tuple[str, str], str]:
-    """Return the remedy of each name, by section."""
+    """Return the advice for each name, by section."""
     remedies: dict[tuple[str, str], str] = {}
     section = ""
     text = Path(__file__).with_name("habits.txt").read_text(encoding="utf-8")
@@ -23,18 +23,18 @@ def _table() -> dict[tuple[str, str], str]:
 
 
 def remedy(section: str, name: str) -> str:
-    """Return what to write instead of a name of another queue; '' if the name is unknown."""
+    """Return the advice for a name from another job queue; '' if the name is unknown."""
     return _table().get((section, name), "")
 
 
 def refuse_attribute(self: Any, name: str) -> Never:
-    """Raise AttributeError, with a remedy if another queue has the attribute: the `__getattr__` of a public class."""
+    """Raise AttributeError, with advice for names from other job queues. Public classes use this as `__getattr__`."""
     kind = type(self)
     text = f"{kind.__name__!r} object has no attribute {name!r}"
     if not name.startswith("_"):
         known = (remedy(base.__name__, name) for base in kind.__mro__)
         if hint := next(filter(None, known), ""):
             job = vars(self).get("__name__", "job") if hasattr(self, "__dict__") else "job"
-            # Python would add a guess to the remedy if it knew the object.
+            # If Python knew the object, it would append a guess to the advice.
             raise AttributeError(f"{text}; {hint.replace('{job}', job)}", name=name)
     raise AttributeError(text, name=name, obj=self)

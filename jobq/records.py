@@ -1,4 +1,4 @@
-"""Base of the records that commands print with `--json` and that the JSON API of the dashboard replies with.
+"""Base class of the records that `--json` prints and the dashboard's JSON API returns.
 
 A record is declared once, in the module that makes it. Python code reads its attributes, `--json` prints its fields in
 order, and `jobq.web.api.schema` writes them for HTTP and describes them for OpenAPI.

@@ -38,7 +38,7 @@ class Search(NamedTuple):
 
 
 class UntrustedFileError(JobqError):
-    """Another user owns the file or can write to it; the text says who."""
+    """Another user owns the file or can write to it; the message names the user."""
 
 
 def project(working: Path) -> Search:
@@ -90,7 +90,7 @@ def folder_fault(folder: Path, top: Path) -> str:
         status, leads = each.stat(), each.lstat().st_uid
         if not stat.S_ISDIR(status.st_mode):
             return f"{each} is not a folder"
-        # Group permissions are the user's umask; the user chose this folder.
+        # Group write permission is accepted here, because the user chose the folder and the umask.
         owned = {status.st_uid, leads} <= {os.geteuid(), 0}
         if not owned or status.st_mode & stat.S_IWOTH:
             return f"{each} {fault(status) or f'is a link of {user_name(leads)}'}"
@@ -108,7 +108,7 @@ def writable_by_all(folder: Path) -> bool:
 
 
 def _trusted_text(folder: Path) -> bytes | None:
-    """Return the file's text, None if there is no file. It reads the same open file that it has checked."""
+    """Return the file's text, or None if there is no file. The file is checked and read through one descriptor."""
     try:
         place = _opened(folder)
     except OSError:

@@ -39,7 +39,7 @@ _said: set[str] = set()
 
 
 def warn(environ: Mapping[str, str]) -> None:
-    """Log a warning for each JOBQ_… variable that nothing reads, once per process. Commands check their own options."""
+    """Log a warning for each unknown JOBQ_… variable, once per process. Commands check their own options."""
     prefixes = tuple(f"{PREFIX}{name.upper().replace('-', '_')}_" for name in COMMANDS)
     names = [name for name in environ if not name.startswith(prefixes)]
     for sentence in unknown(names, KNOWN):
@@ -58,7 +58,7 @@ def unknown(names: Iterable[str], known: Collection[str]) -> list[str]:
 def _sentence(name: str, known: Collection[str]) -> str:
     from difflib import get_close_matches
 
-    # Without the common prefix, which would make any two names similar.
+    # Compare without the common prefix, which would make any two names similar.
     rests = {each.removeprefix(PREFIX): each for each in known}
     near = get_close_matches(name.removeprefix(PREFIX), rests, n=1)
     remedy = (

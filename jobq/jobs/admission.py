@@ -15,7 +15,7 @@ from jobq.events import ago_ms, attempt_record, trace_id
 from jobq.jobs.context import Call, failure_log
 from jobq.queue.types import Ending
 
-#: How long a job waits if a limit can't be checked: because its server is away, and after any other error.
+#: How long a job waits if a limit can't be checked: because the server is away, or after another error.
 UNREACHABLE_S, BROKEN_S = 1.0, 5.0
 #: Maximum number of slots of limits in one process.
 MAX_HOLDINGS = 512
@@ -60,7 +60,7 @@ class HoldingTable(Protocol):
     lease_s: float
 
     def note(self, owner: str, entry: bytes) -> int | None:
-        """Record a slot that the message with the token `owner` will acquire; return its index, or None if full."""
+        """Record a slot that the message with token `owner` will acquire. Return its index, or None without room."""
         ...
 
     def keep(self, index: int) -> None:

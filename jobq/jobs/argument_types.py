@@ -28,7 +28,7 @@ logger = logging.getLogger("jobq")
 _PLAIN = frozenset((str, int, float, bool, NoneType))
 _TIMES = (datetime, date, time, timedelta)
 _NO_CONVERSION = (Any, object, inspect.Parameter.empty)
-#: Annotations, and their texts, that can be decoded for certain.
+#: Annotations that can always be decoded, and their texts.
 _CERTAIN = (*_PLAIN, *_NO_CONVERSION, None, "str", "int", "float", "bool", "None", "Any", "object")
 
 #: Valid examples for msgspec's errors.
@@ -96,7 +96,7 @@ class ValueType:
         return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
-#: To plain JSON, and back.
+#: Directions of a conversion: to plain JSON, and back.
 ENCODE, DECODE = ValueType.encoded, ValueType.decoded
 
 
@@ -135,7 +135,7 @@ class ArgumentTypes:
         self._parameters: _Parameters | None = None
         #: Types of positional arguments in calls without conversion.
         self._unchanged: set[tuple[type, ...]] = set()
-        #: Annotations that the log has named.
+        #: Annotations that were already logged.
         self._logged: set[str] = set()
         self._check_declared()
 
@@ -221,7 +221,7 @@ class ArgumentTypes:
     def _check_declared(self) -> None:
         """Log annotations that msgspec can't decode.
 
-        If names in them aren't defined yet, this is done at the first call.
+        If an annotation has undefined names, the check waits until the first call.
         """
         function = inspect.unwrap(self._function)
         if all(kind in _CERTAIN for kind in getattr(function, "__annotations__", {}).values()):

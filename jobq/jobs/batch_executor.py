@@ -206,7 +206,7 @@ class _BatchRun:
         return BatchContext(self._members[0], self.calls, executor.worker, self._owners)
 
     def _close(self) -> None:
-        """Reject further endings, and wait for threads that are delivering one. The calls' slots may be reused soon."""
+        """Reject further endings, and wait for threads that deliver an ending, because slots may be reused."""
         self._is_over = True
         with self._lock:
             pass

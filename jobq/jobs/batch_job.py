@@ -25,7 +25,7 @@ _REFUSED = {
     "ordered": "a batch runs its calls together; drop one of the two",
     "keep_logs": "one log would belong to many messages; log with calls[i].logger to a file or a service",
 }
-#: Options of the function's call, which has many messages.
+#: Options that apply to a call of the function, and so to many messages.
 _OF_THE_FUNCTION = ("timeout", "hard_timeout")
 
 

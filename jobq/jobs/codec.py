@@ -6,9 +6,9 @@ Fields with their default value are left out, such as empty args or `v` 1. Seale
 `nonce`. `remember_ms` comes first, because scripts that cancel the message read it only there. Whatever the bytes are,
 `decode` raises only CodecError.
 
-An argument must come back from JSON as it was. msgspec would silently write a datetime, a set or bytes as text, and the
-job would get that text, so `check` rejects every value that would arrive as something else. The one exception is a
-tuple, which arrives as a list.
+An argument must survive JSON unchanged. msgspec would silently write a datetime, a set or bytes as text, and the job
+would get that text, so `check` rejects every value that would arrive as something else. The one exception is a tuple,
+which arrives as a list.
 
 A call from another language that no job can run is kept with the reason:
 
@@ -43,7 +43,7 @@ FLOW_HEADER = "flow"
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 #: The beginning of a call whose end is remembered.
 REMEMBER, _REMEMBERED = b'{"remember_ms":%d,', re.compile(rb'\{"remember_ms":(\d+)[,}]')
-#: Maximum number of characters that are passed on from a refusal's reason.
+#: Maximum number of characters of a refusal's reason to pass on.
 MAX_WHY = 1_000
 
 _Retries = Annotated[int, Meta(ge=0, le=10_000)]
@@ -51,7 +51,7 @@ _Seconds = Annotated[float, Meta(gt=0, le=3_153_600_000)]
 
 
 class UnknownVersionError(CodecError):
-    """The envelope is of a version that this jobq doesn't read; upgrade the worker."""
+    """This version of jobq can't read the envelope's version; upgrade the worker."""
 
 
 class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -208,7 +208,7 @@ class CallEncoder:
 
 
 def remembered(content: bytes, remember_ms: int, limit: int = LIMIT) -> bytes:
-    """Add to a call how long its end is remembered; raise CodecError if that makes it too long."""
+    """Add to a call how long its end is remembered; raise CodecError if the call becomes too long."""
     if not remember_ms:
         return content
     content = REMEMBER % remember_ms + content[1:]
@@ -306,7 +306,7 @@ def read_refusal(content: bytes) -> Refusal | None:
 _AS_THEY_ARE = frozenset((str, bool, NoneType))
 
 _ANNOTATE = "annotate its parameter as {}, or pass plain JSON"
-#: Remedies by class. The first of a value's class and its base classes that is listed here counts.
+#: Remedies by class. A value's own class is looked up first, then its base classes.
 _REMEDIES = {
     "builtins.set": "annotate its parameter as set[…], or pass a list",
     "builtins.frozenset": "pass a list",
@@ -422,6 +422,6 @@ def _remedy(kind: type) -> str:
     if hasattr(kind, "__dataclass_fields__"):
         return _ANNOTATE.format("its class")
     ancestors = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
-    if "enum.Enum" in ancestors:  # before str and int, which an enum may be too
+    if "enum.Enum" in ancestors:  # before str and int, because an enum may be a subclass of them
         return _ANNOTATE.format("its class")
     return next((_REMEDIES[name] for name in ancestors if name in _REMEDIES), _OTHERWISE)

@@ -40,7 +40,7 @@ PROGRESS_EVERY_S = 0.5
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-#: Logs failed attempts. The Sentry middleware silences it, because it reports failures itself.
+#: Logs failed attempts. The Sentry middleware silences it, because the middleware reports failures itself.
 failure_log = logging.getLogger("jobq.job")
 
 
@@ -82,7 +82,7 @@ class Call(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def failures(self) -> int:
-        """The number of failed attempts if this attempt fails. Crashes are counted separately."""
+        """The number of failed attempts, counting this attempt as failed. Crashes are counted separately."""
         return max(1, self.message.attempt - self.message.ncrashes)
 
 
@@ -182,7 +182,7 @@ class Context:
 
     @property
     def failures(self) -> int:
-        """The number of failed attempts if this attempt fails. `retries` is compared with this; crashes don't count."""
+        """The number of failed attempts, counting this attempt as failed. `retries` limits it; crashes don't count."""
         return self._call.failures
 
     @property
@@ -238,7 +238,7 @@ class Context:
 
     @property
     def missed(self) -> int:
-        """The number of earlier ticks of the schedule without a run, because no worker enqueued them in time."""
+        """The number of the schedule's earlier ticks that never ran, because no worker enqueued them in time."""
         tick = tick_of(self._call.headers)
         return tick.missed if tick else 0
 
@@ -249,7 +249,7 @@ class Context:
 
     @property
     def size(self) -> int:
-        """Bytes of the message's content."""
+        """The size of the message's content in bytes."""
         return len(self._call.message.content)
 
     @property
@@ -261,7 +261,7 @@ class Context:
 
     @property
     def span_id(self) -> str:
-        """The 16 hex digits of this attempt's span; '' if nothing traces it."""
+        """The 16 hex digits of this attempt's span; '' if the attempt isn't traced."""
         return self._trace[1] if self._trace else ""
 
     def set_trace(self, trace_id: str, span_id: str) -> None:

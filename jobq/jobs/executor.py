@@ -1,8 +1,9 @@
 """Runs one message to one outcome, without a server. A worker's child uses this for each message.
 
-`resolve` comes first, then `run` or `arun`. `resolve` never raises. The others raise only exceptions that must stop the
-child's work on this message without an outcome: KeyboardInterrupt, JobAborted and, in `arun`, the cancellation of the
-asyncio task. Any other exception of a job, including SystemExit, is a failure, and the job's rules decide about it.
+`resolve` comes first, then `run` or `arun`. `resolve` never raises. `run` and `arun` raise only exceptions that must
+stop the child's work on this message without an outcome: KeyboardInterrupt, JobAborted and, in `arun`, the cancellation
+of the asyncio task. Any other exception of a job, including SystemExit, is a failure, and the job's rules decide about
+it.
 """
 
 from __future__ import annotations
@@ -152,9 +153,10 @@ class Executor:
         self._inner = registry.middleware
         self._outer = self._inner.outer or Middlewares()
         self._outer.add_imported()
-        #: The process where jobs run. Processes that they fork never leave `run` or `arun`.
+        #: The process where jobs run. Processes forked by jobs never leave `run` or `arun`.
         self.home = Home()
-        #: Whether jobs would share a decimal context that a module has made: copies of a context share its values.
+        #: Whether jobs would share a decimal context that a module has created, because copies of a context share
+        #: values.
         self._copies_decimal = any(
             isinstance(value, decimal.Context) for value in copy_context().values()
         )

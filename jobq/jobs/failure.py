@@ -71,7 +71,7 @@ def reason(error: BaseException, why: str = "", trace: str = "") -> str:
 
 
 def traceback_text(error: BaseException) -> str:
-    """Return the traceback without jobq's own frames: at most MAX_TEXT bytes of its end."""
+    """Return the traceback without jobq's own frames: at most its last MAX_TEXT bytes."""
     try:
         described = TracebackException.from_exception(error, limit=-MAX_FRAMES, compact=True)
         _leave_out_ours(described)

@@ -26,7 +26,7 @@ class Home:
         self.pid = os.getpid()
 
     def only(self, error: BaseException | None = None) -> None:
-        """Do nothing in this process. End a process forked from it as a program ends, with `error` if given.
+        """Do nothing in this process. End a forked process like a program, with `error` if given.
 
         This compares process ids, because libraries can fork without calling os.fork.
         """

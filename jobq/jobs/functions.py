@@ -87,7 +87,7 @@ def place(function: Callable[..., Any]) -> str:
 
 
 class _Comparison:
-    """Compares two values. If the comparison meets a pair again that it is comparing, the pair counts as equal."""
+    """Compares two values. A pair that is already being compared counts as equal."""
 
     def __init__(self) -> None:
         self._pairs: dict[tuple[int, int], tuple[Any, Any]] = {}
@@ -165,7 +165,7 @@ class _Comparison:
         try:
             return self._all_same(first.__reduce_ex__(2), second.__reduce_ex__(2))
         except Exception:
-            return True  # a lock, a socket: it has no value by which the two could differ
+            return True  # a lock or a socket, for example, has no value to compare
 
 
 _COMPARES: tuple[tuple[Any, Callable[[_Comparison, Any, Any], bool]], ...] = (

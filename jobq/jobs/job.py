@@ -148,7 +148,7 @@ class Job(Generic[P, R]):
         self._use(settings)
 
     def __copy__(self) -> Self:
-        # copy.copy would look for methods of the instance, and each costs a call of __getattr__.
+        # copy.copy would look up methods on the instance, and each lookup would call __getattr__.
         copied = object.__new__(type(self))
         copied.__dict__.update(self.__dict__)
         return copied
@@ -226,7 +226,7 @@ class Job(Generic[P, R]):
 
         Plain tuples of positional arguments also work, but type checkers don't check them. `arguments` is read while
         calls are sent. One round trip has up to 250 calls, and is accepted or rejected in full. After an error, earlier
-        round trips stay enqueued, and the failed round trip may also be.
+        round trips stay enqueued, and the failed round trip may be enqueued.
         """
         calls = self._many(arguments)
         layers = self._enqueue_layers()
@@ -372,7 +372,7 @@ class Job(Generic[P, R]):
         return value if self.types is None else self.types.encoded_argument(at, value)
 
     def decoded(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments as the function expects them; raise CodecError if one doesn't fit its annotation."""
+        """Return the arguments as the function expects them; raise CodecError if any doesn't fit its annotation."""
         types = self.types
         return (args, kwargs) if types is None else types.converted(args, kwargs, DECODE)
 
@@ -600,7 +600,7 @@ def _positional(signature: inspect.Signature) -> tuple[int, int]:
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in parameters if p.default is p.empty]
     most = len(positional)
-    # A position can't provide a required keyword-only parameter.
+    # A positional argument can't fill a required keyword-only parameter.
     if any(p.kind is p.KEYWORD_ONLY for p in required):
         return most + 1, most
     return sum(p in positional for p in required), most

@@ -40,7 +40,7 @@ class Middlewares:
     def __init__(self, outer: Middlewares | None = None) -> None:
         self.outer = outer
         self.layers: Layers = ()
-        #: The module that provides a middleware, by the module whose import it waits for.
+        #: Modules that provide middleware, by the module that must be imported first.
         self._awaited: dict[str, str] = {}
 
     def add(self, middleware: Any) -> None:

@@ -63,7 +63,7 @@ class Options(TypedDict, total=False):
         delay: Wait this long before the first attempt.
         at: Earliest start time: a datetime, or seconds since 1970.
         unique: Reject a call while an equal call waits or runs. True compares all arguments, and names select arguments
-            to compare. A function of the arguments compares its results.
+            to compare. With a function of the arguments, its results are compared.
         until: When another call is accepted, with `unique` or `mid`: "done", "start", or how long after the run.
         on_conflict: How to handle a rejected call with `unique` or `mid`. "skip" it, "raise" DuplicateError, "replace"
             the waiting call, or "requeue" it as new.
@@ -71,8 +71,8 @@ class Options(TypedDict, total=False):
         debounce_max: With `debounce`: run at the latest this long after the first call.
         throttle: Reject equal calls for this long.
         lease: Minimum lease duration, if the worker's is shorter.
-        key: The line of the queue that the message waits in, or a function of the arguments that returns it; lines take
-            turns. In `@job`, a text names an argument.
+        key: Name of the line in which the message waits, or a function of the arguments that returns the name. Lines
+            take turns. In `@job`, a text names an argument.
         ordered: Start messages of the key one by one, in the order in which they were enqueued.
         durability: Where to store the message before the enqueue returns: "memory", "disk" or "replicas=n". None means
             the client's durability.
@@ -365,8 +365,8 @@ def _limits(name: str, value: Any) -> tuple[Any, ...]:
         raise ConfigError(
             f"limits={value!r} is not a list of RateLimit(name, rate) and ConcurrencyLimit(name, max_slots)"
         )
-    # Slots come first, so that a rate doesn't count a start in vain. Sorted names make all jobs acquire in the same
-    # order.
+    # Slots come first, so that a rate doesn't count starts that a slot then prevents. Sorted names make all jobs
+    # acquire in the same order.
     return tuple(sorted(limits, key=lambda limit: (limit.rank, limit.name)))
 
 

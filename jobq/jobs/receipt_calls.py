@@ -55,7 +55,7 @@ class ResultWaits:
     advice = "run `jobq why {mid}` for the reason"
 
     def late(self, receipt: Receipt[Any], since: str) -> ResultTimeoutError:
-        """Return the error for a result that didn't come."""
+        """Return the error for a result that didn't arrive in time."""
         advice = self.advice.format(mid=receipt.mid)
         return ResultTimeoutError(f"no result of {receipt.job} {receipt.mid}{since}; {advice}")
 
@@ -84,7 +84,7 @@ def status(receipt: Receipt[Any]) -> Steps[Status]:
 
 def _status(receipt: Receipt[Any]) -> Steps[Status]:
     if not is_mid(receipt.mid):
-        # Such a mid is impossible; web programs take mids from addresses.
+        # Such a mid can't exist, but web programs read mids from URLs.
         return Status("nil")
     known: Status = yield receipt.bound_queue.status_call(receipt.mid)
     if known.word == "nil" and (yield from _is_elsewhere(receipt)):
@@ -212,7 +212,7 @@ def revive(receipt: Receipt[Any]) -> Steps[bool]:
         return (yield from revive(receipt)) if (yield from _is_elsewhere(receipt)) else False
     values: dict[str, Argument] = {"now": "", "op": "", "life_ms": ""}
     [word] = yield from _numbered(receipt, "revive", values, (dead[0].dead_id, ""))
-    if word == b"sealed":  # its partition is an old one: the message goes to its partition of now
+    if word == b"sealed":  # the revived message goes to a current partition
         receipt.bound_queue = queue_of(receipt.queue, receipt.client)
         words = yield Ask(partial(receipt.bound_queue.admin.revive, dead[0].dead_id))
         return bool(words == ["revived"])

@@ -48,7 +48,7 @@ class Registry:
         self.queues: set[str] = set()
         #: Functions that each process of a worker calls before its first job.
         self.starts: list[Callable[[], Any]] = []
-        # By their names and their aliases.
+        # Jobs by their names and aliases.
         self._by_name: dict[str, Job[..., Any]] = {}
         self.find = self._by_name.get
 
@@ -91,7 +91,7 @@ class Registry:
                 )
 
     def _check_limit(self, job: Job[..., Any], limit: JobLimit) -> None:
-        """Raise ConfigError if another job declares a different limit with this name: both would share one count."""
+        """Raise ConfigError if another job declares a different limit with this name. They would share one count."""
         for other in self._jobs.values():
             for known in other.settings.limits if other.name != job.name else ():
                 if known.name == limit.name and (type(known), known.declaration) != (
@@ -304,7 +304,7 @@ def stand_in(name: str) -> Job[..., Any]:
 
 
 def _anything(*args: Any, **kwargs: Any) -> None:
-    """Replace a job whose code this process does not have."""
+    """Represent a job whose code this process doesn't have."""
 
 
 def job_name(function: Callable[..., Any]) -> str:

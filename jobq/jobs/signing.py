@@ -33,7 +33,7 @@ MARK = b"jobq-"
 #: Maximum number of bytes that a seal adds.
 ROOM = 256
 _RANDOM, _SALT = 24, 12
-#: A header is at most a mark, an id of 40 and 64 digits.
+#: The longest header has a mark, an id of 40 characters, and 64 digits.
 _MAX_HEADER_LENGTH = 128
 
 

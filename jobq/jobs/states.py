@@ -16,17 +16,17 @@ StateWord = Literal[
 STATES: tuple[StateWord, ...] = get_args(StateWord)
 #: The states of messages that are over.
 ENDED: frozenset[StateWord] = frozenset(("done", "failed", "cancelled", "expired", "unknown"))
-#: The word that a queue stores for a message, and its public state. Other parts must not map these words again.
+#: Public states by the word that a queue stores for a message. Other code must not map these words.
 STATE_OF: dict[str, StateWord] = {
     "queued-with-backoff": "scheduled", "queued": "queued", "done-with-requeue": "queued", "locked": "running",
     "locked-with-requeue": "running", "done-awaiting-gc": "done", "done-with-backoff": "done", "dead": "failed",
     "nil": "unknown",
 }  # fmt: skip
-#: The word that a queue stores for a message, and a detail that the public state leaves out.
+#: Details that the public state leaves out, by the word that a queue stores for a message.
 _DETAILS = {
     "locked-with-requeue": "enqueued again", "done-with-requeue": "enqueued again", "done-with-backoff": "id rejected",
 }  # fmt: skip
-#: Characters of a stored end's error. Other programs may have stored megabytes.
+#: Maximum number of characters to read from a stored end's error. Other programs may have stored megabytes.
 MAX_ERROR = 16_384
 UNKNOWN_TEXT = (
     "it was never enqueued here, or has ended and is no longer remembered; @job(remember='10m') or result_ttl sets "
@@ -44,7 +44,7 @@ class State(NamedTuple):
         progress: The latest progress report of an attempt; None if there is none.
         error: Why the latest attempt failed, or why the state is unknown.
         due_at: When a scheduled or retrying message may start.
-        ended_at: When it ended, by the worker's clock.
+        ended_at: When the message ended, by the worker's clock.
         traceback: The traceback of that failure while the message waits for a retry, runs again or is dead; '' if none
             is kept, as with `jobq worker --no-tracebacks`.
     """

@@ -117,7 +117,7 @@ class Unique:
 def unique_of(
     job: str, signature: Signature, settings: JobSettings, types: ArgumentTypes | None = None
 ) -> Unique | None:
-    """Return how calls of a unique job are compared, None if it isn't unique; raise ConfigError for contradictions."""
+    """Return how calls of a unique job are compared, None for other jobs; raise ConfigError for contradictions."""
     if settings.unique is False:
         return None
     if settings.unique is None and settings.debounce is None and settings.throttle is None:
