@@ -224,7 +224,7 @@ class _Reader:
         return self.text[self.at : self.at + 1]
 
     def take(self, *words: str) -> str:
-        """Skip the first of these words that follows in the text, and return the word; '' if none is."""
+        """Skip the first of these words that follows in the text, and return the word; '' if none follows."""
         for word in words:
             if self.text.startswith(word, self.at):
                 self.at += len(word)

@@ -1,4 +1,4 @@
-"""The page of a message: its place and the reason, attempts, content and result."""
+"""The page of a message: its place and the reason for it, its attempts, content and result."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class _FollowedStream:
         self.until, self.last = "", self.last or last
 
     def followed(self, added: int, last: str) -> None:
-        """Record the number of events, and the last entry read; '' if none was."""
+        """Record the number of events, and the last entry read; '' if no entry was read."""
         self.added, self.last = added, last or self.last
 
     def read_back(self, entries: Sequence[Any], count: int, since: int) -> None:

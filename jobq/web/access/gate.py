@@ -219,8 +219,8 @@ def _origin_refusal(
 ) -> RefusedRequest | None:
     """Reject requests from forms and scripts of other sites. Browsers report the origin, and pages can't change it.
 
-    A bearer token for the API doesn't need such a proof, because browsers don't send it automatically. For a page it
-    proves nothing: a program that serves the dashboard identifies its users by cookies.
+    API requests with a bearer token are exempt, because browsers don't send tokens automatically. Pages aren't exempt,
+    because a program that serves the dashboard identifies its users by cookies.
     """
     if scope["method"] in SAFE or (is_api and _has_token(headers)):
         return None

@@ -40,7 +40,7 @@ class AccessSettings:
         users: The users file.
         auth_header: A header in which a trusted proxy passes the user's name.
         auth_role: Role of users named in the header but not in the users file; NONE gives them no rights.
-        trusted_proxies: Networks, or `unix`, whose X-Forwarded headers count.
+        trusted_proxies: Networks, or `unix`, whose X-Forwarded headers are trusted.
         no_auth: Whether every visitor has all rights.
         tls: Whether this process itself serves HTTPS.
     """
@@ -86,7 +86,7 @@ class AccessSettings:
 
     @property
     def by_link(self) -> bool:
-        """Whether the login is a link that `jobq web` prints."""
+        """Whether users log in by a link that `jobq web` prints."""
         return self.is_local and not self._ways()
 
     @property

@@ -30,7 +30,7 @@ MAX_KEY_LENGTH = 200
 
 
 class CountReply(JsonRecord):
-    """Number of messages with this name."""
+    """A name and its number of messages."""
 
     name: str
     messages: int

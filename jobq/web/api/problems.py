@@ -12,7 +12,7 @@ from jobq.web.api.schema import writer_of
 
 
 class Code(Enum):
-    """The kind of an error. The word of a kind never changes, but the text of an error can change."""
+    """The kind of an error. Its word never changes, but an error's text can change."""
 
     BAD_REQUEST = "bad_request"
     UNAUTHORIZED = "unauthorized"

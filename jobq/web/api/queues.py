@@ -214,7 +214,7 @@ def overview(call: ApiCall) -> OverviewReply:
 
 @resource("/queues", *PAGING)
 def queues(call: ApiCall) -> ListPage[QueueReply]:
-    """List the queues, queues in trouble first."""
+    """List the queues, queues with problems first."""
     rows = sorted(snapshot_of(call.request).queues.values(), key=lambda figures: figures.trouble)
     return ListPage(**page_of_rows([queue_facts(figures) for figures in rows], call))
 

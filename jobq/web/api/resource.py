@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class NotThereError(JobqError):
-    """The requested thing doesn't exist."""
+    """The requested resource doesn't exist."""
 
 
 class ConflictError(JobqError):

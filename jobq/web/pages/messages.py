@@ -149,7 +149,7 @@ def message(request: Request) -> Response:
 
 @page("/find")
 def find(request: Request) -> Response:
-    """Find a message by its mid, a queue, a flow, a job, or messages by a filter."""
+    """Find a message by its mid, a queue, flow or job by its name, or messages by a filter."""
     text = request.query_params.get("q", "").strip()
     client = site_of(request).client
     names = listed_queues(client).names

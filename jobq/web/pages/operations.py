@@ -64,7 +64,7 @@ def uses_operations(site: Site) -> bool:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Show rejected actions as a page."""
+    """Convert the error of a rejected action to HTTPException."""
     try:
         yield
     except NotAllowedError as error:
