@@ -29,7 +29,7 @@ def read(
     since: Moment = None,
     until: Moment = None,
 ) -> DataFrame:
-    """Return a table's rows from `since`, included, to `until`, excluded, as a DataFrame.
+    """Return a table's rows from `since` (included) to `until` (excluded) as a DataFrame.
 
     `since` and `until` limit the time whose UTC day is the column `dt`. docs/data/ingest.md lists the columns;
     `dt` is the last column. A table that was never written has no rows.

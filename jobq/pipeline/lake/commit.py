@@ -263,15 +263,16 @@ def commit_files(
     lake: Lake, name: str, delta: DeltaTable, actions: Iterable[AddAction | RemoveAction],
     state: BatchRecord | None = None, *, drop: Drop | None = None,
 ) -> None:  # fmt: skip
-    """Commit actions to the version of the table that `delta` has. With a state, the commit is a batch.
+    """Commit actions to the table version in `delta`. With a state, the commit is a batch.
 
     The offsets of an IngestState are stored with its batch. Without a state, the commit repeats the last batch's
-    record, so that the record is found quickly. List the files to remove from this same `delta`.
+    record, so that the record is found quickly. Take the files to remove from the same `delta`.
 
     Raises CommitConflictError if another commit of the same app came first, or if both commits remove files.
 
     Args:
-        drop: Rows that this commit drops permanently. With it, a batch committed after `delta` was read is a conflict.
+        drop: Rows that this commit drops permanently. With `drop`, a batch committed after `delta` was read is a
+            conflict.
     """
     from deltalake import CommitProperties
     from deltalake.exceptions import CommitFailedError

@@ -203,7 +203,7 @@ def _can_be_mid(mid: str) -> bool:
 
 
 def _erase_events(server: Ingest, by_queue: dict[str, set[str]], done: LiveErased) -> None:
-    """Delete entries that name an erased message and that the lake has read past; count the others as left."""
+    """Delete entries that name an erased message and that the lake has read; count the others as left."""
     client, places = (
         server.client,
         of_source(server.options.source, state_of(server.lake, EVENTS).places),

@@ -106,7 +106,7 @@ class QueueBacklog(NamedTuple):
         backlog: Number of events that the lake hasn't read yet.
         dropped: Number of events trimmed before the lake read them.
         overruns_in_s: Seconds until the stream drops unread events, at the rate since the lake's latest event. None if
-            no event is unread, or if the lake has no events of the queue.
+            all events were read, or if the lake has none of the queue's events.
         behind_s: Age of the lake's latest event.
     """
 
@@ -245,7 +245,7 @@ def _shares(files: Iterable[LiveFile]) -> Iterator[list[LiveFile]]:
 
 
 def checked(unit: FilesToCheck) -> list[tuple[str, str]]:
-    """Return the path and the problem of each file that can't be read or whose commit records another row count."""
+    """Return the path and the problem of each file that can't be read, or whose row count differs from its commit's."""
     opened, wrong = unit.store.files(), []
     for file in unit.files:
         try:

@@ -94,9 +94,9 @@ def compact(
 
     Args:
         target: Approximate bytes of a new file.
-        alone: Returns a context manager, such as a RepeatedLock, in which as many groups are compacted as there are
-            cores. Each core has one group in memory, of about `target` bytes or GROUP_ROWS rows.
-        enough: Called before each such step. If it returns true, compaction stops.
+        alone: Returns a context manager, such as a RepeatedLock, for each step. In a step, each core compacts one group
+            in memory, of about `target` bytes or GROUP_ROWS rows.
+        enough: Called before each step. If it returns true, compaction stops.
     """
     compaction = _Compaction(lake, engine or Engine("local"), target)
     done: list[Compacted] = []

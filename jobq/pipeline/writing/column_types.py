@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
-#: Returns '' if the column's type fits, else what would fit.
+#: Returns '' if the column's type fits, else the types that would fit.
 Fits = Callable[["DataType"], str]
 Plain = Callable[[Any], Any]
 
