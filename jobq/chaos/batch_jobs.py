@@ -1,4 +1,4 @@
-"""Module for the workers of a round with batches: the jobs of the other rounds, and a batch job."""
+"""Jobs for the workers of a round with batches: the jobs of other rounds, and a batch job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCH = 10
 
 
 def together(calls: Calls[str, float]) -> None:
-    """Sleep for each call, then end it if its lease is valid."""
+    """Sleep for each call, then end the call if its lease is valid."""
     try:
         for seconds in _ended(calls):
             time.sleep(seconds)
@@ -37,7 +37,7 @@ async def together_on_loop(calls: Calls[str, float]) -> None:
 
 
 def _ended(calls: Calls[str, float]) -> Iterator[float]:
-    """Yield how long each call takes; after that time, end it if its lease is valid."""
+    """Yield each call's duration; after that time, end the call if its lease is valid."""
     for call in calls:
         note("start", call)
     for at, call in enumerate(calls):

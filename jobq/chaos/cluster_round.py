@@ -1,4 +1,4 @@
-"""A round on a Cluster: twelve queues on three shards; one shard is killed, and the others must not be affected."""
+"""A round on a Cluster, with twelve queues on three shards. One shard is killed; the others must not be affected."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _warm_up(workers: WorkerGroup, client: Client, names: Sequence[str]) -> None
 
 
 def of_queues(lines: Iterable[Line], names: Sequence[str]) -> Iterator[Line]:
-    """Yield the lines about messages of these queues, and lines that aren't about a message.
+    """Yield ledger lines about messages of these queues, and ledger lines that aren't about a message.
 
     A mid begins with its queue's name.
     """
@@ -160,7 +160,7 @@ def of_queues(lines: Iterable[Line], names: Sequence[str]) -> Iterator[Line]:
 
 
 def cut_short(lines: Iterable[Line]) -> set[str]:
-    """Return the mids of runs that began and did not end."""
+    """Return the mids of unfinished runs."""
     began, ended = set[tuple[str, int, int]](), set[tuple[str, int, int]]()
     for line in lines:
         if line["word"] in ("start", "end"):

@@ -1,4 +1,4 @@
-"""The faults, by name."""
+"""The faults of `jobq chaos`, by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def nothing(setup: RoundSetup) -> None:
 
 #: Faults that inject nothing, or that `storm` cannot inject one by one.
 NOT_IN_STORM = ("none", "crowd", "poisoned-crowd", "poison", "keys-under-kills", "batches", "storm")
-#: Pause after a fault from which a process or the server starts again.
+#: Pause after a fault that makes a process or the server restart.
 SLOW = (1.0, 2.0)
 #: Lease of faults that let leases expire. Other faults have long leases, so that a busy machine causes no second run.
 SHORT_S, STORM_S = 2.0, 4.0

@@ -191,7 +191,7 @@ def ended(run: FlowRun) -> bool:
 
 
 def wrong_ends(client: Client, load: FlowLoad) -> Iterator[str]:
-    """Yield errors of the flows at the end: all must be `done`, with the right results."""
+    """Yield an error for each flow that isn't `done` with the right result at the end."""
     for number, run in enumerate(runs_of(client, load)):
         state = run.status().state
         if state != "done":
@@ -226,7 +226,7 @@ def missing(lines: Iterable[Line], load: FlowLoad) -> Iterator[str]:
 
 
 def grown(lines: Iterable[Line]) -> Iterator[str]:
-    """Yield the producers whose memory grew with the members that they made."""
+    """Yield the producers whose memory grew with the number of members."""
     peaks: dict[int, list[int]] = defaultdict(list)
     for line in lines:
         if line["word"] == "producer":

@@ -10,9 +10,9 @@ enqueued  mid, outcome (ok, fail = surely not accepted, info = unknown), action,
 handed    messages: [mid, token, fence] of each message that a call handed out; pid
 start     mid, attempt, fence, pid, left: seconds of lease as known to the run, loop: whether
           its child has an event loop
-end       the same: the run has had its effect
-aborted   the same: it was stopped
-cancelled mids: the server confirmed their cancellation before
+end       as in start: the run has had its effect
+aborted   as in start: it was stopped
+cancelled mids: the server had confirmed their cancellation
 finish    call, endings: [mid, token, outcome] about to be reported; pid
 finished  call, replies: one per ending; absent when no reply came
 injection number, pause: seconds before it
@@ -304,7 +304,7 @@ def _endings(line: Line, reply: Line | None) -> Iterator[ReportedEnding]:
 
 
 def _crash(history: History) -> None:
-    """Record a fault for each run of poison. It ended its process, in which other jobs may have been running."""
+    """Record a fault for each run of a poison message: it ended its process, where other jobs may have been running."""
     for mid in history.poison:
         for run in history.started.get(mid, ()):
             pids = frozenset((run.pid,))

@@ -125,7 +125,7 @@ BACK_S = 1.0
 
 
 def long_outage(setup: RoundSetup) -> None:
-    """First withhold replies, then all traffic, for longer than call records live. Then maybe deliver what was sent.
+    """Withhold replies, then all traffic, for longer than call records live. Then perhaps deliver the held data.
 
     This affects all clients, or the producers and half of the workers. The other workers run the messages that arrived.
     """

@@ -1,4 +1,4 @@
-"""One round: producers and workers run while a fault is injected repeatedly; then a drain and a verdict."""
+"""One round: producers and workers run while a fault is injected repeatedly. A drain and a verdict follow."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class RoundSetup(NamedTuple):
     def injected(
         self, name: str, pids: Sequence[int] = (), *, cuts: bool = False, spares: bool = False
     ) -> Iterator[None]:
-        """Write a fault into the ledger that lasts while the block runs.
+        """Record in the ledger a fault that lasts while the block runs.
 
         Args:
             pids: The affected processes; none means all.

@@ -1,4 +1,4 @@
-"""The servers that a round runs on: a server of its own, a Cluster of its own, or a server that already runs."""
+"""The servers that a round can run on: a new server, a new Cluster, or a server that already runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of workers: of their processes, their supervisors, their machine."""
+"""Faults of workers' processes, supervisors and machines."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ class LakeBehind(NamedTuple):
     Attributes:
         events: Number of events that the lake doesn't have yet.
         overruns_in_s: Seconds until the stream drops some of these events.
-        behind_s: Seconds since the latest event that the lake has. Both times are None if no event is unread, or if the
-            lake has no event of the queue.
+        behind_s: Seconds since the latest event that the lake has. Both times are None if all events were read, or if
+            the lake has none of the queue's events.
     """
 
     events: int

@@ -146,7 +146,7 @@ class QueueExporter:
             self._lake_behind(sheet, self._lake)
 
     def _chosen(self, chosen: Sequence[str]) -> ListedQueues:
-        """Return these queues and their partitions, without queues whose figures would lack their partitions."""
+        """Return these queues and their partitions, but leave out queues whose partitions can't be read."""
         names, unread = with_readable_partitions(self._client, chosen)
         for name, error in unread.items():
             logger.warning("can't read queue %s: %s", name, error)
