@@ -157,7 +157,7 @@ class AsyncRunner(Runner):
 
     @property
     def is_running(self) -> bool:
-        """Whether any message runs or waits."""
+        """Return whether any message runs or waits."""
         return bool(self._runs or self._nwaiting or self._alone or self._gathering)
 
     @property
@@ -357,7 +357,7 @@ class AsyncRunner(Runner):
 
     @property
     def _must_run_alone(self) -> bool:
-        """Whether a message with earlier crashes is running or will run next."""
+        """Return whether a message with earlier crashes is running or will run next."""
         loner = self._loner
         return self._alone is not None or (
             loner is not None and self._runs.get(loner.slot) is loner

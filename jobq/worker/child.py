@@ -56,7 +56,7 @@ SETTLE_FLOWS_S = 2.0
 
 
 class TickSource(Protocol):
-    """Enqueues ticks of schedules. The supervisor uses it."""
+    """Enqueues ticks of schedules for the supervisor."""
 
     def names(self) -> dict[str, list[str]]:
         """Return the names of the schedules that the code declares, by queue."""
@@ -80,7 +80,8 @@ class Hooks(NamedTuple):
     Attributes:
         start: Called in each child before its first message.
         exit: Called in each child before its exit.
-        keeper: The supervisor uses it to renew resources that jobs hold elsewhere. If None, each child renews its own.
+        keeper: Renews, in the supervisor, resources that jobs hold elsewhere. If None, each child renews its own
+            resources.
         ticks: Returns the object with which the supervisor enqueues ticks of schedules.
         changed: Returns whether the program's files have changed. If so, the worker ends with exit_codes.RELOAD.
         listeners: Listeners in the monitor process. If there are none, the worker has no monitor process.
@@ -140,14 +141,14 @@ class Runner(Protocol):
     """Runs the messages of one child, and calls `Child.turn` until it returns END.
 
     Attributes:
-        overlaps: Whether it runs jobs while a report awaits its reply.
+        overlaps: Whether jobs run while a report awaits a reply.
     """
 
     overlaps: bool
 
     @property
     def is_running(self) -> bool:
-        """Whether any message runs or waits."""
+        """Return whether any message runs or waits."""
         ...
 
     @property
@@ -306,7 +307,7 @@ class Child:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything runs or waits, or an ending isn't reported yet."""
+        """Return whether anything runs or waits, or an ending isn't reported yet."""
         return self.runner.is_running or self.queues.has_endings
 
     def leaving(self) -> bool:
@@ -357,7 +358,7 @@ class Child:
         return True
 
     def _tell_flows(self, index: int, dequeued: Dequeued) -> bool:
-        """Deliver the queue's outbox entries to the flows; return whether that may have enqueued messages."""
+        """Deliver the queue's outbox entries to the flows; return whether flows may have enqueued messages."""
         if not dequeued.outbox:
             self.flows.left.discard(index)
             return False
@@ -369,7 +370,7 @@ class Child:
     def _tell_flows_of_ends(self) -> None:
         """Deliver outbox entries to flows after reports that didn't check the outbox.
 
-        While a report awaits its reply, leave this to a later turn.
+        While a report awaits a reply, a later turn delivers the entries.
         """
         ended, sent = self.queues.ended_members, self.queues.is_sent
         while ended and not sent:
@@ -393,7 +394,7 @@ class Child:
     # Ended runs.
 
     def stopped(self, index: int, slot: int, call: Call, why: object) -> None:
-        """Log and count a stopped job, and free its slot. Its lock was lost, or its message was returned."""
+        """Log and count a job stopped because its lock was lost or its message was returned; free its slot."""
         message = call.message
         if self.slots.is_lost(slot):
             # The supervisor logs the reason, because only the supervisor queries the server.
@@ -418,7 +419,7 @@ class Child:
             self.report()
 
     def _report(self, take: bool) -> bool:
-        """Report ended runs. With `take`, also fetch messages from a queue if it has the next turn."""
+        """Report ended runs. With `take`, also fetch messages from a queue that has the next turn."""
         if take and self.queues.is_sent:
             return False  # the next turn reads that reply
         # A run's log line is written before the run is reported.
@@ -506,17 +507,17 @@ class Child:
     # Waits.
 
     def begin_nap(self) -> tuple[float, bytes | None]:
-        """Return how long to wait for a message, and the dequeue to pipeline after the wait."""
+        """Return how long to wait for a message, and the dequeue command to send with the wait."""
         nap_s = self.polling.nap_s()
         if nap_s >= LONG_S and not self.is_busy:
             self.queues.close_idle()
         return nap_s, self._pipeline_ask(nap_s)
 
     def _pipeline_ask(self, nap_s: float) -> bytes | None:
-        """Return the dequeue to pipeline after the wait for a message, or None.
+        """Return the dequeue command to send with the wait for a message, or None.
 
-        Return None unless this child has a single queue and the wait is short compared with a lease: leases of the
-        pipelined dequeue count from now.
+        Return None unless this child has a single queue and the wait is short compared with a lease: leases taken by
+        that command count from now.
         """
         settings = self.settings
         if self.is_busy or len(settings.queues) > 1 or nap_s * 3 > settings.lease_s:
@@ -528,7 +529,7 @@ class Child:
         return command
 
     def take_ahead(self) -> None:
-        """Run the messages of the pipelined dequeue after the wait; repeat the dequeue if its reply was lost."""
+        """Run the messages returned by the dequeue command after a wait; repeat the command if its reply was lost."""
         if not self._is_behind or self.asleep:
             return
         self._is_behind = False
@@ -598,7 +599,7 @@ class Child:
     def run_calls(self, index: int, slots: Sequence[int], calls: Sequence[Call]) -> None:
         """Run calls of a batch job in this thread.
 
-        Raises JobAborted if they were stopped; some calls may have ended by then.
+        Raises JobAborted if the calls were stopped; some calls may have ended before.
         """
         timers = self.timers
         self._sync_slots, self.abort = slots, ""

@@ -116,7 +116,7 @@ class CrashedAttempt(NamedTuple):
 
     @property
     def follows(self) -> str:
-        """What happens to the message next, for the log; '' if another call has already decided that."""
+        """A log text about the message's next step; '' if another call has already ended or returned the message."""
         return _FOLLOWS.get(self.reply, "")
 
 
@@ -239,7 +239,7 @@ def _ending(
 def _remembered(
     queue: Queue, mid: str, content: bytes, reason: str, record: str
 ) -> tuple[bytes | None, float]:
-    """Return the failure to store if this crash makes the message dead, and the time to keep it."""
+    """Return the failure to store if this crash dead-letters the message, and how long to keep the failure."""
     seal = seal_of(queue.client)
     try:
         for_ms = decode(opened(seal, queue.name, mid, content)).remember_ms

@@ -127,7 +127,7 @@ class ChildQueues:
         return line.send(limit) if line.is_idle else None
 
     def take_behind_wait(self, reply: object) -> tuple[Dequeued, int]:
-        """Return the pipelined dequeue's messages and their lease deadline.
+        """Return the messages of the pipelined dequeue command, and their lease deadline.
 
         If `reply` is None, the reply was lost.
         """
@@ -180,7 +180,7 @@ class ChildQueues:
         return plain
 
     def mark_ended(self, slot: int, ending: Ending) -> bool:
-        """Tell the supervisor that a run is over; return whether it can report the ending if this child dies."""
+        """Mark a run as ended; return whether the supervisor can report the ending if this child dies."""
         plain = ending.outcome == "done" and ending.result is None
         if not plain:
             self._unsafe.add(slot)
@@ -189,7 +189,7 @@ class ChildQueues:
 
     @property
     def has_endings(self) -> bool:
-        """Whether an ending isn't reported yet, or a report isn't answered yet."""
+        """Return whether an ending isn't reported yet, or a report isn't answered yet."""
         return bool(self._ended) or self._sent is not None
 
     @property
@@ -199,7 +199,7 @@ class ChildQueues:
 
     @property
     def is_sent(self) -> bool:
-        """Whether the reply to a sent report isn't read yet."""
+        """Return whether the reply to a sent report isn't read yet."""
         return self._sent is not None
 
     @property
@@ -261,7 +261,7 @@ class ChildQueues:
         return dequeued, deadline
 
     def send(self, index: int, limit: int, claim_after_ns: int) -> bool:
-        """Send a report and leave its reply to `collect`. Return False if that is impossible now.
+        """Send a report, whose reply `collect` reads. Return False if a report can't be sent now.
 
         The supervisor knows about the call before it is sent, so no message is lost if this child dies.
 
@@ -375,7 +375,7 @@ class ChildQueues:
     def release(self, index: int, leases: Sequence[Lease], slots: Sequence[int] = ()) -> bool:
         """Give unstarted messages back to the queue.
 
-        Return False if this happens later; until then, keep their slots.
+        Return False if the release must wait; the messages keep their slots until then.
         """
         self._before_call()
         done = not leases or self._lines[index].release(leases, slots)

@@ -1,7 +1,7 @@
 """A message source: a separate process next to the children that enqueues messages into the worker's queues.
 
-It starts before the children, stops enqueueing when the worker drains, and exits last. So other systems that watch it
-see the worker until its end. If it dies, the supervisor restarts it; a source must tolerate that.
+A source starts before the children, stops enqueueing when the worker drains, and exits last, so systems that watch the
+source see the worker until its end. If a source dies, the supervisor restarts it; the source must tolerate a restart.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ Source = Callable[[SourceControl], object]
 
 
 class Feeder:
-    """The process of one source. Without a source, its methods are no-ops and it is always done."""
+    """The process of one source. Without a source, the methods are no-ops."""
 
     def __init__(
         self, source: Source | None, settings: WorkerSettings, members: Sequence[PoolMember]

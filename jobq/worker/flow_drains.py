@@ -1,4 +1,4 @@
-"""Delivers entries from a child's queues to flows: immediately if the child is idle, otherwise after a report.
+"""Delivers entries from a child's queues to flows: immediately if the child is idle, otherwise after the next report.
 
 The server reports with each dequeue whether a queue's outbox holds entries. Another child may drain the same outbox;
 the queue's claim prevents duplicate work. A worker loads the code of flows when it receives the first message of a

@@ -271,7 +271,7 @@ class Heartbeat:
         self._may_warn = False
 
     def leave(self) -> None:
-        """Remove the worker's entries. If that fails, `seen_at` shows that they are old."""
+        """Remove the worker's entries. If the removal fails, `seen_at` shows that the entries are old."""
         try:
             presence.forget_worker(self._client, self._settings.name)
         except JobqError:

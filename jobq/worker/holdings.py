@@ -55,7 +55,7 @@ class Keeper(Protocol):
         ...
 
     def leave(self, client: Client, entries: list[bytes]) -> None:
-        """Give back resources that may be held. It is safe to repeat. Raises JobqError."""
+        """Give back resources that may be held. Repeated calls are safe. Raises JobqError."""
 
 
 class SharedHoldings:
@@ -108,11 +108,11 @@ class SharedHoldings:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no resources are recorded."""
+        """Return whether no resources are recorded."""
         return not any(self._states)
 
     def snapshot(self) -> list[Holding] | None:
-        """Return all entries, or None if the child is in the middle of a change or was stopped there."""
+        """Return all entries, or None if the child is in the middle of a change."""
         if not self._lock.acquire(timeout=LOCK_WAIT_S):
             return None
         try:

@@ -1,4 +1,4 @@
-"""The supervisor's part in leases: it renews them, takes messages back from children, and enforces timeouts."""
+"""Renews the leases of children in the supervisor, takes messages back from children, and enforces timeouts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The monitor process. It reports the worker's state while the supervisor is busy, and it reports crashes.
 
 The supervisor has one thread, so it forks this process before the children. The process reads the memory that the
-worker's processes share. The supervisor sends it a datagram for each death and each crashed attempt. The process runs
-only if there are listeners. It is the last process of the worker to end. If it dies, the supervisor restarts it.
+worker's processes share. The supervisor sends the monitor a datagram for each death and each crashed attempt. The
+monitor runs only if there are listeners, and is the last process of the worker to end. If the monitor dies, the
+supervisor restarts it.
 """
 
 from __future__ import annotations
@@ -83,17 +84,17 @@ class PoolState:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the worker is paused."""
+        """Return whether the worker is paused."""
         return bool(self._words[_FLAGS] & _QUIET)
 
     @property
     def is_server_full(self) -> bool:
-        """Whether the server's memory was full at the last heartbeat."""
+        """Return whether the server's memory was full at the last heartbeat."""
         return bool(self._words[_FLAGS] & _FULL)
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the worker is about to leave."""
+        """Return whether the worker is about to leave."""
         return bool(self._words[_FLAGS] & _STOPPING)
 
 

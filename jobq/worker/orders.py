@@ -41,7 +41,7 @@ class Orders:
 
     @property
     def is_dumping(self) -> bool:
-        """Whether children are writing their stacks now."""
+        """Return whether children are writing their stacks now."""
         return bool(self._dumps)
 
     def look_after(self, started_at: int, every_s: float) -> bool:

@@ -74,7 +74,7 @@ class PoolMember:
 
     @property
     def is_booting(self) -> bool:
-        """Whether the child hasn't begun to work yet."""
+        """Return whether the child hasn't begun to work yet."""
         return bool(self.pid) and self.slots.phase == Phase.BOOTING
 
     def ask(self, control: int) -> None:
@@ -132,7 +132,7 @@ class StackDump:
                 os.kill(pid, signal.SIGTTIN)
 
     def is_over(self) -> bool:
-        """Return whether the dump is over: no stack has grown since the last check, or the time is up."""
+        """Return whether the dump is complete: no stack has grown since the last check, or the time is up."""
         sizes = [stacks.size() for stacks in self._files.values()]
         written = all(sizes) and sizes == self._sizes
         self._sizes = sizes

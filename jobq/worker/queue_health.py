@@ -1,6 +1,6 @@
 """The availability of queues, in memory that all processes of a worker share, and the log of outages.
 
-A queue whose server is away, or whose calls the server rejects, is skipped until its pause is over. Then one process
+A queue whose server is away, or whose calls the server rejects, is skipped for a pause. After the pause, one process
 tries again. Pauses double, and are long compared with the time that a try takes, so other queues keep their throughput.
 The writers don't need a lock: at worst, two processes try simultaneously, or one process tries early.
 """
@@ -66,7 +66,7 @@ class QueueHealth:
 
     @property
     def any_trouble(self) -> bool:
-        """Whether any queue is in trouble."""
+        """Return whether any queue is unavailable."""
         return bool(self._words[0])
 
     def touch(self, index: int) -> None:
@@ -100,7 +100,7 @@ class QueueHealth:
         return frozenset(index for index, byte in enumerate(bytes(self._retired)) if byte)
 
     def may_ask(self, index: int) -> bool:
-        """Return whether to ask this queue now. If it is in trouble, only one process gets True after each pause."""
+        """Return whether to ask this queue now. After each pause, only one process may ask an unavailable queue."""
         at = 1 + _WORDS * index
         if self._words[at + _STATE] == FINE:
             return True

@@ -40,7 +40,7 @@ ANSWER_S, REDIRECTED_S = 1.0, 0.1
 
 
 class NotReportedError(JobqError):
-    """A report didn't reach its queue. The queue's line repeats it later."""
+    """A report didn't reach its queue. The queue's line repeats the report later."""
 
 
 class ReportRefusedError(NotReportedError):
@@ -108,8 +108,8 @@ class QueueLine:
     """The calls of one caller to queue number `index` of a child, one at a time.
 
     A line is idle, or its call is sent and `take` will read the reply, or the reply was lost. After a lost reply,
-    `repeat` must make the same call before any other call. `repeat` also reports the endings that were kept back
-    because the queue was unavailable; newer endings wait until then.
+    `repeat` must make the same call before any other call. `repeat` also reports endings postponed because the queue
+    was unavailable; newer endings wait until then.
     """
 
     def __init__(
@@ -134,26 +134,26 @@ class QueueLine:
             # If all queues are on one server, a child can do nothing but wait for it.
             passing = AWAY_ERRORS if queue.client.is_cluster else ()
         self._passing = passing
-        #: Endings that no call has reported, in order. The first `nlate` were kept back.
+        #: Endings that no call has reported, in order. The first `nlate` were postponed.
         self.outbox: list[Ended] = []
         self.nlate = 0
         self._call: CallUnderWay | None = None
         #: Whether the reply to a call is on its way.
         self.is_sent = False
-        #: Called with endings, the server's replies to them, and the slots that are free now. Without endings, the slot
-        #: is of an ending that the server rejected.
+        #: Called with endings, the server's replies to the endings, and the slots that are free now. Without endings,
+        #: the slot is of an ending that the server rejected.
         self.on_reported: Callable[[Sequence[Ending], Sequence[str], list[int]], None] = _ignore
         #: Returns the queues on the same node, including this queue; called only when the server is away.
         self.neighbours: Callable[[], Sequence[int]] = lambda: (index,)
 
     @property
     def waits(self) -> bool:
-        """Whether a call must be repeated, or endings were kept back."""
+        """Return whether a call must be repeated, or endings were postponed."""
         return self.nlate > 0 or (self._call is not None and not self.is_sent)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no call is under way and no endings were kept back."""
+        """Return whether every call was answered and no endings were postponed."""
         return self._call is None and not self.nlate
 
     @property
@@ -227,10 +227,10 @@ class QueueLine:
         self.restart()
 
     def repeat(self, client: Client | None = None) -> tuple[Dequeued | None, int]:
-        """Repeat the call whose reply was lost, then report the endings kept back. Return the result of `ask`.
+        """Repeat the call whose reply was lost, then report postponed endings. Return the same kind of result as `ask`.
 
-        If the call handed out messages, return these; the endings wait for the next call of `repeat`. `client` replaces
-        the line's client.
+        If the repeated call handed out messages, return them; the endings wait for the next call of `repeat`. `client`
+        replaces the line's client.
         """
         if self.is_sent:
             raise NotReportedError
@@ -267,8 +267,8 @@ class QueueLine:
     def restart(self) -> None:
         """Continue with a new caller id. A user who can write to the queue may have corrupted the caller's record.
 
-        The supervisor closes only the first id. If a lost call under another id handed out messages, they run again
-        once their lease ends.
+        The supervisor closes only the first id. Messages handed out by a lost call under another id run again once
+        their lease ends.
         """
         self.rename(new_id())
 
@@ -343,7 +343,7 @@ class QueueLine:
             self.nlate = len(self.outbox)
 
     def _report(self, number: int, client: Client | None) -> None:
-        """Report the first `number` endings that were kept back."""
+        """Report the first `number` postponed endings."""
         try:
             call = self._begin(0, number).call
             self._answered(lambda: call.make(client), boot_ns(), again=True)

@@ -1,4 +1,4 @@
-"""The supervisor's work for each queue: collect, promote, recover. Trouble with one queue doesn't affect others."""
+"""The supervisor's work for each queue: collect, promote and recover messages. Queues don't affect one another."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class QueueUpkeep:
         return max(0.001, (min(at, self._sweep_at) - boot_ns()) / 1e9)
 
     def collect(self) -> None:
-        """Before leaving, collect done messages from queues that may have some."""
+        """Before the supervisor exits, collect done messages from queues that may have some."""
         for index in self._health.touched():
             self._due[index] = 0
         for index in list(self._due):

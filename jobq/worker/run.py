@@ -55,8 +55,8 @@ def run_worker(
 ) -> int:
     """Run a pool until it is stopped; return its exit code.
 
-    Call it from the main thread of a separate process. If there is no server, it waits; a burst, or a worker with an
-    embedded server, raises UnavailableError instead.
+    Call this function from the main thread of a separate process. It waits until a server answers; a burst, or a worker
+    with an embedded server, raises UnavailableError instead.
 
     Args:
         load: Imports the modules with jobs and returns their names. If it raises an exception, the worker doesn't
@@ -106,8 +106,8 @@ def run_worker(
 def _await_server(client: Client, settings: WorkerSettings) -> None:
     """Try to reach the server until it answers. Log an error after the first failed try.
 
-    A burst raises UnavailableError instead, because it is expected to end. So does a worker with an embedded server,
-    because the start of that server already waits.
+    A burst, which is expected to end, raises UnavailableError instead. A worker with an embedded server also raises
+    UnavailableError, because the start of that server already waits.
     """
     if settings.burst or not client.settings.url:
         client.command("PING")

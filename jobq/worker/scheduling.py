@@ -1,8 +1,8 @@
 """Decides which queue is next, and how many messages to fetch from it. It doesn't call the server.
 
-With weights, it is a smooth round robin: with 6:1, the second queue gets every seventh turn. With `strict`, the first
-queue that has messages is next. An empty queue is skipped until another queue returns messages, and a sleeping queue
-until it is woken. Partitions of a queue share its turns, and take them in rotation.
+With weights, queues take turns by smooth round robin: with 6:1, every seventh turn is the second queue's. With
+`strict`, the first queue that has messages is next. An empty queue is skipped until another queue returns messages, and
+a sleeping queue until it is woken. Partitions of a queue share its turns, and take them in rotation.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class QueueTurns:
 class BatchSize:
     """The number of messages to fetch from a queue in one call, so that they run for about `target_s`.
 
-    It starts at one, grows at most fourfold per call up to `most`, and shrinks immediately. With a batch job, it is a
-    multiple of the batch.
+    The number starts at one, grows at most fourfold per call up to `most`, and shrinks immediately. With a batch job,
+    the number is a multiple of the batch size.
     """
 
     def __init__(self, most: int, target_s: float, together: int = 0) -> None:

@@ -256,7 +256,7 @@ class SharedSlots:
 
     @property
     def is_fetching(self) -> bool:
-        """Whether there is a dequeue whose reply isn't read."""
+        """Return whether there is a dequeue whose reply isn't read."""
         return self._words[_FETCH] != 0
 
     def fetched(self) -> bool:
@@ -309,7 +309,7 @@ class SharedSlots:
 
     @property
     def is_due_again(self) -> bool:
-        """Whether a message that this or an earlier child ended will run again soon."""
+        """Return whether a message that this or an earlier child ended will run again soon."""
         return boot_ns() < self._words[_AGAIN_AT]
 
     def note_look(self, at: int) -> None:
@@ -398,7 +398,7 @@ class SharedSlots:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the child holds any message."""
+        """Return whether the child holds any message."""
         return any(state in _HOLDING for state in bytes(self._states))
 
     @property
@@ -455,7 +455,7 @@ class SharedSlots:
                     self._lost[slot] = 1
 
     def snapshot(self) -> list[HeldMessage] | None:
-        """Return all held messages, or None if the child is in the middle of a change or was stopped there."""
+        """Return all held messages, or None if the child is in the middle of a change."""
         if not self._lock.acquire(timeout=LOCK_WAIT_S):
             return None
         try:

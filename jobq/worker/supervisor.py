@@ -223,7 +223,7 @@ class Supervisor:
         return bool(answers) and answers[0].is_drained
 
     def _serve_more(self, wanted: dict[str, int]) -> None:
-        """Start serving these queues. Running children don't serve them, but the children that replace them do."""
+        """Start serving these queues. Only children that start later serve them."""
         first, health = len(self.queues), self.plan.health
         new = [each for each in wanted.items() if each[0] not in self._names][: health.room]
         if not new:
@@ -541,7 +541,7 @@ class Supervisor:
             self.restarting.pop(0)
 
     def _final_cleanup(self) -> None:
-        """End the remaining messages of dead children, for at most 5 s or a lease. Then collect done messages."""
+        """End the remaining messages of dead children, for at most 5 s or one lease. Then collect done messages."""
         until = time.monotonic() + min(5.0, self.settings.lease_s)
         while self._exits and time.monotonic() < until:
             self._end_held()

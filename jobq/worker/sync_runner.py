@@ -40,7 +40,7 @@ class SyncRunner(Runner):
 
     @property
     def is_running(self) -> bool:
-        """Whether calls wait for more calls of their batch. Jobs never run between fetches."""
+        """Return whether calls wait for more calls of their batch. Jobs never run between fetches."""
         return bool(self._gathering)
 
     @property
