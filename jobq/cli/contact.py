@@ -20,7 +20,7 @@ _APART_S = 10.0
 
 
 def lacks_data(settings: ServerSettings) -> bool:
-    """Whether a command would start an embedded server in a folder without data of one."""
+    """Return whether a command would start an embedded server in a folder without data of one."""
     # Where a variable forbids the server, its start raises another error.
     allowed = not settings.url and embedded_from_env() is not False
     return allowed and not embedded.data_of(settings).is_dir()
@@ -38,8 +38,8 @@ def require_data(settings: ServerSettings) -> None:
 def require_listener(client: Client) -> None:
     """Raise UnavailableError if nothing listens at the address of the only server.
 
-    This isn't checked if JOBQ_PATIENCE is set, because then the command waits for the server. It isn't checked for a
-    Cluster or Sentinels, because they may be in the middle of a failover.
+    The check is skipped if JOBQ_PATIENCE is set, because the command then waits for the server. It is also skipped for
+    a Cluster or Sentinels, which may be in the middle of a failover.
     """
     if "JOBQ_PATIENCE" in os.environ or not isinstance(client.topology, Single):
         return

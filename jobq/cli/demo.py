@@ -55,7 +55,7 @@ def demo(
 
 
 def _is_looked_at() -> bool:
-    """Whether a person at a terminal can open the dashboard, and its packages are installed."""
+    """Return whether a person at a terminal can open the dashboard, and its packages are installed."""
     return sys.stdin.isatty() and sys.stdout.isatty() and find_spec("uvicorn") is not None
 
 

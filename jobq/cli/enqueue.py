@@ -216,7 +216,7 @@ def _name(file: IO[bytes]) -> str:
 
 
 def find(name: str, modules: Sequence[str]) -> Job[..., Any]:
-    """Return the job from these modules, else from the module that its name begins with.
+    """Return the job from these modules, else from the module that the job's name begins with.
 
     If the job's code isn't here, return a job with this name that accepts any arguments.
     """

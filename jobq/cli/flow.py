@@ -286,7 +286,7 @@ def cancel(session: Session, flow: str, yes: bool) -> bool:
     """Cancel a flow: enqueue no more of its messages, and cancel its enqueued messages.
 
     Running jobs are cancelled when their worker renews its leases, within 5 seconds by default. Exit code 1: the flow
-    is over already.
+    has already ended.
     """
     run = _run(session, flow)
     view = run.status()

@@ -23,7 +23,7 @@ def load(modules: Iterable[str]) -> None:
     """Import modules from `sys.path`, the working folder or the folder of the nearest pyproject.toml.
 
     A working folder that every user can write to is left out, because files there could replace any module. Raises
-    ConfigError if there is no such module. Errors inside a module pass through.
+    ConfigError if a module doesn't exist. Errors inside a module pass through.
     """
     modules = list(modules)
     left_out = _extend_path()

@@ -164,7 +164,7 @@ class Verb(NamedTuple):
 
 
 class LazyGroup(Group):
-    """Loads a verb's module on first use; the help doesn't need it.
+    """Loads a verb's module on first use. The help doesn't load modules.
 
     Attributes:
         sections: Heading in the help -> verb -> its location.

@@ -39,7 +39,7 @@ HANGS_S = 120.0
 def outbox() -> None:
     """Enqueue calls from the outbox table of a database.
 
-    A program writes calls in its own transaction, with jobq.outbox. A relay enqueues them once they are committed.
+    A program writes calls in its own transaction, with jobq.outbox. A relay enqueues the calls after the commit.
     """
 
 

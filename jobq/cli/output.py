@@ -199,7 +199,7 @@ def moment(at_ms: int) -> str:
 
 
 def open_standard_streams() -> None:
-    """Open /dev/null for each standard stream that was closed at the start, so that no socket gets its number."""
+    """Open /dev/null for each standard stream that was closed at the start, so that no socket takes its number."""
     while (nowhere := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         pass
     os.close(nowhere)

@@ -28,9 +28,9 @@ LISTED = Listing(("partition", "epoch", "state", "waiting", "running", "dead", "
 def partitions(session: Session, name: str, count: int | None) -> None:
     """Show the partitions of a queue, or change their number.
 
-    New messages go to NUMBER partitions, by their key or else their id. Earlier messages stay where they are until
-    workers have run them. If the command fails, run it again: it continues the change. A partitioned queue always stays
-    partitioned.
+    New messages are spread over NUMBER partitions by key or, without a key, by id. Earlier messages stay where they are
+    until workers have run them. If the command fails, run it again: it continues the change. A partitioned queue always
+    stays partitioned.
     """
     queue = session.queue(name)
     with session.operation(name, f"number:{count}", when=count is not None):

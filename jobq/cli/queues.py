@@ -442,9 +442,9 @@ def purge(session: Session, names: tuple[str, ...], yes: bool) -> bool:
 def delete(session: Session, names: tuple[str, ...]) -> bool:
     """Remove an unused queue from the list, and delete its events.
 
-    Its partitions are deleted with it. A queue can't be deleted while it or a partition holds a message, even a dead
-    message, or while a worker serves it. An enqueue puts the queue back on the list within a minute. Exit code 1: a
-    queue can't be deleted, or has never been used here.
+    The queue's partitions are also deleted. A queue can't be deleted while it or a partition holds a message, even a
+    dead message, or while a worker serves it. An enqueue puts the queue back on the list within a minute. Exit code 1:
+    a queue can't be deleted, or has never been used here.
     """
     used, nleft = used_names(session, names), 0
     workers = served(session.client)

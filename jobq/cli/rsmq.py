@@ -328,7 +328,7 @@ def send(
 def receive(session: Session, rsmq: Rsmq, name: str, vt: int | None, wait: float) -> None:
     """Receive the first visible message, and print it as JSON.
 
-    `ts` is when it was first received, in ms since 1970.
+    `ts` is when the message was first received, in ms since 1970.
     """
     _show(session, name, rsmq.receive_message(name, vt, wait=wait))
 

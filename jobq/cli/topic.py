@@ -111,7 +111,7 @@ def print_messages(session: Session, messages: Iterable[TopicMessage]) -> int:
 def topic() -> None:
     """Append to replayable logs and read them by group.
 
-    Any number of groups read a topic, each at its own pace, and can read it again.
+    Each group reads a topic at its own pace, and can read it again.
     """
 
 

@@ -166,8 +166,8 @@ def why_(
 ) -> bool:
     """Explain why messages wait, where they run, or how they ended.
 
-    The deciding reason comes first, with its remedy; other reasons that apply follow, then the attempts, the
-    traceback of the latest failed attempt, and the result. Exit code 1: a message is in no queue.
+    The deciding reason comes first, with its remedy. Other reasons, the attempts, the traceback of the latest failed
+    attempt and the result follow. Exit code 1: a message is in no queue.
     """
     known = [_why(session, mid, queues, systems) for mid in mids]
     return all(known)

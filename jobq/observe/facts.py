@@ -143,7 +143,7 @@ class Collector:
     ) -> RunningMessage | None:  # fmt: skip
         """Return the queue's longest-running message with its job, which takes another round trip.
 
-        Returns None if that is the message `mid` itself, or if no message runs.
+        Returns None if the message `mid` itself runs longest, or if no message runs.
         """
         queue = self.queue
         runs = [
@@ -340,7 +340,7 @@ def _server(queue: Queue, read: dict[str, Any]) -> ServerFacts:
 
 
 def may_ask_info(client: Client) -> bool:
-    """Whether the client may send INFO. Users that `jobq acl` creates may not, and the server logs rejected calls."""
+    """Return whether the client may send INFO. Users made by `jobq acl` may not, and the server logs rejected calls."""
     return urlsplit(client.url).username in (None, "", "default")
 
 
@@ -364,7 +364,7 @@ def server_facts(queue: Queue, sections: Sequence[bytes] = ()) -> ServerFacts:
 
 
 def _unsaved(queue: Queue, info: dict[str, str]) -> str:
-    """Return why the server rejects writes after a failed snapshot; '' if it accepts them."""
+    """Return why the server rejects writes after a failed snapshot; '' if it accepts writes."""
     if info.get("rdb_last_bgsave_status", "ok") == "ok":
         return ""
     names = ("save", "stop-writes-on-bgsave-error")
@@ -379,7 +379,8 @@ def public_state(
 ) -> StateWord:
     """Return the public state of a message.
 
-    A queue has the same word for all finished messages. If `end` is unknown, the message's latest event decides.
+    A queue has one word for all finished messages. If `end` is unknown, the state follows from the message's latest
+    event.
 
     Args:
         end: The stored end of the message, if there is one.
@@ -425,7 +426,7 @@ def _rate(events: Iterable[WrittenEvent], now_ms: int, records: bool) -> float |
     """Return how many attempts finished per second, according to the latest events; None if that is unknown.
 
     Args:
-        records: Whether the queue records attempts. If it doesn't, the rate is unknown unless there are events.
+        records: Whether the queue records attempts. If not, the rate is unknown unless there are events.
     """
     number, since = 0, 0
     for seen, event in enumerate(events, 1):

@@ -51,7 +51,7 @@ class Incident(JsonRecord):
     mid: str = ""
 
     def concerns(self, queue: str) -> bool:
-        """Whether this incident explains a problem of the queue."""
+        """Return whether this incident explains a problem of the queue."""
         return queue in self.queues or self.code in SERVER_CODES
 
 

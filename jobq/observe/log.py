@@ -189,7 +189,7 @@ class JobLog:
         nbytes[0] = 0
 
     def _is_plain(self, level: int) -> bool:
-        """Whether only this handler would see a record about a job, and nothing would change the record."""
+        """Return whether only this handler would see a record about a job, and nothing would change the record."""
         handler, handlers = self._handler, _ROOT.handlers
         return (
             len(handlers) == 1

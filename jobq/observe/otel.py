@@ -77,7 +77,7 @@ middleware = OtelMiddleware()
 
 
 def is_active() -> bool:
-    """Whether this program has set a TracerProvider."""
+    """Return whether this program has set a TracerProvider."""
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
         return False
@@ -106,7 +106,7 @@ class CrashSpans(MonitorListener):
 
 
 def is_wanted() -> bool:
-    """Whether a worker's processes should trace."""
+    """Return whether a worker's processes should send traces."""
     return is_active() or _wanted(os.environ)
 
 

@@ -106,7 +106,7 @@ class Spans:
             detach(token)
 
     def _around(self, context: Context) -> TracedAttempt | TraceContext | None:
-        """Return the context of an attempt: a span, or only a context if it isn't sampled; None for neither.
+        """Return an attempt's span, only a context if the attempt isn't sampled, or None.
 
         An empty job takes a few microseconds in all, so cases without a span are handled first.
         """

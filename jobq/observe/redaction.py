@@ -90,8 +90,8 @@ class ShownArguments(NamedTuple):
 class DeclaredNames:
     """The names that each job hides with `@job(redact=...)`.
 
-    Workers store them on the server, and this process reads them every ten seconds. While they can't be read, the last
-    known names apply. If none are known, all arguments are hidden.
+    Workers store the names on the server, and this process reads the names every ten seconds. If reading fails, the
+    last known names apply. If none are known, all arguments are hidden.
     """
 
     def __init__(self, client: Client) -> None:
@@ -134,7 +134,7 @@ class Redactor:
         self._registry, self._declared = registry, declared
 
     def hides(self, name: str, more: Iterable[str] = ()) -> bool:
-        """Whether a value with this name is hidden."""
+        """Return whether a value with this name is hidden."""
         return _hides(name, self._patterns) or _hides(name, tuple(more))
 
     def tree(self, value: Any, more: Iterable[str] = ()) -> Any:

@@ -49,11 +49,11 @@ class RunningMessage(NamedTuple):
     usual_ms: int | None = None
 
     def took_ms(self, now_ms: int) -> int:
-        """Return how long it has run, in ms."""
+        """Return how long the message has run, in ms."""
         return max(0, now_ms - self.started_at)
 
     def is_stuck(self, now_ms: int) -> bool:
-        """Whether it has run far longer than its job usually does."""
+        """Return whether the message has run far longer than its job usually does."""
         if self.usual_ms is None:
             return self.took_ms(now_ms) > STUCK_UNKNOWN_MS
         return self.took_ms(now_ms) > max(MIN_STUCK_MS, STUCK_TIMES * self.usual_ms)
@@ -66,7 +66,7 @@ class RunningMessage(NamedTuple):
 
     @property
     def usual(self) -> str:
-        """Return how long its job usually takes, in words."""
+        """Return the job's usual run time, in words."""
         if self.usual_ms is None:
             return "usual time unknown"
         return f"usually up to {lasting(self.usual_ms / 1000)} (p95)"

@@ -32,7 +32,7 @@ class SentryMiddleware:
     """Creates spans around enqueues and runs, and sends an event when an error dead-letters a message.
 
     Attributes:
-        capture_retries: Send an event for each failed attempt instead.
+        capture_retries: Send an event for each failed attempt, not only for the last.
         propagate_traces: If false, each job starts a new trace.
         local_variables: Send local variables of stack frames if the SDK's `include_local_variables` is also set;
             otherwise they are removed from events of attempts, because they contain the job's arguments.
@@ -163,13 +163,13 @@ middleware = SentryMiddleware()
 
 
 def is_active() -> bool:
-    """Whether this program has initialised the SDK."""
+    """Return whether this program has initialised the SDK."""
     sdk = sys.modules.get("sentry_sdk")
     return sdk is not None and bool(sdk.get_client().is_active())
 
 
 def is_wanted() -> bool:
-    """Whether a worker's processes should report."""
+    """Return whether a worker's processes should report to Sentry."""
     return is_active() or bool(os.environ.get("SENTRY_DSN"))
 
 
@@ -286,7 +286,7 @@ def _on_purpose(error: BaseException) -> bool:
 
 
 def _is_final(context: Context, error: BaseException | None) -> bool:
-    """Whether this is the last attempt of the message."""
+    """Return whether this is the last attempt of the message."""
     if error is None or isinstance(error, Dead):
         return True
     return not _on_purpose(error) and context.decide(error).outcome == "dead"

@@ -23,9 +23,8 @@ _NO_SLUG = re.compile(r"[^a-z0-9_-]+")
 def checking_in(context: Context) -> Callable[[str], None]:
     """Tell Sentry that a scheduled call runs; return a function to call with `ok` or `error` when it ends.
 
-    All attempts of a message are one check-in. The child process makes it: the supervisor, which enqueues ticks, has
-    one thread and no connection to Sentry. Sentry shows a tick that never starts as missed, because no check-in
-    arrives.
+    All attempts of a message are one check-in. The child process makes the check-in, because the supervisor has one
+    thread and no connection to Sentry. Sentry shows a tick that never starts as missed, because no check-in arrives.
     """
     tick = tick_of(context.headers)
     config = config_of(tick, context.hard_limit) if tick else None

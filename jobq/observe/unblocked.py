@@ -53,7 +53,7 @@ class Unblocked(io.TextIOBase):
         return self._stream.fileno()
 
     def isatty(self) -> bool:
-        """Whether the stream is a terminal."""
+        """Return whether the stream is a terminal."""
         return self._stream.isatty()
 
     def writable(self) -> bool:

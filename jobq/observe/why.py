@@ -85,7 +85,7 @@ class ServerFacts(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether the server rejects writes that need memory."""
+        """Return whether the server rejects writes that need memory."""
         return 0 < self.maxmemory <= self.used_memory and not self.evicts
 
     @property

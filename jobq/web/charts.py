@@ -68,7 +68,7 @@ class ChartRange(NamedTuple):
 
     @property
     def is_long(self) -> bool:
-        """Whether the range is longer than the day that a dashboard keeps."""
+        """Return whether the range is longer than the day that a dashboard keeps."""
         return self.word in LONG_RANGES
 
 

@@ -131,7 +131,7 @@ class Term(NamedTuple):
     column: int
 
     def __call__(self, row: Row) -> bool:
-        """Return whether the row meets the condition. A hidden value never does, so filters can't reveal it."""
+        """Return whether the row meets the condition. Hidden values never match, so filters can't reveal them."""
         return self.holds(*_values(row, self.key, self.path))
 
     def holds(self, *values: Any) -> bool:

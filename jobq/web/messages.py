@@ -119,7 +119,7 @@ class MessageShown:
 
     @property
     def is_known(self) -> bool:
-        """Whether the queue, its dead-letter set or its latest events have the message."""
+        """Return whether the queue, its dead-letter set or its latest events have the message."""
         return self.facts.status.word not in _NOWHERE or bool(self.facts.history)
 
 

@@ -117,7 +117,7 @@ class Snapshot(NamedTuple):
 
     @property
     def is_old(self) -> bool:
-        """Whether the next reading is overdue, for example because no page was fetched."""
+        """Return whether the next reading is overdue, for example because no page was fetched."""
         return self.age_s > 2 * self.interval_s + self.took_s
 
     @property

@@ -105,7 +105,7 @@ class ListedRow:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether the stored message is damaged."""
+        """Return whether the stored message is damaged."""
         return self.row.attempt < 0
 
 

@@ -73,7 +73,7 @@ class QueueFigures(NamedTuple):
 
     @property
     def partly_paused(self) -> bool:
-        """Whether some but not all partitions are paused."""
+        """Return whether some but not all partitions are paused."""
         return 0 < self.paused_partitions < self.served_partitions
 
     @property
@@ -88,7 +88,7 @@ class QueueFigures(NamedTuple):
 
     @property
     def is_fine(self) -> bool:
-        """Whether the queue doesn't need attention. A paused, empty queue is fine."""
+        """Return whether the queue doesn't need attention. A paused, empty queue is fine."""
         return self.state in _FINE or (self.state == "paused" and not self.ready)
 
     @property

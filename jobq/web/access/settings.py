@@ -81,17 +81,17 @@ class AccessSettings:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach the address where `jobq web` listens."""
+        """Return whether only this machine can reach the address where `jobq web` listens."""
         return self.bind is not None and (bool(self.bind.path) or is_loopback(self.bind.host))
 
     @property
     def by_link(self) -> bool:
-        """Whether users log in by a link that `jobq web` prints."""
+        """Return whether users log in by a link that `jobq web` prints."""
         return self.is_local and not self._ways()
 
     @property
     def has_login(self) -> bool:
-        """Whether users log in at the dashboard itself: by the link or with a password."""
+        """Return whether users log in at the dashboard itself: by the link or with a password."""
         return self.by_link or (self.users is not None and self.identify is None)
 
     def _ways(self) -> list[str]:

@@ -78,7 +78,7 @@ class UsersFile:
         self.entries()
 
     def entries(self) -> Entries:
-        """Return the current content of the file. Raises ConfigError while it can't be read; then all logins fail."""
+        """Return the current content of the file. If the file can't be read, raise ConfigError, so all logins fail."""
         with self._lock:
             with _opened(self.path) as (descriptor, status):
                 seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
@@ -134,7 +134,7 @@ def add_user(path: Path, name: str, user: User, *, replace: bool = False) -> Non
 
 
 def remove_user(path: Path, name: str) -> bool:
-    """Remove a user, which ends the user's sessions; return whether there was one."""
+    """Remove a user, which ends the user's sessions; return whether the user existed."""
     with _changing(path) as entries:
         return entries.users.pop(name, None) is not None
 
@@ -154,7 +154,7 @@ def add_token(path: Path, name: str, role: str, arguments: bool, expires: int | 
 
 
 def remove_token(path: Path, name: str) -> bool:
-    """Remove a token; return whether there was one."""
+    """Remove a token; return whether the token existed."""
     with _changing(path) as entries:
         return entries.tokens.pop(name, None) is not None
 

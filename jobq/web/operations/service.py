@@ -65,12 +65,12 @@ class OperationView:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the process that worked on it has ended."""
+        """Return whether the process that worked on the operation has ended."""
         return self.state.phase in _BUSY and not self.is_live
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a process applies or undoes it now."""
+        """Return whether a process applies or undoes the operation now."""
         return self.is_live and self.state.phase in ("applying", "undoing")
 
     @property
@@ -80,7 +80,7 @@ class OperationView:
 
     @property
     def may_apply(self) -> bool:
-        """Whether it can be applied or continued."""
+        """Return whether the operation can be applied or continued."""
         again = self.state.phase in ("stopped", "failed") and not self.state.undone
         lost = self.is_lost and self.state.phase == "applying"
         frozen = self.state.nchunks > 0 and self.worked_on < self.state.number
@@ -88,7 +88,7 @@ class OperationView:
 
     @property
     def may_undo(self) -> bool:
-        """Whether it can be undone now."""
+        """Return whether the operation can be undone now."""
         if self.state.why_no_undo or not self.state.results.get("applied"):
             return False
         return not self.is_live and self.state.phase not in ("undone", "freezing", "previewed")
@@ -166,7 +166,7 @@ class Operations:
     def newest_of(self, who: Identity) -> OperationView | None:
         """Return this user's latest applied operation while it runs or can be undone, or None.
 
-        It is read for every page, so the result may be two seconds old.
+        Every page needs the result, so it may be two seconds old.
         """
         now = time.monotonic()
         until, views = self._recent

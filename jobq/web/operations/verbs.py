@@ -31,7 +31,7 @@ class BulkVerb(NamedTuple):
 
     @property
     def is_dead(self) -> bool:
-        """Whether it acts on dead messages."""
+        """Return whether the action is for dead messages."""
         return self.places == ("dead",)
 
     @property
