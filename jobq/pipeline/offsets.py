@@ -247,7 +247,7 @@ class Overrun(NamedTuple):
 
     @property
     def is_near(self) -> bool:
-        """Whether more than half of the stream is unread, so that another interval like the last could lose events."""
+        """Return whether more than half of the stream is unread: another interval like the last could lose events."""
         return self.seconds < self.lag_s
 
 

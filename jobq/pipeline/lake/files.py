@@ -202,7 +202,7 @@ class LiveFile(NamedTuple):
 
     @property
     def is_compact(self) -> bool:
-        """Whether a compaction or a rollup wrote the file."""
+        """Return whether a compaction or a rollup wrote the file."""
         return self.path.rpartition("/")[2].startswith(COMPACTED.prefix)
 
 

@@ -366,7 +366,7 @@ class IngestRound(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the round found nothing."""
+        """Return whether the round found nothing."""
         return not (self.batches or self.dead or self.audit)
 
     def plus(self, batch: IngestBatch) -> IngestRound:

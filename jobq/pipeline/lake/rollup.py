@@ -261,7 +261,7 @@ def refresh(lake: Lake, spark: SparkSession) -> dict[str, int]:
 
 @contextmanager
 def shuffled(spark: SparkSession, files: Iterable[LiveFile]) -> Iterator[int | None]:
-    """Set the number of shuffle tasks that these files need, and yield it; yield None if Spark decides itself.
+    """Set the number of shuffle tasks that these files need, and yield it; yield None if Spark chooses the number.
 
     A task with more rows than ROWS_PER_TASK can run the JVM out of memory. The number never falls below the session's
     setting, because Spark joins small tasks.
@@ -612,7 +612,7 @@ class RollupTimer:
         self._next = 0.0
 
     def refresh(self, engine: Engine, enough: Callable[[], bool]) -> None:
-        """Refresh if it is time. After a failure, close the engine's session: its JVM may have died."""
+        """Refresh the rollups if it is time. After a failure, close the engine's session: its JVM may have died."""
         if not self._every_s or enough() or time.time() < self._next:
             return
 

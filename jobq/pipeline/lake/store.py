@@ -38,7 +38,7 @@ class LakeStore:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a folder on this machine."""
+        """Return whether the store is a folder on this machine."""
         return "://" not in self.uri
 
     def below(self, name: str) -> LakeStore:

@@ -180,7 +180,7 @@ def write_partition(
     batches: Iterator[pa.RecordBatch],
     position: PartitionOrigin,
 ) -> PartitionWritten:
-    """Write all rows of one partition. The error for a bad row has the number of rows already enqueued."""
+    """Write all rows of one partition. The error for a bad row includes the number of rows already enqueued."""
     client = connect(settings=settings.server)
     delivery = Delivery(client, settings.batch, settings.dedupe_ms, settings.keyed)
     rows = Rows(settings, schema, _load_id(settings, position), position.partition)
