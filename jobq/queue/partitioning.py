@@ -47,11 +47,15 @@ KEEP_S = 7 * 86_400
 
 
 class Left(NamedTuple):
-    """Whether a queue is sealed, and how many messages, dead messages and results for flows it has."""
+    """Whether a queue is sealed, and how many messages, messages for a person, and results for flows it has.
+
+    Attributes:
+        kept: Number of messages that only a person deletes: dead and quarantined messages.
+    """
 
     is_sealed: bool
     messages: int
-    dead: int
+    kept: int
     for_flows: int = 0
 
     @property
@@ -62,7 +66,7 @@ class Left(NamedTuple):
     @property
     def is_empty(self) -> bool:
         """Whether deleting the queue would lose nothing."""
-        return not (self.messages or self.dead or self.for_flows)
+        return not (self.messages or self.kept or self.for_flows)
 
 
 def partition(client: Client, name: str, count: int) -> PartitionMap:
@@ -273,7 +277,7 @@ def without_drained(
     left: Mapping[str, Left] | None = None,
     now_s: int | None = None,
 ) -> PartitionMap:
-    """Return the map with drained epochs marked. A drained epoch without dead messages is left out after KEEP_S.
+    """Return the map with drained epochs marked. A drained epoch without dead and quarantined messages is left out after KEEP_S.
 
     A sealed partition that is empty stays empty, so a concurrent change can't falsify the result.
 
@@ -290,7 +294,7 @@ def without_drained(
         there = [left[name] for name in epoch.names(known.queue)]
         if not all(q.is_drained for q in there):
             kept.append(epoch._replace(drained_at=0))
-        elif not epoch.drained or now_s < epoch.drained_at + KEEP_S or any(q.dead for q in there):
+        elif not epoch.drained or now_s < epoch.drained_at + KEEP_S or any(q.kept for q in there):
             kept.append(epoch._replace(drained_at=epoch.drained_at or now_s))
     return known._replace(epochs=(*kept, known.newest))
 
@@ -342,10 +346,12 @@ def left_in(client: Client, name: str) -> Left:
         ("HMGET", meta, "sealed", "max_content"),
         ("HLEN", keys.key(prefix, "messages")),
         ("ZCARD", keys.key(prefix, "dead")),
+        ("HLEN", keys.key(prefix, "quarantine")),
         ("XLEN", keys.key(prefix, "flow_outbox")),
     ]
-    (sealed, longest), messages, dead, for_flows = commands(client, meta, asked)
-    return Left(sealed is not None and longest == b"sealed", messages, dead, for_flows)
+    (sealed, longest), messages, dead, quarantined, for_flows = commands(client, meta, asked)
+    is_sealed = sealed is not None and longest == b"sealed"
+    return Left(is_sealed, messages, dead + quarantined, for_flows)
 
 
 def _copy_settings(client: Client, known: PartitionMap, copied: Settings | None = None) -> Settings:

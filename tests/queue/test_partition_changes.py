@@ -22,7 +22,7 @@ from jobq.errors import KeyFullError, NotDurableError, ScriptError, UnavailableE
 from jobq.queue import keys
 from jobq.queue.aio import aenqueue_many
 from jobq.queue.partition_fsck import map_violations
-from jobq.queue.partitioning import left_in, partition, remove_partitions, tidy
+from jobq.queue.partitioning import KEEP_S, left_in, partition, remove_partitions, tidy
 from jobq.queue.partitions import map_key, read_map
 from jobq.queue.queue import Queue, enqueue_values, queue_scripts
 from jobq.queue.routing import PartitionRouter
@@ -522,3 +522,28 @@ def test_a_deletion_keeps_the_partitions_when_a_message_comes_meanwhile(client: 
     assert {queue.enqueue(b"x").partition for _ in range(20)} == {"low/0", "low/1"}
     assert all(not left_in(client, name).is_sealed for name in ("low/0", "low/1"))
     assert [place.admin.fsck() for place in queue.partitions()] == [[]] * 2
+
+
+def test_a_deletion_keeps_the_partitions_when_a_message_was_quarantined_meanwhile(
+    client: Client, redis: Any
+) -> None:
+    queue = drained_producer(client, 2)
+    redis.hset("jobq:{low/1}:quarantine", b"\xff", b"x")
+
+    assert remove_partitions(client, read_map(client, "low")) == "low/1"
+
+    assert redis.hlen("jobq:{low/1}:quarantine") == 1
+    assert {queue.enqueue(b"x").partition for _ in range(20)} == {"low/0", "low/1"}
+
+
+def test_a_partition_stays_in_the_map_while_a_message_is_in_quarantine(
+    client: Client, redis: Any
+) -> None:
+    partition(client, "low", 2)
+    redis.hset("jobq:{low/1}:quarantine", b"\xff", b"x")
+    later = client.clock_ms() // 1000 + KEEP_S + 1
+    tidy(client, partition(client, "low", 3))
+
+    assert "low/1" in tidy(client, read_map(client, "low"), later).names()
+    redis.delete("jobq:{low/1}:quarantine")
+    assert "low/1" not in tidy(client, read_map(client, "low"), later).names()
