@@ -277,7 +277,7 @@ def without_drained(
     left: Mapping[str, Left] | None = None,
     now_s: int | None = None,
 ) -> PartitionMap:
-    """Return the map with drained epochs marked. A drained epoch without dead and quarantined messages is left out after KEEP_S.
+    """Return the map with drained epochs marked. After KEEP_S, it leaves out drained epochs without kept messages.
 
     A sealed partition that is empty stays empty, so a concurrent change can't falsify the result.
 

@@ -108,6 +108,8 @@ REPLIES = {b"ok": "ok", b"dead": "dead", b"stale": "stale"}
 LEASE_MS = round(LEASE_S * 1000)
 #: Maximum number of endings, and of messages to fetch, in one call.
 MAX_COUNT = 1_000
+#: Statuses of a mid without a live message.
+_OVER = ("nil", "dead")
 #: Maximum length of a mid in the scripts.
 MAX_MID_BYTES = 512
 
@@ -562,10 +564,14 @@ class Queue:
         """Return the status of `mid`, from the partition that has it."""
         values: Values = {"mid": checked_mid(mid), "now": moment(now)}
         known = _status(self.scripts["status"].run(values))
-        if known.word != "nil":
+        if known.word not in _OVER:
             return known
-        others = (partition.status(mid, now=now) for partition in self.partitions())
-        return next((status for status in others if status.word != "nil"), known)
+        for place in self.partitions():  # a dead message may have a live successor elsewhere
+            status = place.status(mid, now=now)
+            if status.word not in _OVER:
+                return status
+            known = status if known.word == "nil" else known
+        return known
 
     def status_call(self, mid: str, *, now: int | None = None) -> ScriptCall[Status]:
         """Return a call of `status` to send together with other calls."""
@@ -761,6 +767,19 @@ class Queue:
             if self.client.command("EXISTS", place.result_key(mid)):
                 return place
         return None
+
+    def holder(self, mid: str) -> Queue:
+        """Return the partition that has this live message; the queue itself if it has the message, or if none has."""
+        places = self.alone()
+        known = run_all(self.client, [place.status_call(mid) for place in places])
+        return next(
+            (
+                place
+                for place, status in zip(places, known, strict=True)
+                if status.word not in _OVER
+            ),
+            self,
+        )
 
     def _epochs(self) -> list[Epoch]:
         """Return the epochs of the queue's partitions. Most queues have none."""

@@ -263,6 +263,16 @@ def test_figures_of_the_queue_are_sums_when_it_is_partitioned(client: Client) ->
     assert queue.admin.counts().all_paused
 
 
+def test_status_shows_the_live_message_first_when_a_dead_one_is_in_an_earlier_partition(client):
+    killed(client, "m1")
+    queue = Queue("low", client)
+    partition(client, "low", 2)
+    assert queue.status("m1").word == "dead"
+    queue.enqueue(b"x", mid="m1")
+    assert queue.status("m1").word == "queued"
+    assert queue.holder("m1").name.startswith("low/")
+
+
 def test_a_drained_partition_does_not_count_when_it_is_paused(client):
     queue = Queue("low", client)
     partition(client, "low", 2)

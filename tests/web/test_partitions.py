@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
 from jobq.events import attempt_record
 from jobq.jobs.codec import encode
 from jobq.observe.redaction import Redactor
 from jobq.queue import presence
+from jobq.queue.partition_fsck import map_violations
 from jobq.queue.partitioning import partition
 from jobq.queue.queue import Queue
-from jobq.queue.types import Ending
+from jobq.queue.types import Ending, LoggedTick
 from jobq.web import search
+from jobq.web.access.identity import Identity, UserRole
 from jobq.web.api.resource import ROOT
 from jobq.web.contents import Contents
 from jobq.web.dead import groups
 from jobq.web.filters import parse
 from jobq.web.history import Span, StreamHistory
+from jobq.web.operations.service import Operations
+from jobq.web.pages.schedules import _runs
 from jobq.web.sampler import Sampling
 
 pytestmark = pytest.mark.one_server
@@ -190,3 +197,63 @@ def test_buttons_pause_and_resume_all_partitions_when_some_are_paused(low, clien
     text, paused = steer("low", "resume")
     assert paused == [False, False]
     assert "paused" not in text.partition("<h2>Partitions")[2]
+
+
+def test_chosen_messages_are_found_in_their_partition_when_the_queue_is_named(
+    low, client, contents
+):
+    [dead] = Queue("low/1", client).admin.iter_dead()
+    [later] = low.enqueue_many([("later", encode("resize", ["a.jpg"]))], delay=60)
+    who = Identity("anna", UserRole.ADMIN, arguments=True)
+    operations = Operations(client, client, pause=lambda seconds: None)
+    try:
+        for verb, id_, job in (
+            ("cancel", "m1", "resize"), ("run-now", later.mid, "resize"), ("revive", dead.dead_id, "resize"),
+        ):  # fmt: skip
+            op = operations.create(who, verb, contents, ids=[("low", id_)])
+            operations.wait()
+            state = operations.view(op).state
+            assert (state.number, [name for name, _ in state.jobs]) == (1, [job]), verb
+            [sample] = state.samples
+            assert sample.queue.startswith("low/")
+            operations.apply(op, who)
+            operations.wait()
+            assert operations.view(op).state.results == {"applied": 1}, verb
+            operations.undo(op, who)
+            operations.wait()
+            assert operations.view(op).state.undone == {"restored": 1}, verb
+    finally:
+        operations.close()
+
+
+def test_message_of_a_partition_is_edited_and_copied_when_the_path_names_its_queue(
+    low, client, visit
+):
+    low.enqueue(encode("shop.pay", ["a.jpg"]), mid="edited", key="acme", delay=60)
+    visitor, path = visit(), "/queues/low/messages/edited"
+    digest = re.search(r'name="digest" value="(\w+)"', visitor.get(f"{path}/edit").text)
+    call = json.dumps({"args": ["b.jpg"], "kwargs": {}})
+    shown = visitor.post(f"{path}/edit", data={"digest": digest[1], "call": call})
+    assert "Its call was changed" in shown.text
+    assert b"b.jpg" in low.content("edited")
+
+    partition = low.holder("edited").name
+    for place in (path, path.replace("low", partition.replace("/", "~2F"))):
+        copied = visitor.post(f"{place}/again", follow_redirects=False)
+        mid = re.search(r"/messages/([^?]+)", copied.headers["location"])[1]
+        assert (low.why(mid).key, low.holder(mid).name) == ("acme", partition)
+    other = next(name for name in ("low/0", "low/1") if name != partition)
+    low.enqueue(encode("shop.pay"), mid="plain", delay=60)
+    for _ in range(5):
+        place = low.holder("plain").name.replace("/", "~2F")
+        visitor.post(f"/queues/{place}/messages/plain/again")
+    assert map_violations(client, "low", ["low", partition, other]) == []
+
+
+def test_runs_of_a_schedule_are_found_in_the_partitions_of_its_queue(low):
+    low.enqueue(encode("resize"), mid="waits", delay=60)
+    ticks = [
+        LoggedTick("nightly", at, 0, "enqueued", 0, mid) for at, mid in ((1, "waits"), (2, "m0"), (3, "gone"))
+    ]  # fmt: skip
+    runs = _runs(low, ticks)
+    assert runs["waits"] is not None and runs["m0"] is not None and runs["gone"] is None

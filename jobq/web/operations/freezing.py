@@ -100,17 +100,19 @@ class Freezer:
     def _row(self, name: str, id_: str) -> Iterator[ListedRow]:
         queue = Queue(name, self.reads)
         if self.verb.is_dead:
-            for message in queue.admin.dead(mid=id_)[:1]:
-                if message.dead_id == id_:
-                    yield dead_row(self.contents, name, message, message.died_at)
+            for part in queue.alone():
+                for message in part.admin.dead(mid=id_)[:1]:
+                    if message.dead_id == id_:
+                        yield dead_row(self.contents, part.name, message, message.died_at)
             return
+        queue = queue.holder(id_)
         status = queue.status(id_)
         place = _PLACES.get(status.word)
         if place in self.verb.places:
             key = keys.key(queue.prefix, "messages")
             content = self.store.client.command("HGET", key, id_) or b""
-            job, at_ms = self.contents.job(name, id_, content)
-            row = Row(name, id_, place, job, attempt=status.attempts, crashes=status.ncrashes)
+            job, at_ms = self.contents.job(queue.name, id_, content)
+            row = Row(queue.name, id_, place, job, attempt=status.attempts, crashes=status.ncrashes)
             yield ListedRow(
                 row,
                 status.word,

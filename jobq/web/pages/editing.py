@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from jobq.client.clock import wall
+from jobq.client.names import base_of
 from jobq.errors import CodecError, ConfigError
 from jobq.jobs.codec import Envelope, decode, encode, remembered
 from jobq.jobs.registry import default_registry
@@ -96,8 +97,9 @@ def enqueue_again(request: Request) -> Response:
     """Enqueue a copy of a message with a new mid."""
     site, mid = site_of(request), request.path_params["mid"]
     with _refused():
-        queue = Queue(request.path_params["queue"], site.client)
-        content = queue.content(checked_mid(mid)) or next(
+        base = Queue(base_of(request.path_params["queue"]), site.client)
+        queue = Queue(request.path_params["queue"], site.client).holder(checked_mid(mid))
+        content = queue.content(mid) or next(
             (dead.content for dead in queue.admin.dead(mid=mid)), b""
         )
         if mid.startswith(OF_FLOWS):
@@ -110,11 +112,11 @@ def enqueue_again(request: Request) -> Response:
         with audited(
             request, "again", queue=queue.name, filter=f"mid:{mid}", number=1
         ) as performed:
-            operating = Queue(queue.name, site.operate)
+            operating = Queue(base.name, site.operate)
             options: EnqueueOptions = {"key": line.key} if line and line.key else {}
             operating.enqueue(copy, mid=made, **options)
             performed.set(note=f"enqueued {made}")
-    return _see(request, queue, made, copied=mid)
+    return _see(request, base, made, copied=mid)
 
 
 _WORDS = {
@@ -139,8 +141,8 @@ def _waiting(request: Request) -> tuple[Queue, str, bytes]:
     """Return the queue, the mid and the content of a message that this user may change now."""
     if not identity_of(request).arguments:
         raise HTTPException(403, "this needs the 'arguments' right, which this login does not have")
-    queue = Queue(request.path_params["queue"], site_of(request).client)
     mid = checked_mid(request.path_params["mid"])
+    queue = Queue(request.path_params["queue"], site_of(request).client).holder(mid)
     word, content = queue.status(mid).word, queue.content(mid)
     if word == "nil" or content is None:
         raise HTTPException(404, f"queue {queue.name} has no live message {mid!r:.140}")

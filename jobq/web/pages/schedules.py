@@ -15,16 +15,17 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from jobq.client.connection import Client
+from jobq.client.numbered_calls import ScriptCall
 from jobq.client.pipelining import run_each
 from jobq.durations import counted
-from jobq.errors import ConfigError, JobqError
+from jobq.errors import ConfigError, JobqError, ScriptError
 from jobq.jobs.job import Job
 from jobq.jobs.registry import default_registry
 from jobq.jobs.states import state_word
 from jobq.jobs.ticks import moment
 from jobq.queue.directory import listed_queues, queue_names
 from jobq.queue.queue import Queue
-from jobq.queue.types import LoggedTick, Schedules
+from jobq.queue.types import LoggedTick, Schedules, Status
 from jobq.schedules import listing
 from jobq.schedules.definition import Missed, Overlap, Schedule, checked_schedule, encoded
 from jobq.schedules.listing import (
@@ -223,16 +224,20 @@ def _median(ticks: Sequence[LoggedTick]) -> float | None:
 
 def _runs(queue: Queue, ticks: Sequence[LoggedTick]) -> dict[str, StateShown | None]:
     """Return the state of the runs, by message id; None for an ended run, which the queue doesn't store."""
-    calls = {}
-    for mid in {tick.mid for tick in ticks if tick.mid}:
-        with suppress(ConfigError):  # another program wrote that entry
-            calls[mid] = queue.status_call(mid)
-    replies = run_each(queue.client, list(calls.values()))
-    return {
-        mid: None if state_word(reply) in ("done", "unknown") else state_of(reply)
-        for mid, reply in zip(calls, replies, strict=True)
-        if not isinstance(reply, JobqError)
-    }
+    mids, calls, places = list[str](), list[ScriptCall[Status]](), [queue]
+    with suppress(ScriptError):  # the map of partitions may be damaged
+        places = queue.alone()
+    for place in places:
+        for mid in {tick.mid for tick in ticks if tick.mid}:
+            with suppress(ConfigError):  # another program wrote that entry
+                calls.append(place.status_call(mid))
+                mids.append(mid)
+    runs: dict[str, StateShown | None] = {}
+    for mid, reply in zip(mids, run_each(queue.client, calls), strict=True):
+        if not isinstance(reply, JobqError):
+            known = None if state_word(reply) in ("done", "unknown") else state_of(reply)
+            runs[mid] = runs.get(mid) or known
+    return runs
 
 
 def _arguments(site: Site, definition: Schedule) -> list[tuple[str, str]]:
