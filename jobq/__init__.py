@@ -108,7 +108,7 @@ def _missing(name: str) -> str:
 
     hint = remedy("jobq", name)
     if not hint and hasattr(import_module("jobq.errors"), name):
-        hint = f"write from jobq.errors import {name}"
+        hint = f"import {name} from jobq.errors"
     return f"module 'jobq' has no attribute {name!r}{'; ' if hint else ''}{hint}"
 
 

@@ -258,7 +258,7 @@ class WorkerSettings:
         burst: Exit once the queues are empty and no retry of a job that ran here is due within BURST_WAIT_S. With
             "ready", don't wait for retries.
         unknown_for_s: How long messages of unknown jobs are retried before they are dead-lettered.
-        unknown_wait_s: Maximum delay between these retries.
+        unknown_wait_s: Maximum delay between retries of unknown jobs.
         event_loop: The event loop for async jobs, one of EVENT_LOOPS. "auto" is uvloop if it is installed.
         allow_threads: Start even if the modules with jobs leave a thread running.
         tracebacks: Log and keep the tracebacks of failed attempts.

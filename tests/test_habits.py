@@ -121,7 +121,7 @@ def test_attributes_of_other_objects_are_refused_with_their_remedies():
         AttributeError, match=r"'jobq' has no attribute 'get_current_job'; call jobq\.current\(\)"
     ):
         _ = jobq.get_current_job  # type: ignore[attr-defined]
-    with pytest.raises(AttributeError, match=r"write from jobq\.errors import JobFailedError"):
+    with pytest.raises(AttributeError, match=r"import JobFailedError from jobq\.errors"):
         _ = jobq.JobFailedError  # type: ignore[attr-defined]
 
 

@@ -47,9 +47,9 @@ _WITH_LAG = ("dashboard", "metrics")
 )
 @click.argument("role", type=click.Choice((*ROLES, *MORE)), required=False)
 @option("--user NAME", "Name of the user.  [default: jobq_ and the role]")
-@option("--ns NAME", "Prefix of the keys of rsmq or reliable.  [default: that word]")
-@option("--disk", "disk", "Add the rights for durability disk, which reveal the server's settings.")
-@option("--file", "as_file", "Print lines of an ACL file.")
+@option("--ns NAME", "Prefix of the keys, for rsmq and reliable.  [default: the role]")
+@option("--disk", "disk", "Allow durability disk, which needs to read the server's settings.")
+@option("--file", "as_file", "Print the lines of an ACL file.")
 @queues_option
 def acl(
     session: Session, role: str | None, user: str | None, ns: str | None, disk: bool, as_file: bool,
@@ -57,8 +57,8 @@ def acl(
 ) -> None:  # fmt: skip
     """Print commands that create users with minimal rights.
 
-    Without ROLE, they create one user for each of the first six roles. topic, rsmq and reliable are users of those
-    protocols, and --queues names their topics or queues. limit uses and sets all limits, as workers and operators may.
+    Without ROLE, they create one user for each of the first six roles. Users with the roles topic, rsmq and reliable
+    use the topics or queues in --queues. limit may use and set all limits, like workers and operators.
     pipeline reads and writes DataFrames and fills lakes. The command does not connect to a server.
 
     Rights are derived from this version's scripts, for processes with JOBQ_FUNCTIONS=1 and the database in --url. The

@@ -28,7 +28,7 @@ CORE = {
         "queues": Verb(
             "queues",
             "queues",
-            "Count the messages of each queue, once or live; the partitions of a queue count together.",
+            "Count the messages of each queue, once or live, including its partitions.",
         ),
         "workers": Verb("why", "workers", "List the workers and their running jobs."),
         "control": Verb(
@@ -45,7 +45,7 @@ CORE = {
         "pause": Verb(
             "queues",
             "pause",
-            "Stop handing out a queue's messages until it is resumed, or for a time.",
+            "Pause a queue until it is resumed, or for a given time.",
         ),
         "resume": Verb("queues", "resume", "End a pause."),
     },
@@ -54,7 +54,7 @@ CORE = {
         "partitions": Verb(
             "partitions", "partitions", "Show the partitions of a queue, or change their number."
         ),
-        "key": Verb("keys", "key", "Show and limit running messages per key of a queue."),
+        "key": Verb("keys", "key", "Show the keys of a queue, and limit running messages per key."),
         "dead": Verb("dead", "dead", "List, revive and purge dead messages."),
         "limit": Verb(
             "limit",
@@ -66,10 +66,10 @@ CORE = {
         "audit-log": Verb(
             "audit_log",
             "audit_log",
-            "List who changed what by commands and in the dashboard, newest first.",
+            "List changes made by commands and in the dashboard, newest first.",
         ),
         "check": Verb(
-            "check", "check", "Check the server, the queues' structure, or lost messages."
+            "check", "check", "Check the server or the structure of queues, or find lost messages."
         ),
     },
     "Other protocols": {},
@@ -77,7 +77,7 @@ CORE = {
     "Server": {
         "embedded": Verb("embedded", "embedded", "Show or stop this project's embedded server."),
         "functions": Verb(
-            "functions", "functions", "Load the scripts into the server as functions."
+            "functions", "functions", "Load jobq's scripts into the server as functions."
         ),
         "completion": Verb(
             "completion",

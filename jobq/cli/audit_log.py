@@ -24,7 +24,7 @@ READ_S = 60.0
 COLUMNS = (
     "at:at_ms", "who", "role", "verb", "queue", "filter", "count:number", "phase", "note",
 )  # fmt: skip
-_EMPTY = "no entries: no command or page has changed anything here"
+_EMPTY = "no entries; changes by commands and in the dashboard appear here"
 ENTRIES = Listing(COLUMNS, ("role", "note", "count", "filter"), _EMPTY)
 #: With a lake, each entry names its source.
 ENTRIES_OF_BOTH = Listing((*COLUMNS, "source"), ("role", "note", "count", "filter"), _EMPTY)
@@ -76,7 +76,7 @@ def _older(
 @option("--intents", "Also show the entry that each operation wrote before it started.")
 @opens(
     "older", _older,
-    lake_option("to continue with entries that the server no longer keeps"),
+    lake_option("to list entries that the server no longer keeps"),
     storage_option,
     source_option,
 )  # fmt: skip
@@ -84,7 +84,7 @@ def audit_log(
     session: Session, limit: int, queues: str | None, since: float | None, intents: bool,
     older: _Older | None, **wanted: str | None,
 ) -> None:  # fmt: skip
-    """List who changed what by commands and in the dashboard, newest first.
+    """List changes made by commands and in the dashboard, newest first.
 
     phase: done, failed (note has the error), refused, undone, or intent (not ended, or its process was killed). --lake
     adds older entries that an ingest with --audit-log has copied. source: server or lake.

@@ -1,4 +1,4 @@
-"""`jobq check`: check the server, the queues' structure, or lost messages."""
+"""`jobq check`: check the server or the structure of queues, or find lost messages."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 @group("check", "doctor", "fsck low", "audit --since 1h")
 def check() -> None:
-    """Check the server, the queues' structure, or lost messages."""
+    """Check the server or the structure of queues, or find lost messages."""
 
 
 @command(
@@ -74,7 +74,8 @@ def doctor(session: Session, strict: bool) -> bool:
     """Check the server's settings, and show which data each kind of failure would lose.
 
     Current incidents come first, such as lost workers. It checks every node of a Cluster, and replicas that may be
-    promoted. On a busy server it measures for a second which queue takes most of the CPU. Exit code 1: a check failed.
+    promoted. On a busy server it spends a second finding the queue that uses most of the CPU. Exit code 1: a check
+    failed.
     """
     results = findings(session.client)
     if not any(finding.check == "server" and finding.level == "fail" for finding in results):
@@ -173,7 +174,7 @@ def _of_schedules(session: Session, names: Sequence[str]) -> Iterator[Finding]:
         for row in rows:
             if is_undeclared(row, known.get(row.queue, ())):
                 where = f"{row.name} --queues {row.queue} --force"
-                value = f"queue {row.queue}: no running worker declares schedule {row.name}, so it has no ticks"
+                value = f"queue {row.queue}: no running worker declares schedule {row.name}, so it doesn't run"
                 remedy = f"jobq schedule delete {where}, or deploy the code that declares it"
                 yield Finding("schedules", "warn", value, remedy)
 
@@ -189,11 +190,11 @@ def _of_flows(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Iter
 def _flow_findings(queue: Queue, sample: Sample) -> Iterator[Finding]:
     waited_s = (queue.client.clock_ms(queue.wake_key) - sample.flow_since_ms) / 1000
     entries = sample.flow_entries
-    number = f"{counted(entries, 'entry')} wait{'s' * (entries == 1)}"
-    text = f"queue {queue.name}: {number} for flows, the oldest for {lasting(waited_s)}"
+    number = f"{counted(entries, 'result')} wait{'s' * (entries == 1)}"
+    text = f"queue {queue.name}: {number} for delivery to flows, the oldest for {lasting(waited_s)}"
     remedy = f"{worker_command([queue.name], head_job(sample.head))}, or jobq flow check"
     if entries > MAX_ENTRIES:
-        text += "; the queue stops handing out messages until there are fewer"
+        text += "; the queue is blocked until fewer wait"
         yield Finding("flows", "fail", text, remedy)
     elif waited_s > LATE_S:
         yield Finding("flows", "warn", text, remedy)
@@ -398,8 +399,8 @@ SHOWN_MIDS = 20
     group=check,
 )
 @queues_arguments
-@option("--since WHEN", "Enqueued since: 1h (ago), or a time with a zone.  [default: all recorded]")
-@option("--until WHEN", "Enqueued until.  [default: now]")
+@option("--since WHEN", "Earliest enqueue time: 1h (ago) or a time with a zone.  [default: all]")
+@option("--until WHEN", "Latest enqueue time.  [default: now]")
 @option(
     "--for DURATION",
     "following",
@@ -412,7 +413,7 @@ def audit(
     until: str | None,
     following: float | None,
 ) -> int:
-    """Check that no message of a time range was lost, according to the queues' events.
+    """Check in the queues' events that no message of a time range was lost.
 
     It needs 'jobq events level all' before the range starts. Workers may keep running. Exit code 1: a message is lost.
     Exit code 2: the events of a queue are incomplete; the other queues are still audited.
@@ -501,4 +502,4 @@ def show_audit(session: Session, result: Audited, more: Mapping[str, int] | None
         for mid in result.lost_mids[:SHOWN_MIDS]:
             session.say({}, f"  lost: {mid}")
         if len(result.lost_mids) > SHOWN_MIDS:
-            click.echo(f"  and {len(result.lost_mids) - SHOWN_MIDS:,} more; --json names all")
+            click.echo(f"  and {len(result.lost_mids) - SHOWN_MIDS:,} more; --json lists all")

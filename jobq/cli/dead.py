@@ -64,7 +64,7 @@ where_option = option(
     "a reason is matched by its first line. Repeatable: all must match.", type=Conditions(), multiple=True
 )  # fmt: skip
 ids_argument = click.argument("ids", metavar="[ID...]", nargs=-1)
-all_option = option("--all", "everything", "All dead messages of the queue in --queues.")
+all_option = option("--all", "everything", "All dead messages of the queue given with --queues.")
 
 
 class Where:
@@ -114,7 +114,7 @@ def list_(
 ) -> None:  # fmt: skip
     """List dead messages with the reason, newest first.
 
-    A table of the errors comes first. It counts the newest 10,000 dead messages of each queue by error. --json prints
+    The list begins with a table that counts the newest 10,000 dead messages of each queue by error. --json prints
     only the messages.
     """
     where = Where(conditions)
@@ -316,13 +316,13 @@ def purge(session: Session, chosen: Chosen, yes: bool) -> bool:
 @option(
     "--max N",
     "most",
-    "How many to keep.",
+    "Number of dead messages to keep.",
     type=click.IntRange(1, 1_000_000_000),
 )
-@option("--for DURATION", "age", "How long to keep each message.")
+@option("--for DURATION", "age", "How long to keep each dead message.")
 @queues_arguments
 def retention(session: Session, most: int | None, age: float | None, queues: str | None) -> None:
-    """Show or set how many dead messages queues keep, and for how long.
+    """Show or set how many dead messages queues keep, and how long.
 
     The default is 10,000 messages for 180 days. Workers delete the oldest beyond either limit, a few at a time.
     """

@@ -30,7 +30,7 @@ SCRIPT, PIPELINE = FOLDER / "demo.py", FOLDER / "pipeline.py"
 )
 @option("--pipeline", "Also use a lake, DataFrames and reports; needs jobq[spark].")
 @option("--rows", "With --pipeline: rows to enqueue.  [default: 100000]", type=click.IntRange(1))
-@option("--page FILE", "With --pipeline: file of the report.  [default: jobq-demo.html]")
+@option("--page FILE", "With --pipeline: report file to write.  [default: jobq-demo.html]")
 def demo(
     session: Session, files: int | None, processes: int, keep: bool, web: str | None,
     pipeline: bool, **with_pipeline: Any,

@@ -35,7 +35,7 @@ _OPTIONS = (
     option(
         "-q, --queue NAME", "Queue.  [default: the job's, else default]", shared=("JOBQ_QUEUE",)
     ),
-    option("--mid TEXT", "Id of the message. The id of a live message is rejected."),
+    option("--mid TEXT", "Id of the message, rejected if a live message has it."),
     option("--delay DURATION", "Run after this delay at the earliest."),
     option(
         "--at TIME",
@@ -44,23 +44,23 @@ _OPTIONS = (
     option("--unique", "Reject a call if a call with the same arguments is waiting or running."),
     option(
         "--until WHEN",
-        "With --unique or --mid: accept another call after done, after start, or this long after done.",
+        "With --unique or --mid: accept the same call again after done, start, or this long after done.",
     ),
     option(
         "--on-conflict WORD",
-        "With --unique or --mid: how to handle an existing call, by skip, raise, replace or requeue.  [default: skip]",
+        "With --unique or --mid: skip, raise, replace or requeue if the call exists.  [default: skip]",
     ),
-    option("--debounce DURATION", "Run once no equal call arrives for this long."),
+    option("--debounce DURATION", "Run when no equal call has arrived for this long."),
     option("--debounce-max DURATION", "With --debounce: run after this long at the latest."),
     option("--throttle DURATION", "Reject equal calls for this long after the first call."),
     option("--lease DURATION", "Minimum lease duration for this message.  [default: the worker's]"),
-    option("--key TEXT", "Key: the part of the queue to wait in.  [default: the job's]"),
-    option("--ordered", "Run the key's messages one by one, in order of enqueueing."),
+    option("--key TEXT", "Key of the message, such as a tenant.  [default: the job's]"),
+    option("--ordered", "Run the key's messages one by one, in the order they were enqueued."),
     option("--durability LEVEL", "Wait until the server confirms memory, disk or replicas=N."),
     option("--header NAME=TEXT", "headers", "Header of the message; repeatable.", multiple=True),
     option(
         "--expires-in DURATION",
-        "Expire the message if it hasn't started this long after its enqueue or delay.",
+        "Expire the message unless it starts within this time after its enqueue or delay.",
     ),
     option("--retry-within DURATION", "Stop retrying this long after the enqueue."),
     option("--retries N", "Retries after a failure.  [default: the job's]", type=int),
@@ -72,9 +72,7 @@ _OPTIONS = (
         "Kill the process of the job after this long.  [default: the job's]",
     ),
     option("--result-ttl DURATION", "Keep the result for this long.  [default: the job's]"),
-    option(
-        "--remember DURATION", "Remember how the job ended for this long.  [default: the job's]"
-    ),
+    option("--remember DURATION", "Keep the job's outcome for this long.  [default: the job's]"),
 )
 
 
@@ -142,7 +140,7 @@ def _require_worker(session: Session, job: str) -> None:
             workers = presence.workers(session.client)
             names = presence.job_names(session.client, {worker.jobs for worker in workers})
         except ScriptError as error:
-            session.note(f"can't check whether a worker has {job}: {error}")
+            session.note(f"can't check whether a worker runs {job}: {error}")
             return
     having = [worker for worker in workers if job in (names.get(worker.jobs) or ())]
     queues = sorted({base_of(queue) for worker in having for queue in worker.queues})
@@ -151,11 +149,11 @@ def _require_worker(session: Session, job: str) -> None:
     serving = [worker for worker in workers if DEFAULT_QUEUE in map(base_of, worker.queues)]
     if unread := [worker.name for worker in serving if names.get(worker.jobs, ()) is None]:
         session.note(
-            f"can't check whether a worker has {job}: the jobs of {listed(unread)} can't be read"
+            f"can't check whether a worker runs {job}: the jobs of {listed(unread)} can't be read"
         )
         return
     near = _nearest(job, {name for known in names.values() for name in known or ()})
-    others = f"workers of queue {listed(queues)} have it" if queues else "no worker runs it"
+    others = f"workers of queue {listed(queues)} have it" if queues else "no worker has it"
     raise JobNotFoundError(
         f"job {job!r:.200} isn't in a module here, and {others}; {near or 'check its name.'} Name its module with "
         f"--import, or use --queue {queues[0] if queues else 'NAME'} to enqueue the call by the job's name"

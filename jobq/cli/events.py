@@ -154,7 +154,7 @@ def _described(event: Event) -> Iterator[str]:
     if event.key:
         yield f"key {event.key}"
     if event.worker:
-        yield f"ran {event.run_us / 1000:,.1f} ms after {event.wait_ms:,} ms by {event.worker}"
+        yield f"waited {event.wait_ms:,} ms, ran {event.run_us / 1000:,.1f} ms in {event.worker}"
     if event.error:
         yield f"({event.error} {event.fingerprint}".rstrip() + ")"
     if event.trace_id:

@@ -93,14 +93,14 @@ def flow() -> None:
 def list_flows(session: Session, state: str | None, name: str | None, limit: int) -> None:
     """List flows, the newest first.
 
-    steps: finished steps of all steps. members: finished members of all members so far. The last column shows
+    steps, members: finished and total number. More members may follow. The last column shows
     problems: dead members, or a producer that stopped while adding members. The latest 1,000 flows are searched.
     """
 
     page = flow_page(session.client, 0, limit, name=name or "", state=state or "")
     session.say_all(map(_row, page.rows), FLOWS)
     if page.next_offset is not None:
-        session.note(f"there may be more; the latest {page.next_offset:,} flows were read")
+        session.note(f"only the latest {page.next_offset:,} flows were read; there may be more")
 
 
 def _row(row: FlowRow) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _took(view: FlowView) -> str:
 def show(session: Session, flow: str) -> None:
     """Show a flow: its steps, current waits, failures and critical path.
 
-    took: time between a step becoming ready and its end. The critical path is the chain of steps that determines
+    took: time from a step being ready to its end. The critical path is the chain of steps that determines
     how long the flow takes.
     """
     client = session.client
@@ -209,7 +209,7 @@ def _details(
 
 @command("graph", "import:2026-11-22", "import:2026-11-22 --format mermaid", group=flow)
 @flow_argument
-@option("--format text|mermaid|dot", "form", "Form of the graph.", default="text")
+@option("--format text|mermaid|dot", "form", "Format of the graph.", default="text")
 def graph(session: Session, flow: str, form: str) -> None:
     """Print the graph of a flow: as text, for Mermaid, or for Graphviz."""
     view = known_flow(session.client, flow)
@@ -296,7 +296,7 @@ def cancel(session: Session, flow: str, yes: bool) -> bool:
     session.confirmed(f"Cancel {flow} ({view.progress})?", yes)
     with session.operation("", f"flow:{flow}"):
         run.cancel()
-    session.say({"flow": flow, "cancelled": True}, f"{flow}: no more messages are sent")
+    session.say({"flow": flow, "cancelled": True}, f"{flow}: cancelled; no more messages are sent")
     return True
 
 
@@ -304,8 +304,7 @@ def cancel(session: Session, flow: str, yes: bool) -> bool:
 @flow_argument
 @click.argument("step", required=False)
 def retry(session: Session, flow: str, step: str | None) -> bool:
-    """Retry a flow's dead members, or only the dead members of one step. The following steps run when the retried
-    members are done.
+    """Retry the dead members of a flow or of one step. The following steps run when the retried members are done.
 
     A member of a map whose dead message was purged can't run again. Exit code 1: no member can run again.
     """
@@ -318,14 +317,14 @@ def retry(session: Session, flow: str, step: str | None) -> bool:
         gone = purged_members(session.client, flow)
         lost = min(number, sum(gone[name] for name in known))
         performed.set(number=number - lost)
-    text = f"{flow}: {counted(number - lost, 'member')} to run again"
+    text = f"{flow}: {counted(number - lost, 'member')} will run again"
     if lost:
-        text += f"; {counted(lost, 'other')} can't: they were purged or have expired"
+        text += f"; {counted(lost, 'other')} can't, because they were purged or have expired"
     reviving = [step.facts for step in run.status().steps if step.facts.reviving]
     if reviving:
         text += (
-            f"; workers continue: {reviving[0].name} is revived up to {reviving[0].revived:,} of "
-            f"{reviving[0].size:,}"
+            f"; workers revive the rest: {reviving[0].revived:,} of {reviving[0].size:,} members of "
+            f"{reviving[0].name} so far"
         )
     session.say({"flow": flow, "retried": number - lost, "purged": lost}, text)
     return number > lost
@@ -366,7 +365,7 @@ def check(session: Session, flows: tuple[str, ...], lost: Lost | None) -> bool:
     with session.operation(None, f"flows:{','.join(flows) or '*'}") as performed:
         for name, entries in session.from_each(None, lambda q: [(q.name, checks.drain(q.name))]):
             if entries:
-                text = f"queue {name}: {entries:,} {'entry' if entries == 1 else 'entries'} taken to flows"
+                text = f"queue {name}: {entries:,} {'entry' if entries == 1 else 'entries'} delivered to flows"
                 session.say({"queue": name, "entries": entries}, text)
         number = 0
         for flow in flows or flow_ids(session.client):
@@ -386,7 +385,7 @@ def _say_checked(session: Session, done: CheckedFlow, *, named: bool) -> None:
         return
     said = [f"{done.flow}: {done.state}"]
     if done.ended:
-        said.append(f"{counted(done.ended, 'end')} of members found")
+        said.append(f"ends of {counted(done.ended, 'member')} found")
     if done.nlost:
         said.append(f"no trace of {counted(done.nlost, 'member')}: {listed(list(done.lost))}")
     if named or len(said) > 1:

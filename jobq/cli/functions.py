@@ -18,9 +18,9 @@ from jobq.durations import counted
 
 @group("functions", "load", "check")
 def functions() -> None:
-    """Load the scripts into the server as functions.
+    """Load jobq's scripts into the server as functions.
 
-    This is for users who may only call FCALL. Processes call functions if JOBQ_FUNCTIONS=1 is set.
+    Use functions for server users that may call only FCALL. Processes call functions if JOBQ_FUNCTIONS=1 is set.
     """
 
 
@@ -49,7 +49,7 @@ def _libraries(chosen: str) -> list[Library]:
 @library_option
 @option("--prune", "Also delete libraries of other jobq versions.")
 def load(session: Session, chosen: str, prune: bool) -> None:
-    """Load this version's libraries into the server, or each node of a Cluster. Repeating this is harmless.
+    """Load this version's libraries into the server, or into each node of a Cluster. Repeating it is harmless.
 
     The name of the engine's library depends on its scripts, so two versions can run during a deploy. The other
     libraries have fixed names, so loading them replaces another version's functions.

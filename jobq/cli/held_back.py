@@ -43,8 +43,8 @@ def _of_queue(queue: str, page: KeyPage) -> Iterator[Finding]:
     if full:
         said = _said(full, lambda row: f"{row.key} ({row.waiting:,} of {row.most_waiting:,} wait)")
         text = (
-            f"queue {queue}: the lines of {counted(len(full), 'key')}{of} are full, so enqueues are rejected, "
-            f"and flows, outboxes and Ruby's jobs wait for room: {said}"
+            f"queue {queue}: {counted(len(full), 'key')}{of} reached the maximum of waiting messages, so enqueues are "
+            f"rejected, and flows, outboxes and Ruby's jobs wait for room: {said}"
         )
         remedy = f"add workers, or jobq key set {queue} KEY --waiting N; jobq key list {queue} shows them"
         yield Finding("keys", "warn", text, remedy)
@@ -95,7 +95,7 @@ def waiting_maps(client: Client) -> Iterator[Finding]:
         for step in _waiting(row)
     ]
     if names:
-        text = f"{counted(len(names), 'step')} of flows waiting for a full line: {listed(names, MAX_NAMES)}"
+        text = f"{counted(len(names), 'step')} of flows waiting until a key has room: {listed(names, MAX_NAMES)}"
         remedy = "jobq flow show FLOW, and make room in the key's queue"
         yield Finding("maps", "warn", text, remedy)
     if page.next_offset is not None:

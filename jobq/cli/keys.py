@@ -32,9 +32,9 @@ queue_argument = click.argument("name", metavar="QUEUE")
 
 @group("key", "list mail", "set mail --key-max 5 --key-rate 100/m", "hold mail acme 30s")
 def key() -> None:
-    """Show and limit running messages per key of a queue.
+    """Show the keys of a queue, and limit running messages per key.
 
-    Messages with a key, such as a customer, wait in the key's line. Keys take turns.
+    Messages with a key, such as a customer, wait in a line of their own. Keys take turns.
     """
 
 
@@ -45,8 +45,8 @@ def key() -> None:
 def list_(session: Session, name: str, limit: int, everything: bool) -> bool:
     """List keys with waiting or running messages, most waiting messages first.
 
-    most: maximum number of concurrent messages of the key. may start: when the hold ends or the rate allows the
-    next start. oldest: the next message. Exit code 1: the queue has never been used.
+    most: maximum number of concurrent messages of the key. may start: time when the hold ends or the rate allows
+    a start. oldest: the next message. Exit code 1: the queue has never been used.
     """
     for known in used_names(session, (name,)):
         queue = session.queue(known)
@@ -91,8 +91,8 @@ def _record(session: Session, queue: Queue, row: KeyRow) -> dict[str, Any]:
 def set_(session: Session, name: str, key_: str | None, **given: str | None) -> None:
     """Change the limits of a queue and its keys, or of one KEY, and show them.
 
-    A limit that is not given stays as it is; `none` removes it. Where KEY has no limit of its own, the limit of all
-    keys applies. Limits are stored on the server, apply from the next start, and never stop a running job.
+    A limit that is not given stays as it is; `none` removes it. A KEY without its own limit uses the limit of all
+    keys. Limits are stored on the server, apply from the next start, and never stop a running job.
     """
     limits = {part: _value(part, text) for part, text in given.items() if text is not None}
     for general, single in OF_ONE.items():
@@ -114,7 +114,7 @@ def set_(session: Session, name: str, key_: str | None, **given: str | None) -> 
     none = "as all keys" if key_ else "no limits"
     session.say(record, f"{f'{name} {key_}' if key_ else name}: {', '.join(words) or none}")
     if not known:
-        session.note(f"queue {name} has never been used here; its limits apply once it is")
+        session.note(f"queue {name} has never been used here; its limits apply from its first use")
 
 
 def _flag(parameter: str) -> str:

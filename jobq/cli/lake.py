@@ -61,12 +61,12 @@ def opened(session: Session, path: str | None, storage: Sequence[str]) -> Lake:
 
 source_option = option(
     "--source NAME",
-    "Name of the server, if several servers share a lake: queue mails is {NAME}mails in the lake.",
+    "Name of the server if several share a lake, which stores queue mails as {NAME}mails.",
     default="",
 )
 engine_option = option(
     "--engine auto|local|spark",
-    "Engine: this process (local) or Spark; auto starts Spark for a million rows.",
+    "Engine: this process (local) or Spark; auto starts Spark from a million rows.",
     default="auto",
 )
 on_lake = opens("lake", opened, lake_option(), storage_option)
@@ -114,7 +114,7 @@ def lake() -> None:
     "Minimum interval between updates of job_runs and rollup_hourly; 0: only compact updates them.",
     default="1h",
 )
-@option("--wait DURATION", "Maximum wait for another ingest or maintenance.", default="0s")
+@option("--wait DURATION", "Maximum wait for an ingest or maintenance.", default="0s")
 @option("--adopt", "Rebuild lost offsets from the rows; see docs/data/ingest.md.")
 @source_option
 @queues_option
@@ -243,9 +243,9 @@ def stats(session: Session, lake: Lake, backlog: bool, source: str) -> None:
 @engine_option
 @master_option
 def check(session: Session, lake: Lake, engine: Any, master: str | None) -> bool:
-    """Read every file and check that its rows match the commit, that no row is duplicated, and that offsets only grow.
+    """Read every file and check that rows match the commit, are unique, and have growing offsets.
 
-    Entries that a stream dropped before they were read are printed, but are not a fault of the lake. Exit code 1: a
+    Entries that a stream dropped before they were read are printed, but don't fail the check. Exit code 1: a
     check failed.
     """
     from jobq.pipeline.engine import Engine
@@ -435,9 +435,7 @@ def _count_first(session: Session, lake: Lake, engine: Engine, before: str, roll
 )
 @on_lake
 @option("--mid MID", "mids", "Erase the message with this mid; repeatable.", multiple=True)
-@option(
-    "--where CONDITION", "Erase rows with these values: key = 'acme', 'and' between conditions."
-)
+@option("--where CONDITION", "Erase rows that match, such as key = 'acme' and job = 'shop.mail'.")
 @option(
     "--arg NAME=VALUE",
     "argument",
@@ -451,7 +449,7 @@ def _count_first(session: Session, lake: Lake, engine: Engine, before: str, roll
 @yes_option
 @option(
     "--engine auto|local|spark",
-    "Engine for rewriting files: auto starts Spark for a million rows.",
+    "Engine for rewriting files: auto starts Spark from a million rows.",
     default="auto",
 )
 @master_option
@@ -535,14 +533,14 @@ def _say_selected(session: Session, chosen: Selection) -> None:
     session.say(record, f"{len(chosen.names):,} selected: rows: {rows or 'none'}")
     for name, number in chosen.unsearched.items():
         session.note(
-            f"{name}: {number:,} contents can't be searched: encrypted, compressed or no calls; "
-            "erase them with --mid or --where"
+            f"{name}: {number:,} contents can't be searched, because they are encrypted, compressed or no "
+            "calls; erase them with --mid or --where"
         )
 
 
 #: Messages and entries that --live doesn't delete, with the remedy.
 _LEFT = {
-    "topics": "messages of topics are in their logs until retention or 'jobq topic retention --before' drops them",
+    "topics": "messages of topics stay in their logs until retention or 'jobq topic retention --before' drops them",
     "events": "new entries of event streams arrived; run the command again",
     "done": "finished messages are removed by workers within seconds",
 }
@@ -561,7 +559,7 @@ def _say_live(session: Session, done: LiveErased) -> None:
 @on_lake
 @option("--at TIME", "Time in ISO 8601, UTC if it has no zone.  [default: now]")
 def mark(session: Session, lake: Lake, name: str, at: str | None) -> None:
-    """Mark a deploy, or another event that reports compare before and after."""
+    """Mark a deploy or another event, so that reports can compare before and after."""
     from jobq.pipeline.lake.upkeep import mark
 
     done = mark(lake, name, parse_time(at, zone=UTC) if at else None)
@@ -588,7 +586,7 @@ NAMED = 5
 def ddl(session: Session, lake: Lake, engine: Any, schema: str) -> None:
     """Print the SQL that registers the tables with another engine.
 
-    The table events stores times as differences; the view events_view has the times.
+    The table events stores times as differences; the view events_view computes the times.
     """
     from jobq.pipeline.lake.ddl import statements
 
@@ -608,27 +606,20 @@ def ddl(session: Session, lake: Lake, engine: Any, schema: str) -> None:
 @on_lake
 @option("--topic NAME", "Replay messages of this topic.")
 @option("--dead", "Replay dead messages of --queue.")
-@option("--queue NAME", "With --dead: the queue.")
-@option(
-    "--since WHEN", "Messages appended or dead-lettered since: 7d (ago) or a time.", required=True
-)
-@option("--until WHEN", "Messages before this time.  [default: now]")
+@option("--queue NAME", "With --dead: queue of the messages.")
+@option("--since WHEN", "Earliest append or dead-letter time: 7d (ago) or a time.", required=True)
+@option("--until WHEN", "End of the time range.  [default: now]")
 @option("--to-topic NAME", "Append to this topic, in order.")
 @option("--to-queue NAME", "Enqueue to this queue.")
 @option("--job NAME", "With --to-queue: call this job.  [default: enqueue contents as they are]")
 @option(
     "--as text|json|base64",
     "shape",
-    "With --job: how the content becomes its one argument.",
+    "With --job: how to convert the content to the job's argument.",
     default="text",
 )
-@option(
-    "--id NAME",
-    "name",
-    "Name of this replay; a new name sends messages again.",
-    default="",
-)
-@option("--plain", "With --to-topic: don't add headers about a message's origin.")
+@option("--id NAME", "name", "Name of this replay; a new name sends messages again.", default="")
+@option("--plain", "With --to-topic: don't add headers about the origin of messages.")
 @option(
     "--rate N",
     "Maximum number of messages per second.",
@@ -636,7 +627,7 @@ def ddl(session: Session, lake: Lake, engine: Any, schema: str) -> None:
 )
 @option(
     "--dedupe-for DURATION",
-    "To queues: reject a message for this long after it is done.  [default: 1d, with --dead 10m]",
+    "To queues: reject a message again for this long after it is done.  [default: 1d, with --dead 10m]",
 )
 @option("--remember DURATION", "How long to remember sent messages.", default="30d")
 @option("--dry-run", "Show the matching messages without sending them.")
@@ -650,8 +641,8 @@ def replay(session: Session, lake: Lake, topic: str | None, dead: bool, **given:
     """Send messages from the lake again: topic messages, or dead messages as new messages.
 
     If you run the command again, even after a kill, it continues where it stopped and sends each message only once.
-    After a kill with --dead, run it again within --dedupe-for: the queue rejects ids of the interrupted call only for
-    that long after their messages are done. Exit code 1: the range has no message, or the queue rejected all of them.
+    After a kill with --dead, run it again within --dedupe-for, because afterwards the queue accepts the same ids again.
+    Exit code 1: the range has no message, or the queue rejected all of them.
     """
     from jobq.pipeline.lake.tables import parted
 
@@ -799,11 +790,11 @@ def _replay_dead(
     session.say({**where, **done._asdict()}, f"{what}: {done.sent:,} sent in {done.seconds:.1f} s")
     if done.sent:
         session.note(
-            f"after a message is done, the queue rejects its id for {dedupe_s:g} s; --dedupe-for sets that"
+            f"after a message is done, the queue rejects its id for {dedupe_s:g} s; --dedupe-for sets this time"
         )
     if done.behind:
         session.note(
-            f"{done.behind:,} were left out: this replay already sent them; to send them again, choose a new --id"
+            f"{done.behind:,} were skipped: this replay already sent them; to send them again, choose a new --id"
         )
     if revival.refused:
         some = ", ".join(revival.refused[:NAMED]) + (", …" if len(revival.refused) > NAMED else "")
@@ -850,7 +841,7 @@ def _say_summary(session: Session, topic: str, summary: ArchiveSummary, alone: b
         )
     if gaps:
         session.note(
-            f"the lake lacks {counted(gaps, 'index')} between them, dropped before they were ingested"
+            f"the lake lacks {counted(gaps, 'message')} in this range, dropped before they were ingested"
         )
 
 
@@ -859,7 +850,7 @@ def _say_replayed(session: Session, where: dict[str, Any], done: Replayed, what:
     session.say({**where, **done._asdict()}, told)
     if done.behind or done.exists:
         session.note(
-            f"{done.behind + done.exists:,} were left out: they exist, or were already sent; "
+            f"{done.behind + done.exists:,} were skipped: they exist, or were already sent; "
             "to send them again, choose a new --id"
         )
 
@@ -885,8 +876,8 @@ def _progress(session: Session, total: int) -> Callable[[int], None]:
 )
 @on_lake
 @queues_option
-@option("--since WHEN", "Enqueued since: 30d (ago) or a time.  [default: all recorded]")
-@option("--until WHEN", "Enqueued until.  [default: all]")
+@option("--since WHEN", "Earliest enqueue time: 30d (ago) or a time.  [default: all recorded]")
+@option("--until WHEN", "Latest enqueue time.  [default: all]")
 @option("--ask", "Ask the server whether open messages are live or lost.")
 @source_option
 @option("--format table|json", "form", "Output format.", default="table")
@@ -896,7 +887,7 @@ def audit(
     session: Session, lake: Lake, queues: str | None, since: str | None, until: str | None, form: str,
     **given: Any,
 ) -> int:  # fmt: skip
-    """Check that no message of a time range was lost, according to the lake's events.
+    """Check in the lake's events that no message of a time range was lost.
 
     It needs the event level all in the whole range. An unfinished message is 'open': the server may still hold it;
     --ask checks. Exit code 1: a message is lost. Exit code 2: the events are incomplete.

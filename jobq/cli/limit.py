@@ -72,7 +72,7 @@ def set_rule(session: Session, name: str, rule: str) -> None:
 @command("unset", "stripe", group=limit, operation="limit-unset")
 @name_argument
 def unset(session: Session, name: str) -> bool:
-    """Let programs use the limit in their code again.
+    """Remove the limit set on the server, so that programs use the limit in their code.
 
     Exit code 1: the limit was not set on the server.
     """

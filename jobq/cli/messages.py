@@ -69,7 +69,7 @@ def status(session: Session, mids: tuple[str, ...], queues: str | None, logged: 
 
     The attempts are taken from the latest 5,000 events of the queue; jobq report finds older attempts in a lake.
     checkpoint: saved by the job for its next attempt. result: stored result of a finished job. Both are cut after 200
-    characters, except with --json. The traceback of the latest failed attempt follows; earlier attempts have the
+    characters, except with --json. For the latest failed attempt, the traceback is printed; for earlier attempts, the
     error's class and its place in the code. Exit code 1: no queue, event, result or log has the message.
     """
     known = [_status(session, mid, queues, logged) for mid in mids]
@@ -108,7 +108,7 @@ def _sentence(record: dict[str, Any]) -> str:
     if record["state"] in ENDED and "not_before" in facts:
         facts["id_rejected_until"] = facts.pop("not_before")
     if record["queue"] is None:
-        return f"{record['mid']}: not found: it was never enqueued here, or has long been over"
+        return f"{record['mid']}: not found: it was never enqueued here, or it ended long ago"
     if len(facts.get("checkpoint", "")) > MAX_SHOWN:
         facts["checkpoint"] = f"{facts['checkpoint'][:MAX_SHOWN]}…"
     shown = [f"{_NAMES.get(key, key.replace('_', ' '))} {facts[key]}" for key in list(facts)[1:]]
@@ -184,7 +184,7 @@ def outcome_lines(record: dict[str, Any]) -> list[str]:
     """Return the lines of a message's attempts, traceback and result for people."""
     history = record.get("history", ())
     more = len(history) - MAX_ATTEMPTS
-    lines = [f"    {counted(more, 'earlier attempt')}: see --json"] * (more > 0)
+    lines = [f"    {counted(more, 'earlier attempt')} (shown with --json)"] * (more > 0)
     lines += map(_attempt_line, history[-MAX_ATTEMPTS:])
     if record.get("traceback"):
         lines.append(f"    attempt {record['failed_attempt']} failed:")
@@ -224,7 +224,7 @@ def queues_to_ask(session: Session, queues: list[Queue], mid: str) -> list[str]:
         return holding
     if len(queues) > MAX_SEARCHED:
         session.remark(
-            f"the events of {MAX_SEARCHED:,} of {len(queues):,} queues were searched; choose others with --queues"
+            f"the events of only {MAX_SEARCHED:,} of {len(queues):,} queues were searched; choose others with --queues"
         )
     return [queue.name for queue in queues[:MAX_SEARCHED]]
 

@@ -22,7 +22,7 @@ def migrate() -> None:
 
 @command("check", "src", "src --only differs,none", "src --json", group=migrate)
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
-@option("--only same,differs,none", "Only these kinds.", default="same,differs,none")
+@option("--only same,differs,none", "Only findings of these kinds.", default="same,differs,none")
 def check_(session: Session, path: Path, only: str) -> bool:
     """List each use of Celery, RQ or Dramatiq with its equivalent in jobq.
 

@@ -118,7 +118,7 @@ def _may_be_foreign(top: str) -> bool:
     if not any(place and Path(place).resolve().is_relative_to(here) for place in places):
         return False
     click.echo(
-        f"jobq: {output.escaped(f'{top} of {here} is not imported: the folder {fault}; to trust it, give --import')}",
+        f"jobq: {output.escaped(f'{top} of {here} is not imported: the folder {fault}; to trust it, pass --import')}",
         err=True,
     )
     return True
@@ -136,8 +136,8 @@ def _extend_path() -> str:
         if not sys.flags.safe_path and sys.path[:1] == [str(here)]:
             del sys.path[0]  # `python -m jobq` put it there
         left_out = (
-            f"can't import modules from {here}: all users can write to it; use a folder of yours, or "
-            "name it in PYTHONPATH"
+            f"can't import modules from {here}: every user can write to it; use your own folder, "
+            "or add this folder to PYTHONPATH"
         )
     for folder in folders:
         if str(folder) not in sys.path:

@@ -26,7 +26,7 @@ OPTIONAL = {
         ),
     },
     ("Other protocols", ""): {
-        "topic": Verb("topic", "topic", "Append to replayable logs and read them by group."),
+        "topic": Verb("topic", "topic", "Append to topics, and read them in groups."),
         "reliable": Verb(
             "reliable", "reliable", "Use RELIABLEQ queues, as the RedisRQ module does."
         ),

@@ -86,7 +86,7 @@ def schema(session: Session, dialect: str, no_notify: bool, drop: bool) -> None:
 )
 @on_table
 @option("--once", "Exit when all rows have been processed.")
-@option("--poll DURATION", "Interval between searches for rows.", default="200ms")
+@option("--poll DURATION", "Interval between searches for new rows.", default="200ms")
 @option(
     "--batch N",
     "Maximum number of rows per transaction.",
@@ -128,7 +128,7 @@ def relay(session: Session, table: OutboxTable, once: bool, **given: Any) -> Non
 def status(session: Session, table: OutboxTable) -> None:
     """Count waiting and rejected rows.
 
-    Counts end at 100,000.
+    Counts stop at 100,000.
     """
     backlog = table.backlog(_now())
     table.close()
@@ -139,7 +139,7 @@ def status(session: Session, table: OutboxTable) -> None:
     }
     session.say(
         record,
-        f"{backlog.rows:,} wait, the oldest for {backlog.oldest_s:.1f} s; {backlog.failed:,} refused",
+        f"{backlog.rows:,} rows wait, the oldest for {backlog.oldest_s:.1f} s; {backlog.failed:,} refused",
     )
 
 
@@ -153,16 +153,12 @@ def retry(session: Session, table: OutboxTable) -> None:
     """
     count = table.retry_failed()
     table.close()
-    session.say({"rows": count}, f"{counted(count, 'row')} put back")
+    session.say({"rows": count}, f"{counted(count, 'row')} put back into the outbox")
 
 
 @command("purge", "--dsn postgresql://shop@db.example/shop --older-than 30d", group=outbox)
 @on_table
-@option(
-    "--older-than DURATION",
-    "Delete rows older than this.",
-    default="30d",
-)
+@option("--older-than DURATION", "Delete rows older than this.", default="30d")
 def prune(session: Session, table: OutboxTable, older_than: float) -> None:
     """Delete old rows of the inbox.
 

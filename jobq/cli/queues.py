@@ -70,13 +70,13 @@ def queues(
     session: Session, queues: str | None, partitions: bool, watch: bool, every: float,
     times: int | None,
 ) -> None:  # fmt: skip
-    """Count the messages of each queue, once or live; the partitions of a queue count together.
+    """Count the messages of each queue, once or live, including its partitions.
 
     ready: can run now. delayed: waiting for its start time. running: run now. requeued: newer arguments run after
-    the current run. finished: ended, to be removed soon; jobq report counts all. deduped: ended, still rejects its id.
-    dead: out of attempts.
-    oldest: age of the next message; empty for a retry and for an encrypted call. starts/s: attempts finished per
-    second in the last minute; with --watch, starts per second since the previous screen.
+    the current run. finished: ended, to be removed soon; jobq report counts all. deduped: ended, but its id is still
+    rejected. dead: out of attempts. oldest: age of the next message; empty for a retry and for an encrypted call.
+    starts/s: attempts finished per second in the last minute; with --watch, starts per second since the previous
+    screen.
 
     The last column says whether the queue is paused, has no worker, or is blocked because over 1,000,000 results wait
     for delivery to flows. Problems follow, each cause before its symptoms, with a remedy.
@@ -230,7 +230,7 @@ def _remark(record: dict[str, Any]) -> str:
     if record["ready"] and record["workers"] == 0:
         remarks.append("no worker")
     if record["flow_entries"] > MAX_ENTRIES:
-        remarks.append(f"rests: {record['flow_entries']:,} entries for flows")
+        remarks.append(f"blocked: {record['flow_entries']:,} results for flows")
     return ", ".join(remarks)
 
 
@@ -265,7 +265,7 @@ names_argument = click.argument("names", metavar="QUEUE...", nargs=-1, required=
 @names_argument
 @option("--for DURATION", "span", "End the pause after this time.  [default: with jobq resume]")
 def pause(session: Session, names: tuple[str, ...], span: float | None) -> bool:
-    """Stop handing out a queue's messages until it is resumed, or for a time.
+    """Pause a queue until it is resumed, or for a given time.
 
     Running jobs continue, and producers can still enqueue. Exit code 1: a queue has never been used here.
     """
@@ -354,7 +354,7 @@ class _Wanted(NamedTuple):
 @queues_arguments
 @option(
     "--place ready|delayed|running",
-    "ready: can run now; delayed: waiting for its time; running: running or just ended.",
+    "ready: can run now; delayed: waiting for its start time; running: running or just ended.",
     default="ready",
 )
 @offset_option
@@ -365,7 +365,7 @@ def peek(
     session: Session, queues: str | None, place: str, offset: int, limit: int, everything: bool,
     content: bool,
 ) -> None:  # fmt: skip
-    """List messages without changing them, by default those ready to run."""
+    """List messages without changing them, by default ready messages."""
     columns = ["queue", "mid", "state", "job", "attempts"]
     empty = f"no {place} messages; 'jobq queues' counts all"
     columns += {"delayed": ["starts at:when"], "running": ["lease ends:when"]}.get(place, [])
@@ -452,7 +452,7 @@ def delete(session: Session, names: tuple[str, ...]) -> bool:
         nleft += 1
         with session.tolerating(name):
             why = _forgotten(session, name, workers)
-            word = f"not forgotten: {why}" if why else "forgotten"
+            word = f"not deleted: {why}" if why else "deleted"
             session.say({"queue": name, "forgotten": not why, "why": why}, f"{name}: {word}")
             nleft -= not why
     return len(used) == len(names) and not nleft

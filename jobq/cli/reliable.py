@@ -120,7 +120,7 @@ def push(session: Session, queue: ReliableQueue, key: str, elements: tuple[str, 
 @click.argument("words", metavar="[COUNT n] [BLOCK ms] KEY...", nargs=-1, required=True)
 @token_option
 @option(
-    "--recover MS", "recover_ms", "First hand out messages unacknowledged for this long.",
+    "--recover MS", "recover_ms", "First deliver messages unacknowledged for this long again.",
     type=click.IntRange(0),
 )  # fmt: skip
 @option("--deliveries", "Print the number of deliveries as a fourth item.")
@@ -200,9 +200,9 @@ _on_ids(
     "mails 1601155608777-1 1601155608777-2", token_option,
 )  # fmt: skip
 _on_ids(
-    "nack", "Return delivered messages to the queue. A message with too many deliveries is dead.",
+    "nack", "Return delivered messages to the queue. A message with too many deliveries becomes dead.",
     "mails 1601155608777-1 --front", token_option,
-    option("--front", "Put them before the waiting messages instead of after them."),
+    option("--front", "Put the messages before the waiting messages, not after."),
 )  # fmt: skip
 _on_ids(
     "release", "Return unhandled messages to the front; the delivery isn't counted.",
@@ -276,7 +276,7 @@ def list_(session: Session, queue: ReliableQueue) -> None:
         with session.tolerating(key, "key"), suppress(EmptyKeyError):
             rows.append(queue.info(key))
     if not queues.whole:
-        session.note(f"looked at {counted(queues.looked_at, 'key')}; there may be more queues")
+        session.note(f"searched {counted(queues.looked_at, 'key')}; there may be more queues")
     columns = ("key", "undelivered", "delivered", "dead", "promised", "max_deliveries", "last_id")
     empty = f"no queues with --ns {queue.ns!r}; create one with 'jobq reliable push'"
     session.say_all(rows, Listing(columns, ("promised", "last_id", "max_deliveries"), empty))

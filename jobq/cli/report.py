@@ -46,20 +46,19 @@ PAGE = "jobq-report.html"
 @storage_option
 @source_option
 @option("--live", "Read the server's event streams, not a lake.")
-@option("--since WHEN", "Since: 7d (ago) or a time.", default="7d")
-@option("--until WHEN", "Until.  [default: now]")
+@option("--since WHEN", "Start of the range: 7d (ago) or a time.", default="7d")
+@option("--until WHEN", "End of the range.  [default: now]")
 @queues_option
 @option("--format table|json|csv|html", "form", "Output format.", default="table")
-@option("--html", "Short for --format html.")
+@option("--html", "Same as --format html.")
 @option("-o, --output FILE", "target", f"File to write.  [default: stdout, or {PAGE} for a page]")
-@option("--mark NAME", "Regressions around this mark.  [default: the last in the range]")
-@option("--at WHEN", "Regressions around this time.")
-@option("--compare RANGE", "Compare with the previous range, or with FROM..TO.")
 @option(
-    "--zone NAME",
-    "Time zone of times without one, and of the output.",
-    default="UTC",
+    "--mark NAME",
+    "Regressions: mark that divides the range.  [default: the last in the range]",
 )
+@option("--at WHEN", "Regressions: time that divides the range.")
+@option("--compare RANGE", "Compare with the previous range, or with FROM..TO.")
+@option("--zone NAME", "Time zone of times without one, and of the output.", default="UTC")
 @option(
     "--target-wait DURATION",
     "target_s",
@@ -68,7 +67,7 @@ PAGE = "jobq-report.html"
 )
 @option(
     "--objective SHARE",
-    "Share of messages to start in time.",
+    "Share of messages that should start in time.",
     type=float,
     default=0.99,
 )
@@ -83,12 +82,7 @@ PAGE = "jobq-report.html"
     type=click.IntRange(1),
     default=200_000,
 )
-@option(
-    "--limit N",
-    "Show at most N rows, 0 for all.",
-    type=click.IntRange(0),
-    default=1000,
-)
+@option("--limit N", "Show at most N rows, 0 for all.", type=click.IntRange(0), default=1000)
 @engine_option
 @memory_option
 @master_option

@@ -197,7 +197,7 @@ def create(session: Session, rsmq: Rsmq, name: str, **settings: Any) -> None:
 
 @verb("describe", "-n mails", group=queue, failed="Failed to describe queue: {name}")
 def describe(session: Session, rsmq: Rsmq, name: str) -> None:
-    """Print settings, totals and counts of a queue as JSON."""
+    """Print the settings, totals and counts of a queue as JSON."""
     click.echo(output.json_line(rsmq.get_queue_attributes(name).as_dict()))
 
 
@@ -212,7 +212,7 @@ def describe(session: Session, rsmq: Rsmq, name: str) -> None:
 @option("-d, --delay SECONDS", "How long a sent message is hidden.", type=int)
 @option("-m, --maxsize BYTES", "Maximum message size, 1024 to 65536; -1 for any.", type=int)
 def set_(session: Session, rsmq: Rsmq, name: str, **settings: Any) -> None:
-    """Change settings of a queue, and print them like describe."""
+    """Change settings of a queue, and print them as describe does."""
     said = "".join(f" {key}:{value}" for key, value in settings.items() if value is not None)
     with _operation(session, rsmq, name, said):
         now = rsmq.set_queue_attributes(name, **settings)

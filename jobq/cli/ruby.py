@@ -152,10 +152,10 @@ def peek(session: Session, place: RubyQueueName, offset: int, limit: int) -> Non
     operation="ruby-give-back",
 )
 @on_queue
-@option("--give-back", "Return their jobs to the front of the Ruby queue.")
+@option("--give-back", "Return claimed jobs to the front of the Ruby queue.")
 @yes_option
 def claims(session: Session, place: RubyQueueName, give_back: bool, yes: bool) -> None:
-    """List jobs that workers of jobq have taken off a Ruby queue and not yet enqueued.
+    """List jobs that jobq workers have taken off a Ruby queue but not yet enqueued.
 
     A claim usually lasts a moment, but longer if its jobs' keys have full lines, or if its worker died and no other has
     taken over yet. Give claims back only if no worker of jobq will serve the queue again: a job whose worker died after
@@ -180,7 +180,7 @@ def claims(session: Session, place: RubyQueueName, give_back: bool, yes: bool) -
 @command("workers", "", "--json", group=ruby)
 @on_systems
 def workers(session: Session, systems: Sequence[RubyQueueName]) -> bool:
-    """List the workers of Ruby's queues, as their dashboards do.
+    """List the workers of Ruby's queues, like Ruby's dashboards.
 
     Exit code 1: there is no worker.
     """

@@ -77,7 +77,7 @@ def _rule_options(function: Function) -> Function:
 def schedule() -> None:
     """List, add, pause and check schedules.
 
-    Workers enqueue the ticks of schedules that their modules declare with @schedule, and of schedules added here.
+    Workers enqueue jobs of schedules that their modules declare with @schedule, and of schedules added here.
     """
 
 
@@ -184,7 +184,7 @@ def _kept(session: Session, queues: str | None) -> Iterator[Schedule]:
 @click.argument("words", metavar="[ARG|NAME=ARG]...", nargs=-1)
 @option(
     "--cron EXPRESSION",
-    "Minute, hour, day of the month, month and day of the week.",
+    "Cron expression: minute, hour, day of the month, month, day of the week.",
 )
 @_rule_options
 @option("--missed one|skip|all", "How to handle ticks missed while no worker ran.", default="one")
@@ -193,10 +193,10 @@ def _kept(session: Session, queues: str | None) -> Iterator[Schedule]:
     "How to handle a tick while the previous run is unfinished.",
     default="skip",
 )
-@option("--start WHEN", "Time of the first possible tick, such as 2026-12-01T08:00Z.")
-@option("--end WHEN", "Time of the last possible tick.")
+@option("--start WHEN", "Earliest tick, such as 2026-12-01T08:00Z.")
+@option("--end WHEN", "Latest tick.")
 @option("--times N", "Only the first N ticks after --start.", type=click.IntRange(1, MAX_TIMES))
-@option("--spread DURATION", "Delay ticks by a fixed part of this time, different per schedule.")
+@option("--spread DURATION", "Delay ticks by a part of this time, fixed per schedule.")
 @option("-q, --queue NAME", "Queue.  [default: the job's, else default]", shared=("JOBQ_QUEUE",))
 @import_option
 def add(
@@ -213,9 +213,7 @@ def add(
     try:
         target.check_arguments(call.args, call.kwargs)
     except TypeError as error:
-        raise ConfigError(
-            f"{target.name} can't be called like this: {error}; pass its arguments"
-        ) from error
+        raise ConfigError(f"{target.name} can't be called with these arguments: {error}") from error
     spec = checked_schedule(name, target.name, given.pop("cron"), given, call.args, call.kwargs)
     home = session.queue(queue or target.queue)
     with session.operation(home.name, f"schedule:{name}"):
@@ -294,10 +292,7 @@ def resume(session: Session, name: str, queues: str | None) -> bool:
 
 @command("delete", "nightly", "app.jobs.old --force", group=schedule, operation="schedule-delete")
 @click.argument("name")
-@option(
-    "--force",
-    "Also delete schedules declared in code; workers with that code restore them.",
-)
+@option("--force", "Also delete schedules declared in code; workers with that code restore them.")
 @queues_option
 def delete(session: Session, name: str, force: bool, queues: str | None) -> bool:
     """Delete an added schedule."""
@@ -320,7 +315,7 @@ def delete(session: Session, name: str, force: bool, queues: str | None) -> bool
 @import_option
 @queues_option
 def run_now(session: Session, name: str, modules: tuple[str, ...], queues: str | None) -> bool:
-    """Enqueue a schedule's call now, regardless of its ticks."""
+    """Enqueue a schedule's job now, in addition to its ticks."""
     queue, schedules = _home(session, name, queues)
     text = schedules.definitions.get(name, "")
     if not text:
@@ -343,7 +338,7 @@ def run_now(session: Session, name: str, modules: tuple[str, ...], queues: str |
 def history(session: Session, name: str | None, limit: int, queues: str | None) -> None:
     """List the latest ticks with their outcomes.
 
-    late ms: time from the tick's due time to its enqueue. missed: number of earlier ticks that had no run of their own.
+    late ms: time from a tick's due time to its enqueue. missed: number of earlier ticks without their own run.
     """
 
     def read(queue: Queue) -> Iterator[dict[str, Any]]:

@@ -178,7 +178,7 @@ class Session:
             if listed.left_out:
                 self.remark(
                     f"{listed.left_out:,} other names are on the list of queues, but only {len(listed.names):,} with "
-                    f"keys or workers are checked; to check others, name them"
+                    f"keys or workers are checked; to check others, pass their names"
                 )
             if not listed.names and not self.problems:
                 self.note(NO_QUEUE)

@@ -109,7 +109,7 @@ def print_messages(session: Session, messages: Iterable[TopicMessage]) -> int:
     "lag orders",
 )
 def topic() -> None:
-    """Append to replayable logs and read them by group.
+    """Append to topics, and read them in groups.
 
     Each group reads a topic at its own pace, and can read it again.
     """
@@ -185,7 +185,7 @@ def _described(indexes: list[int]) -> str:
 @option("--block DURATION", "How long to wait for the first message.", default="0s")
 @start_option
 @option("--follow", "Print new messages until Ctrl-C.")
-@option("--keep", "Don't commit: the group gets the messages again.")
+@option("--keep", "Don't commit, so the group gets the messages again.")
 def poll(
     session: Session, topic: Topic | RedismqTopic, group: str, limit: int, block: float, start: Any, **how: bool
 ) -> int:  # fmt: skip
@@ -289,7 +289,7 @@ def list_(session: Session) -> None:
 @command("groups", "orders", "orders --json", group=topic)
 @on_topic
 def groups(session: Session, topic: Topic) -> None:
-    """List the groups of a topic: position, leased messages, whether it is paused."""
+    """List the groups of a topic: position, leased messages, and whether they are paused."""
     rows = []
     for name, lag in _lags(session, topic, group_names(session, topic)):
         record = group_record(name, lag)
@@ -410,7 +410,7 @@ def peek(session: Session, topic: Topic | RedismqTopic, group: str, limit: int) 
 @on_topic
 @group_option
 def pause(session: Session, topic: Topic, group: str) -> None:
-    """Stop handing messages to a group until it is resumed. The group can still commit leased messages."""
+    """Stop delivering messages to a group until it is resumed. The group can still commit leased messages."""
     with _operation(session, topic, group):
         topic.group(group).pause()
     session.say({"topic": topic.name, "group": group, "paused": True}, f"{group}: paused")
@@ -484,7 +484,7 @@ def lag(session: Session, topic: Topic | RedismqTopic, group: str | None) -> Non
 @option("--max-count", "Maximum number of messages; 0: unlimited.", type=click.IntRange(0))
 @option("--max-bytes", "Approximate number of bytes; 0: unlimited.", type=click.IntRange(0))
 @option("--apply", "Drop messages over the limits now instead of at the next appends.")
-@option("--before", "Drop all messages with lower indexes now.", type=click.IntRange(1))
+@option("--before", "Drop all messages before this index now.", type=click.IntRange(1))
 def retention(
     session: Session, topic: Topic, apply: bool, before: int | None, **limits: Any
 ) -> None:

@@ -120,10 +120,13 @@ users_option = option(
 @opens(
     "allowing", _allowing,
     users_option,
-    option("--auth-header NAME", "Take the user's name from this header of a trusted proxy."),
+    option("--auth-header NAME", "Read the user's name from this header of a trusted proxy."),
     option(f"--auth-role {ROLES}", "Role of users named in the header but not in the users file.  [default: none]"),
-    option("--trusted-proxy CIDR", "proxies", "Network of proxies, or unix for the socket; repeatable.", multiple=True),
-    option("--no-auth", "Allow every process of this machine all actions, without a login."),
+    option(
+        "--trusted-proxy CIDR", "proxies", "Trusted network, or unix for the socket; repeatable.",
+        multiple=True,
+    ),
+    option("--no-auth", "Allow every process on this machine all actions, without a login."),
 )  # fmt: skip
 @opens(
     "looking", _looking,
@@ -136,7 +139,7 @@ users_option = option(
     "showing", _showing,
     option("--redact NAME", "Also hide the values of arguments with this name; repeatable.", multiple=True),
     option("--hide-errors", "Show the types of errors without their texts."),
-    option("--trace-url URL", "Link to a trace, with {trace_id} in it."),
+    option("--trace-url URL", "URL of traces, containing {trace_id}."),
     import_option,
 )  # fmt: skip
 @opens(

@@ -67,7 +67,7 @@ _OPTIONS = (
     option("--ruby-url URL", "URL of the server with the Ruby queues.  [default: --url]"),
     option(
         "--ruby-backlog",
-        "Pause while a queue has this many ready messages, or a second of work.",
+        "Pause fetching while a queue has this many ready messages, or a second of work.",
         type=click.IntRange(1, 1_000_000),
         default=1000,
     ),
@@ -189,7 +189,7 @@ def setting(
 )
 @option(
     "--burst WHEN",
-    "Exit when no message is ready (ready), or when no retry is due within a minute either (retries, the default).",
+    "Exit when no message is ready; with retries, the default, only if no retry is due within a minute.",
     type=Burst(),
     is_flag=False,
     flag_value="retries",
@@ -208,14 +208,16 @@ def setting(
     DURATION,
     "15m",
 )
-@setting("unknown-job-max-backoff", "Maximum delay between these retries.", DURATION, "1m")
+@setting(
+    "unknown-job-max-backoff", "Maximum delay between retries of unknown jobs.", DURATION, "1m"
+)
 @option(
     "--event-loop auto|asyncio|uvloop",
     "Event loop for async jobs; auto: uvloop if it is installed.",
     default="auto",
 )
 @setting("allow-threads", "Start even if a module left a thread running.", default="refuse")
-@option("--no-cron", "Don't enqueue ticks of schedules; their jobs still run.")
+@option("--no-cron", "Don't enqueue jobs of schedules; enqueued jobs still run.")
 @option(
     "--health ADDRESS",
     "Serve /healthz, /readyz and /metrics at this host:port or unix:PATH.  [default: off]",
@@ -228,16 +230,13 @@ def setting(
 )
 @option(
     "--metrics-labels job|queue",
-    "Count by job, or only by queue, for fewer series with hundreds of workers.",
+    "Count per job, or only per queue for fewer series with hundreds of workers.",
     default="job",
 )
 @option("--reload", "Restart when a source file changes (development only).")
 @intake_options
 @option("--no-tracebacks", "Don't log or store tracebacks of failed attempts.")
-@option(
-    "--no-charts",
-    "Don't keep the last day's figures of queues for the dashboard's charts.",
-)
+@option("--no-charts", "Don't record a day of queue figures for the dashboard's charts.")
 @option("--name TEXT", "Name in events and logs.  [default: host and process id]")
 @option("--log-level debug|info|warning|error", "Minimum level to log.", default="info")
 @option("--log-format text|json", "Format of log lines.", default="text")

@@ -290,7 +290,7 @@ def schedules_of_queues(
 def run_now(
     queue: Queue, name: str, schedules: Schedules, job: Job[..., Any] | None = None
 ) -> Ticked:
-    """Enqueue a schedule's call now, regardless of its ticks. The `detail` of the result is the mid.
+    """Enqueue a schedule's job now, in addition to its ticks. The `detail` of the result is the mid.
 
     Raises ConfigError if the server has no readable definition, and KeyFullError if the line of its key is full.
 

@@ -205,7 +205,7 @@ def test_doctor_names_what_is_full_now(cli: Any, client: Any, queue: Queue) -> N
             for one in cli("check", "doctor", "--json").records
         }
     assert found["keys", "warn"].endswith("wait for room: a (2 of 2 wait)")
-    assert "the lines of 1 key are full" in found["keys", "warn"]
+    assert "1 key reached the maximum of waiting messages" in found["keys", "warn"]
     assert found["keys", "ok"].endswith("with waiting messages: a (1 of 1 run, 2 wait)")
     assert "2 limits used up" in found["limits", "ok"] and "erp (1 of 1)" in found["limits", "ok"]
 
@@ -224,7 +224,9 @@ def test_doctor_names_a_bounded_number_of_full_lines_and_unserved_queues(
     found = [one for one in cli("check", "doctor", "--json").records if one["level"] != "fail"]
     full = [one["value"] for one in found if one["check"] == "keys"]
     assert len(full) == 3 and full[2] == "2 more queues with keys were not checked"
-    assert "the lines of 8 keys are full" in full[0] and full[0].endswith("and 3 more")
+    assert "8 keys reached the maximum of waiting messages" in full[0] and full[0].endswith(
+        "and 3 more"
+    )
     unserved = [one["value"] for one in found if one["check"] == "workers"]
     assert unserved[3:] == ["1 more findings of the kind no_worker"]
 

@@ -49,7 +49,7 @@ def test_reading_command_starts_no_server_when_none_has_run_here(
     monkeypatch.setenv("JOBQ_EMBEDDED", "1")
     ended = line(*words)
     assert (ended.code, ended.out) == (3, "")
-    assert ended.err.startswith(f"jobq: this folder doesn't have a server: {bare}/.jobq ")
+    assert ended.err.startswith(f"jobq: this folder has no server: {bare}/.jobq ")
     assert "JOBQ_URL" in ended.err and not (bare / ".jobq").exists()
 
 
@@ -58,7 +58,7 @@ def test_misspelt_job_starts_no_server(
 ) -> None:
     monkeypatch.setenv("JOBQ_EMBEDDED", "1")
     ended = line("enqueue", "app.jobs.resiez")
-    assert ended.code == 5 and "no worker runs it" in ended.err
+    assert ended.code == 5 and "no worker has it" in ended.err
     assert not (bare / ".jobq").exists()
     # Nothing is said about workers of a server that can't be reached.
     monkeypatch.setenv("JOBQ_EMBEDDED", "0")

@@ -169,7 +169,7 @@ def test_job_that_nobody_knows_is_rejected_unless_a_queue_is_named(
 ) -> None:
     ended = cli("enqueue", "app.jobs.resiez")
     assert (ended.code, ended.out) == (5, "")
-    assert "no worker runs it; check its name." in ended.err and "use --queue NAME" in ended.err
+    assert "no worker has it; check its name." in ended.err and "use --queue NAME" in ended.err
     for queue in ("low", "default"):
         facts = {"seen_at": client.clock_ms(), "lease_ms": 15_000, "queues": [queue]}
         presence.put_worker(client, "w", {**facts, "jobs": presence.digest_of(["app.jobs.resize"])})
@@ -200,10 +200,10 @@ def test_job_is_enqueued_with_a_note_when_the_jobs_of_a_worker_cannot_be_read(
 ) -> None:
     facts = {"seen_at": client.clock_ms(), "lease_ms": 15_000, "jobs": presence.digest_of(["a.b"])}
     presence.put_worker(client, "w", {**facts, "queues": ["low"]})
-    assert "no worker runs it" in cli("enqueue", "a.b").err
+    assert "no worker has it" in cli("enqueue", "a.b").err
     presence.put_worker(client, "w", {**facts, "queues": ["default"]})
     ended = cli("enqueue", "a.b")
-    assert ended.code == 0 and "a worker has a.b: the jobs of w can't be read" in ended.err
+    assert ended.code == 0 and "a worker runs a.b: the jobs of w can't be read" in ended.err
 
 
 @pytest.mark.parametrize("meant", ["cli_jobs.rezise", "cli_jobs.resize_"])

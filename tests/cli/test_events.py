@@ -50,7 +50,7 @@ def test_events_maxlen_is_shown_and_set_beside_the_level(cli: Any, queue: Queue)
 
 def test_tail_shows_what_is_on_record(cli: Any, one_done: Queue) -> None:
     [line] = cli("events", "tail").out.splitlines()
-    told = f"ran 250.0 ms after 0 ms by w1 (Boom f1) trace {TRACE}"
+    told = f"waited 0 ms, ran 250.0 ms in w1 (Boom f1) trace {TRACE}"
     assert line.endswith(f"  low  retry mail.send m attempt 1 {told}")
 
 

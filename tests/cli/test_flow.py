@@ -109,11 +109,11 @@ def test_doctor_warns_of_entries_for_flows_that_nobody_takes(cli, client, monkey
     [found] = [one for one in cli("check", "doctor", "--json").records if one["check"] == "flows"]
     assert (found["level"], found["value"][:40]) == (
         "warn",
-        "queue low: 1 entry waits for flows, the ",
+        "queue low: 1 result waits for delivery t",
     )
     monkeypatch.setattr("jobq.cli.check.MAX_ENTRIES", 0)
     [found] = [one for one in cli("check", "doctor", "--json").records if one["check"] == "flows"]
-    assert found["level"] == "fail" and "stops handing out messages" in found["value"]
+    assert found["level"] == "fail" and "blocked until fewer wait" in found["value"]
 
 
 @pytest.fixture
@@ -183,7 +183,10 @@ def test_cancelled_flow_can_be_deleted(cli, client, approved):
     kept = cli("flow", "delete", "import:1")
     assert (kept.code, kept.out) == (1, "import:1 is running; cancel it first\n")
     assert cli("flow", "cancel", "import:1").code == 1  # nobody confirms
-    assert cli("flow", "cancel", "import:1", "--yes").out == "import:1: no more messages are sent\n"
+    assert (
+        cli("flow", "cancel", "import:1", "--yes").out
+        == "import:1: cancelled; no more messages are sent\n"
+    )
     again = cli("flow", "cancel", "import:1", "--yes")
     assert (again.code, again.out) == (1, "import:1 is cancelled already\n")
     assert cli("flow", "delete", "import:1").out == "import:1: deleted\n"
@@ -205,13 +208,13 @@ def test_retry_runs_the_dead_again(cli, client):
         [Ending(mid=message.mid, token=message.token, outcome="dead", reason="ValueError: x")]
     )
     assert cli("flow", "check", "import:1").out == (
-        "queue low: 1 entry taken to flows\nimport:1: failed\n"
+        "queue low: 1 entry delivered to flows\nimport:1: failed\n"
     )
     assert "failed:\n  ~import:1.r1.mail.0: ValueError: x\n" in cli("flow", "show", "import:1").out
     why = cli("why", "~import:1.r1.mail.0").out
     assert "jobq flow retry import:1 mail" in why
     done = cli("flow", "retry", "import:1")
-    assert (done.code, done.out) == (0, "import:1: 1 member to run again\n")
+    assert (done.code, done.out) == (0, "import:1: 1 member will run again\n")
     assert [one.mid for one in low.dequeue(1).messages] == ["~import:1.r1.mail.0"]
     assert cli("flow", "retry", "import:1").code == 1
 
@@ -236,7 +239,7 @@ def test_retry_says_how_many_can_not_run_again(cli, client):
     cli("flow", "check")
     done = cli("flow", "retry", "import:1", "rows")
     assert (done.code, done.out) == (
-        0, "import:1: 1 member to run again; 2 others can't: they were purged or have expired\n"
+        0, "import:1: 1 member will run again; 2 others can't, because they were purged or have expired\n"
     )  # fmt: skip
     shown = cli("flow", "show", "import:1").out
     assert (
@@ -255,7 +258,7 @@ def test_check_reports_members_without_a_trace(cli, client):
     )
     assert found.err == "1 flow checked\n"
     done = cli("flow", "check", "--lost", "done")
-    assert (done.code, done.out) == (0, "import:1: running; 1 end of members found\n")
+    assert (done.code, done.out) == (0, "import:1: running; ends of 1 member found\n")
     client.command("ZADD", keys.flow_names(client.namespace), 1, "import:gone")
     assert cli("flow", "check", "--json").records[0]["flow"] in ("import:1", "import:gone")
 

@@ -29,7 +29,7 @@ def test_status_of_an_unknown_mid_is_a_no(cli: Any, queue: Queue) -> None:
         [{"mid": "none", "queue": None, "state": "unknown"}],
     )
     assert cli("status", "none").out == (
-        "none: not found: it was never enqueued here, or has long been over\n"
+        "none: not found: it was never enqueued here, or it ended long ago\n"
     )
 
 

@@ -292,16 +292,15 @@ def test_queue_delete_deletes_the_partitions_when_nothing_is_left(cli, client, r
     assert dead is not None
     refused = cli("queue", "delete", "low", "high")
     assert refused.code == 1
-    assert "low: not forgotten: it holds 1 message" in refused.out
+    assert "low: not deleted: it holds 1 message" in refused.out
     cli("queue", "purge", "low", "--yes")
     assert (
-        "low/0: not forgotten: it is a partition of queue low"
-        in cli("queue", "delete", "low/0").out
+        "low/0: not deleted: it is a partition of queue low" in cli("queue", "delete", "low/0").out
     )
 
     deleted = cli("queue", "delete", "low")
 
-    assert (deleted.code, deleted.out) == (0, "low: forgotten\n")
+    assert (deleted.code, deleted.out) == (0, "low: deleted\n")
     assert cli("queues", "--json").records == []
     assert not read_map(client, "low").is_partitioned
     left = {key.decode().partition("}")[2] for key in redis.keys("jobq:{low/*")}
@@ -323,7 +322,7 @@ def test_queue_delete_keeps_the_partitions_when_one_of_them_is_in_use(cli, clien
     refused = cli("queue", "delete", "low")
 
     assert refused.code == 1
-    assert refused.out == f"low: not forgotten: {place} holds 1 message, 0 dead, 0 in quarantine\n"
+    assert refused.out == f"low: not deleted: {place} holds 1 message, 0 dead, 0 in quarantine\n"
     assert queue.enqueue(b"x").action == "added"
     assert read_map(client, "low").newest.size == 2
 

@@ -60,7 +60,7 @@ def test_queue_that_rests_until_flows_are_told_says_so(
     assert "rests" not in cli("queues").out
     for module in ("cli.queues", "observe.why"):
         monkeypatch.setattr(f"jobq.{module}.MAX_ENTRIES", 1)
-    assert "rests: 2 entries for flows" in cli("queues").out
+    assert "blocked: 2 results for flows" in cli("queues").out
     assert "is blocked, because 2 results wait for delivery to flows" in cli("why", "m").out
     queue.cancel("m")
     queue.admin.collect()
@@ -146,7 +146,7 @@ def test_forget_takes_an_empty_queue_off_the_list(cli: Any, client: Any, redis: 
     queue.cancel("m")
     fence = int(redis.hget("jobq:{old}:meta", "fence") or 0)
 
-    assert cli("queue", "delete", "old").out == "old: forgotten\n"
+    assert cli("queue", "delete", "old").out == "old: deleted\n"
     assert cli("queues", "--json").records == []
     assert not redis.exists("jobq:{old}:events")
     queue.enqueue(b"2")

@@ -162,7 +162,7 @@ def test_verb_searches_a_bounded_number_of_queues_when_none_has_the_message(
     redis.sadd("jobq:queues", "a", "b")
     monkeypatch.setattr(messages, "MAX_SEARCHED", 2)
     ended = cli(verb, "none")
-    assert ended.code == 1 and "the events of 2 of 3 queues were searched" in ended.err
+    assert ended.code == 1 and "the events of only 2 of 3 queues were searched" in ended.err
 
 
 def test_names_that_cannot_be_queues_are_no_problem_of_a_verb_that_names_its_queues(

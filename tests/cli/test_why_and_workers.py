@@ -202,7 +202,7 @@ def test_status_and_why_show_each_attempt_and_the_result_when_a_job_is_done(
     [record] = cli(command, "m", "--json").records
     assert (record["result"], 0 < record["result_ttl_s"] <= 3600) == ({"who": "Zoë"}, True)
     monkeypatch.setattr(messages, "MAX_ATTEMPTS", 2)
-    assert "    1 earlier attempt: see --json" in cli(command, "m").out.splitlines()
+    assert "    1 earlier attempt (shown with --json)" in cli(command, "m").out.splitlines()
     redis.lset(queue.result_key("m"), 0, b"\xff{")
     unread = cli(command, "m")
     assert unread.code == 0 and "    result: can't be read: " in unread.out

@@ -404,7 +404,7 @@ def test_a_map_of_a_key_is_enqueued_as_its_line_has_room(flowing: Flowing, caplo
     assert waits().endswith(f"sends it, {room}")
     put_on_list(flowing.client, F)
     [told] = waiting_maps(flowing.client)
-    assert told.value == (f"1 step of flows waiting for a full line: step rows of {F}, {room}")
+    assert told.value == (f"1 step of flows waiting until a key has room: step rows of {F}, {room}")
     ran = []
     while messages := high.dequeue(40).messages + low.dequeue(40).messages:
         ran += [one.mid for one in messages]

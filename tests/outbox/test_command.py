@@ -44,7 +44,7 @@ def test_tables_are_made_filled_relayed_and_counted(line, bare, server, client, 
     with connection:
         connection.execute("UPDATE jobq_outbox_failed SET options = '{}'")
         connection.execute("INSERT INTO jobq_inbox VALUES ('a', 'q', 'm', 1)")
-    assert line("outbox", "retry", env=env).out == "1 row put back\n"
+    assert line("outbox", "retry", env=env).out == "1 row put back into the outbox\n"
     assert line("outbox", "relay", "--once", "--json", env=env).records[0]["sent"] == 1
     assert line("outbox", "purge", "--older-than", "1d", env=env).out == "1 row deleted\n"
     connection.executescript(line("outbox", "schema", "--dialect", "sqlite", "--drop").out)

@@ -221,7 +221,7 @@ def test_no_module_is_imported_from_a_working_folder_that_everybody_can_write_to
     for args in (("worker", "--burst"), ("enqueue", "evil.job")):
         ended = command(*args)
         assert (ended.returncode, MARK in ended.stderr) == (2, False), ended.stderr
-        assert f"can't import modules from {trap}: all users can write to it" in ended.stderr
+        assert f"can't import modules from {trap}: every user can write to it" in ended.stderr
     trap.chmod(0o700)
     assert MARK in command("enqueue", "evil.job").stderr
 

@@ -482,7 +482,8 @@ def test_erase_live_leaves_nothing_of_a_message_on_the_server(
         "3 selected: rows: 3 of events, 1 of dead, 1 of topics\n"
         "erased on the server: messages: 1, dead: 1, results: 1, events: 4\n"
         f"erased in this process{RULE}: 3 of events, 1 of dead, 1 of topics\n",
-        "messages of topics are in their logs until retention or 'jobq topic retention --before' drops them (1 left)\n",
+        "messages of topics stay in their logs until retention or 'jobq topic retention --before' drops them "
+        "(1 left)\n",
     )
     # The mid of a cancelled message is in the list of ready ones until a worker passes it.
     assert [one.mid for one in valkey_queue.dequeue(2).messages] == [stays]
