@@ -177,7 +177,9 @@ def options_table() -> str:
     head = "| option | default | meaning |\n|---|---|---|"
     rows = [head]
     for kind in (Options, BatchDeclaration):
-        rows += ["", "Only `@job` has these:", "", head] if kind is BatchDeclaration else []
+        rows += (
+            ["", "Only `@job` accepts these options:", "", head] if kind is BatchDeclaration else []
+        )
         for name, annotation in kind.__annotations__.items():
             if kind is Options or name not in Options.__annotations__:
                 shown = f"`{name}: {_type(annotation)}`".replace("|", "\\|")
