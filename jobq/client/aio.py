@@ -131,8 +131,8 @@ class AsyncClient:
     """Makes calls to the deployment of `client` on one event loop. Any number of coroutines may share it.
 
     It has one connection to each node for all calls. Calls made while other calls wait for replies are sent together,
-    in order. It shares the settings of `client` and its knowledge about the nodes. Cancelling a coroutine doesn't
-    cancel its call: the reply is read and dropped.
+    in order. It shares the settings and the known nodes of `client`. Cancelling a coroutine doesn't cancel its call:
+    the reply is read and dropped.
     """
 
     def __init__(self, client: Client) -> None:
@@ -312,7 +312,7 @@ class SharedConnection:
             raise redis_errors.ConnectionError("the connection was closed")
         sock.setblocking(False)
         self._connection, self._pid = connection, os.getpid()
-        # A loop may end, and its client be dropped, without a close. Python would then warn of an unclosed socket.
+        # An event loop may end without closing its client. Python would then warn about an unclosed socket.
         weakref.finalize(self, connection.disconnect).atexit = False
         #: None after the connection is closed.
         self._sock: Any = sock
@@ -329,7 +329,7 @@ class SharedConnection:
         self._unsent: list[bytes] = []
         self._scheduled = False
         self._watch: asyncio.TimerHandle | None = None
-        #: The PING that shows whether the peer is still there; None if none is under way.
+        #: The pending PING that shows whether the peer is still there, or None.
         self._proof: asyncio.Future[None] | None = None
         self._retired = False
         self.is_open = True
@@ -383,7 +383,7 @@ class SharedConnection:
         self._unsent.append(command)
         if alone:
             self._flush()
-            # This work is done after sending, while the server works.
+            # Do this after sending, while the server works.
             self._progress = loop.time()
             if self._watch is None and self._timeout_s < math.inf:
                 self._watch = loop.call_later(self._timeout_s, self._look)

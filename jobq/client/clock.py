@@ -35,7 +35,7 @@ wall = WallClock()
 class Reminder:
     """Limits log lines to one per subject every `every_s` seconds."""
 
-    #: When this many subjects are remembered, all are forgotten.
+    #: Maximum number of remembered subjects; then all are forgotten.
     most = 1_000
 
     def __init__(self, every_s: float = 60.0) -> None:

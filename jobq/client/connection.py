@@ -52,7 +52,7 @@ _KEYLESS = frozenset(
 )  # fmt: skip
 #: A command up to this size is sent whole within one time limit; each part of a larger command has that limit.
 SENT_AT_ONCE = 65_536
-#: Minimum time for a try, even if less of the patience is left.
+#: Minimum time for a try, even if less time is left for the call.
 MIN_WAIT_S = 0.05
 #: A connection that answered less than this time ago isn't checked before the next command.
 BUSY_S = 0.0001

@@ -153,7 +153,7 @@ def awaited(method: Any) -> Any:
 
 
 def wrapping(method: Callable[Concatenate[Any, P], T], make: Callable[[T], A]) -> Wrapping[P, A]:
-    """Return a version of a method without I/O for an AsyncFacade. It isn't awaited, and `make` wraps its result."""
+    """Return an AsyncFacade's version of a method that doesn't do I/O. Don't await it; `make` wraps its result."""
 
     @wraps(method)
     def wrapped(self: Any, *args: P.args, **kwargs: P.kwargs) -> A:

@@ -63,7 +63,7 @@ AGAIN = b"again"
 GENERAL = b"general"
 #: Maximum number of consecutive calls that use the general script without trying the script for plain calls.
 MAX_SKIPPED = 32
-#: Maximum number of SCRIPT LOADs for one call in a row: scripts may be flushed between two commands.
+#: Maximum number of consecutive SCRIPT LOADs for one call, because scripts may be flushed between two commands.
 LOADS = 10
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.01, 1.0
 #: Minimum time for a first try on a connection that was used before.
@@ -81,7 +81,7 @@ FAILED = (*PASSING, redis_errors.ResponseError)
 _LASTING = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
 #: Error codes of a server that rejects writes for now, because its disk is full or its replicas are missing.
 _FULL_FOR_NOW = frozenset(("MISCONF", "NOREPLICAS"))
-#: Matches the name of a command for scripts in the error for a user who may not use it.
+#: Matches the script command in the error for a user who may not send that command.
 _OF_SCRIPTS = re.compile(r"'(script|eval|evalsha)(\|load)?'")
 WITHOUT_SCRIPTS = (
     "where SCRIPT and EVALSHA are forbidden, run jobq functions load and set JOBQ_FUNCTIONS=1"
@@ -421,7 +421,7 @@ def is_untrusted(error: BaseException | None) -> bool:
 
 
 def address_error(error: BaseException) -> str:
-    """Return why jobq's server can't be at the address, so that retrying seldom helps; '' for other errors."""
+    """Return why the address can't belong to jobq's server, so that retrying seldom helps; '' for other errors."""
     for cause in _causes(error):
         if isinstance(cause, redis_errors.InvalidResponse):
             return "another kind of server answered"
@@ -626,7 +626,7 @@ class BoundScript:
         return self._client.perform(self.keys[0], self.state(values, rest, extra_keys))
 
     def run_for(self, caller_id: str, values: Values) -> Any:
-        """Run a script that has the record of one caller as its last key; return the raw reply."""
+        """Run a script whose last key is the record of one caller; return the raw reply."""
         if len(values) != self.script.nargs:
             raise self.script.misnamed(values)
         keys = (*self.keys, f"{self._call_key}{caller_id}")

@@ -268,7 +268,7 @@ class OverlappingCalls:
 
 
 class _Pipeline:
-    """The replies to pipelined calls so far. The client repeats `exchange`, which sends the calls without replies."""
+    """The replies to pipelined calls so far. The client repeats `exchange`, which sends the unanswered calls."""
 
     def __init__(self, client: Client, calls: Sequence[ScriptCall[Any]]) -> None:
         self._client = client
@@ -316,7 +316,7 @@ class _Pipeline:
                 commands.append(packed(("EVAL", script.source, len(keys), *keys, *args)))
                 brought.add(script.sha)
             if count % AT_ONCE == 0 or count == len(left):
-                # The server can start with these calls while later calls are packed.
+                # Send these calls now, so that the server starts while later calls are packed.
                 send(connection, b"".join(commands))
                 commands.clear()
 

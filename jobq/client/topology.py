@@ -95,7 +95,7 @@ class Topology(Protocol):
         ...
 
     def forget(self, silent: Hashable | None = None) -> None:
-        """Forget which nodes serve keys, so that the next `locate` looks that up again.
+        """Forget which nodes serve keys, so that the next `locate` queries the deployment again.
 
         Args:
             silent: A node that didn't answer.

@@ -264,7 +264,7 @@ class WakeWaiter:
                 self._drop(number)
                 self.silent.append((self._groups[number][0], asked_at))
             except JobqError:
-                self._may_unblock = False  # not allowed: wait for the server's timeout
+                self._may_unblock = False  # UNBLOCK isn't allowed: wait for the server's timeout
         return given_up
 
     def end(self, ready: Iterable[int]) -> bool:
