@@ -324,7 +324,7 @@ class Admin:
     def bin(self, operation: str, keep: Duration = HOUR_S) -> Bin:
         """Return the bin of an operation.
 
-        It keeps the messages that the operation took out, until `keep` after the last change.
+        The bin keeps the messages that the operation took out, for the duration `keep` after the last change.
         """
         return Bin(self.name, self.client, operation, keep)
 

@@ -34,7 +34,7 @@ _ENTRY_ID = re.compile(r"\d{1,20}(-\d{1,20})?")
 
 
 class Act(NamedTuple):
-    """An action of a person.
+    """A person's action.
 
     Attributes:
         role: The person's role in the dashboard, or 'cli'.
@@ -84,7 +84,7 @@ class KeptAuditEntry(AuditEntry, kw_only=True):
 
 
 class Performed:
-    """An operation in progress. When it ends, its `act` is written as the last entry."""
+    """An operation in progress. When the operation ends, `act` is written as its last entry."""
 
     def __init__(self, act: Act) -> None:
         self.act = act

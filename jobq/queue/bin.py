@@ -1,4 +1,4 @@
-"""Bins: they keep the messages that an operation took out of a queue, so that the operation can be undone."""
+"""Bins keep the messages that an operation took out of a queue, so that the operation can be undone."""
 
 from __future__ import annotations
 

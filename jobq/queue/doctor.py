@@ -114,7 +114,7 @@ class Answerer(Protocol):
 
 
 class Node:
-    """Queries one node, and never another node for keys that this node doesn't serve."""
+    """Queries only one node, even about keys that this node doesn't serve."""
 
     def __init__(self, client: Client, place: Hashable, *, is_replica: bool = False) -> None:
         self.url, self.namespace, self.is_replica = client.url, client.namespace, is_replica
@@ -177,7 +177,7 @@ def findings(client: Client) -> list[Finding]:
 
 
 def _facts_of(node: Node) -> Facts:
-    """Return the facts of one node. If the node doesn't answer, the facts only have the reason."""
+    """Return the facts of one node. If the node doesn't answer, the facts contain only the reason."""
     try:
         return facts(node, node.name, is_replica=node.is_replica)
     except UnavailableError as error:

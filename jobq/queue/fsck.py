@@ -31,7 +31,7 @@ PARTS = (
 MAX_SUSPECTS = 1_000
 #: Up to this many suspects are checked one by one, without a walk through the queue first.
 FEW = 10
-#: Mids per call of repair: for each mid, the server walks through ready and the circle.
+#: Mids per repair call: for each mid, the server walks through ready and the circle.
 PER_REPAIR = 10
 
 WRONG_TYPE = "key of another type"
@@ -186,7 +186,7 @@ def _twice(
 
 
 def _places(queue: CheckedQueue, mid: bytes, limit: int) -> int:
-    """Return how many copies of a mid are in the places. Stale copies don't count."""
+    """Return how many copies of a mid the queue's places contain. Stale copies don't count."""
     pages = (page for part in PLACES for page in _pages(queue, part, limit))
     return sum(page.mids.count(mid) for page in pages)
 

@@ -170,12 +170,12 @@ def charts(namespace: str, part: str) -> str:
 
 
 def orders(namespace: str, worker: str) -> str:
-    """Return the key of the list of orders, as JSON, that a worker hasn't read yet; it expires after a minute."""
+    """Return the key of the list of a worker's unread orders, as JSON. The list expires after a minute."""
     return f"{namespace}:orders:{worker}"
 
 
 def order(namespace: str, order_id: str) -> str:
-    """Return the key of a worker's answer to an order, as JSON; it expires after five minutes."""
+    """Return the key of a worker's answer to an order, as JSON. The answer expires after five minutes."""
     return f"{namespace}:order:{order_id}"
 
 

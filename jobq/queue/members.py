@@ -1,4 +1,4 @@
-"""The outbox of a queue: how its members, the messages of flows, report to their flows.
+"""The outbox of a queue, through which members (the messages of flows) report to their flows.
 
 The script that ends members writes their ends to the queue's outbox. Drainers read the oldest entries, deliver them to
 the flows, and only then delete them. So if a drainer dies, its entries are read again.

@@ -85,7 +85,7 @@ def instead_of(
 ) -> list[str]:
     """Repeat a call for each id whose outcome in `words` is `word`.
 
-    Return `words` with the new outcomes in these places.
+    Return `words` with the new outcomes filled in.
     """
     left = [id_ for id_, told in zip(ids, words, strict=True) if told == word]
     again = iter(call(*left) if left else ())

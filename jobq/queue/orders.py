@@ -143,7 +143,7 @@ def answer(client: Client, order_id: str) -> OrderAnswer | None:
 def answers(
     client: Client, sent: Mapping[str, str], within_s: float
 ) -> Iterator[tuple[str, OrderAnswer | None]]:
-    """Yield (worker, answer) as workers answer; the answer is None for workers that miss the deadline.
+    """Yield pairs (worker, answer) as answers arrive. The answer is None for workers that miss the deadline.
 
     Args:
         sent: Worker -> id of its order.

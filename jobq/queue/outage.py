@@ -319,7 +319,7 @@ class OutageBuffer:
     def _give_up(self, call: _Call) -> None:
         """Log a call that isn't sent again.
 
-        It might take effect twice, because the server may no longer have its record.
+        Another try might take effect twice, because the server may have dropped the call's record.
         """
         if call.accepted:
             logger.error(

@@ -27,7 +27,7 @@ def partition_findings(known: PartitionMap, samples: Mapping[str, Sample]) -> It
 def _unlisted(known: PartitionMap, samples: Mapping[str, Sample]) -> Iterator[Finding]:
     """Yield findings about partitions that have messages but aren't in the map.
 
-    Workers of the queue don't serve these.
+    Workers of the queue don't serve these partitions.
     """
     served = {known.queue, *known.served()}
     for name, sample in samples.items():

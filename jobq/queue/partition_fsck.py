@@ -123,7 +123,7 @@ def _strays(client: Client, queue: str, epoch: Epoch, name: str) -> list[str]:
 
 
 def mend_map(client: Client, queue: str, violation: Violation) -> str:
-    """Repair a violation; return a description, or '' if a person has to decide."""
+    """Repair a violation; return a description, or '' if a person must decide."""
     rule, name = violation.rule, violation.mid
     if rule in (UNREADABLE, LOST):
         return _rebuilt(client, queue)

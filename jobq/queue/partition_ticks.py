@@ -38,7 +38,7 @@ _SEPARATOR = b"\x1f"
 
 
 class KeptMessage(NamedTuple):
-    """The message of a tick that awaits sending.
+    """A tick's message that hasn't been sent yet.
 
     Attributes:
         number: A number that grows with each message of the schedule.

@@ -40,7 +40,7 @@ from jobq.queue.types import FENCES_PER_EPOCH
 _log = logging.getLogger("jobq")
 
 
-#: How many numbers of partitions may be skipped for an even spread over the nodes of a Cluster.
+#: How many partition numbers may be skipped for an even spread over the nodes of a Cluster.
 MAX_SKIPPED = 64
 #: How long (s) drained partitions stay in the map, for their results and for repeated calls.
 KEEP_S = 7 * 86_400

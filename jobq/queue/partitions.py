@@ -45,7 +45,7 @@ class Epoch(NamedTuple):
 
     @property
     def drained(self) -> bool:
-        """Whether the epoch has no messages left, and accepts none."""
+        """Whether the epoch is empty and doesn't accept messages."""
         return self.drained_at > 0
 
     def names(self, queue: str) -> list[str]:
@@ -113,7 +113,8 @@ class PartitionMap(NamedTuple):
 def place_text(mid: str, key: str | None) -> str:
     """Return the text that decides the partition of a message.
 
-    Members of a flow's map whose numbers are in the same chunk of 250 share a partition, so a chunk stays one call.
+    Members of a flow's map whose numbers are in the same chunk of 250 share a partition, so a chunk is sent in one
+    call.
     """
     if key:
         return key

@@ -130,7 +130,7 @@ class WorkerEntry(NamedTuple):
     partitions: Mapping[str, int] = {}
 
     def is_live(self, now_ms: int) -> bool:
-        """Return whether the worker is alive: its last heartbeat is at most a lease and 5 s old."""
+        """Return whether the worker is alive: its last heartbeat is at most a lease plus 5 s old."""
         return not self.damaged and now_ms - self.seen_at < self.lease_ms + LATE_MS
 
     def is_silent(self, now_ms: int) -> bool:

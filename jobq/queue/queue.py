@@ -229,7 +229,7 @@ class Queue:
             throttle: Reject the mid for this long, even if the message is done earlier.
             debounce_max: How long after the first content the `delay` of later contents may postpone the message.
             drop_results: Delete the results of earlier messages with these mids.
-            key: The line that the messages wait in. A third item of a content replaces this key.
+            key: Name of the line in which the messages wait. A third item of a content replaces this key.
             durability: memory, disk or replicas=n, instead of the client's durability.
 
         Raises:

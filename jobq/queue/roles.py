@@ -52,7 +52,7 @@ class Role(NamedTuple):
     reads: bool = False
 
 
-#: Maximum number of digits of a partition that users may use.
+#: Maximum number of digits in the number of a partition that the rules allow.
 MAX_DIGITS = 5
 _PRODUCER = ("announce", "enqueue", "enqueue_plain", "seal", "set_partitions", "status", "cancel")
 _LOOKING = ("content", "counts", "dead", "fsck", "lines", "schedules", "status", "why")

@@ -21,12 +21,12 @@ from jobq.queue.partitions import (
 )
 from jobq.queue.types import Enqueued
 
-#: While partitions of older epochs are being drained, the map is read again after this time. After a failed try, the
-#: pause is at least PAUSE_PER_TRY times as long as the try: messages on other nodes don't need the map.
+#: While older partitions drain, the map is read again after READ_EVERY_S. After a failed read, the pause is at least
+#: PAUSE_PER_TRY times as long as the read, because messages on other nodes don't need the map.
 READ_EVERY_S, PAUSE_PER_TRY = 5.0, 20
 MOVED = "moved"
 Values = dict[str, Argument]
-#: An enqueue into a partition: of an older epoch, where messages may live, or of the newest epoch.
+#: Kinds of partitions for an enqueue: of an older epoch, which may have live messages, or of the newest epoch.
 Step = Literal["", "old", "newest"]
 
 
@@ -43,10 +43,10 @@ class SealedError(JobqError):
 
 
 class PartlyAcceptedError(UnavailableError):
-    """Partitions accepted some messages of a call, and another partition rejected its messages, which are `mids`.
+    """Partitions accepted some messages of a call, but another partition rejected messages. `mids` lists those.
 
     Attributes:
-        refusal: Why it rejected them.
+        refusal: Why they were rejected.
         accepted: The results of the accepted messages.
     """
 
@@ -258,7 +258,7 @@ class _RoutedCall:
         self._errors.append(error)
 
     def send(self, place: Destination, name: str, indexes: Sequence[int], step: Step) -> None:
-        """Send these messages to one partition. Raises SealedError if they need a later map."""
+        """Send these messages to one partition. Raises SealedError if the map of partitions is outdated."""
         width, mids = self._width, self._mids
         part = [arg for index in indexes for arg in self._rows[width * index : width * (index + 1)]]
         some = mids if len(indexes) == len(mids) else [mids[index] for index in indexes]
@@ -299,7 +299,7 @@ class _RoutedCall:
             return [self._done[index] for index in range(size)]
         left = tuple(mid for index, mid in enumerate(self._mids) if index not in self._done)
         refusals = [error for error in errors if not isinstance(error, NotDurableError)]
-        # NotDurableError would say that all messages were accepted, and a refusal that the outcome of all is known.
+        # Prefer an unknown outcome, then a rejection: NotDurableError would mean that all messages were accepted.
         unknown = [error for error in refusals if isinstance(error, UnavailableError)]
         error = [*unknown, *refusals, *errors][0]
         any_accepted = bool(self._done) or any(getattr(failed, "mids", ()) for failed in errors)

@@ -24,7 +24,7 @@ class Unchanged:
 
 
 UNCHANGED: Final = Unchanged()
-#: None: no limit, or, for a single key, the limit for all keys.
+#: With None, a single key has the limit for all keys, and all else is unlimited.
 Number = int | None | Unchanged
 
 

@@ -1,4 +1,4 @@
-"""Measure how busy a server's main thread is, and estimate how much of that each queue causes.
+"""Measure how busy a server's main thread is, and estimate how much of its load each queue causes.
 
 A server counts the CPU time of its main thread and of all scripts together, but it doesn't know queues. So that time is
 distributed among the queues in proportion to the messages that they enqueued and started, as if every message cost the
@@ -20,8 +20,7 @@ from jobq.queue.doctor import ASK_ADMIN, Finding, Node
 from jobq.queue.queue import Queue
 from jobq.queue.types import Sample, text_of
 
-#: Time between two readings of the servers' counters, and of servers and queues. The second measurement takes place
-#: only if a server is busier than QUIET.
+#: Time between two readings of the servers; then, if a server is busier than QUIET, of the servers and the queues.
 GLANCE_S, WINDOW_S = 0.1, 1.0
 #: Limits, as shares of one core.
 QUIET, HALF, BUSY = 0.25, 0.5, 0.8

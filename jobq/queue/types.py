@@ -34,8 +34,8 @@ MAX_KEY_LENGTH = 128
 MAX_DURATION_S = 3_153_600_000.0
 #: Maximum number of partitions of a queue.
 MAX_PARTITIONS = 256
-#: Fences of an epoch of partitions are its number times this, plus the number of dequeued messages. So a key or a mid
-#: gets higher fences in a later epoch.
+#: The fence of a message is the epoch of its partition times this number, plus the number of dequeued messages. So a
+#: key or a mid gets higher fences in a later epoch.
 FENCES_PER_EPOCH = 2**40
 _YEAR_10000_S = 253_402_300_800.0
 
@@ -335,7 +335,7 @@ class Counts(NamedTuple):
         paused: Whether any partition in which messages may wait is paused.
         keys: How many keys have messages or are held.
         served_partitions: Number of partitions in which messages may wait. Without partitions, it is 1.
-        paused_partitions: How many of them are paused.
+        paused_partitions: Number of paused partitions among these.
     """
 
     messages: int
