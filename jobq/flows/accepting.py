@@ -1,4 +1,4 @@
-"""Enqueue the members of steps. If an ended message has a member's mid, the flow must not wait forever."""
+"""Enqueue the members of steps. A flow must not wait forever because an ended message has a member's mid."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def enqueue_members(
     def send(some: Sequence[Content]) -> None:
         replies.extend(queue.enqueue_members(some, in_order=True, **options))
 
-    # In order: their queue records the number of the last accepted member.
+    # Enqueue in order, because the queue records the number of the last accepted member.
     _, full = send_fitting(rows, send)
     refused = {
         str(row[0]): row

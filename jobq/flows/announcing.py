@@ -1,8 +1,8 @@
 """Signals from people and programs to a flow: begin, signal, cancel, retry and look.
 
-Signals go through the outbox of the flow's home queue. Once a signal is recorded there, it is accepted and not lost; a
-drainer delivers it to the flow. If calls are sealed, signals are also sealed, for one queue and flow. Then write access
-to the server isn't enough to cancel a flow or to approve a waiting step.
+Signals go through the outbox of the flow's home queue. Once a signal is recorded there, it is accepted and can't be
+lost. A drainer delivers it to the flow. If calls are sealed, signals are also sealed, for one queue and flow. Then
+write access to the server isn't enough to cancel a flow or to approve a waiting step.
 """
 
 from __future__ import annotations

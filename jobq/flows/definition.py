@@ -704,7 +704,7 @@ def _circle(steps: Mapping[str, FlowStep]) -> list[str]:
             after.difference_update(free)
     if not left:
         return []
-    # Each remaining step waits for another remaining step, so this returns to an earlier step.
+    # Each remaining step waits for another remaining step, so this loop must reach some step twice.
     path = [min(left)]
     while path[-1] not in path[:-1]:
         path.append(min(left[path[-1]]))

@@ -61,7 +61,7 @@ class Drainer:
         self._away: dict[str, int] = {}
         # Flows with more to send than one call sends.
         self._unfinished: set[str] = set()
-        # Keys of the delivered results that flows have stored.
+        # Keys of delivered results to delete, because flows have stored these results.
         self._kept: list[str] = []
         # Queue -> the last skipped entry, and the time until which reading begins after it.
         self._behind: dict[str, tuple[str, int]] = {}
@@ -183,7 +183,7 @@ class Drainer:
         self._away[flow] = self._clock() + PASS_OVER_NS
 
     def _confirm(self, queue: Queue, confirmation: SharedConfirmation, said: Heard) -> None:
-        """Wait until the flows' changes are durable; then delete the results in the queue that the flows now store."""
+        """Wait until the flows' changes are durable; then delete results from the queue that the flows now store."""
         if missing := confirmation.missing():
             self.client.look_again()
             for flow in said.keys() - self._away.keys():

@@ -212,7 +212,7 @@ def message_of_member(client: Client, mid: str) -> str:
 
 
 def known_or_listed(client: Client, flow: str) -> str:
-    """Return `flow`, or raise ConfigError, like `known_flow`, if it neither exists nor is on the list."""
+    """Return `flow` if it exists or is on the list; otherwise raise ConfigError like `known_flow`."""
     if not _names_on_list(client, flow):
         known_flow(client, flow)
     return flow
@@ -263,7 +263,7 @@ def _reason(client: Client, queue: str, mid: str) -> str:
 def unserved(client: Client, view: FlowView) -> dict[str, str]:
     """Return a sentence for each queue that no worker serves although steps of the flow wait for it.
 
-    Such a sentence is `no worker serves queue 'pdf'; web-1 did until 4 min ago`.
+    For example: `no worker serves queue 'pdf'; web-1 did until 4 min ago`.
     """
     wanted = {
         step.facts.queue

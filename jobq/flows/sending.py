@@ -148,7 +148,7 @@ class StepSender:
         except ScriptError as error:
             if not is_denied(error):
                 raise
-            # This worker may be the only active drainer but serve other queues, so its other flows must continue.
+            # This worker may be the only active drainer, so its other flows must continue.
             _log.info(
                 "step %s of flow %s is waiting for a worker with the right to write to queue %s: %s",
                 item.step, self.flow, item.queue, error,
@@ -506,7 +506,7 @@ class TellParent(ItemSender):
         above = StepSender(self.sending._replace(depth=self.sending.depth + 1), parent)
         if not above.send_all(above.store.apply(f"f{self.store.flow}", changes)):
             return False
-        # The report is then deleted from this flow, and the parent may be on another node.
+        # The report is deleted from this flow next, and the parent may be on another node.
         return self.is_durable(self.sending.confirmation.missing())
 
 

@@ -34,7 +34,7 @@ T = TypeVar("T")
 PER_CALL = 1_000
 #: Maximum done members per call; each change that names a member counts.
 MAX_DONE = 2_000
-#: Maximum items to answer per call.
+#: Maximum number of pending items in a reply.
 MAX_TODO = 64
 _WHENS: frozenset[str] = frozenset(get_args(When))
 _KINDS: frozenset[str] = frozenset(get_args(Kind))
@@ -73,7 +73,7 @@ class FlowStore:
 
     @property
     def run(self) -> str:
-        """The flow and the run id, as in mids."""
+        """The flow's id with the run id, as in mids."""
         return run_of(self.flow, self.run_id)
 
     def create(self, record: StoredFlow, *, now: int | None = None) -> str:

@@ -13,7 +13,7 @@ Todo = Literal["send", "map", "flow", "cancel", "revive", "drop", "parent", "sub
 PER_CHUNK = 250
 #: Maximum number of steps in one call, and in a flow.
 MAX_STEPS, MAX_STEPS_OF_A_FLOW = 1_000, 10_000
-#: How long a sub-flow, and an announced flow, waits for its begin.
+#: How long a sub-flow, and an announced flow, waits to begin.
 LONG_LIFE_MS = 366 * 86_400_000
 #: Why a member whose message is gone isn't retried.
 PURGED = (
@@ -33,7 +33,7 @@ class StoredStep(NamedTuple):
         call: Bytes of the message; for a map, the template of its members. For a wait, bytes of its timer, or b''
             without a timer.
         options: A JSON object: `job`, and `delay`, `at`, `lease`, `key`, `ordered` as in Queue.enqueue; scripts pass it
-            on.
+            on unchanged.
     """
 
     name: str
