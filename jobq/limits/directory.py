@@ -69,7 +69,7 @@ def limit_names(client: Client) -> list[str]:
 
 
 def limit_facts(client: Client, names: Sequence[str] | None = None) -> list[LimitRecord]:
-    """Return the facts of these limits, or of all, sorted by name. An unreadable limit has the rule DAMAGED."""
+    """Return the facts of these limits, or of all limits, sorted by name. An unreadable limit has the rule DAMAGED."""
     wanted = limit_names(client) if names is None else sorted(names)
     if not wanted:
         return []
@@ -128,7 +128,7 @@ def _parsed(program: str) -> tuple[int, int, int]:
 
 
 def set_limit(client: Client, name: str, rule: str) -> None:
-    """Set a rate or a number of slots on the server, which overrides programs.
+    """Set a rate or a number of slots on the server, to override the declarations of programs.
 
     Raises:
         ConfigError: The rule is invalid, or programs declare the other kind of limit.
