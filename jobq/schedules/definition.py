@@ -25,7 +25,7 @@ Missed = Literal["skip", "one", "all"]
 Overlap = Literal["skip", "queue", "allow", "cancel"]
 #: With missed="skip", a tick that is later than this is missed.
 GRACE_MS = 60_000
-#: Maximum number of missed ticks that missed="all" enqueues, and maximum number that are counted.
+#: Maximum number of missed ticks that missed="all" enqueues, and maximum number of missed ticks to count.
 CAP, MAX_COUNTED = 100, 10_000
 MAX_NAME = 100
 #: Maximum value of `times`.
@@ -40,7 +40,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         every_ms: The interval; 0 for a cron expression.
         args, kwargs: Arguments of the job.
-        tz: '' if none was given, which means UTC.
+        tz: The time zone; '' means UTC.
         start_ms, end_ms: Bounds of the ticks, epoch ms; 0: no bound.
         times: Maximum number of ticks, counted from start_ms; 0: no limit.
     """

@@ -15,7 +15,7 @@ MINUTE_MS = 60_000
 
 
 def findings(schedule: Schedule, now_ms: int, timeout_s: float | None = None) -> Iterator[str]:
-    """Yield warnings about a schedule, each a sentence.
+    """Yield warnings about a schedule, each as a sentence.
 
     Args:
         timeout_s: Timeout of the schedule's job.
@@ -45,7 +45,7 @@ def findings(schedule: Schedule, now_ms: int, timeout_s: float | None = None) ->
 
 
 def _gaps(times: Cron, now_ms: int) -> Iterator[str]:
-    """Yield a warning about the first time that a clock change skips."""
+    """Yield a warning about the first scheduled time that a clock change skips."""
     if times.is_open:
         return
     today = datetime.fromtimestamp(now_ms / 1000, UTC).date()

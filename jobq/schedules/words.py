@@ -92,7 +92,7 @@ def _on(day: str, weekday: str, days: Iterable[object], weekdays: Iterable[objec
     elif day != "*":
         dates = sorted(int(str(number)) for number in days)
         numbers = f"on day{'s' * (len(dates) > 1)} {_listed(map(str, dates))} of the month"
-    # Unless one of them begins with a star, a day needs to match only one of them.
+    # A day needs to match only one of the two fields, unless one of them begins with a star.
     both = " and " if day.startswith("*") or weekday.startswith("*") else " or "
     text = both.join(part for part in (numbers, names) if part)
     return f", {text}" if text else ""
