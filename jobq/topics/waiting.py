@@ -12,7 +12,7 @@ from jobq.client.steps import Ask, Nap, Steps
 from jobq.client.waiter import SHORT_GRACE_S, BlockingConnection
 from jobq.errors import ScriptError, UnavailableError
 
-#: The largest second half of an entry's id, which is a time. So a read starts after all entries of an index.
+#: The largest second half of an entry's id (a time). With it, a read starts after all entries of an index.
 _ANY_TIME = 2**64 - 1
 #: Pause after a broken wait.
 BROKEN_S = 0.1
