@@ -19,7 +19,7 @@ from jobq.protocols.rsmq.errors import (
 
 MAX_S = 9_999_999
 MIN_SIZE, MAX_SIZE, ANY_SIZE = 1024, 65536, -1
-#: The registry of queues has the key that a queue of this name would have.
+#: A queue of this name would have the same key as the list of queues.
 RESERVED = "QUEUES"
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,160}")
@@ -46,7 +46,7 @@ def queue_name(value: Any) -> str:
 
 
 def existing_name(value: Any) -> str:
-    """Return the name of an existing queue. PyRSMQ gives queues names that Node's client rejects."""
+    """Return the name of an existing queue. PyRSMQ accepts names that Node's client rejects."""
     if isinstance(value, str) and can_name(value):
         return value
     return queue_name(value)
@@ -115,7 +115,7 @@ def maxsize(value: Any) -> int:
 
 
 def body(message: Any) -> bytes:
-    """Return a message's bytes; text is UTF-8."""
+    """Return a message's bytes; text is encoded as UTF-8."""
     if isinstance(message, bytes):
         return message
     if not isinstance(message, str):
@@ -131,7 +131,7 @@ def random_parts(count: int) -> list[bytes]:
     try:
         return [_drawn.pop() for _ in range(count)]
     except IndexError:
-        # Losing the bytes that were taken before the end is harmless, because they are random.
+        # Losing the parts that were already taken is harmless, because they are random.
         drawn = os.urandom(_RANDOM * (count + _AHEAD)).translate(_LETTERS)
         parts = [drawn[first : first + _RANDOM] for first in range(0, len(drawn), _RANDOM)]
         _drawn.extend(parts[count:])

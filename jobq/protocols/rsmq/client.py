@@ -86,7 +86,7 @@ class Rsmq(BlockingFacade):
     def get_queue_attributes(self, qname: str) -> ScriptCall[Attributes]:
         """Return the queue's settings, totals and counts.
 
-        Messages count as hidden if they can't be received at this millisecond.
+        Messages count as hidden if they can't be received in the current millisecond.
         """
         return self.requests.describe(qname)
 
@@ -187,7 +187,7 @@ class Rsmq(BlockingFacade):
     def change_message_visibility(
         self, qname: str, id: str, vt: int, *, receipt: int | None = None
     ) -> ScriptCall[bool]:
-        """Make a message visible in `vt` seconds; return whether it was there. For `receipt`, see delete_message."""
+        """Make a message visible in `vt` seconds; return whether it existed. For `receipt`, see delete_message."""
         return then(self.requests.visibility(qname, [(id, receipt)], vt), first)
 
     @stepwise

@@ -206,7 +206,7 @@ class AsyncQueues(Protocol):
 
 
 class BaseConsumer:
-    """The common part of both consumers. It stops a consumer, and handles a message in steps."""
+    """Base class of both consumers. It stops a consumer, and handles a message in steps."""
 
     def __init__(self, requests: Requests, qname: str, options: ConsumeOptions) -> None:
         self.options = Consuming(qname=qname, **options)
@@ -252,7 +252,7 @@ class BaseConsumer:
                 self._requests, self._qname, [message], 1, vt
             )
         except UnavailableError:
-            # Whether the message is deleted is unknown. A received message becomes visible again when its vt ends.
+            # The message may or may not be deleted. A received message becomes visible again when its vt ends.
             yield from self._settle(message, Settlement("delete"), again=True)
             return []
         self._counted.append("done" if deleted else self._lost(message))
@@ -587,7 +587,7 @@ class VisibilityRenewer:
 def renewal(
     requests: Requests, qname: str, messages: dict[str, RsmqMessage], vt: int
 ) -> Steps[None]:
-    """Hide messages for another `vt` seconds; remove messages that another client has received."""
+    """Hide messages for another `vt` seconds; stop tracking messages that another client has received."""
     held = list(messages.values())
     try:
         kept = yield from steps.each(held, lambda some: requests.visibility(qname, some, vt))

@@ -41,7 +41,7 @@ class Keys:
         return f"{self.ns}:{queue}"
 
     def attributes(self, queue: str) -> str:
-        """Return the key of the hash that has everything else."""
+        """Return the key of the hash with the queue's settings and message bodies."""
         return f"{self.ns}:{queue}:Q"
 
     def named(self, name: str, queue: str, target: str = "") -> str:

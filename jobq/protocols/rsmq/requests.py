@@ -97,7 +97,7 @@ class Requests:
             raise NoAttributeSuppliedError
         name = checks.existing_name(qname)
         try:
-            # In this order, so that the first error is the error that RSMQ reports.
+            # Checked in this order, so that the first error is the error that RSMQ reports.
             values: Values = {
                 "now": self._now(),
                 "vt": "" if vt is None else checks.seconds("vt", vt),

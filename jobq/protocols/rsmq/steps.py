@@ -50,7 +50,7 @@ def send(
 
 
 def batched(messages: Iterable[str | bytes]) -> Iterator[list[bytes]]:
-    """Yield batches of up to 1,000 messages and 4 MiB. A longer message is a batch of its own."""
+    """Yield batches of up to 1,000 messages and 4 MiB. A longer message forms its own batch."""
     batch: list[bytes] = []
     size = 0
     for message in map(body, messages):
@@ -114,8 +114,8 @@ def await_messages(
 class Pauses:
     """Limits how long a waiting poll sleeps before it polls again, in seconds.
 
-    A publish ends the sleep. But it may never come: the sender may not publish, the connection may be lost, or the
-    message may be delayed. So a sleep never lasts beyond the time when the next hidden message becomes visible, and
+    A publish ends the sleep. But a publish may never come: the sender may not publish, the connection may be lost, or
+    the message may be delayed. So a sleep never lasts beyond the time when the next hidden message becomes visible, and
     sleeps grow to a second without publishes.
     """
 

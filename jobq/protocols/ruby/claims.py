@@ -30,7 +30,7 @@ from jobq.queue.routing import PartlyAcceptedError
 logger = logging.getLogger("jobq")
 LEASE_S = 15.0
 LIMIT = 100
-#: Size after which a claim ends, because all its messages are sent in one call.
+#: Approximate maximum size of a claim, because all its messages are sent in one call.
 BYTES = 1024 * 1024
 #: Temporary errors that reject the calls of some keys.
 _REFUSED = (KeyFullError, ConfigError)
@@ -54,7 +54,7 @@ class Claim(NamedTuple):
 
 
 class ClaimedMessage(NamedTuple):
-    """The message for the job in one place of a claim.
+    """The message for one job of a claim.
 
     Attributes:
         key: The message's key; '' without a key.
@@ -250,7 +250,7 @@ class Claims:
         return Read(self._claims, ("ZRANGE", self._claims, 0, most - 1, "WITHSCORES"))
 
     def read_listed(self, reply: Sequence[bytes]) -> list[tuple[str, int]]:
-        """Return ids of claims with the ends of their leases. Members that no intake wrote are left out."""
+        """Return the ids of claims, each with the end of its lease. Members that no intake wrote are left out."""
         return [
             (item.decode(), int(max(0.0, min(float(at), _LATEST_MS))))
             for item, at in zip(reply[::2], reply[1::2], strict=True)

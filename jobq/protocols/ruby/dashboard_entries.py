@@ -162,8 +162,8 @@ class ResqueEntry(DashboardEntry):
 
     def _describe(self, fed_worker: FedWorker, names: list[str]) -> None:
         queues = ",".join(names)
-        # Not a host of Ruby's: a Resque worker starting there would consider a worker without a Ruby process dead,
-        # remove it, and list its running jobs as failed.
+        # This isn't the name of a Ruby host: a Resque worker starting there would consider a worker without a Ruby
+        # process dead, remove it, and list its running jobs as failed.
         self.identity = f"{socket.gethostname()}/jobq:{fed_worker.supervisor}:{queues}"
         self._key = self._ruby_queue.key(f"worker:{self.identity}")
         self._started = time.strftime("%Y-%m-%d %H:%M:%S +0000", time.gmtime())

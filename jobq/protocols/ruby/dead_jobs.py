@@ -191,7 +191,7 @@ def _resque_time(seconds: float) -> str:
 
 logger = logging.getLogger("jobq")
 PAGE = 100
-#: How often to read the pages again while messages come and go between them.
+#: Maximum number of passes over the pages while messages are added and removed.
 PASSES = 20
 
 

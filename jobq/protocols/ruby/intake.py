@@ -218,7 +218,7 @@ class QueueIntake:
     def _sealed(self, mid: str, content: bytes) -> bytes:
         """Return the content to enqueue. Raises CodecError for content that no queue accepts."""
         if self._seal is not None:
-            # With a nonce, because an identical job that is pushed again is not a replayed call.
+            # Add a nonce, because pushing an identical job again is not a replay.
             content = self._seal.close_call(self.queue.name, mid, content)
         if len(content) > HARD_MAX_CONTENT:
             raise CodecError(

@@ -36,7 +36,7 @@ DEEPEST = 100
 #: Maximum size of a job to parse; longer jobs can't become messages. Parsed JSON takes many times its bytes, and if
 #: that killed a process, the next process would claim the same job.
 MAX_BYTES = 8 * 1024 * 1024
-#: The class under which Ruby is shown an unreadable job; the only argument is the pushed text.
+#: The class name with which Ruby shows an unreadable job, whose only argument is the pushed text.
 UNREADABLE = "(unreadable job)"
 _TRACES = ("sentry-trace", "baggage", "traceparent", "tracestate")
 _MS = 100_000_000_000
@@ -101,7 +101,7 @@ def read_fields(raw: bytes) -> dict[str, Any]:
 
 
 def _shown_before(args: object) -> bytes:
-    """Return the original text of a job that Ruby was shown as unreadable and that was then pushed again."""
+    """Return the original text of a job that was shown to Ruby as unreadable and then pushed again."""
     match args:
         case [str(text)]:
             return text.encode()

@@ -74,7 +74,7 @@ _IN_PATTERNS = re.compile(r"[*?\[\]]|^!")
 
 def checked_queue(system: System, queue: str, namespace: str) -> RubyQueueName:
     """Return the queue with this name and namespace, both unchanged; raise ConfigError if they are invalid."""
-    # The jobq queue has the same name.
+    # The jobq queue has the same name, so the name must be valid there.
     checked_name(f"{system} queue", queue)
     if any(c.isspace() or not c.isprintable() for c in namespace):
         raise ConfigError(

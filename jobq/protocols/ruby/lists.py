@@ -71,7 +71,7 @@ class ListWaiter:
 
 
 def push(client: Client, ruby_queue: RubyQueueName, jobs: Sequence[bytes], once: str = "") -> bool:
-    """Add jobs as the newest of their queue, in order; return False if this push was already made.
+    """Add jobs at the end of their queue, in order; return False if this push was already made.
 
     Args:
         once: Identifies this push for ten minutes, so that a repetition is ignored.

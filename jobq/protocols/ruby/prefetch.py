@@ -1,4 +1,4 @@
-"""Number of a Ruby queue's jobs that jobq holds before they run: about as many as end within a second.
+"""Decides how many jobs of a Ruby queue jobq takes before they run: about as many as end within a second.
 
 Ruby's API, its dashboards and its own workers see only the jobs left on the list, so a fixed number would hide hours of
 slow jobs and starve quick ones. The caller passes all times, in seconds of any steady clock.

@@ -57,7 +57,7 @@ class SidekiqOptions(TypedDict, total=False):
 
 
 class RubyQueue:
-    """The common part of both systems: a list, and how to read it."""
+    """Base class of both systems' queues: a list, and how to read it."""
 
     system: System
 

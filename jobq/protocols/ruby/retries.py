@@ -1,4 +1,4 @@
-"""In the worker's children: Sidekiq's rules for retries, and how many Ruby jobs ran and failed.
+"""Sidekiq's rules for retries, applied in a worker's children, and counts of Ruby jobs and their failures.
 
 `retry: 5` is part of the message. This module has the other rules:
 
@@ -37,9 +37,9 @@ _write = msgspec.json.Encoder().encode
 
 
 class RubyJobCounts:
-    """How many Ruby jobs ran and failed.
+    """Counts of Ruby jobs and their failures.
 
-    Children count them in memory that was created before the children were forked.
+    Children count in shared memory that was created before the children were forked.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class RubyJobCounts:
         self._words[word + 1] += failed
 
     def totals(self, system: System) -> tuple[int, int]:
-        """Return the number of jobs that ran, and of failed jobs among them."""
+        """Return the number of executed jobs, and of failed jobs among them."""
         words, first = self._words.tolist(), 2 * (system == "resque")
         return sum(words[first::_WORDS]), sum(words[first + 1 :: _WORDS])
 
@@ -62,7 +62,7 @@ class RubyRetries:
     """Middleware that records the failures of Ruby jobs as Ruby does. Other messages pass unchanged.
 
     Attributes:
-        client: Client with which first failures are recorded.
+        client: Client for recording first failures.
         ruby: Client of the server with Ruby's keys.
     """
 

@@ -20,7 +20,7 @@ MAX_MATCHES = 200
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IntakeSettings:
-    """Which Ruby queues to empty, and how.
+    """Settings of an intake: which Ruby queues to empty, and how.
 
     Attributes:
         ruby_queues: The queues. Their jobs go to the jobq queues with the same names.
