@@ -21,7 +21,7 @@ from jobq.jobs.middleware import everywhere
 from jobq.jobs.registry import default_registry
 
 FRAMEWORK_LOG = logging.getLogger(FRAMEWORK)
-#: Options of Django that have a value. `manage.py` has already handled them.
+#: Options of Django that take a value. `manage.py` has already handled them.
 _DJANGOS = ("--settings", "--pythonpath")
 
 
