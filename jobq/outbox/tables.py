@@ -39,7 +39,7 @@ class DatabaseAwayError(JobqError):
 
 
 class RawRow(NamedTuple):
-    """One row as it is in the table."""
+    """One undecoded row of the table."""
 
     number: int
     mid: str
