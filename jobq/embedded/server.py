@@ -40,7 +40,7 @@ from jobq.errors import EmbeddedError
 logger = logging.getLogger("jobq.server")
 #: How long to wait for an unresponsive server to answer or to stop.
 SILENT_S = 10.0
-#: pytest sets these for the tests and for all processes that they start.
+#: pytest sets these variables for the tests and for all processes that they start.
 _PYTEST = frozenset(("PYTEST_VERSION", "PYTEST_CURRENT_TEST"))
 
 
@@ -99,7 +99,7 @@ def _announce(text: str, asked: bool) -> None:
 def _allowed(settings: ServerSettings) -> bool:
     """Return whether the settings ask for the server.
 
-    Raises EmbeddedError if it is forbidden, or if tests don't ask for it.
+    Raises EmbeddedError if the settings forbid the server, or if tests don't ask for the server.
     """
     by_variable = embedded_from_env()
     if by_variable is False or settings.embedded is False:
@@ -183,7 +183,7 @@ def _settled(files: ServerFiles) -> Path | None:
 
 def _started(files: ServerFiles) -> Path:
     if folder_of(files.socket) == "":
-        # Its data folder was removed and recreated, so later writes would be lost.
+        # The server's data folder was removed and recreated, so later writes would be lost.
         shut_down(files.socket, files.server_lock)
     launch(files)
     return files.socket

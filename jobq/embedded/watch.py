@@ -76,10 +76,10 @@ def watch(files: ServerFiles, mine: int, limit_s: float) -> None:
 
 
 def _over(files: ServerFiles) -> bool:
-    """Return whether the watch is over after its lock was removed, alone or before the rest of the data folder."""
+    """Return whether the watch is over after its lock file was removed, alone or with the data folder."""
     folder = folder_of(files.socket)
     if folder == "":
-        # Its data folder was removed, so later writes would be lost.
+        # The server's data folder was removed, so later writes would be lost.
         shut_down(files.socket, files.server_lock)
     return not folder or held(files.watch_lock)
 
@@ -104,7 +104,7 @@ def _gone(files: ServerFiles, mine: int) -> Path | None:
         with locked(files.lock):
             socket = running(files)
             if socket is None:
-                # Still under the lock, so that a process starting the next server never meets an ending watcher.
+                # Close it under the lock, so that a process starting the next server never meets an ending watcher.
                 os.close(mine)
             return socket
     except EmbeddedError:
