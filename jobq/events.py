@@ -34,7 +34,7 @@ KINDS = (
 )  # fmt: skip
 #: The kinds that end an attempt.
 ATTEMPTS = ("done", "retry", "dead", "crashed", "snoozed", "recovered")
-#: The error of an attempt whose process ended, without a fingerprint.
+#: The error, without a fingerprint, of an attempt whose process died.
 CRASH = "crash"
 #: The error of an attempt whose lease expired. Its event names the job, unless the content is encrypted.
 LOCK_EXPIRED = "lock expired"

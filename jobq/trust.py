@@ -1,4 +1,4 @@
-"""Decides from which files jobq reads settings and code: yours and root's, in folders that nobody else can write to.
+"""Decides which files jobq reads settings and code from: yours and root's, in folders that nobody else can write to.
 
 jobq ignores other files and reports why.
 """

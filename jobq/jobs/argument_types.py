@@ -130,7 +130,7 @@ class ArgumentTypes:
         self, job: str, function: Callable[..., Any], signature: inspect.Signature
     ) -> None:
         self._job, self._function, self._signature = job, function, signature
-        #: Whether anything is converted; until the annotations are read, it may be.
+        #: Whether anything is converted. It is True until the annotations are read.
         self.used = True
         self._parameters: _Parameters | None = None
         #: Types of positional arguments in calls without conversion.

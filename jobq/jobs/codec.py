@@ -38,7 +38,7 @@ MAX_NAME = 200
 MAX_DEPTH = 64
 #: Prefix of the mids of flow members, and of no other mid.
 MEMBER_SIGN = "~"
-#: The header of a member's call that lists where results of other steps go.
+#: The header of a member's call with the positions for other steps' results.
 FLOW_HEADER = "flow"
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 #: The beginning of a call whose end is remembered.

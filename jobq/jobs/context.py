@@ -86,8 +86,8 @@ class Call(msgspec.Struct, frozen=True, gc=False, eq=False):
         return max(1, self.message.attempt - self.message.ncrashes)
 
 
-#: Bytes of the memory in which a JobLines buffers lines: its size, then the lines. At most the size of an atomic write
-#: to a pipe.
+#: Size of the memory in which a JobLines buffers lines, after the number of their bytes. At most the size of an atomic
+#: write to a pipe.
 LINES_SIZE = min(4096, select.PIPE_BUF)
 
 
@@ -376,7 +376,7 @@ class Context:
     def continues_trace(self, longest_wait_s: float) -> bool:
         """Return whether this attempt joins its enqueuer's trace.
 
-        It doesn't with trace="link", or if the message is older than `longest_wait_s`.
+        The attempt starts a new trace with trace="link", or if the message is older than `longest_wait_s`.
         """
         call = self._call
         return call.age_s <= longest_wait_s and call.job.settings.trace != "link"

@@ -226,7 +226,7 @@ class Unrunnable:
         wait_s = self._rules.wait_s(message.unknowns)
         if wait_s is None:
             return self._dead(queue, message, why, record)
-        # One line per job, not per message: a release may leave thousands of messages.
+        # Log one line per job, not per message: a release may leave thousands of messages.
         level = logging.DEBUG if (queue, name) in self._seen else logging.WARNING
         if len(self._seen) < MAX_NAMES:
             self._seen.add((queue, name))
@@ -251,7 +251,7 @@ class Unrunnable:
         return self._unstarted(call, "expired", why, "expired")
 
     def too_late(self, call: Call) -> Ending:
-        """Return the ending of a message whose retry would start after its `retry_within`: dead."""
+        """Return the ending `dead` of a message whose retry would start after its `retry_within`."""
         why = f"attempt {call.message.attempt} did not run: {call.job.settings.rules.over().why}"
         context = Context(call, worker=self._worker)
         job_logger(context, failure_log).error(
@@ -296,7 +296,7 @@ class Unrunnable:
         return Ending(outcome="unknown", backoff=wait_s, **ending)
 
     def unreadable(self, queue: str, message: Message, why: str) -> Ending:
-        """Return the ending of a message that no version can read: dead immediately."""
+        """Return the ending `dead` of a message that no version can read."""
         record = self._record(message, "", "jobq.errors.CodecError", {})
         return self._dead(queue, message, why, record)
 

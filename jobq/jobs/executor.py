@@ -46,7 +46,8 @@ from jobq.queue.types import Ending, Lease, Message
 #: Peak memory only ever grows, so it isn't measured after each of a thousand short jobs.
 RSS_EVERY = 64
 LONG_US = 5_000
-#: Maximum size of a progress text before it is sealed. With its seal it fits the 8,192 bytes that the server keeps.
+#: Maximum size of a progress text before it is sealed. With its seal, it fits into the 8,192 bytes that the server
+#: keeps.
 PROGRESS_ROOM = 3_600
 
 Asked = Callable[[], bool]
@@ -247,7 +248,7 @@ class Executor:
         return self._unrunnable.broken(queue, message, error)
 
     def refuse(self, queue: str, message: Message, why: str) -> Ending:
-        """Return the ending of a message that must not run: dead immediately."""
+        """Return the ending `dead` of a message that must not run."""
         return self._unrunnable.unreadable(queue, message, why)
 
     def run(self, call: Call, told_to_stop: Asked | None = None) -> Ending:
@@ -430,7 +431,7 @@ class Executor:
             with soft_timeout(timeout):
                 value = self.called(call)
         if call.job.settings.stores_result:
-            # Encode it also here, so that middleware sees the failure if the result can't be stored.
+            # Encode the result here as well, so that middleware sees the failure if the result can't be stored.
             call.job.encoded_result(value, call.message.mid)
         return value
 

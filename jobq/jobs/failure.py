@@ -42,7 +42,7 @@ def fingerprint(error: BaseException) -> str:
 
 
 def place(error: BaseException) -> str:
-    """Return `shop/pay.py:42 in charge`, the innermost frame outside jobq; '' if there is none."""
+    """Return the innermost frame outside jobq, such as `shop/pay.py:42 in charge`; '' if there is none."""
     shown, trace = "", error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
@@ -57,7 +57,7 @@ def summary(error: BaseException) -> str:
     """Return an error on one line: `ValueError: bad width`."""
     try:
         message = str(error)
-    except Exception:  # a broken __str__ must not cost the message its ending
+    except Exception:  # a broken __str__ must not prevent the message's ending
         message = "(its message can't be shown)"
     text = f"{class_name(error)}: {message}" if message else class_name(error)
     return clean(masked_text(shortened(text)).replace("\n", " ⏎ "))[:500]
@@ -76,7 +76,7 @@ def traceback_text(error: BaseException) -> str:
         described = TracebackException.from_exception(error, limit=-MAX_FRAMES, compact=True)
         _leave_out_ours(described)
         text = "".join(described.format())
-    except Exception:  # a broken __str__, or attributes of another kind
+    except Exception:  # a broken __str__, or attributes of an unexpected type
         return ""
     return _end_of(clean(masked_text(shortened(text, end=True))).strip(), MAX_TEXT)
 

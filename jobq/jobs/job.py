@@ -136,7 +136,7 @@ class Job(Generic[P, R]):
         self.settings = settings
         call = self._one_call(function)
         self._signature = inspect.signature(call)
-        #: Encoder and decoder of its arguments and its result; None with typed=False.
+        #: Encoder and decoder of the job's arguments and result; None with typed=False.
         self.types: ArgumentTypes | None = None
         if settings.typed:
             self.types = ArgumentTypes(name, call, self._signature)
@@ -529,7 +529,7 @@ class Job(Generic[P, R]):
 
     @property
     def queue(self) -> str:
-        """The queue that its calls go to."""
+        """The queue that receives the job's calls."""
         return self.settings.queue
 
     @property

@@ -18,7 +18,7 @@ EndedAs = Literal["done", "ended", "failed"]
 
 
 class AddedStep(Protocol[R_co]):
-    """A step that a running step added. Later steps can use it in `after`, and its result as an argument."""
+    """A step that a running step added. Later steps can name it in `after`, and use its result as an argument."""
 
     @property
     def name(self) -> str: ...
@@ -40,7 +40,7 @@ class AddedMap(Protocol[R]):
 
 
 class MemberFlow(Protocol):
-    """The flow of the running message. Steps that it adds need names, so that its next attempt doesn't add them twice.
+    """The flow of the running message. Added steps need names, so that the next attempt doesn't add them twice.
 
     `after` can be names of steps of the flow, or steps added by this attempt.
     """

@@ -38,7 +38,7 @@ T = TypeVar("T")
 #: How long one blocking wait lasts before the message's status is checked, because a message lost with its host doesn't
 #: leave a result.
 CHECK_EVERY_S = 10.0
-#: How often a program polls for changes of which the server can't notify it.
+#: How often a program polls for changes that the server doesn't announce.
 POLL_S = 0.5
 _GONE = frozenset(("nil", "done-awaiting-gc", "done-with-backoff"))
 
@@ -165,7 +165,7 @@ def _state(receipt: Receipt[Any], known: Status, is_again: bool = False) -> Step
         return end
     dead = yield receipt.bound_queue.admin.dead_call(receipt.mid)
     if not dead and end.word == "unknown" and not is_again:
-        # It was revived, or removed, after its status was read.
+        # The message was revived, or removed, after its status was read.
         known = yield from _status(receipt)
         return (yield from _state(receipt, known, is_again=True))
     if not dead:
@@ -228,7 +228,7 @@ def _numbered(
 ) -> Steps[Any]:
     """Make a numbered call of the queue.
 
-    If it is interrupted, no later call uses its caller, because the call may still arrive.
+    If the call is interrupted, no later call reuses its caller, because the call may still arrive.
     """
     queue = receipt.bound_queue
     script, caller = queue.scripts[name], queue.callers.take()

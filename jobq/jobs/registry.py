@@ -91,7 +91,7 @@ class Registry:
                 )
 
     def _check_limit(self, job: Job[..., Any], limit: JobLimit) -> None:
-        """Raise ConfigError if another job declares a different limit with this name. They would share one count."""
+        """Raise ConfigError if another job declares a different limit with this name. Both would share one count."""
         for other in self._jobs.values():
             for known in other.settings.limits if other.name != job.name else ():
                 if known.name == limit.name and (type(known), known.declaration) != (
@@ -215,7 +215,7 @@ class BatchDeclaration(Lingering):
 
     Attributes:
         batch: Maximum number of calls that the function gets together, up to 200.
-        linger: If fewer calls are waiting, wait this long for more, up to a minute.
+        linger: If fewer calls are waiting, wait this long for more; at most a minute.
     """
 
     batch: int

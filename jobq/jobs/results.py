@@ -1,8 +1,8 @@
 """Results: the receipt that enqueue returns, and the stored form of a message's end.
 
-A stored end is `{"ok": value}`, `{"error": text, "type": class name}` of a dead or expired message, or `{"end": "done"
-or "cancelled"}` without a result. Each has the number of the last `attempt`, and the time `at` in epoch ms.
-Errors come back as text only: their classes are never looked up.
+A stored end is `{"ok": value}`, `{"error": text, "type": class name}` for a dead or expired message, or `{"end": "done"
+or "cancelled"}` for a message without a result. Each has the number of the last `attempt`, and the time `at` in epoch
+ms. Errors come back as text only: their classes are never looked up.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_MEMBER_RESULT = 65_536
 
 
 class ResultRefusedError(CodecError):
-    """The job ran, but its result can't be stored; running it again wouldn't help."""
+    """The job ran, but its result can't be stored; running the job again wouldn't help."""
 
 
 def encode_result(value: Any, job: str, mid: str = "") -> bytes:

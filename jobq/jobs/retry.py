@@ -82,7 +82,7 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Listed:
-    """Wait as listed before each retry, and give up after the last wait."""
+    """Wait for the listed times before the retries, and give up after the last wait."""
 
     waits: tuple[float, ...]
 

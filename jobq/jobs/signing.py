@@ -75,7 +75,7 @@ class Seal:
         """Seal any bytes for `queue` and `mid`. Sealing adds at most ROOM bytes.
 
         Args:
-            like: The call to which the content belongs. The same key is used, because the call's producer can open it.
+            like: Use the same key as this call, so that the call's producer can open the content.
         """
         key_id = key_id_of(like)
         if key_id not in self._signing:
@@ -241,9 +241,9 @@ def key_id_of(sealed: bytes) -> bytes:
 
 
 def _bound(mark: bytes, key_id: bytes, queue: str, mid: str, shown: bytes = b"") -> bytes:
-    """Return the data that a seal also protects.
+    """Return the additional data that a seal protects.
 
-    Each part is preceded by its length, so that the parts are unambiguous. It contains the queue's name without a
+    Each part is preceded by its length, so that the parts are unambiguous. The data contains the queue's name without a
     partition, because the producer can't know which partition accepts a message.
     """
     base = base_of(queue).encode("utf-8", "replace")

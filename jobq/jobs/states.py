@@ -68,7 +68,7 @@ if not TYPE_CHECKING:  # a type checker would accept every misspelt name
 
 
 def state_word(status: Status) -> StateWord:
-    """Return the public state by the queue's status alone. The queue also stores a cancelled run as `done`."""
+    """Return the public state, given only the queue's status. The queue also stores a cancelled run as `done`."""
     word = STATE_OF.get(status.word, "unknown")
     return "retrying" if status.attempts and status.word.startswith("queued") else word
 

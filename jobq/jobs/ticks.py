@@ -1,4 +1,4 @@
-"""The header of a call that names the schedule's tick which enqueued the call."""
+"""The header of a call that identifies the tick that enqueued the call."""
 
 from __future__ import annotations
 

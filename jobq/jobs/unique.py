@@ -27,7 +27,7 @@ from jobq.queue.mids import MAX_MID_LENGTH
 #: Length of the digest: 128 bits, in characters that don't need quotes in a shell.
 DIGEST_CHARACTERS = 22
 _MAX_NAME_LENGTH = MAX_MID_LENGTH - DIGEST_CHARACTERS - 2
-#: Maximum number of characters that an error shows of the arguments.
+#: Maximum number of characters of the arguments to show in an error.
 _SHOWN = 60
 _NEEDS_NAMES = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _encode = Encoder(order="sorted").encode
