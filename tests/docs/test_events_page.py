@@ -29,6 +29,6 @@ def test_every_kind_and_level_is_told():
 
 
 def test_limits_and_version_are_those_in_force():
-    assert f"About {MAXLEN:,} a queue" in PAGE
-    assert "from {:,} to {:,} for a queue".format(*MAXLENS) in PAGE
-    assert f"now `{SCHEMA}`" in PAGE
+    assert f"A queue keeps about {MAXLEN:,} events" in PAGE
+    assert "sets another number from {:,} to {:,}".format(*MAXLENS) in PAGE
+    assert f"currently `{SCHEMA}`" in PAGE
