@@ -14,7 +14,7 @@ from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
 from jobq.errors import JobqError, UnavailableError
 from jobq.queue.directory import queue_names
-from jobq.queue.partitioning import nodes_of, partition, tidy, without_drained
+from jobq.queue.partitioning import forget_gone, nodes_of, partition, tidy, without_drained
 from jobq.queue.partitions import PartitionMap, read_map
 from jobq.queue.queue import Queue
 from jobq.queue.types import MAX_PARTITIONS
@@ -36,7 +36,9 @@ def partitions(session: Session, name: str, count: int | None) -> None:
     with session.operation(name, f"number:{count}", when=count is not None):
         if count is not None:
             _warn_of_new(session, name)
-            tidy(session.client, partition(session.client, name, count))
+            forget_gone(
+                session.client, tidy(session.client, partition(session.client, name, count))
+            )
     known = read_map(session.client, name)
     if not known.is_partitioned:
         session.note(f"queue {queue.name} isn't partitioned")

@@ -19,7 +19,7 @@ from jobq.client.pipelining import commands
 from jobq.config import HARD_MAX_CONTENT
 from jobq.errors import ConfigError, JobqError, NotDurableError, ScriptError, UnavailableError
 from jobq.queue import keys
-from jobq.queue.directory import register_queues
+from jobq.queue.directory import forget_queue, queue_names, register_queues
 from jobq.queue.durability import SharedConfirmation
 from jobq.queue.partitions import (
     MAX_IN_MAP,
@@ -313,6 +313,23 @@ def tidy(client: Client, known: PartitionMap, now_s: int | None = None) -> Parti
     if wanted == known:
         return known
     return set_map(client, known, wanted)
+
+
+def forget_gone(client: Client, known: PartitionMap) -> list[str]:
+    """Remove partitions that the map no longer has from the list of queues; return their names.
+
+    A partition stays in the list if it isn't sealed and empty. So none of them can get a message later, not even from a
+    client with an earlier map, which adds the name again.
+    """
+    beyond = known.newest.first + known.newest.size
+    gone = {f"{known.queue}/{number}" for number in range(beyond)}.difference(known.names())
+    names = sorted(gone.intersection(queue_names(client)) if gone else ())
+    forgotten = [
+        name for name in names if (left := left_in(client, name)).is_sealed and left.is_empty
+    ]
+    for name in forgotten:
+        forget_queue(client, name)
+    return forgotten
 
 
 def _left(client: Client, known: PartitionMap) -> dict[str, Left]:

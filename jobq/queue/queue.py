@@ -823,7 +823,8 @@ class Queue:
         """
         if self.routes is not None and not step:
             return self.routes.send(level, values, rows, mids, caller, tries)
-        if monotonic() >= self.listed_until:
+        # Its workers list an earlier partition while messages may wait there.
+        if monotonic() >= self.listed_until and step != "old":
             self.register()
         own = caller or self.callers.take()
         state = self.enqueue_call(own, values, rows, mids, tries, step=step)

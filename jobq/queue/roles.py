@@ -80,7 +80,7 @@ ROLES = {
          "finish_plain", "flow_drop", "flow_read",
          "progress", "purge", "release", "retention", "revive", "schedule", "schedules", "tick", "tick_partitioned",
          "ticks_sent"),
-        (*_RESULTS, "blpop", "hget", "lmpop", "lpop", "xrevrange"), ("sadd", "smembers"),
+        (*_RESULTS, "blpop", "hget", "lmpop", "lpop", "xrevrange"), ("sadd", "smembers", "srem"),
         ("hset", "hsetnx", "hdel", "hget", "hkeys", "hgetall", "hlen"), ("lrange", "lrem"), ("set",),
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("hset", "pexpire", "hgetall", "hkeys", "hdel"),
         flows=(*_STARTING_FLOWS, *_DRAINING, "page"), flow_names=(*_FLOW_NAMES, "zadd", "zrem"), secrets=("get", "set"),

@@ -8,7 +8,7 @@ from contextlib import suppress
 from jobq.client.connection import Client
 from jobq.durations import counted
 from jobq.errors import JobqError, ScriptError, UnavailableError
-from jobq.queue.partitioning import created, tidy
+from jobq.queue.partitioning import created, forget_gone, tidy
 from jobq.queue.partitions import PartitionMap, read_map
 from jobq.worker import logger
 
@@ -50,21 +50,19 @@ def queues_to_serve(
     return tuple(weights.items())
 
 
-def map_of(client: Client, base: str, *, tidies: bool) -> PartitionMap:
+def map_of(client: Client, base: str, *, tidies: bool, forgets: bool = False) -> PartitionMap:
     """Return this queue's partition map. Its `served` returns the queues in which messages may wait.
 
     Args:
         tidies: Also mark drained older partitions in the map, if all older partitions answer.
+        forgets: Also remove older partitions from the map that were drained long ago, and from the list of queues.
     """
     known = read_map(client, base)
-    if tidies and any(not epoch.drained for epoch in known.epochs[:-1]):
+    if tidies and (forgets or any(not epoch.drained for epoch in known.epochs[:-1])):
         # Each partition has its own upkeep, which reports that it doesn't answer.
         with suppress(JobqError):
             known = tidy(client, known)
+    if forgets:
+        with suppress(JobqError):
+            forget_gone(client, known)
     return known
-
-
-def drained_names(known: PartitionMap) -> set[str]:
-    """Return the drained partitions in the map. The queue itself isn't among them: its schedules stay there."""
-    drained = {name for epoch in known.epochs if epoch.drained for name in epoch.names(known.queue)}
-    return drained - {known.queue}

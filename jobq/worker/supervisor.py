@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import random
 import select
 import signal
 import time
@@ -36,7 +37,7 @@ from jobq.worker.holdings import Keeping
 from jobq.worker.leases import Leases
 from jobq.worker.monitor import Monitor
 from jobq.worker.orders import Orders
-from jobq.worker.partition_watch import drained_names, map_of
+from jobq.worker.partition_watch import map_of
 from jobq.worker.pool import PoolMember
 from jobq.worker.programs import reap_orphans
 from jobq.worker.queue_line import ANSWER_S, REDIRECTED_S, REFUSED
@@ -51,6 +52,8 @@ PATIENCE_S = 1.0
 MIN_TIMEOUT_S = 0.2
 BUSY_POLL_S = 0.05
 IDLE_POLL_S = 0.25
+#: How often a worker removes partitions that were drained long ago.
+FORGET_EVERY_S = 600.0
 #: How long children have after a request to hurry, before they are killed.
 HURRY_S = 2.0
 #: After a failed try, the next try waits this many times its duration.
@@ -118,6 +121,8 @@ class Supervisor:
         self.stop_at = 0.0
         self.restarting: list[tuple[PoolMember, int]] = []
         self._renew_at = self._upkeep_at = 0.0
+        # Workers are often started together.
+        self._forget_at = time.monotonic() + random.uniform(0, FORGET_EVERY_S)
         self._orders_every_s = min(settings.lease_s / 3, READ_EVERY_S)
 
     def supervise(self) -> int:
@@ -167,9 +172,11 @@ class Supervisor:
         sealed, self.upkeep.sealed = self.upkeep.sealed, set()
         if not sealed or self.stopping:
             return
-        weights, more = dict(self.settings.queues), dict[str, int]()
+        weights, more, now = dict(self.settings.queues), dict[str, int](), time.monotonic()
+        if forgets := now >= self._forget_at:
+            self._forget_at = now + FORGET_EVERY_S
         for base in {base_of(name) for name in sealed} & weights.keys():
-            if known := self._map_of(base):
+            if known := self._map_of(base, forgets):
                 more |= dict.fromkeys(known.served(), weights[base])
                 self._retire(known)
         missing = len(more.keys() - set(self._names)) - self.plan.health.room
@@ -179,12 +186,13 @@ class Supervisor:
             )
         self._serve_more(more)
 
-    def _map_of(self, base: str) -> PartitionMap | None:
+    def _map_of(self, base: str, forgets: bool) -> PartitionMap | None:
         """Return the map of this queue. While its node is away, return None and try again later."""
         answers: list[PartitionMap] = []
 
         def look() -> None:
-            answers.append(map_of(self.client, base, tidies=not self.plan.health.any_trouble))
+            tidies = not self.plan.health.any_trouble
+            answers.append(map_of(self.client, base, tidies=tidies, forgets=tidies and forgets))
 
         try:
             if not self.upkeep.ask(self._names.index(base), look):
@@ -196,16 +204,17 @@ class Supervisor:
 
     def _retire(self, known: PartitionMap) -> None:
         """Stop serving drained partitions, and serve them again if the map no longer marks them as drained."""
-        health, drained, gone, back = self.plan.health, drained_names(known), [], []
-        served = {*known.served()}
+        health, gone, back = self.plan.health, list[str](), list[str]()
+        served = {known.queue, *known.served()}  # schedules stay in the queue itself
         for index, name in enumerate(self._names):
-            if name in drained and not health.is_retired(index) and self._is_empty(index):
+            over = base_of(name) == known.queue and name not in served
+            if over and not health.is_retired(index) and self._is_empty(index):
                 gone.append(name)
             elif name in served and health.is_retired(index):
                 back.append(name)
             else:
                 continue
-            health.retire(index, name in drained)
+            health.retire(index, over)
         self.heartbeat.retired = (self.heartbeat.retired | {*gone}) - {*back}
         if gone:
             logger.info("no longer serves %s: drained", named(gone))

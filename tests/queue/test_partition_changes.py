@@ -17,12 +17,14 @@ import pytest
 
 from jobq.client.connection import Client, connect
 from jobq.client.numbered_calls import Caller, Tries
+from jobq.client.runtime import runtime
 from jobq.config import ServerSettings
 from jobq.errors import KeyFullError, NotDurableError, ScriptError, UnavailableError
 from jobq.queue import keys
 from jobq.queue.aio import aenqueue_many
+from jobq.queue.directory import queue_names
 from jobq.queue.partition_fsck import map_violations
-from jobq.queue.partitioning import KEEP_S, left_in, partition, remove_partitions, tidy
+from jobq.queue.partitioning import KEEP_S, forget_gone, left_in, partition, remove_partitions, tidy
 from jobq.queue.partitions import map_key, read_map
 from jobq.queue.queue import Queue, enqueue_values, queue_scripts
 from jobq.queue.routing import PartitionRouter
@@ -547,3 +549,51 @@ def test_a_partition_stays_in_the_map_while_a_message_is_in_quarantine(
     assert "low/1" in tidy(client, read_map(client, "low"), later).names()
     redis.delete("jobq:{low/1}:quarantine")
     assert "low/1" not in tidy(client, read_map(client, "low"), later).names()
+
+
+def test_partitions_leave_the_list_of_queues_when_the_map_no_longer_has_them(
+    client: Client, redis: Any
+) -> None:
+    partition(client, "low", 2)
+    stale = Queue("low", connect(settings=client.settings))
+    assert stale.enqueue(b"x", mid="m1").partition in ("low/0", "low/1")
+    stale.cancel("m1")
+    for place in Queue("low", client).partitions():
+        place.admin.collect()
+    known = tidy(client, partition(client, "low", 3))
+    assert forget_gone(client, known) == []
+    week = client.clock_ms() // 1000 + KEEP_S + 1
+    known = tidy(client, known, week)
+    assert len(known.epochs) == 1
+
+    assert forget_gone(client, known) == ["low/0", "low/1"]
+    assert queue_names(client) == ["low", "low/2", "low/3", "low/4"]
+
+    # A client that still has the first map adds the names again, but no message gets there.
+    runtime.listed.clear()
+    for place in stale.routes.place("low/0"), stale.routes.place("low/1"):
+        place.listed_until = 0.0
+    accepted = stale.enqueue_many([(f"m{number}", b"x") for number in range(20)])
+    assert {each.partition for each in accepted} <= {"low/2", "low/3", "low/4"}
+    assert {"low/0", "low/1"} & {*queue_names(client)}
+    forget_gone(client, read_map(client, "low"))
+    assert queue_names(client) == ["low", "low/2", "low/3", "low/4"]
+    # A repeatable call asks all partitions that the client ever knew.
+    runtime.listed.clear()
+    for place in stale.routes.place("low/0"), stale.routes.place("low/1"):
+        place.listed_until = 0.0
+    stale.enqueue_many([(f"n{number}", b"x") for number in range(20)], caller=Caller())
+    assert not {"low/0", "low/1"} & {*queue_names(client)}
+
+
+def test_a_partition_stays_in_the_list_of_queues_when_it_is_not_sealed_and_empty(
+    client: Client, redis: Any
+) -> None:
+    partition(client, "low", 2)
+    known = tidy(client, partition(client, "low", 3))
+    known = tidy(client, known, client.clock_ms() // 1000 + KEEP_S + 1)
+    redis.hdel("jobq:{low/0}:meta", "sealed")  # its data are of an earlier time
+    redis.hset("jobq:{low/1}:messages", "m1", "x")
+
+    assert forget_gone(client, known) == []
+    assert {"low/0", "low/1"} <= {*queue_names(client)}

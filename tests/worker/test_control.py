@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +14,9 @@ from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.config import WorkerSettings
 from jobq.jobs.registry import Registry
-from jobq.queue.partitioning import partition, tidy
+from jobq.queue.directory import queue_names
+from jobq.queue.partitioning import KEEP_S, partition, tidy
+from jobq.queue.partitions import read_map
 from jobq.queue.queue import Queue
 from jobq.worker.child import Hooks, PoolPlan
 from jobq.worker.polling import Polling
@@ -174,3 +177,39 @@ def test_an_idle_queue_with_partitions_costs_no_upkeep_but_its_map_is_read(super
     Queue("low/1", client).enqueue(b"x")
     upkeep._sweep(boot_ns())
     assert [upkeep._names[index] for index in upkeep._due] == ["low/1"]
+
+
+def test_worker_forgets_partitions_that_were_drained_long_ago(supervisor, client, redis):
+    supervisor.plan.health.room = 5
+    partition(client, "low", 1)
+    serve_partitions(supervisor)
+    partition(client, "low", 2)
+    serve_partitions(supervisor)
+    assert [epoch.drained for epoch in read_map(client, "low").epochs] == [True, True, False]
+    drained_at = client.clock_ms() // 1000 - KEEP_S - 1
+    redis.hset("jobq:{low}:partitions", "map", f"0,0,0,d{drained_at};1,0,1,d{drained_at};2,1,2")
+
+    serve_partitions(supervisor)
+    assert "low/0" in read_map(client, "low").names()
+    supervisor._forget_at = 0.0
+    serve_partitions(supervisor)
+
+    assert read_map(client, "low").names() == ["low/1", "low/2"]
+    assert queue_names(client) == ["low", "low/1", "low/2"]
+    assert supervisor._forget_at > time.monotonic()
+    assert supervisor.heartbeat._served() == queue_names(client)
+    supervisor.heartbeat._list_at = 0.0
+    assert supervisor.heartbeat.send([])
+    assert queue_names(client) == ["low", "low/1", "low/2"]
+
+
+def test_worker_stops_asking_a_partition_when_the_map_no_longer_has_it(supervisor, client):
+    supervisor.plan.health.room = 5
+    partition(client, "low", 1)
+    serve_partitions(supervisor)
+    known = tidy(client, partition(client, "low", 2))
+    tidy(client, known, known.epochs[0].drained_at + KEEP_S)
+
+    serve_partitions(supervisor)
+
+    assert supervisor.heartbeat._served() == ["low", "low/1", "low/2"]
