@@ -1,6 +1,6 @@
 """jobq's own threads for blocking calls of event loops.
 
-asyncio's default pool isn't used, because it belongs to the program: it has few threads, and other code on the loop
+asyncio's default pool isn't used, because it belongs to the program. It has few threads, and other code on the loop
 needs them, for example to look up host names.
 """
 

@@ -1,6 +1,6 @@
 """Blocking waits: a separate connection for one blocking command at a time, and waits for the wake markers of queues.
 
-A marker is never a message, so no message is lost if a marker is lost with a connection: when a worker stops waiting
+A marker is never a message, so no message is lost if a marker is lost with a connection. When a worker stops waiting
 early, `collect` pushes the marker again.
 """
 
