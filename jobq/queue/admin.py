@@ -223,7 +223,7 @@ class Admin:
     def dead(self, offset: int = 0, limit: int = 100, *, mid: str = "") -> list[DeadMessage]:
         """Return a page of dead messages, newest first; for a partitioned queue, from all its partitions.
 
-        A page has at most 1,000 messages and about 256 KiB, so it may have fewer than `limit`; the limit in bytes
+        A page has at most 1,000 messages and about 256 KiB, so it may have fewer than `limit`. The limit in bytes
         applies to each partition. In a damaged record, `attempts` is -1.
 
         Args:
@@ -278,10 +278,14 @@ class Admin:
     ) -> list[str]:
         """Enqueue dead messages again as new messages.
 
-        Return for each id 'revived', 'exists' (its mid is in use), 'nil' (there is no such dead message), 'damaged'
-        (its record can't be read) or 'full' (the line of its key is full). To be able to undo this, or to spread the
-        starts over time, use `Bin.revive` instead. If the queue's partitions have changed, the messages go to the
-        current partitions.
+        To be able to undo this, or to spread the starts over time, use `Bin.revive` instead. If the queue's partitions
+        have changed, the messages go to the current partitions. Return one word for each id:
+
+        - `revived`.
+        - `exists`: its mid is in use.
+        - `nil`: there is no such dead message.
+        - `damaged`: its record can't be read.
+        - `full`: the line of its key is full.
         """
         words: list[str] = []
         for first in range(0, len(dead_ids), PER_CALL):

@@ -60,9 +60,13 @@ class Bin:
     ) -> list[str]:
         """Take waiting messages out of the queue, each given as a mid and a generation.
 
-        The generation is '' until an attempt has ended; ANY stands for any generation. Return for each message 'taken',
-        'in bin' (it was taken before), 'nil' (there is no such message), 'changed' (it is running or done, or another
-        message has its mid) or 'full' (the bin is full).
+        The generation is '' until an attempt has ended; ANY stands for any generation. Return a word for each message:
+
+        - `taken`.
+        - `in bin`: it was taken before.
+        - `nil`: there is no such message.
+        - `changed`: it is running or done, or another message has its mid.
+        - `full`: the bin is full.
         """
         rows = [(checked_mid(mid), generation) for mid, generation in waiting]
         return self._take("waiting", rows, caller, now)
@@ -109,9 +113,13 @@ class Bin:
     ) -> list[str]:
         """Undo the operation: put messages back into their former places, with all their stored data.
 
-        A message whose turn has passed becomes the next message. Return for each message 'restored', 'nil' (it isn't in
-        the bin), 'exists' (its mid is in use again), 'changed' (a revived or edited message was started, changed or
-        cancelled since), 'sealed' (the queue is sealed) or 'damaged'.
+        A message whose turn has passed becomes the next message. Return a word for each message:
+
+        - `restored` or `damaged`.
+        - `nil`: it isn't in the bin.
+        - `exists`: its mid is in use again.
+        - `changed`: a revived or edited message was started, changed or cancelled since.
+        - `sealed`: the queue is sealed.
 
         Args:
             ids: Mids, or dead ids for 'dead' and 'revived', in the order in which the messages were taken out.

@@ -2,7 +2,7 @@
 
 The queue itself is the home of its schedules, whatever the number of partitions. A script takes a tick there and keeps
 its message; a client then sends the message to its partition and reports the result. If the client dies between the
-steps, another client sends the message again in a call with the same number, so the partition accepts it only once.
+steps, another client repeats the call with the same number, so the partition accepts the message only once.
 """
 
 from __future__ import annotations

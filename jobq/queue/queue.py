@@ -662,8 +662,8 @@ class Queue:
         """Set the limits of the queue and its keys, effective from the next dequeue; return all limits.
 
         To remove a limit, pass None. Omitted limits stay unchanged. Each partition of a partitioned queue has its share
-        of `max`; the other limits apply in each partition, because each key is in a single partition.
-        While the number of partitions changes, a key without `ordered` may be in two partitions.
+        of `max`. The other limits apply in each partition, because each key is in a single partition. While the number
+        of partitions changes, a key without `ordered` may be in two partitions.
 
         Args:
             max: Maximum number of running messages.
