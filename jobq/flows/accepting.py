@@ -74,8 +74,8 @@ def _still_live(
     unapplied: Callable[[str, str], Sequence[FlowChange]],
 ) -> dict[str, str]:
     """Return the status of each member whose message has ended, although the flow still waits for its end."""
-    # Read the statuses before the outbox: an end is in the outbox before its message is deleted, and at the flow
-    # before it is deleted from the outbox.
+    # Read the statuses before the outbox. An end is in the outbox before its message is deleted, and at the flow before
+    # it is deleted from the outbox.
     words = {mid: word for mid, word in statuses(queue, list(mids)).items() if word not in LIVE}
     members = {mid: member for mid in words if (member := member_of(mid)) is not None}
     if not members:

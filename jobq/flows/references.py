@@ -17,8 +17,8 @@ from jobq.errors import CodecError, ConfigError
 from jobq.flows.identity import MAX_STEP_LENGTH
 from jobq.jobs.codec import MAX_DEPTH
 
-#: `result` is the result of a step, `results` a list of the results of a map's done members, `failures` a list of
-#: Failure for a map or step, and `value` the value of a wait's signal.
+#: `result` is the result of a step, and `value` is the value of a wait's signal. `results` is a list of the results of
+#: a map's done members, and `failures` is a list of Failure for a map or step.
 What = Literal["result", "results", "failures", "value"]
 WHATS: tuple[What, ...] = get_args(What)
 #: Maximum number of results in one call.
@@ -86,7 +86,7 @@ def _without(value: Any, path: Path, results: list[tuple[Path, ResultOf]]) -> An
         results.append((path, value))
         return None
     if len(path) > MAX_DEPTH:
-        return value  # the codec refuses it
+        return value  # the codec rejects it
     if isinstance(value, list | tuple) and value:
         return [_without(item, (*path, at), results) for at, item in enumerate(value)]
     if isinstance(value, dict) and value:
