@@ -78,12 +78,16 @@ class Topic(BlockingFacade):
     ) -> Steps[list[int]]:
         """Append messages; return their indexes. A round trip appends up to 1,000, all of them or none.
 
-        The indexes of one round trip are consecutive. Raises ConfigError or CodecError for a bad message before its
-        round trip, ServerFullError if the server's memory is full, NotDurableError if the appended messages aren't as
-        durable as requested, and UnavailableError if the outcome is unknown.
+        The indexes of one round trip are consecutive.
 
         Args:
             durability: `memory`, `disk` or `replicas=n` instead of the client's.
+
+        Raises:
+            ConfigError, CodecError: A message is invalid. Its round trip isn't sent.
+            ServerFullError: The server's memory is full.
+            NotDurableError: The appended messages aren't as durable as requested.
+            UnavailableError: The outcome is unknown.
         """
         indexes: list[int] = []
         for args in _batches(records):
