@@ -228,7 +228,7 @@ class ReliableQueue(BlockingFacade):
             rows += page
             count -= len(page)
             if sum(len(row[0]) + len(row[1]) for row in page) < PAGE_BYTES:
-                break  # complete
+                break  # the page is complete
             if start < 0:
                 facts = yield from ReliableQueue.info.steps(self, key)
                 lengths = {"PENDING": facts.delivered, "DEAD": facts.dead}

@@ -151,8 +151,8 @@ class Claims:
     ) -> tuple[Sequence[ClaimedMessage], list[ClaimedMessage]]:
         """Enqueue all messages in one call. An ordered call needs a separate caller.
 
-        Return messages to enqueue one by one, because the call or a partition rejected them, and messages whose mid is
-        taken and that the queue rejects for now.
+        Return messages to enqueue one by one, because the call or a partition rejected them, and messages with taken
+        mids that the queue rejects for now.
         """
         if not messages or claim.delivered in claim.jobs or not stopped.isdisjoint(
             message.key for message in messages

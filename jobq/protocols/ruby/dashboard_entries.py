@@ -162,7 +162,7 @@ class ResqueEntry(DashboardEntry):
 
     def _describe(self, fed_worker: FedWorker, names: list[str]) -> None:
         queues = ",".join(names)
-        # This isn't the name of a Ruby host: a Resque worker starting there would consider a worker without a Ruby
+        # This isn't the name of a Ruby host. A Resque worker starting there would consider a worker without a Ruby
         # process dead, remove it, and list its running jobs as failed.
         self.identity = f"{socket.gethostname()}/jobq:{fed_worker.supervisor}:{queues}"
         self._key = self._ruby_queue.key(f"worker:{self.identity}")

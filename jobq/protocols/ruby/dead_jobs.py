@@ -103,8 +103,8 @@ def _show_refused(
 def with_reason(raw: bytes, queue: str, jid: str, why: str, kind: str = REFUSED) -> bytes:
     """Return a Sidekiq job with the reason of its death, otherwise byte for byte unchanged, so that it can be retried.
 
-    A job of over 8 MiB is returned without the reason, which is only in the log. A job that Sidekiq's API and web
-    interface couldn't show is wrapped as the only argument of a job that they can show, with the same queue and jid.
+    A job of over 8 MiB is returned without the reason, which is only in the log. If Sidekiq's API and web interface
+    couldn't show the job, it becomes the only argument of another job with the same queue and jid.
     """
     if len(raw) > MAX_BYTES:
         return raw  # with a reason or a wrapper, the job might be longer than a server accepts

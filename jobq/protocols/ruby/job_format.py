@@ -2,7 +2,7 @@
 
 A Sidekiq job's jid becomes the mid. Its other fields are stored in the header `ruby-fields`, so that its outcome can be
 shown to Ruby; its tags in `ruby-tags`, as JSON. A job that can't become a call becomes a refusal, never a message with
-the job's bytes: they might decode as a jobq call that Ruby may not make.
+the job's bytes. Those bytes might decode as a jobq call that Ruby may not make.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides how many jobs of a Ruby queue jobq takes before they run: about as many as end within a second.
 
-Ruby's API, its dashboards and its own workers see only the jobs left on the list, so a fixed number would hide hours of
-slow jobs and starve quick ones. The caller passes all times, in seconds of any steady clock.
+Ruby's API, dashboards and workers see only the jobs left on the list. So a fixed number would hide hours of slow jobs
+and starve quick jobs. The caller passes all times, in seconds of any steady clock.
 """
 
 from __future__ import annotations
