@@ -97,7 +97,7 @@ class Attempt:
     def succeeded(self, value: Any) -> None:
         """Record the end, and send task_finished."""
         if os.getpid() != self._pid:
-            return  # the job forked
+            return  # a process forked by the job
         self._tried = structs.replace(self._tried, finished=_now_ms(), done=True, value=value)
         self._write(0)
         self._finish(TaskResultStatus.SUCCESSFUL)
