@@ -7,7 +7,7 @@ Fields with their default value are left out, such as empty args or `v` 1. Seale
 `decode` raises only CodecError.
 
 An argument must survive JSON unchanged. msgspec would silently write a datetime, a set or bytes as text, and the job
-would get that text, so `check` rejects every value that would arrive as something else. The one exception is a tuple,
+would get that text. So `check` rejects every value that would arrive as something else. The one exception is a tuple,
 which arrives as a list.
 
 A call from another language that no job can run is kept with the reason:

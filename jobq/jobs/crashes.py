@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-#: Why a child died: it exited with a code, a signal from outside killed it, memory ran out, or the supervisor killed it
-#: because a job ran past its hard timeout or its leases had ended.
+#: Why a child died: it exited with a code, got a signal from outside, ran out of memory, or was killed by the
+#: supervisor after a hard timeout or the end of its leases.
 CAUSES = ("exit", "signal", "memory", "hard_timeout", "lease")
 
 

@@ -29,7 +29,7 @@ from jobq.jobs.results import encode_failure, ended
 from jobq.jobs.retry import Decision, Rules, checked
 from jobq.queue.types import Ending, Message, OutcomeWord
 
-#: run_us, cpu_us, rss_kib, worker
+#: Figures of a run: run_us, cpu_us, rss_kib, worker.
 Figures = tuple[int, int, int, str]
 Stops = Callable[[BaseException], bool]
 #: Maximum length of the reason in a `Dead` that a job raises.

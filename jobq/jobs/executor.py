@@ -1,9 +1,9 @@
 """Runs one message to one outcome, without a server. A worker's child uses this for each message.
 
 `resolve` comes first, then `run` or `arun`. `resolve` never raises. `run` and `arun` raise only exceptions that must
-stop the child's work on this message without an outcome: KeyboardInterrupt, JobAborted and, in `arun`, the cancellation
-of the asyncio task. Any other exception of a job, including SystemExit, is a failure, and the job's rules decide about
-it.
+stop the child's work on this message without an outcome. These are KeyboardInterrupt, JobAborted and, in `arun`, the
+cancellation of the asyncio task. Any other exception of a job, including SystemExit, is a failure, and the job's rules
+decide about it.
 """
 
 from __future__ import annotations

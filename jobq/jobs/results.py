@@ -178,8 +178,11 @@ class Receipt(Generic[R]):
     def result(self, timeout: Duration | None = None) -> R:
         """Return the job's result. Wait for it up to `timeout`, such as 30 or "5m", or without limit if it is None.
 
-        Raises ResultNotStoredError if the job doesn't store results or the result has expired, JobFailedError if the
-        message is dead, ResultTimeoutError at the timeout, and CodecError if calls are sealed but this result isn't.
+        Raises:
+            ResultNotStoredError: The job doesn't store results, or the result has expired.
+            JobFailedError: The message is dead.
+            ResultTimeoutError: The timeout has passed.
+            CodecError: Calls are sealed, but this result isn't.
         """
         return self._decoded(self._run(_calls().result(self, timeout)))
 

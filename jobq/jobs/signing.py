@@ -28,7 +28,7 @@ from jobq.jobs.queues import ClientLike
 #: The kinds of sealed data. Each has separate keys, so that a call is never accepted as a result.
 Purpose = Literal["call", "result", "progress", "reason", "checkpoint", "log", "step", "flow"]
 SIGNED, ENCRYPTED = b"jobq-s%d" % SEAL, b"jobq-e%d" % SEAL
-#: The common beginning of both.
+#: The common beginning of signed and encrypted data.
 MARK = b"jobq-"
 #: Maximum number of bytes that a seal adds.
 ROOM = 256

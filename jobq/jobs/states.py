@@ -45,8 +45,8 @@ class State(NamedTuple):
         error: Why the latest attempt failed, or why the state is unknown.
         due_at: When a scheduled or retrying message may start.
         ended_at: When the message ended, by the worker's clock.
-        traceback: The traceback of that failure while the message waits for a retry, runs again or is dead; '' if none
-            is kept, as with `jobq worker --no-tracebacks`.
+        traceback: The traceback of that failure while the message waits for a retry, runs again or is dead. It is '' if
+            none is kept, as with `jobq worker --no-tracebacks`.
     """
 
     word: StateWord
