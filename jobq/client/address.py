@@ -49,7 +49,7 @@ _OTHERWISE = {
 #: The system ends a TCP connection after this time without an answer.
 SILENT_PEER_S = 30
 #: Options of a TCP connection: after 10 idle seconds, up to four probes, 5 s apart. Sent data may stay unacknowledged
-#: for the same time.
+#: equally long.
 _KEEPALIVE = {
     getattr(socket, name): value
     for name, value in {

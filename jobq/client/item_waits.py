@@ -11,7 +11,7 @@ from jobq.client.numbered_calls import FAILED
 from jobq.client.scripts import packed
 from jobq.client.waiter import item_wait
 
-#: Maximum number of waits that block at the server, each on its own connection. The server ends them as soon as an item
+#: Maximum number of waits that block at the server, each on its own connection. The server ends them when an item
 #: arrives.
 MAX_BLOCKING = 16
 #: Interval at which the loop polls for the items of all other waits together.
