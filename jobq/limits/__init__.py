@@ -1,6 +1,6 @@
 """Limits for jobs, web processes and scripts.
 
-`RateLimit` limits the starts per time span, and `ConcurrencyLimit` limits the simultaneous users.
+`RateLimit` limits starts per time span, and `ConcurrencyLimit` limits simultaneous users.
 """
 
 from jobq.limits.concurrency_limit import ConcurrencyLimit, SlotLease
