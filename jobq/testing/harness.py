@@ -203,7 +203,7 @@ class Kit:
     def worker(
         self, processes: int = 1, *, queues: Sequence[str] | None = None, **settings: Any
     ) -> Iterator[ForkedWorker]:
-        """Run a real worker, forked from this process. Call `wait` on the returned worker to wait for its jobs.
+        """Run a real worker, forked from this process. Its `wait` waits for the worker's jobs.
 
         The worker uses the server's clock. Raises ConfigError if the test has moved or frozen its clock.
 
