@@ -190,7 +190,7 @@ class CodecSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerSettings:
-    """Settings for connections to the server and for its enqueues.
+    """Settings for the server's connections and enqueues.
 
     Attributes:
         url: None selects the embedded server.
