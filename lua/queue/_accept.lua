@@ -1,6 +1,6 @@
 -- accept: write the messages with new mids, all together; return the messages that are already live.
 -- needs: messages options backoffs ready due left_ready any take_over wake_up not_plain plain_before
--- own: lock length and dedupe backoff, joined by a comma; ',' where a message has neither
+-- own: lock length and dedupe backoff, joined by a comma; ',' if a message has neither
 local function write_options(mids, own)
   if own == ',' or not mids[1] then return end
   local fields = {}
@@ -10,7 +10,7 @@ local function write_options(mids, own)
   any.options, any.sides = true, true
 end
 
--- One at a time: a single message, and where what lives is too long to be read just to see that it does.
+-- One at a time: a single message, or if live contents are too long to read only to see that they exist.
 local function write_each(batch, again)
   local new = {}
   for i = 1, #batch, 2 do
@@ -28,7 +28,7 @@ local function without(again, batch)
   return fields
 end
 
--- before_writing: called when some live
+-- before_writing: called if some are live
 local function write_together(batch, again, before_writing)
   local mids, seen, new, n = {}, {}, {}, 0
   for k = 1, #batch / 2 do mids[k] = batch[2 * k - 1] end

@@ -1,4 +1,4 @@
--- attempts: how often a message was handed out, but for releases.
+-- attempts: how often a message was handed out, without releases.
 -- needs: locks nattempts done
 -- The first attempt is written when it ends in anything but done. -> text; false where it wasn't handed out
 local function attempts_in(mid)

@@ -1,7 +1,7 @@
--- cancel: see to it that a message that isn't over doesn't run, or that its current run's outcome is refused.
+-- cancel: prevent an unfinished message from running, or reject the outcome of its current run.
 -- needs: backoffs locks requeue attempts_in done now_ms stored LATEST_MS tick emit dedupe_until free leave_due leave_ready forget end_member
--- Its holder notices it at its next extend, and may run until its lock ends: until then the mid is taken, as in a
--- dedupe backoff, so that two runs of it can't overlap. Under an expired lock the walk collects it.
+-- The holder notices the cancel at its next extend, and may run until its lock ends. Until then the mid is rejected, as
+-- in a dedupe backoff, so that two runs can't overlap. Under an expired lock the walk collects the message.
 local function cancel_held(mid)
   local lock_at = stored(redis.call('HGET', locks, mid), LATEST_MS, 0)
   redis.call('HDEL', requeue, mid)

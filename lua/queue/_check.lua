@@ -68,7 +68,7 @@ local LIMITS = {locks = LATEST_MS, backoffs = LATEST_MS, nattempts = 1e15, ncras
 local SETTINGS = {floor = LATEST_MS, walked = LATEST_MS, plain_until = LATEST_MS, max_lease = MAX_LOCK_MS, max_content = 1048576, maxlen = 1e9, fence = 9e15,
   deduped = 1e15, dead_max = 1e9, dead_age_ms = MAX_MS, dead_evicted = 1e15, pause_ends = LATEST_MS, turn = 9e15, max = 1e9, members = 1e15}
 
--- P1: while meta says so, nothing is there that the scripts for plain calls don't look at, and none is due before.
+-- P1: until the time in meta, the queue has only data that the scripts for plain calls read, and no message is due.
 local function plain_holds()
   local till, is_paused, is_keyed, has_members = unpack(redis.call('HMGET', meta, 'plain_until', 'paused', 'turn', 'members'))
   if not till then return true end

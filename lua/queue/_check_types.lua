@@ -1,5 +1,5 @@
 -- check_types: the type of each key of live messages, and which of the rarely used keys exist. A key of another
--- type raises here, where nothing is written yet. A script that begins to use one of those says so in `any`.
+-- type raises here, where nothing is written yet. A script that begins to use such a key sets it in `any`.
 -- needs: messages options backoffs ready due circle left_ready left_circle wake locks nattempts ncrashes requeue done tokens nunknowns generations progress
 local any = {}
 if redis.call('EXISTS', ncrashes, nunknowns, generations, requeue, options, progress, left_ready, left_circle) > 0 then

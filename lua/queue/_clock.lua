@@ -1,5 +1,5 @@
--- clock: now_ms, read once; a floor absorbs steps back of up to a minute, a larger one rebases it.
--- A pause for a time is over by itself; the next hand-out removes it.
+-- clock: now_ms, read once. A floor absorbs backward steps of up to a minute; a larger step resets the floor.
+-- A timed pause ends by itself; the next hand-out removes it.
 -- needs: meta events time_ms LATEST_MS MAX_LOCK_MS stored whole_or_none
 local now_ms, paused, level, floor, max_lease, max_content, maxlen, fence, turn, members, walked_at, plain_until, stepped_back_ms, pause_ms, sealed
 local function read_clock(now)
@@ -10,11 +10,11 @@ local function read_clock(now)
   -- A sealed queue has no such number. So enqueue_plain rejects all messages, and no content is longer than the assumed number.
   if max_content == 'sealed' then sealed, max_content = redis.call('HGET', meta, 'sealed') or '0', 1048576 end
   max_content = stored(max_content, 1048576, 0)
-  -- There once the queue had keys or rules.
+  -- Exists once the queue has had keys or rules.
   turn = turn and math.floor(stored(turn, 9e15, 0))
-  -- There once the queue had messages of flows.
+  -- Exists once the queue has had messages of flows.
   members = members and math.floor(stored(members, 1e15, 0))
-  -- There while no message needs more than the scripts for plain calls do, and none is due before that moment.
+  -- Exists while no message needs more than the scripts for plain calls do, and no message is due before that moment.
   plain_until = stored(plain_until, LATEST_MS, nil)
   stepped_back_ms = floor - now_ms
   if stepped_back_ms > 0 and stepped_back_ms <= 60000 then now_ms = floor end
@@ -24,7 +24,8 @@ local function read_clock(now)
   if pause_ms and pause_ms <= 0 then paused = 'over' end
 end
 
--- Called before anything is written that only the general scripts look at, until one of them finds it gone.
+-- Called before a write of data that only the general scripts read, until one of these scripts finds that such data is
+-- gone.
 local function not_plain()
   if plain_until then redis.call('HDEL', meta, 'plain_until') end
   plain_until = nil
@@ -38,7 +39,7 @@ local function plain_before(at)
   end
 end
 
--- Of the events of one call every hundredth trims the stream, the first among them.
+-- In each call, the first event and every hundredth event after it trim the stream.
 local nemitted, moment, moment_text = 0, 0, '0'
 local function emit(kind, mid, at, rest)
   if level == 'off' then return end

@@ -3,7 +3,7 @@
 -- How many dead messages a queue keeps, and how long, unless its meta says otherwise.
 local DEAD_MAX, DEAD_AGE_MS = 10000, 15552000000
 
--- Delete up to `most` of the oldest, those beyond the limits, once there is room for `new` more. -> how many go next time
+-- Delete up to `most` of the oldest dead messages to keep the limits with `new` more. -> how many are left to delete
 local function evict(most, new)
   local count = redis.call('ZCARD', dead)
   if count == 0 then return 0 end
@@ -33,8 +33,8 @@ end
 -- Prefix of such a message's content. No call made by jobq begins like this.
 local ON_DEAD = '{"job":"jobq.on_dead","args":["'
 
--- Once a worker knows a job with on_dead, each death adds a message, by which a worker calls that. It is written in the
--- same call, so there is one for each death. The death of such a message doesn't add one.
+-- Once a worker knows a job with on_dead, each death adds a message for which a worker calls on_dead. The same call
+-- writes it, so there is exactly one for each death. The death of such a message doesn't add another.
 local function call_on_dead(id, content)
   if string.sub(content, 1, #ON_DEAD) == ON_DEAD or redis.call('HGET', meta, 'on_dead') ~= '1' then return end
   local mid = 'on_dead:' .. string.gsub(string.sub(id, -500), '^[\128-\191]+', '')
@@ -48,7 +48,7 @@ local function call_on_dead(id, content)
   if level == 'all' then emit('enqueued', mid, now_ms, '\31\31\31\31\31\31\31\31\31' .. #call) end
 end
 
--- Each death makes room for itself and for one more, so that a queue over its limits comes back to them.
+-- Each death makes room for itself and for one more, so that a queue over its limits returns to them.
 local function to_dead(mid, reason)
   evict(2, 1)
   local id = mid .. '#' .. (redis.call('HGET', generations, mid) or redis.call('HGET', tokens, mid) or '')
@@ -62,7 +62,7 @@ local function to_dead(mid, reason)
   call_on_dead(id, content)
 end
 
--- One more crash of `mid`, which has left its place: to ready, or to the dead at the limit of crashes, 0 for none.
+-- Count a crash of `mid`, which has left its place, and move it to ready or, at the crash limit (0 = none), to dead.
 -- -> event kind
 local function crash(mid, reason, kind, limit, first_to_front)
   local crashes = add_to(ncrashes, mid, 1)

@@ -13,7 +13,7 @@ local function forget(...)
   forget_sides(...)
 end
 
--- In the circle and over; the mid is taken until `at`.
+-- The message is in the circle and done; its mid is rejected until `at`.
 local function dedupe_until(mid, at)
   leave_circle(mid)
   free({mid})
@@ -22,7 +22,7 @@ local function dedupe_until(mid, at)
   to_due(mid, at)
 end
 
--- The attempt is over and the message isn't: its generation is now the token of the first attempt.
+-- The attempt has ended, but the message hasn't: its generation is now the token of the first attempt.
 -- -> whether this was the first attempt
 local function unlock_to_wait(mid, token)
   not_plain()

@@ -1,4 +1,4 @@
--- handout: lock what was picked for one caller, each message with a token.
+-- handout: lock the picked messages for one caller, each with a token.
 -- needs: circle left_circle meta locks nattempts tokens generations any fence max_lease now_ms rarely options
 local function write_locks(mids, reply, lock_at, attempts, stem)
   local expiry, token, again = {}, {}, {}
@@ -20,7 +20,7 @@ local function write_locks(mids, reply, lock_at, attempts, stem)
   return again[1]
 end
 
--- Lock what was picked: the rest of its reply, the generation '' standing for its token.
+-- Lock the picked messages, and complete their reply; the generation '' means the token.
 local function lock_up(reply, mids, by)
   local lease_ms = by.lease_ms
   local lock_at, longest = {}, math.max(max_lease, lease_ms)
@@ -38,7 +38,7 @@ local function lock_up(reply, mids, by)
   end
   local fresh = any.left_circle and rarely().take_over(left_circle, mids) or mids
   if fresh[1] then redis.call('RPUSH', circle, unpack(fresh)) end
-  -- If another program overwrote the fence, it continues from the time, which no count has reached.
+  -- If another program overwrote the fence, the fence continues from the time, which no count has reached.
   local first = fence and math.floor(stored(fence, 9e15, now_ms)) + 1 or 1
   local fields = {'fence', string.format('%d', first + #mids - 1)}
   if longest > max_lease then fields[3], fields[4] = 'max_lease', longest end

@@ -6,7 +6,7 @@ local function rule_parts(text)
   return parts
 end
 
--- The first message of the line, and the place of a slot; places vacated out of turn count.
+-- The first message of the line, and the place of a slot. Places vacated out of turn also count.
 local function head_of(key, head, tail)
   for slot = head, math.min(head + 9, tail - 1) do
     local mid = redis.call('HGET', lines, string.format('%.0f:', slot) .. key)

@@ -1,7 +1,7 @@
--- lines: messages that carry a key wait in the line of their key. The functions are made when a queue has keys or rules.
+-- lines: messages with a key wait in the line of their key. The functions are made when a queue has keys or rules.
 -- A key's state is read once in a call, and written once, by save. Its running messages hold a lock.
 -- needs: messages options locks ready keys lines turns rests rules meta any wake_up now_ms turn dequeue_rate
--- Virtual time that a message of weight 1 takes. Whole numbers only: fractions add up to less than a round, without end.
+-- Virtual time that a message of weight 1 takes. Whole numbers only: fractions might never add up to a round.
 local UNIT = 1000000
 if turn then
   probe('HLEN', keys, lines, rules)
@@ -33,7 +33,7 @@ local function in_lines()
     local head, tail, waiting, running, pass, tat, hold, flags = struct.unpack('<dddddddB', text)
     local sum = (head < 0 and -head or head) + (tail < 0 and -tail or tail) + pass + waiting + running + tat + hold
     if sum <= 9e15 and sum % 1 == 0 and waiting >= 0 and running >= 0 and pass >= 0 and tat >= 0 and hold >= 0 then
-      -- Only a key that was last used before virtual time restarted is so far ahead.
+      -- Only a key last used before virtual time restarted is so far ahead.
       if pass > turn + 1e12 then pass = turn end
       return head, tail, waiting, running, pass, tat, hold, flags
     end
@@ -59,8 +59,8 @@ local function in_lines()
     for i = 1, n do known[missing[i]] = state_in(texts[i]) end
   end
 
-  -- Of a key that is in turns and not known yet, only numbers change: so many more wait, or fewer run. They are written at
-  -- once. names: in any order, each as often as it counts.
+  -- For keys in turns that aren't known yet, only numbers change: more wait, or fewer run. They are written
+  -- immediately. names: in any order, each as often as it counts.
   -- -> by name the tails that the lines of such keys had; the other names
   local function count_turned(names, change)
     local counts, asked, n, others, m = {}, {}, 0, {}, 0
@@ -136,8 +136,8 @@ local function in_lines()
     end
   end
 
-  -- Into turns, if something waits and the key isn't held. Whether its limits let it go is decided by the hand-out. A
-  -- key without a past pays its first message in advance: else one that comes back again and again would always be first.
+  -- Put a key into turns, if messages wait and the key isn't held. The hand-out checks its limits. A key without a
+  -- state pays for its first message in advance: otherwise a key that returns again and again would always be first.
   -- -> whether it was offered
   local offers, noffers = {}, 0
   local function offer(key, s)
@@ -178,7 +178,7 @@ local function in_lines()
     if s.offered then s.offered = false else redis.call('ZREM', turns, key) end
   end
 
-  -- Of a key nothing is kept once nothing waits, runs or is owed: a rest ends what it owes.
+  -- A key's state is deleted once no message waits or runs and the key owes nothing: a rest ends its debt.
   local function save()
     write_offers()
     local row, n, gone = {}, 0, {}
@@ -209,7 +209,7 @@ local function in_lines()
     for first = 1, #gone, 2000 do redis.call('HDEL', keys, unpack(gone, first, math.min(#gone, first + 1999))) end
   end
 
-  -- A key whose line these would make longer than its rule allows, and how much that is; nothing for none.
+  -- Return a key whose line these messages would make longer than its rule allows, and that length; nothing if none.
   local function full_line(mids, key_of)
     if not any_rules then return end
     local names, more = {}, {}
@@ -226,7 +226,7 @@ local function in_lines()
     end
   end
 
-  -- New messages, each to the end of the line of its key. stem: lock length and dedupe backoff; mark: 'o' = ordered
+  -- Append each new message to the line of its key. stem: lock length and dedupe backoff; mark: 'o' = ordered
   local function put(mids, key_of, stem, mark)
     local names, own, slots, last, slot, before = {}, {}, {}, nil, nil, stem .. ',' .. mark
     for i = 1, #mids do names[i] = key_of[mids[i]] end
@@ -257,7 +257,7 @@ local function in_lines()
     wake_up()
   end
 
-  -- back: it was handed out and comes back; one that is ordered does so to the head, whatever ended its attempt.
+  -- back: the message was handed out and returns; an ordered message returns to the head, whatever ended its attempt.
   -- -> whether it has a key, and so a line
   local function to_line(mid, front, back)
     local own = redis.call('HGET', options, mid)
@@ -288,8 +288,8 @@ local function in_lines()
     return true
   end
 
-  -- The locks of these are about to go, where they have one: their keys, and the queue, may run so many more.
-  -- given: the key of each, or false, where all of them are held; else nil
+  -- These messages lose their locks, if they have any, so their keys and the queue may run more.
+  -- given: if all are held, the key of each, or false; else nil
   local function free_slots(mids, given)
     local names, n, freed, offered = {}, 0, #mids, false
     if given then
@@ -319,7 +319,7 @@ local function in_lines()
     if offered then wake_up() end
   end
 
-  -- Nothing of the key is handed out before `till`.
+  -- No message of the key is handed out before `till`.
   local function hold(key, till)
     local s = state_of(key)
     s.hold, s.touched = till, true

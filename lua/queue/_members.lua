@@ -1,5 +1,5 @@
--- members: messages of flows, whose mids begin with ~. The script that ends some appends that to flow_outbox, in one entry
--- for the whole call; drainers take it to the flows. `members` of meta counts unended members, once there were any.
+-- members: messages of flows, whose mids begin with ~. A script that ends members appends one entry per call to
+-- flow_outbox; drainers deliver it to the flows. `members` of meta counts unended members, once there were any.
 -- needs: flow_outbox meta members not_plain
 local TILDE, MAX_ENTRIES = 126, 1000000
 local member_records, nrecords, with_result = {}, 0, {}
@@ -13,7 +13,7 @@ local function end_member(kind, mid)
   member_records[#member_records + 1] = (kind == 'done' and with_result[mid] and 'done+' or kind) .. '\31' .. mid
 end
 
--- The same as end_member('done', …) for each. Most of the time all are members without results.
+-- Do the same as end_member('done', …) for each. Usually all are members without results.
 local function members_done(mids)
   if not members then return end
   for i = 1, #mids do

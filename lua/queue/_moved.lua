@@ -1,4 +1,4 @@
--- moved: which messages a sealed queue doesn't take: neither their mid nor their key lives in it.
+-- moved: the messages that a sealed queue rejects: neither their mid nor their key is live in it.
 -- needs: messages options backoffs due done keys
 -- A key with waiting or running messages has a state in `keys`. A delayed message isn't counted there, and restores the
 -- state when it is due. So while messages are delayed, moved keys are remembered in `moved_at`, and stay moved.

@@ -2,8 +2,8 @@
 -- needs: messages options backoffs meta locks requeue add_to any emit leave_circle leave_due leave_ready level now_ms start_newer status tick to_due to_ready wake_up write_options done progress turn not_plain
 -- given: options of the call: {not_before: epoch ms or nil, own: lock length and dedupe backoff, joined by a comma,
 -- can_update, can_requeue: '0' or '1', again: '', 'done' or 'start', at_most_ms: number or nil, key_of: the key of each
--- mid that has one, mark: 'o' where they are ordered}
--- own: the message's options, used where this call sets none
+-- mid that has one, mark: 'o' if they are ordered}
+-- own: the message's options, used if this call sets none
 local function keep_for_later(mid, content, given, action, own)
   tick()
   local till = given.not_before and string.format('%.0f', given.not_before) or ''
@@ -18,7 +18,7 @@ local function keep_for_later(mid, content, given, action, own)
   return action, ''
 end
 
--- In place of its own; the key stays, under which it waits.
+-- Replace the message's options. The key under which it waits stays.
 local function give_options(mid, own)
   local kept_key = turn and string.match(redis.call('HGET', options, mid) or '', '^%d*,[@<>]?%d*(,.*)$') or ''
   write_options({mid}, own .. kept_key)
@@ -44,8 +44,8 @@ local function bounded(mid, given, sign, begins)
   }
 end
 
--- Whether the mid of a finished message is free for this call. `again` respects a dedupe that was asked for, which what a
--- cancel leaves is not: that lasts until the lock of the cancelled run ends.
+-- Whether the mid of a finished message is free for this call. `again` respects a requested dedupe, but not the dedupe
+-- that a cancel leaves until the lock of the cancelled run ends.
 local function is_free(mid, given, word)
   if given.can_requeue == '1' then return true end
   if given.again == '' or word == 'done-with-requeue' then return false end
@@ -85,7 +85,7 @@ local function update_queued(mid, content, given)
   if redis.call('HEXISTS', locks, mid) == 1 then return keep_until_recovered(mid, content, given) end
   tick()
   redis.call('HSET', messages, mid, content)
-  redis.call('HDEL', progress, mid) -- the checkpoint is of other arguments
+  redis.call('HDEL', progress, mid) -- the checkpoint belongs to other arguments
   if given.at_most_ms then given = bounded(mid, given, '<') elseif given.own ~= ',' then give_options(mid, given.own) end
   local not_before = given.not_before
   if not_before then

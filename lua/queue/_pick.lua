@@ -1,6 +1,6 @@
--- pick: take messages from the head of ready, to hand them out.
+-- pick: take messages from the head of ready to hand out.
 -- needs: messages ready left_ready ncrashes nunknowns any max_content rarely
--- Up to `limit` mids off the head of ready, and the reply: three items, then seven a message, of which the hand-out
+-- Up to `limit` mids off the head of ready, and the reply: three items, then seven per message, of which the hand-out
 -- fills in attempt, generation and lock_at. A message that has crashed a worker is handed out alone, so that the cause of a crash is certain.
 -- reply, mids: messages taken before from elsewhere; `limit` includes them.
 local function pick(limit, reply, mids)

@@ -21,7 +21,7 @@ local function drop_stale()
   return notes - n
 end
 
--- As much of `window` as has 4 MiB of content: measured before it is read.
+-- The beginning of `window` with up to 4 MiB of content, measured before it is read.
 local function readable(window)
   local bytes, i = redis.call('HSTRLEN', messages, window[1]), 1
   while window[i + 1] and bytes <= MAX_BYTES do
@@ -44,7 +44,7 @@ local function counts(key, mids)
   return values
 end
 
--- The lock length of its own of each mid that has one, by index.
+-- The own lock length of each mid that has one, by index.
 local function lock_lengths(mids)
   local lengths = {}
   local own = redis.call('HMGET', options, unpack(mids))

@@ -1,7 +1,7 @@
 -- place: a live mid is in exactly one of ready, due, circle; each list holds at most one copy of it.
--- A mid that leaves a list out of turn leaves its copy, noted; coming back takes the copy over.
+-- A mid that leaves a list out of turn leaves a copy, noted as stale; if the mid returns, the copy is valid again.
 -- needs: backoffs ready due circle left_ready left_circle any wake_up turn in_lines not_plain plain_before
--- back: it was handed out and comes back.
+-- back: the mid was handed out and returns.
 local function to_ready(mid, front, back)
   if turn and in_lines().to_line(mid, front, back) then return wake_up() end
   if not any.left_ready or redis.call('SREM', left_ready, mid) == 0 then

@@ -1,6 +1,6 @@
 -- plain: the call of a worker with plain jobs: only plain successes end, and messages are identified by their content
 -- alone. It reads all values before its first write. It declares no function, which would cost as much as two commands,
--- so it comes last in its script, and answers for it.
+-- so it comes last in its script, and returns the script's reply.
 -- needs: messages locks tokens ready due circle done eoq_backoff ndry_runs wake meta events last_call caller number now lease_ms limit
 -- The first ending in ARGV: four arguments each, each mid once. Without any it is a dequeue.
 local FIRST, argv, count = 6, ARGV, (#ARGV - 5) / 4
@@ -190,8 +190,8 @@ if nmids > 0 then
     local stem = caller .. '.' .. number .. '.'
     from_text = string.format('%d', from)
     redis.call('LTRIM', ready, string.format('%d', nmids), '-1')
-    -- Growing a table and turning a number into text are dear: up to four messages have their places in the table from
-    -- the start, and the text of an index is put together from digits.
+    -- Growing a table and converting numbers to text are expensive: up to four messages have their places in the table
+    -- from the start, and the text of an index is joined from digits.
     local pairs_of = {mids[1], until_text, mids[2], until_text, mids[3], until_text, mids[4], until_text}
     for i = 5, nmids do pairs_of[2 * i - 1], pairs_of[2 * i] = mids[i], until_text end
     redis.call('HSET', locks, unpack(pairs_of, 1, 2 * nmids))

@@ -2,7 +2,8 @@
 -- needs: messages quarantine forget
 local MAX_QUARANTINED = 10000
 
--- The content goes along; beyond the limit both are dropped. A field is cut, so that a page of them stays small.
+-- The content is set aside with the bytes; beyond the limit both are dropped. A field is cut, so that a page of them
+-- stays small.
 local function set_aside(bytes)
   local content = redis.call('HGET', messages, bytes) or ''
   if redis.call('HLEN', quarantine) < MAX_QUARANTINED then

@@ -1,5 +1,5 @@
--- recorded: the contents of a call's record: words and hand-outs, apart by 0x1e, each list joined by 0x1f. What is
--- unusual about a hand-out follows its mid behind 0x1d.
+-- recorded: the contents of a call's record: words and hand-outs, apart by 0x1e, each list joined by 0x1f. Unusual
+-- parts of a hand-out follow its mid after 0x1d.
 -- needs:
 local function items_of(part)
   local items = {}

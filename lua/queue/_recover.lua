@@ -1,4 +1,4 @@
--- recover: messages whose time came: a backoff that ended, a lock that ran out.
+-- recover: messages whose backoff ended or whose lock expired.
 -- needs: messages due meta locks nattempts requeue done add_to crash emit forget is_mid leave_due now_ms set_aside start_newer to_ready options turn in_lines
 local function promote(limit)
   for _, mid in ipairs(redis.call('ZRANGE', due, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit)) do
@@ -13,7 +13,7 @@ local function promote(limit)
   end
 end
 
--- The job that a call names at its beginning, as jobq writes it: nobody else reports the attempt of a lost worker.
+-- The job that a call written by jobq names at its beginning: no other process reports the attempt of a lost worker.
 -- '' for encrypted content, and for names that an event can't hold.
 local JOB = '{"job": ?"([^"\\%c%s\128-\255]+)"'
 local function job_in(content)

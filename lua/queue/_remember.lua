@@ -1,4 +1,4 @@
--- remember: the end of a cancelled message, for the time at the beginning of its content.
+-- remember: store the end of a cancelled message, for the time named at the beginning of its content.
 -- needs: stored MAX_MS count_in now_ms TILDE
 local CALL, SIGNED, ENCRYPTED = '^{"remember_ms":(%d+)[,}]', '^jobq%-s1 %S+ %x+\n{"remember_ms":(%d+)[,}]', '^jobq%-e1 %S+ (%d+)\n'
 

@@ -1,6 +1,6 @@
--- replay_dequeue: a recorded hand-out, for a call that is made again.
+-- replay_dequeue: return a recorded hand-out to a repeated call.
 -- needs: messages tokens nunknowns count_of kept_handed
--- stem: prefix of that call's tokens. A message no longer held under its token comes with mid ''.
+-- stem: prefix of that call's tokens. A message no longer held under its token has the mid ''.
 local function replay_dequeue(kept, stem)
   local items = kept_handed(kept)
   local reply = {tonumber(items[1]), tonumber(items[2]), tonumber(items[3])}

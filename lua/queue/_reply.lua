@@ -2,7 +2,7 @@
 -- items a message.
 -- needs: locks ready due circle eoq_backoff ndry_runs turns meta any lock_up now_ms paused pause_ms turn fence walked_at pick pick_turns in_lines rarely wake_up walk nentries MAX_ENTRIES member_records members plain_until stored LATEST_MS
 
--- Nothing to hand out: how long to wait, told to every other caller through eoq_backoff; and due_ms.
+-- If nothing can be handed out: how long to wait, which eoq_backoff tells all other callers, and due_ms.
 local function rest(lap)
   local runs = math.min(12, stored(redis.call('GET', ndry_runs), 100, 0) + 1)
   redis.call('SET', ndry_runs, runs, 'PX', '60000')
@@ -19,7 +19,7 @@ local function rest(lap)
   return ms, due_ms
 end
 
--- A rest is never longer than 30 s: one that seems so was begun before the clock stepped back.
+-- A rest is never longer than 30 s: a longer rest was begun before the clock stepped back.
 local function resting_ms()
   local till = tonumber(redis.call('GET', eoq_backoff))
   local left_ms = till and till - now_ms or 0
@@ -32,9 +32,9 @@ local function standing()
   return (still and 1 or 0) + ((nentries > 0 or member_records[1]) and 2 or 0)
 end
 
--- Whether the circle is walked: where nothing is ready, with every fiftieth hand-out, and 100 ms after the last time. Of
--- a long circle that is a small part, so it is walked with every tenth hand-out.
--- A queue with keys or at a standstill walks it in each call, since a freed slot may be all that others wait for.
+-- Whether to walk the circle: if nothing is ready, with every fiftieth hand-out, and 100 ms after the last walk. A walk
+-- covers a small part of a long circle, so a long circle is walked with every tenth hand-out. A queue with keys or at a
+-- standstill walks it in each call, because others may wait only for a freed slot.
 local function walks(nready, nhanded)
   local since, before = now_ms - (tonumber(walked_at) or 0), fence and stored(fence, 9e15, 0) or 0
   return nready == 0 or turn or paused == '1' or before % 50 + nhanded >= 50 or not (since >= 0 and since < 100)
@@ -50,7 +50,7 @@ local function note_plain()
   redis.call('HSET', meta, 'plain_until', string.format('%d', plain_until))
 end
 
--- Promote, walk, then hand out: each waiting class progresses whatever the ready list holds.
+-- Promote, walk, then hand out, so that all waiting messages progress, whatever the ready list holds.
 -- by: {stem: prefix of the tokens, lease_ms, crash_limit}
 local function hand_out(limit, by)
   if paused == 'over' then redis.call('HDEL', meta, 'paused', 'pause_ends') end

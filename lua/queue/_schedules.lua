@@ -1,4 +1,4 @@
--- schedules: what is kept of a schedule: `last tick,p if it is paused,mid of its last run`, and the log of its ticks.
+-- schedules: a schedule's stored state, `last tick,p if it is paused,mid of its last run`, and the log of its ticks.
 -- needs: ticks tick_log stored LATEST_MS
 local MAX_LOGGED, CLOCK_MS = 1000, 60000
 

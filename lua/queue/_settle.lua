@@ -26,7 +26,7 @@ local function finish_done(mid, detail)
   return 'done'
 end
 
--- Only a retry keeps its attempt. A worker that doesn't know the job leaves no mark but that, until one does.
+-- Only a retry keeps its attempt. A worker that doesn't know the job only adds to nunknowns, until a worker knows it.
 local function count_ending(mid, outcome)
   if outcome ~= 'retry' then add_to(nattempts, mid, -1) end
   if outcome == 'unknown' then

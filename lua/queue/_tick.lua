@@ -12,7 +12,8 @@ local function tick_arguments(name, tick_ms, after_ms, due_ms, overlap, missed, 
     whole('due_ms', due_ms, 0, LATEST_MS), whole('missed', missed, 0, MAX_MS)
 end
 
--- -> the script's reply if the tick isn't taken. An unknown schedule, or one whose last tick is in the future, starts now.
+-- -> the script's reply if the tick isn't accepted. An unknown schedule, or one whose last tick is in the future,
+-- starts now.
 local function untaken(name, known, last, clock, tick_ms, after_ms, due_ms)
   if not known.last or clock then
     tick()

@@ -1,9 +1,10 @@
--- turns: take messages off the lines of the keys whose turn it is, and off ready, which is the line of the key ''.
+-- turns: take messages from the lines of the keys whose turn it is, and from ready, which is the line of the key ''.
 -- needs: messages ncrashes nunknowns ready lines turns rests meta any max_content now_ms turn pick rarely in_lines UNIT
 -- Virtual time restarts here, long before a double can't distinguish two messages.
 local TURN_ENDS = 4e15
 
--- How many messages of a key may start now. One if a limit counts: else one child would hold messages that others could run.
+-- How many messages of a key may start now: one if a limit applies, or one child would hold messages that others could
+-- run.
 local function allowance(s, now_us)
   if s.waiting == 0 or s.hold > now_ms or (s.most and s.running >= s.most) then return 0 end
   if s.interval and s.tat - now_us > (s.burst - 1) * s.interval then return 0 end
@@ -62,7 +63,7 @@ local function plan(some, room)
   return order
 end
 
--- One that has crashed a worker goes alone, as in pick.
+-- A message that has crashed a worker goes alone, as in pick.
 local function take_lines(some, order, reply, mids)
   local names, states, slot, out = some.names, some.states, some.slot, some.out
   local fields, of, nfields = {}, {}, 0

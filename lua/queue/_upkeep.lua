@@ -10,7 +10,7 @@ local function collect(mids)
   redis.call('SREM', done, unpack(mids))
 end
 
--- noted: drop; done: remove all traces; lock live: rotate; lock expired, or none that can be read: recover
+-- noted: drop; done: remove all traces; lock live: rotate; lock expired, missing or unreadable: recover
 local function walk(limit, crash_limit)
   local mids = redis.call('LRANGE', circle, '0', limit - 1)
   if #mids == 0 then return end

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-cancel: see to it that messages don't run, or that their current run's outcome is refused.
+cancel: prevent messages from running, or reject the outcomes of their current runs.
 
 KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
@@ -8,7 +8,7 @@ KEYS
   left_ready:set left_circle:set keys:hash lines:hash turns:zset rests:zset rules:hash
   eoq_backoff:string wake:list meta:hash events:stream flow_outbox:stream
   last_call:string
-  then one result:list per message, where an end is to be remembered
+  then one result:list per message, if its end must be remembered
 ARGV
   caller  1-64 printable ASCII characters, the connection's random id
   number  of this call, counted up by the caller

@@ -10,7 +10,7 @@ ARGV
   value  JSON or its seal, at most 32 KiB, without 0x1e; '' = only read
 RETURNS  {'ok', the current value, '' for none} | {'stale'}
 COST     O(1)
-WRITES   nothing for a stale one, or to read
+WRITES   nothing for a stale attempt, or to read
 ]]
 local tokens, progress, meta = unpack(KEYS)
 local mid, token, value = unpack(ARGV)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-close: refuse every later call of a caller that is gone, and tell what its last one handed out.
+close: reject all later calls of a caller that is gone, and return the messages that its last call handed out.
 
 KEYS
   tokens:hash last_call:string

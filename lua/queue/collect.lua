@@ -13,10 +13,10 @@ ARGV
   crash_limit  crashes that make a message dead, 0 = never
   limit        mids looked at in due, in the circle and among the dead, 1-1000
 RETURNS  {'collected', mids left in the circle, mids left in due, how many are quarantined, ms until the earliest
-         due one or 0 for none, 1 if more of the dead are beyond the queue's limits, entries in flow_outbox, the epoch that
+         due one or 0 for none, 1 if more dead messages are beyond the queue's limits, entries in flow_outbox, the epoch that
          follows if the queue is sealed, else '0'}
 COST     O(limit)
-WRITES   what it finds; running it twice is harmless
+WRITES   keys that need upkeep; running it twice is harmless
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead,

@@ -7,7 +7,7 @@ KEYS
   circle:list done:set left_ready:set left_circle:set lines:hash meta:hash events:stream
 ARGV
   place   'ready' | 'due' | 'circle' | 'lines', in no order
-  offset  of the page, from 0; in lines what the page before returned
+  offset  of the page, from 0; in lines the offset that the previous page returned
   limit   entries looked at, 1-1000
   now     epoch ms, or '' for the server's clock
 RETURNS  {entries looked at, or the offset of the next page of lines, 0 at the end, perhaps fewer than there are, then per message: mid, status, attempts, ncrashes, not_before or 0, lock_at or 0,
@@ -32,7 +32,7 @@ offset, limit = whole('offset', offset, 0, 9007199254740991), whole('limit', lim
 read_clock(now)
 --@include _status
 local PAGE_BYTES = 262144
--- Mids per read: they may also be long if a stranger wrote them.
+-- Mids per read: they may be long if another program wrote them.
 local STEP = 25
 
 local list, notes = ready, left_ready

@@ -11,7 +11,7 @@ RETURNS  {messages, ready, delayed, deduped, locked, done, requeued, dead, circl
          flow_outbox, time of the oldest (epoch ms, '0' for none), messages lost in producers because the queue rejected
          them after an outage, and when the last was (epoch ms, 0 for never), messages whose job the last worker that got them doesn't
          know, 1 if the event level is off, else 0, 1 if the queue is sealed, else 0}: ready includes messages in lines, keys counts keys with messages or a hold, locked includes
-         expired locks not yet recovered, done what awaits collection, circle all that rotates, pause is 0 where it isn't paused, 1 until it
+         expired locks not yet recovered, done messages awaiting collection, circle all rotating messages, pause is 0 if the queue isn't paused, 1 until it
          is resumed, else when it ends, epoch ms
 COST     O(1)
 WRITES   nothing

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 --[[
-dead: one page of the dead, newest first, of about 256 KiB at most; or the newest of one mid, or one.
+dead: return a page of dead messages, newest first, of about 256 KiB at most; or a mid's latest dead message; or one by its id.
 
 KEYS
   dead:zset dead_messages:hash last_dead:hash
@@ -8,8 +8,8 @@ ARGV
   mid     or a dead id, '' = all
   offset  of the page, from 0
   limit   1-1000
-RETURNS  {per message: dead id, died_at, attempts, ncrashes, reason, content}; attempts -1: what is stored isn't
-         a dead message, and comes as content
+RETURNS  {per message: dead id, died_at, attempts, ncrashes, reason, content}; attempts -1: the stored value isn't
+         a dead message, and is returned as content
 COST     O(log n + offset + limit)
 WRITES   nothing
 ]]
@@ -21,7 +21,7 @@ keys_are(3)
 arguments_are(3)
 offset, limit = whole('offset', offset, 0, 9007199254740991), whole('limit', limit, 1, 1000)
 local PAGE_BYTES = 262144
--- Ids per read: they may also be long if a stranger wrote them.
+-- Ids per read: they may be long if another program wrote them.
 local STEP = 25
 
 local function row_of(id, stored)

@@ -12,13 +12,13 @@ ARGV
   caller       1-64 printable ASCII characters, the connection's random id
   number       of this call, counted up by the caller
   now          epoch ms, or '' for the server's clock
-  lease_ms     length of each lock, where the message has no longer lock_ms of its own, 1-86400000
+  lease_ms     length of each lock, unless the message has a longer lock_ms, 1-86400000
   crash_limit  crashes that make a message dead, 0 = never
   limit        messages wanted, 1-1000
 RETURNS  {'handed', sleep_ms, paused, fence, then per message: mid, content, attempt, ncrashes,
-         generation, lock_at, times handed to a worker that doesn't know its job}; sleep_ms > 0: nothing now,
-         wait on wake so long, and in place of fence ms until the earliest due one (0: none, or another client was
-         told) | {'closed'}
+         generation, lock_at, times handed to a worker that doesn't know its job}; sleep_ms > 0: none now, wait
+         on wake so long, and in place of fence ms until the earliest due message (0: none, or another client knows)
+         | {'closed'}
 COST     O(limit), 4 MiB of content; upkeep of at most 100 mids, 1,000 stale copies dropped
 WRITES   nothing while eoq_backoff holds or when the call is refused
 ]]

@@ -1,7 +1,7 @@
 #!lua
 --[[
-edit: replace the content of waiting messages. Their attempts, options, time and place stay; a checkpoint, which is of
-the former content, doesn't.
+edit: replace the content of waiting messages. Their attempts, options, time and place stay; a checkpoint, which
+belongs to the former content, is deleted.
 
 KEYS
   messages:hash locks:hash nattempts:hash generations:hash progress:hash done:set meta:hash events:stream bin:hash last_call:string
@@ -12,7 +12,7 @@ ARGV
   op       the id of the operation that this is part of
   life_ms  how long the bin of the operation keeps the former content, 1-86400000, '' = without a bin
   then three per message: mid, generation, content, 1-250 of them. The generation is the token of its first attempt,
-           '' before one ended, '*' = whichever
+           '' before one ended, '*' = any
 RETURNS  {per message: 'edited' | 'same': that is its content | 'in bin': this operation edited it before | 'nil': there is
          none | 'changed': it runs, is done, or is
          another | 'full': the bin holds 10,000 messages or 16 MiB} | {'closed'}

@@ -1,6 +1,6 @@
 #!lua
 --[[
-enqueue: accept messages, or newer content for live mids, whole or not at all.
+enqueue: accept messages, or newer content for live mids, all or none.
 
 KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
@@ -20,22 +20,22 @@ ARGV
   can_requeue  1: newer content may run after the current run, or immediately when that is done
   again        for a live mid. done: a new message once the live message is done; start: also during its run, to run
                after it, unless newer content already waits for that; '': see can_update and can_requeue; member:
-               the messages are of flows, whose mids begin with ~; one whose mid is among the dead 'exists'; next: as
+               the messages are of flows, whose mids begin with ~; the mid of a dead message 'exists'; next: as
                member, and they are of one step, in the order of their numbers, and the chunk before them was enqueued
                before. One whose number isn't above the last that was accepted within the hour 'exists', so that
                drainers who enqueue the same chunk accept each member once
-  lock_ms      least length of this message's locks, 1-86400000, '' = the worker's lease
-  dedupe_ms    how long to refuse its mid after it is done, '' = until collected; '@' and ms: refuse it so long from
+  lock_ms      minimum length of this message's locks, 1-86400000, '' = the worker's lease
+  dedupe_ms    how long to reject its mid after it is done, '' = until collected; '@' and ms: refuse it so long from
                now, even if it is done earlier
   at_most_ms   how long after now can_update may move a message that this call adds, '' = without end; needs delay_ms
   drop_results  1: delete the result that an earlier message of the same mid left, '' = keep it
-  keyed        'key': each message's content is followed by its key, 512 bytes at most, '' = none | 'ordered': and those of
-               a key start in the order of their enqueue | '' = two per message
+  keyed        'key': each message's content is followed by its key, 512 bytes at most, '' = none | 'ordered': messages of a key also
+               start in the order of their enqueue | '' = two per message
   then two per message: mid, content, 1-1000 messages; or three: mid, content, key
 RETURNS  {per message: action, reason}: 'added' '' | 'updated' '' | 'requeued' '' | 'exists' status, 'dead' or 'accepted' |
          'moved' epoch: the queue is sealed, and neither the mid nor the key lives in it;
-         {'closed'} | {'full', key, most}: the line of a key would hold more than its rule allows | {'sealed', epoch}: it
-         is, and the call has no moved_keys; {'sealed', ''}: a partition without a fence, so the caller must read the map
+         {'closed'} | {'full', key, most}: the line of a key would hold more than its rule allows | {'sealed', epoch}: the
+         queue is sealed, and the call has no moved_keys; {'sealed', ''}: a partition without a fence, so the caller must read the map
          again, and set the fence if the map lists the partition
 COST     O(messages)
 WRITES   nothing for 'exists'; only moved_keys for 'moved'; nothing at all when memory or a line is full, or the call is
@@ -242,7 +242,7 @@ if new[1] then
   if later then put_due(new, not_before) elseif plain[1] then put_ready(plain) end
 end
 
--- Only where they are needed: to make these functions costs more than a message.
+-- Make these functions only if needed, because that costs more than a message.
 if next(lives) then
   if #batch == 2 then probe_live() end
   any.newer, any.sides = true, true

@@ -1,7 +1,7 @@
 #!lua
 --[[
-enqueue_plain: accept one new message that asks for nothing. It has no more keys than that takes, so it costs the server
-less than enqueue.
+enqueue_plain: accept one new message without options. It uses only the keys for that, so it costs the server less
+than enqueue.
 
 KEYS
   messages:hash ready:list left_ready:set eoq_backoff:string wake:list meta:hash last_call:string

@@ -6,11 +6,11 @@ KEYS
   locks:hash tokens:hash options:hash meta:hash events:stream
 ARGV
   now       epoch ms, or '' for the server's clock
-  lease_ms  new length of each lock, where the message has no longer lock_ms of its own, 1-86400000
+  lease_ms  new length of each lock, unless the message has a longer lock_ms, 1-86400000
   then two per message: mid, token, 1-1000 messages
 RETURNS  {per message: 'ok' | 'stale'}: another attempt took it over, or it was cancelled or finished
 COST     O(messages)
-WRITES   nothing for a stale one
+WRITES   nothing for a stale message
 ]]
 local locks, tokens, options, meta, events = unpack(KEYS)
 local now, lease_ms = unpack(ARGV, 1, 2)

@@ -20,8 +20,8 @@ ARGV
   then six per ending: mid, token, outcome (done retry dead crashed snooze release unknown expired), detail (backoff
   ms, for retry then 0x1f and the traceback, 16 KiB at most, if there is one; or the reason of dead and crashed), age_ms since the run ended, record (event columns, 64 KiB at most);
   then three per result: index of its ending from 1, ttl_ms, bytes
-RETURNS  {a word per ending: 'ok' | 'dead' (a crash too many) | 'stale' (not the holder), then as dequeue
-         from sleep_ms on when limit > 0} | {'closed'}
+RETURNS  {a word per ending: 'ok' | 'dead' (a crash too many) | 'stale' (not the holder), then, if limit > 0, the reply of
+         dequeue starting at sleep_ms} | {'closed'}
 COST     O(count + limit); upkeep of at most 100 mids
 WRITES   nothing for a stale ending, nothing at all when the call is refused
 ]]

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[
-finish_plain: end held attempts as done and hand out the next messages, where none of them needs anything else. It has no
-more keys than that takes, so it costs the server less than finish.
+finish_plain: end held attempts as done and hand out the next messages, if none of them needs anything else. It uses
+only the keys for that, so it costs the server less than finish.
 
 KEYS
   messages:hash locks:hash tokens:hash ready:list due:zset circle:list done:set eoq_backoff:string ndry_runs:string

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-flow_drop: delete entries of flow_outbox that were taken to their flows.
+flow_drop: delete entries of flow_outbox that were delivered to their flows.
 
 KEYS
   eoq_backoff:string wake:list flow_outbox:stream flow_claim:string

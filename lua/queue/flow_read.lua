@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-flow_read: the oldest entries of flow_outbox, for one drainer. They stay until flow_drop.
+flow_read: return the oldest entries of flow_outbox to one drainer. They stay until flow_drop.
 
 KEYS
   flow_outbox:stream flow_claim:string
@@ -10,7 +10,7 @@ ARGV
   limit     entries, 1-1000
   after     begin after this entry id; '' = at the oldest
 RETURNS  {'entries', then per entry: its id, its records joined by 0x1e, '' for an entry of another shape}: about 1 MiB of
-         them; none: there are none, and the claim is over | {'claimed'}: by another drainer
+         them; no entries: there are none, and the claim has ended | {'claimed'}: by another drainer
 COST     O(limit)
 WRITES   flow_claim
 ]]

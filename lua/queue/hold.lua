@@ -11,7 +11,7 @@ ARGV
   wait_ms  duration, 0-31536000000; 0 ends the hold
 RETURNS  {epoch ms until which nothing is handed out, 0 = it isn't held, or the queue is sealed and doesn't have it}
 COST     O(1)
-WRITES   nothing when it isn't held and shall not be, or for a key that a sealed queue doesn't have
+WRITES   nothing to end a hold that doesn't exist, or for a key that a sealed queue doesn't have
 ]]
 local messages, options, locks, ready, keys, lines, turns, rests, rules, eoq_backoff, wake, meta, events = unpack(KEYS)
 local now, key, wait_ms = unpack(ARGV)

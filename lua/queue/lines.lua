@@ -1,13 +1,13 @@
 #!lua flags=no-writes
 --[[
-lines: a page of the keys that have messages waiting or running, or are held; in no order.
+lines: return a page of the keys that have waiting or running messages, or are held; in no order.
 
 KEYS
   keys:hash lines:hash rules:hash meta:hash events:stream
 ARGV
   now     epoch ms, or '' for the server's clock
-  cursor  '0' to begin with, then what the page before returned
-  limit   about so many, 1-1000
+  cursor  '0' first, then the cursor that the previous page returned
+  limit   about how many keys, 1-1000
 RETURNS  {next cursor, '0' = end, then per key: key, waiting, running, weight, most or 0, held until or 0, ms of the
          next start that its rate allows or 0, the message at the head of its line or '', messages that may wait or 0}
 COST     O(limit); a queue of few keys is returned whole

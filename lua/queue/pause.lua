@@ -7,7 +7,7 @@ KEYS
 ARGV
   for_ms  how long, or '' until it is resumed, 1-3153600000000
   now     epoch ms, or '' for the server's clock
-RETURNS  {'paused', when it ends, epoch ms, or 0 where it doesn't end by itself}
+RETURNS  {'paused', when it ends, epoch ms, or 0 if it doesn't end by itself}
 COST     O(1)
 WRITES   all keys; without for_ms only meta
 ]]
@@ -32,7 +32,7 @@ if not for_ms then
 end
 local ends = math.min(LATEST_MS, now + for_ms)
 redis.call('HSET', meta, 'paused', '1', 'pause_ends', string.format('%.0f', ends))
--- Who rests now would rest beyond the end.
+-- Callers that rest now would rest beyond the end of the pause.
 redis.call('DEL', eoq_backoff)
 if nwake == 0 then redis.call('LPUSH', wake, '1') end
 return {'paused', ends}

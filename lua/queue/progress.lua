@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-progress: note how far a running attempt is.
+progress: store the progress of a running attempt.
 
 KEYS
   tokens:hash progress:hash meta:hash
@@ -10,7 +10,7 @@ ARGV
   text   at most 8,192 bytes; data after 0x1f isn't shown as text
 RETURNS  {'ok' | 'stale'}
 COST     O(1)
-WRITES   nothing for a stale one
+WRITES   nothing for a stale attempt
 ]]
 local tokens, progress, meta = unpack(KEYS)
 local mid, token, text = unpack(ARGV)

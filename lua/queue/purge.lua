@@ -8,7 +8,7 @@ ARGV
   one per message: dead id, mid#generation, 1-1000 of them
 RETURNS  {per message: 'purged' | 'nil'}
 COST     O(messages)
-WRITES   nothing for one not among the dead
+WRITES   nothing for a message that isn't dead
 ]]
 local dead, dead_messages, last_dead = unpack(KEYS)
 

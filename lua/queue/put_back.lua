@@ -13,16 +13,16 @@ ARGV
   number  of this call, counted up by the caller
   now     epoch ms, or '' for the server's clock
   op      the operation's id, which the events name
-  place   'waiting' | 'dead': where the messages were; 'revived': they were dead, and are to be dead again; 'edited': they
+  place   'waiting' | 'dead': where the messages were; 'revived': they were dead, and must be dead again; 'edited': they
           had another content
   then one per message: mid or dead id, 1-250 of them, in the order of their places
-RETURNS  {per message: 'restored' | 'nil': the bin has none, or no longer | 'exists': its mid lives again, or it is among
+RETURNS  {per message: 'restored' | 'nil': the bin doesn't have it | 'exists': its mid lives again, or it is among
          the dead | 'sealed': the queue is, and its message or dead message would live in it again | 'changed': it was revived or edited, and has been started, changed or cancelled
          since | 'damaged': the bin's entry is
          no message} | {'closed'}
 COST     O(messages)
-WRITES   nothing for one that isn't restored; nothing at all when the call is refused. One whose place in ready or in
-         its line has gone by comes first
+WRITES   nothing for one that isn't restored; nothing at all when the call is refused. A message whose place in ready or in
+         its line has passed comes first
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead,
@@ -88,7 +88,7 @@ local function to_its_slot(mid, own)
   return true
 end
 
--- The last first, so that the first of them is first.
+-- Push the last message first, so that the first message ends up first.
 local first_ones, nback = {}, 0
 local function put_waiting(mid, parts)
   local content, own = parts[8], parts[6]

@@ -15,7 +15,7 @@ ARGV
   then two per message: mid, token; the first is handed out first again; 1-1000 messages
 RETURNS  {per message: 'ok' | 'stale'} | {'closed'}
 COST     O(messages)
-WRITES   nothing for a stale one, nothing at all when the call is refused
+WRITES   nothing for a stale message, nothing at all when the call is refused
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead,

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[
-repair: put mids where the facts about them say that they belong, and make the totals right again. For a person, after
-fsck named them.
+repair: move mids to the places where they belong by the facts about them, and correct the totals. For a person, after
+fsck named the mids.
 
 KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
@@ -15,7 +15,7 @@ ARGV
 RETURNS  {per mid: 'ready' 'due' 'circle': where it is now | 'forgotten': there is no such message | 'quarantined':
          these bytes can't be a mid}
 COST     O(ready + circle) per mid, O(due)
-WRITES   its place is rebuilt, whatever it was; a second call is a no-op
+WRITES   the place of each mid, whatever it was; a second call is a no-op
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead, quarantine,
@@ -107,7 +107,7 @@ local function repair_meta()
   if deduped ~= count_of(meta, 'deduped') then redis.call('HSET', meta, 'deduped', deduped) end
 end
 
--- Members that haven't ended, counted where they stand.
+-- Members that haven't ended, counted in their places.
 local function repair_members()
   local nmembers = 0
   local function count(mids)

@@ -11,7 +11,7 @@ ARGV
   number  of this call, counted up by the caller
   now     epoch ms, or '' for the server's clock
   then three per message: mid, generation, not_before, 1-250 of them. The generation is the token of its first attempt,
-          '' before one ended, '*' = whichever; not_before an epoch ms, '' = now
+          '' before one ended, '*' = any; not_before an epoch ms, '' = now
 RETURNS  {per message: word, former time}: 'moved', epoch ms or '' if it could run immediately | 'same', '': it could run
          already | 'nil', '' | 'changed', '': it runs, is done, or is another; {'closed'}
 COST     O(messages)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-retention: how many dead messages a queue keeps, and how long; and whether each death adds a message about it.
+retention: set or return how many dead messages a queue keeps, how long, and whether each death adds a message.
 
 KEYS
   meta:hash
@@ -10,7 +10,7 @@ ARGV
   on_dead  '1' = each death adds a message, by which a worker calls its job's on_dead, '' = unchanged
 RETURNS  {most in force, age_ms in force, how many were deleted for either so far}
 COST     O(1)
-WRITES   meta, unless asked; what is beyond the limits goes with later deaths and upkeep
+WRITES   meta, unless asked; later deaths and upkeep delete messages beyond the limits
 ]]
 local meta = unpack(KEYS)
 local most, age_ms, on_dead = unpack(ARGV)

@@ -1,6 +1,6 @@
 #!lua
 --[[
-revive: put dead messages back, as new ones, on a person's word.
+revive: enqueue dead messages again as new messages, as requested by a person.
 
 KEYS
   messages:hash locks:hash backoffs:hash options:hash ready:list due:zset circle:list left_ready:set left_circle:set
@@ -14,8 +14,8 @@ ARGV
   op      the id of the operation that this is part of, which the events name, '' = none
   life_ms  how long the bin of the operation keeps their former values, 1-86400000, '' = without a bin
   then two per message: dead id, mid#generation; not_before, epoch ms, '' = now. 1-1000 of them
-RETURNS  {per message: 'revived' | 'exists': one of its mid lives | 'nil': not among the dead |
-         'damaged': what is stored there is no dead message | 'full': the bin is | 'sealed': the queue is}
+RETURNS  {per message: 'revived' | 'exists': its mid is live | 'nil': not among the dead |
+         'damaged': the stored value isn't a dead message | 'full': the bin is full | 'sealed': the queue is}
          | {'closed'}
 COST     O(messages)
 WRITES   nothing for one not revived; nothing at all when memory is full or the call is refused

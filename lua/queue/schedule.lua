@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[
-schedule: keep, pause, resume or remove one schedule of a queue. A definition with other times starts now: no tick
-before it is made up for.
+schedule: store, pause, resume or remove one schedule of a queue. A definition with other times starts now: earlier
+ticks aren't made up.
 
 KEYS
   schedules:hash ticks:hash meta:hash events:stream tick_log:list
@@ -11,7 +11,7 @@ ARGV
   name        1-256 bytes
   definition  JSON, up to 64 KiB; '' for the last three
 RETURNS  {'declared' | 'added', last tick} | {'paused' | 'resumed' | 'removed' | 'same' | 'unknown' | 'full'}
-         | {'taken', definition}: by one that a worker declares
+         | {'taken', definition}: a worker declares a schedule of this name
 COST     O(1)
 WRITES   nothing for 'same', 'unknown', 'full' and 'taken'
 ]]
@@ -67,6 +67,6 @@ if verb == 'remove' then
 end
 if known.paused == (verb == 'pause') then return {'same'} end
 known.paused = verb == 'pause'
--- No tick of a pause is made up for.
+-- Ticks missed during a pause aren't made up.
 keep_tick(name, known, math.max(now_ms, (last_tick(known, now_ms))), known.mid)
 return {verb == 'pause' and 'paused' or 'resumed'}

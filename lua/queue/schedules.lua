@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 --[[
-schedules: all schedules of a queue, where their ticks are, and the newest entries of the log of ticks.
+schedules: return all schedules of a queue, their last ticks, and the newest entries of the log of ticks.
 
 KEYS
   schedules:hash ticks:hash tick_log:list

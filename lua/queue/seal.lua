@@ -7,7 +7,7 @@ KEYS
   meta:hash
 ARGV
   epoch  the epoch of the partitions that replace the queue, 1-1000000
-RETURNS  {'sealed', the epoch with which it was sealed first}
+RETURNS  {'sealed', the epoch of the first seal}
 COST     O(1)
 WRITES   nothing for a sealed queue
 ]]

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-set_event_level: how much the event stream records, and about how much of that it keeps.
+set_event_level: set or return how much the event stream records, and about how many events it keeps.
 
 KEYS
   meta:hash

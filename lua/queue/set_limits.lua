@@ -1,6 +1,6 @@
 #!lua
 --[[
-set_limits: limits of a queue, of all of its keys, or of one key; effective from the next dequeue.
+set_limits: set limits of a queue, of all of its keys, or of one key; effective from the next dequeue.
 
 KEYS
   messages:hash options:hash locks:hash ready:list keys:hash lines:hash turns:zset rests:zset rules:hash eoq_backoff:string
@@ -16,7 +16,7 @@ ARGV
   waiting   most messages in the line of a key, 1-1000000000; '-', ''
 RETURNS  {most in the queue, then most, starts, span_ms, weight, waiting}; '' where there is no rule
 COST     O(1); O(1000) for all keys
-WRITES   nothing when everything is as it is
+WRITES   nothing if no limit changes
 ]]
 local messages, options, locks, ready, keys, lines, turns, rests, rules, eoq_backoff, wake, meta, events = unpack(KEYS)
 local now, key, in_queue, most, starts, span_ms, weight, waiting = unpack(ARGV)
@@ -64,7 +64,7 @@ local function write()
   end
   if in_queue == '' then redis.call('HDEL', meta, 'max') else redis.call('HSET', meta, 'max', in_queue) end
   if rule == ',,,,' then redis.call('HDEL', rules, key) else redis.call('HSET', rules, key, rule) end
-  -- Who waits for a slot or a moment of the rule before is asked again.
+  -- Keys waiting for a slot or a time by the previous rule are checked again.
   local all, again = in_lines(), {key}
   if key == '' then again = redis.call('ZRANGE', rests, 0, 999) end
   for _, name in ipairs(again) do

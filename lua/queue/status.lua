@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 --[[
-status: where one message is in its life.
+status: return the status of a message, and facts about it.
 
 KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
@@ -33,7 +33,7 @@ read_clock(now)
 local word = status(mid)
 local dead_id = redis.call('HGET', last_dead, mid) or ''
 if word == 'nil' and dead_id ~= '' then word = 'dead' end
--- Until the first attempt is over its token is the generation's.
+-- Until the first attempt ends, its token is the generation.
 local generation = redis.call('HGET', generations, mid) or redis.call('HGET', tokens, mid) or ''
 -- A progress report, a checkpoint and a traceback, with 0x1e between them.
 local reported, checkpoint, failed = string.match(redis.call('HGET', progress, mid) or '', '^([^\30]*)\30?([^\30]*)\30?(.*)$')

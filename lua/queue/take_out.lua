@@ -8,7 +8,7 @@ KEYS
   left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash
   keys:hash lines:hash turns:zset rests:zset rules:hash
   eoq_backoff:string wake:list meta:hash events:stream flow_outbox:stream bin:hash last_call:string
-  then one result:list per message, where an end is to be remembered
+  then one result:list per message, if its end must be remembered
 ARGV
   caller   1-64 printable ASCII characters, the connection's random id
   number   of this call, counted up by the caller
@@ -16,11 +16,11 @@ ARGV
   op       the operation's id, 1-64 letters, digits, dots, hyphens and underscores, which the events name
   life_ms  how long the bin is kept, 1-86400000; '' = delete the messages, without a bin
   place    'waiting' | 'dead': where the messages are
-  then two per message: mid, generation, 1-250 of them. Of one that waits the generation is the token of its first
-           attempt, '' before one ended, '*' = whichever; of a dead one what follows # in its dead id
+  then two per message: mid, generation, 1-250 of them. The generation of a waiting message is the token of its
+           first attempt, '' before one ended, '*' = any; of a dead message, the part of its dead id after #
 RETURNS  {per message: 'taken' | 'in bin': this operation took it before | 'nil': there is none | 'changed': it runs, is
          done, or is another | 'full': the bin holds 10,000 messages or 16 MiB | 'remembers': its content says how long its
-         end is remembered, so it is taken with the result keys only} | {'closed'}
+         end is remembered, so taking it needs the result keys} | {'closed'}
 COST     O(messages)
 WRITES   nothing for one that isn't taken; nothing at all when the call is refused
 ]]

@@ -1,7 +1,7 @@
 #!lua
 --[[
-tick: enqueue the call of one tick of a schedule. Any number of processes may ask for the same tick: ticks only go
-forward, so it is enqueued once.
+tick: enqueue the call of one tick of a schedule. Any number of processes may ask for the same tick: ticks only move
+forward, so each tick is enqueued once.
 
 KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
@@ -9,28 +9,28 @@ KEYS
   left_ready:set left_circle:set keys:hash lines:hash turns:zset rests:zset rules:hash
   eoq_backoff:string wake:list meta:hash events:stream
   ticks:hash tick_log:list
-  then the result:list of the run before, where its end is to be remembered
+  then the result:list of the previous run, if its end must be remembered
 ARGV
   now        epoch ms, or '' for the server's clock
   name       the schedule's, 1-256 bytes
   tick_ms    the time that the tick stands for, epoch ms
   after_ms   the caller's last tick, as returned by 'schedules'
-  due_ms     not to be enqueued before, epoch ms
-  overlap    what to do while the run before isn't over: 'skip' | 'queue' | 'allow' | 'cancel'; or 'miss': enqueue
+  due_ms     earliest time to enqueue it, epoch ms
+  overlap    what to do while the previous run is unfinished: 'skip' | 'queue' | 'allow' | 'cancel'; or 'miss': enqueue
              nothing, the tick was missed; or 'run': enqueue immediately, as 'allow', and leave the ticks unchanged
   missed     how many ticks before it were missed
-  mid        of the message, unless the run before passes its mid on
+  mid        of the message, unless the previous run passes its mid on
   content    of the message, up to 1 MiB
-  lock_ms    least length of the message's locks, 1-86400000, '' = the worker's lease
-  dedupe_ms  how long to refuse its mid after it is done, '' = until collected
+  lock_ms    minimum length of the message's locks, 1-86400000, '' = the worker's lease
+  dedupe_ms  how long to reject its mid after it is done, '' = until collected
   keyed      'key' or 'ordered': the message has a key, as in enqueue; '' = none
   key        of the message, 512 bytes at most, or ''
-RETURNS  {'enqueued' | 'waits' | 'replaced', mid}: the message is accepted; it waits for the run before, or took its
-         place | {'skipped', mid of the run before} | {'missed', ''} | {'full', ''}: the line of the key is | {'exists', last tick}: that is
+RETURNS  {'enqueued' | 'waits' | 'replaced', mid}: the message is accepted; it waits for the previous run, or took its
+         place | {'skipped', mid of the previous run} | {'missed', ''} | {'full', ''}: the key's line is full | {'exists', last tick}: that is
          not the caller's last tick, or not earlier than this tick | {'early', now}
          | {'paused', ''} | {'new', now}: the schedule was unknown and starts now | {'clock', now}: the last tick was
-         later than now, so ticks go on from now | {'remembers', mid of the run before}: its content says how long its end is
-         remembered, so this tick needs its result key | {'sealed', epoch}: the queue is, so it accepts no ticks
+         later than now, so ticks continue from now | {'remembers', mid of the previous run}: its content says how long its end is
+         remembered, so this tick needs its result key | {'sealed', epoch}: the queue is sealed and rejects ticks
 COST     O(1)
 WRITES   nothing for 'exists', 'early', 'paused', 'remembers' and 'sealed'
 ]]
@@ -96,7 +96,7 @@ local TILDE = 126
 --@include _cancel
 --@include _remember
 
--- Whether a run of the message is under way or still to come.
+-- Whether a run of the message is under way or still pending.
 local function is_live(word)
   return word ~= 'nil' and (word == 'done-with-requeue' or string.sub(word, 1, 4) ~= 'done')
 end

@@ -1,8 +1,8 @@
 #!lua
 --[[
-tick_partitioned: take one tick of a schedule whose queue has partitions. Its message is kept here until a client has sent
-it to its partition; `ticks_sent` returns such messages. Any number of processes may ask for the same tick: ticks only go
-forward, so it is taken once.
+tick_partitioned: accept one tick of a schedule whose queue has partitions. Its message is kept here until a client has
+sent it to its partition; `ticks_sent` returns such messages. Any number of processes may ask for the same tick: ticks
+only move forward, so each tick is accepted once.
 
 KEYS
   meta:hash events:stream ticks:hash tick_log:list tick_sends:hash
@@ -11,16 +11,16 @@ ARGV
   name      the schedule's, 1-256 bytes
   tick_ms   the time that the tick stands for, epoch ms
   after_ms  the caller's last tick, as returned by 'schedules'
-  due_ms    not to be enqueued before, epoch ms
+  due_ms    earliest time to enqueue it, epoch ms
   overlap   as in 'tick'
   missed    how many ticks before it were missed
-  mid       of the message, unless the run before passes its mid on
-  before    mid of the run before, whose status the caller has read, '' = none
-  is_live   1: that run isn't over, '' = it is
+  mid       of the message, unless the previous run passes its mid on
+  before    mid of the previous run, whose status the caller has read, '' = none
+  is_live   1: that run is unfinished, '' = it has ended
   message   what the client needs to send it, up to 1 MiB and 4 KiB
-RETURNS  {'enqueued' | 'waits' | 'replaced', mid}: the message is kept | {'skipped', mid of the run before}
+RETURNS  {'enqueued' | 'waits' | 'replaced', mid}: the message is kept | {'skipped', mid of the previous run}
          | {'missed', ''} | {'exists', last tick} | {'early', now} | {'paused', ''} | {'new', now} | {'clock', now}: as in 'tick'
-         | {'look', mid of the run before}: the caller must read its status and call again | {'unsent', ''}: the message of an
+         | {'look', mid of the previous run}: the caller must read its status and call again | {'unsent', ''}: the message of an
          earlier tick is still kept | {'open', ''}: the queue isn't sealed, so 'tick' enqueues
 COST     O(1)
 WRITES   nothing for 'exists', 'early', 'paused', 'look', 'unsent' and 'open'

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 --[[
-why: the facts that say why a message runs or waits.
+why: return the facts that explain why a message runs or waits.
 
 KEYS
   messages:hash locks:hash backoffs:hash requeue:hash options:hash done:set ready:list keys:hash lines:hash
@@ -10,8 +10,7 @@ ARGV
   now  epoch ms, or '' for the server's clock
 RETURNS  {status as status has it, key or '', 1 if it is ordered, its place in the line from 1 or 0, waiting, running and
          most of its key or 0, held until or 0, ms of the next start that the key's rate allows or 0, the starts of
-         that rate and in how many ms or 0, 1 if the queue is paused, running in the queue, most of these or 0, keys whose turn
-         comes before, epoch ms of now, then per running message of the key, ten at most: mid, lock_at}
+         that rate and in how many ms or 0, 1 if the queue is paused, running in the queue, most of these or 0, number of keys with earlier turns, epoch ms of now, then per running message of the key, ten at most: mid, lock_at}
 COST     O(1); O(locks) for a key whose messages run, of 10,000 locks at most
 WRITES   nothing
 ]]
