@@ -2,10 +2,10 @@
 -- needs: meta steps
 -- subs: steps that are flows and have not begun.
 local NUMBERS = {'keep', 'begun', 'over', 'bits', 'open', 'failed', 'retried', 'bytes', 'stamp', 'refused', 'subs'}
--- cut: 0 unless the flow was cancelled before the step was over; then 1 plus the number of members already dead then.
--- revived: the newest retry has revived the dead members before this member.
+-- cut: 0 unless the flow was cancelled before the step ended; else 1 plus the number of members dead at the cancel.
+-- revived: the latest retry has revived the dead members before this member.
 local COUNTS = {'size', 'ndone', 'nended', 'sealed', 'ready_at', 'ended_at', 'chunks', 'added_at', 'nretried', 'cut', 'revived'}
--- MARK and a step: the entry of its queue's outbox that its newest retry wrote.
+-- MARK and a step: the entry that the step's latest retry wrote to the outbox of the step's queue.
 local FOLLOWS, ROOTS, ALL, MARK, LARGEST, MAX_BITS = '>', '>', '*', 'm:', 9007199254740991, 33554432
 
 local function count_in(value)
@@ -23,8 +23,8 @@ local function is_behind(id, other)
   return ms > other_ms or ms == other_ms and sequence > last
 end
 
--- The flow, or nil for one that is gone. run_id: the flow that is meant, which may have been removed and started again
--- under its id since; '' or none: whichever is there.
+-- Return the flow; nil if it is gone. run_id: the expected run, because a flow may have been removed and started again
+-- under its id; '' or nil: any run.
 local function read_flow(run_id)
   local values = redis.call('HMGET', meta, 'state', 'home', 'parent', 'said', 'run', unpack(NUMBERS))
   local run = values[5] or ''
@@ -45,7 +45,7 @@ local function extents_in(value)
 end
 
 local known = {}
--- A step, or false where there is none. It is read once.
+-- Return a step, or false if it doesn't exist. Each step is read once.
 local function step_of(name)
   local s = known[name]
   if s ~= nil then return s end
@@ -67,7 +67,7 @@ local function step_of(name)
   return s
 end
 
--- The number in the flow of a member; nil where no number was given.
+-- Return a member's number in the flow; nil if no number was given.
 local function bit_of(s, number)
   if number >= s.size then return nil end
   for _, extent in ipairs(s.extents) do
@@ -89,7 +89,7 @@ local function counts_text(s)
   return table.concat(parts, ',')
 end
 
--- Write the changes, in as few commands as fit.
+-- Write the changes with as few commands as possible.
 local function write_flow(flow)
   local changed = {}
   for name, value in pairs(flow) do

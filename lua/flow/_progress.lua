@@ -87,12 +87,12 @@ local function go_on(flow, candidates, changed, now_ms)
   end
 end
 
--- Return whether the flow is over now; finished flows are kept for a while, others until they are over.
+-- Return whether the flow has ended; ended flows are kept for a while, others until they end.
 local function settle(flow, now_ms)
   if flow.state == 'open' then return end
   local quiet = flow.open == 0 and flow.retried == 0 and still_to_do() == 0
   local state = flow.state == 'cancelled' and 'cancelled' or flow.failed > 0 and 'failed' or 'done'
-  -- A person may revive the last dead member: then no step continues, and the flow is still done.
+  -- If a person revives the last dead member, no step continues, and the flow is still done.
   if quiet and (flow.over == 0 or flow.state ~= state) then
     flow.over, flow.state = math.max(1, now_ms), state
     if flow.parent ~= '' then to_do(flow, PARENT, 'parent') end
@@ -113,7 +113,7 @@ local function keep_or_expire(flow)
     local left = redis.call('PTTL', meta)
     if left > 0 then expire_all(left) end
   elseif flow.over > 0 then
-    -- Late news of a flow that is over doesn't keep it longer.
+    -- Late entries don't extend the life of an ended flow.
     local left = flow.was.over > 0 and redis.call('PTTL', meta) or -1
     expire_all(left > 0 and left or math.max(1, flow.keep))
   elseif flow.was.over > 0 or flow.was.state == 'open' then

@@ -1,4 +1,4 @@
--- rows: steps as a caller gives them: name, kind, queue, source, edges, options, call. All are checked before one is kept.
+-- rows: the steps in a call: name, kind, queue, source, edges, options, call. All are checked before any is stored.
 -- needs: meta steps calls known text FOLLOWS ROOTS ALL
 local STEP_KINDS = {step = 1, map = 1, wait = 1, timer = 1, flow = 1}
 local WHENS = {done = 1, ended = 1, failed = 1}
@@ -36,7 +36,8 @@ local function row_text(at)
   return table.concat({kind, queue, source, edges, options}, '\31')
 end
 
--- Check all rows from `first` on. step_there: gives a stored step, or false. -> where those begin that are new; nil if one is there and is another
+-- Check all rows starting at `first`. step_there: returns a stored step, or false.
+-- -> the positions of new rows; nil if a stored step differs from its row
 local function new_rows(first, step_there)
   local mine, fresh, clash = {}, {}, false
   local function is_known(name) return mine[name] or step_there(name) end
@@ -55,13 +56,13 @@ local function new_rows(first, step_there)
   return not clash and fresh or nil
 end
 
--- What is stored stays text: a flow that grows step by step would be split and joined with each.
+-- Stored lists stay text: a flow that grows step by step would split and join them for each step.
 local function added_to(lists, name, more)
   local list = lists[name] or {}
   list[#list + 1], lists[name] = more, list
 end
 
--- Keep checked rows. `bits`: the next free number. -> the next free number after them, how many of them are flows
+-- Store checked rows. `bits`: the next free number. -> the next free number after the rows, how many rows are flows
 local function keep_rows(starts, bits)
   local lists, subs = {}, 0
   for _, at in ipairs(starts) do

@@ -1,4 +1,4 @@
--- todo: what is to be sent, and the answer that tells it. It stays until it is sent.
+-- todo: the items to send, and the reply with them. Items stay until they were sent.
 -- needs: todo steps calls text
 -- The flow's parent, and its sub-flows whose steps have not begun.
 local PARENT, SUBS = '^', '%'
@@ -29,7 +29,7 @@ local function first_todo(limit)
   return entries
 end
 
--- The reply: state, refused, whether more is to be sent than this, the run id, and nine items for each.
+-- The reply: state, number of rejected entries, whether there are more items, the run id, and nine values per item.
 local function answer(flow, refused, limit)
   local reply = {flow.state, refused, 0, flow.run}
   if redis.call('HLEN', todo) == 0 then return reply end

@@ -6,12 +6,12 @@ KEYS
   meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
 ARGV
   now  epoch ms, or '' for the server's clock
-  run  id of the flow's run that is meant; '' = whichever is there
+  run  id of the expected run of the flow; '' = any run
   then up to 1,000 groups as in create
-RETURNS  {'added', how many are new}; {'closed', state} if the flow doesn't run; {'conflict', ''} if one is there and is
-         another, {'full', ''} beyond 10,000 steps
+RETURNS  {'added', how many are new}; {'closed', state} if the flow doesn't run; {'conflict', ''} if a stored step differs,
+         {'full', ''} beyond 10,000 steps
 COST     O(steps + edges)
-WRITES   of all keys what changed
+WRITES   the keys whose values changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
 local now, run = unpack(ARGV)

@@ -3,25 +3,25 @@
 apply: apply changes to a flow, and return the items to send.
 
 Each member counts once: bits are only ever set, so any repetition and any order of entries gives the same state. A step
-becomes ready once. What is to be sent is answered by every call until `sent` takes it off.
+becomes ready once. Every call returns the items to send until `sent` removes them.
 
 KEYS
   meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
 ARGV
   now  epoch ms, or '' for the server's clock
-  run  id of the flow's run that is meant; '' = whichever is there
-  source  `q` and the queue that the entries were read from, or `f` and the flow that says them
-  limit  things to be sent that are answered at most
-  then up to 1,000 groups: kind, step, number, entry, detail. Kinds: `done`, `dead`, `cancelled` of the member `number` of
-  `step`, of done also of several numbers, `0-63,70`, 2,000 in all, of dead with detail: why, 200 bytes are kept;
-  `result`: done, detail is its result; `begin`, `look`, `cancel`; `signal`: detail is its value; `retry` of `step`, or '' for all. Entry: the
-  id of the entry that says so, or ''. These five are taken once each, in the order of ids. A `dead` or `cancelled` that
-  was written before the newest retry of its step is ignored
-RETURNS  {'', 0, 0, ''} if the flow is gone, or another run of its id is there; else {state, entries refused, 1 if more is
-         to be sent than follows, else 0, id of the run}, then
-         groups: step (`^`: the parent, `%`: sub-flows whose steps have not begun), what to do, stamp, 1 if it was answered before, kind, queue, source, options, call
+  run  id of the expected run of the flow; '' = any run
+  source  `q` and the queue that the entries were read from, or `f` and the flow that sent them
+  limit  maximum number of items to return
+  then up to 1,000 groups: kind, step, number, entry, detail. Kinds: `done`, `dead`, `cancelled`: how the member `number`
+  of `step` ended (`done` may have several numbers, `0-63,70`, 2,000 in all; the detail of `dead` is the reason, of which
+  200 bytes are kept); `result`: done, detail is its result; `begin`, `look`, `cancel`; `signal`: detail is its value;
+  `retry` of `step`, or '' for all steps. Entry: the id of the outbox entry, or ''. Entries of the last five kinds are
+  applied once each, in the order of ids. A `dead` or `cancelled` from before the latest retry of its step is ignored
+RETURNS  {'', 0, 0, ''} if the flow is gone, or its id has another run; else {state, number of rejected entries, 1 if there
+         are more items, else 0, id of the run}, then groups: step (`^`: the parent, `%`: sub-flows whose steps have not
+         begun), what to do, stamp, 1 if it was returned before, kind, queue, source, options, call
 COST     O(entries + steps waiting for ended steps), O(steps) for cancel and retry
-WRITES   of all keys what changed
+WRITES   the keys whose values changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
 local now, run, source, limit = unpack(ARGV)
@@ -34,7 +34,7 @@ arguments_are(4, 0, 1000, 5)
 whole_or_none('now', now, 0, 253402300799999)
 limit = whole('limit', limit, 1, 250)
 local MAX_LISTED, nlisted = 2000, 0
--- So many numbers and ranges of numbers with commas between them, each of at most 7 digits.
+-- Check a list of numbers and ranges of numbers, separated by commas, each of at most 7 digits.
 local function check_list(list)
   for part in string.gmatch(list .. ',', '([^,]*),') do
     local first, dash, last = string.match(part, '^(%d+)(%-?)(%d*)$')
@@ -112,14 +112,14 @@ local function set_ended(s, bit)
   if kind == 'send' or kind == 'flow' then redis.call('HDEL', todo, s.name) end
 end
 
--- Whether an end was written before the newest retry of its step. One that is done counts whenever it comes.
+-- Whether an end was written before the latest retry of its step. A `done` counts whenever it comes.
 local function is_old(kind, s, entry)
   if entry == '' or kind ~= 'dead' and kind ~= 'cancelled' then return false end
   if s.mark == nil then s.mark = redis.call('HGET', meta, MARK .. s.name) or '' end
   return not is_behind(entry, s.mark)
 end
 
--- A member has ended. The end of a wait's message is its timeout.
+-- A member has ended. If a wait's message ended, the wait has timed out.
 local function member_ended(kind, name, number, entry, result)
   local s = step_of(name)
   local bit = s and bit_of(s, number)
@@ -144,7 +144,7 @@ local function member_ended(kind, name, number, entry, result)
   return true
 end
 
--- The first of signal and timer counts; a signal that comes before its wait is kept.
+-- The earlier of signal and timer counts; a signal sent before its wait begins is stored.
 local function signalled(name, value)
   local s = step_of(name)
   local bit = s and s.kind == 'wait' and bit_of(s, 0)
@@ -210,8 +210,8 @@ local function begin()
   for _, name in ipairs(names_in(redis.call('HGET', steps, ROOTS))) do candidates[#candidates + 1] = name end
 end
 
--- Whether an entry with words of its own was applied before: a repetition must not change later states, since
--- the one who took it first may delete the entry.
+-- Whether an entry was applied before. A repeated entry must not change later states, because the drainer that applied
+-- it first may delete it.
 local function was_said(id) return id ~= '' and not is_behind(id, flow.said) end
 
 local function commanded(kind, name, id, detail)
@@ -239,7 +239,7 @@ local function ones_in(number)
   return count
 end
 
--- So many bits of `length` ones each, {first, length}, set together. -> how many of them were not set
+-- Set runs of bits, {first, length}, together. -> how many of these bits were not set
 local function set_runs(key, runs)
   local missing = 0
   for from = 1, #runs, 1000 do
@@ -256,7 +256,7 @@ local function set_runs(key, runs)
   return missing
 end
 
--- Append the bits of the members from `first` to `last`, up to 32 as one run. -> how many of them have none
+-- Append the bits of the members from `first` to `last`, up to 32 as one run. -> how many members have no bit
 local function add_runs(runs, s, first, last)
   local at, stop, base = first, math.min(last, s.size - 1), 0
   for _, extent in ipairs(s.extents) do

@@ -1,25 +1,25 @@
 #!lua
 --[[
-create: store a whole flow, which waits for its begin. The same flow again is the same, and keeps its run id.
+create: store a whole flow, which waits until it is begun. Storing the same flow again keeps its run id.
 
 KEYS
   meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
 ARGV
   now  epoch ms, or '' for the server's clock
-  run  id of this run, 1-16 letters and digits: no other flow of this name and id has it. A sub-flow has its parent's
+  run  id of this run, 1-16 letters and digits, unique for this flow name and id. A sub-flow has its parent's run id
   definition  a hash of the flow's meaning
   home  name of the queue whose flow-outbox receives signals to the flow
-  keep_ms  how long it is kept once it is over
-  parent  `flow.run.step` that the flow is the step of, or ''
-  life_ms  how long it waits for its begin
+  keep_ms  how long the flow is kept after its end
+  parent  `flow.run.step` of the step that the flow is, or ''
+  life_ms  how long the flow waits to be begun
   then up to 1,000 groups: name, kind, queue, source, edges, options, call. Kinds: step, map, wait, timer, flow. Edges:
   `step:done`, `step:ended` or `step:failed` of steps before it, with commas. Source: of a map `stream`, `items` or
   `=step`; of a flow its id; else ''
-RETURNS  {'created', 'open', run}; {'same', state, its run id}; {'over', state, its run id} of a flow that is over;
-         {'conflict', state, its run id} of another definition; {'taken', state, its run id, its parent} of a sub-flow of
-         another flow. One that an earlier run of the same parent left, and that is not running, makes way
+RETURNS  {'created', 'open', run}; {'same', state, its run id}; {'over', state, its run id} if it has ended;
+         {'conflict', state, its run id} if its definition differs; {'taken', state, its run id, its parent} if it belongs to
+         another flow. A flow left by an earlier run of the same parent is replaced, unless it is running
 COST     O(steps + edges)
-WRITES   of all keys what changed
+WRITES   the keys whose values changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
 local now, run, definition, home, keep_ms, parent, life_ms = unpack(ARGV)

@@ -1,17 +1,17 @@
 #!lua
 --[[
-life: set how long a flow waits for its begin. The flow is a step of another flow, which calls this.
+life: set how long a sub-flow waits to be begun. Its parent calls this.
 
 KEYS
   meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
 ARGV
   parent  `flow.run.step` that the flow was stored for
-  stamp  of the item to send at the parent; later calls win
+  stamp  of the parent's item to send; later calls win
   life_ms  duration
-RETURNS  {'ok'}; {'older'} if the parent has said otherwise since; {'other'} if the flow has begun or was cancelled, is
-         another's, or is gone
+RETURNS  {'ok'}; {'older'} if the parent has made a later call; {'other'} if the flow has begun, was cancelled, is gone,
+         or has another parent
 COST     O(1)
-WRITES   meta, and how long all keys live
+WRITES   meta, and the expiry of all keys
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
 local parent, stamp, life_ms = unpack(ARGV)

@@ -1,12 +1,13 @@
 #!lua flags=no-writes
 --[[
-look: what is stored of a flow.
+look: return the stored fields of a flow.
 
 KEYS
   meta:hash steps:hash todo:hash
 ARGV
   now  epoch ms, or '' for the server's clock
-RETURNS  {'gone'} if the flow is gone or holds more than a flow can; else {epoch ms, fields and values of meta, of steps, of todo}
+RETURNS  {'gone'} if the flow is gone or has more fields than a flow can have; else {epoch ms, fields and values of meta,
+         of steps, of todo}
 COST     O(steps)
 WRITES   nothing
 ]]

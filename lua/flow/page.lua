@@ -1,16 +1,16 @@
 #!lua flags=no-writes
 --[[
-page: members of a step that may live, or that ended without being done.
+page: list members of a step that may be live, or that ended without being done.
 
 KEYS
   meta:hash steps:hash done:string ended:string retried:string
 ARGV
-  step  whose members
-  what  `live`: not ended, or retried; `failed`: ended and not done; `revive`: those of `failed` that the newest retry
-        has not come to
+  step  the step of the members
+  what  `live`: not ended, or retried; `failed`: ended and not done; `revive`: `failed` members that the
+        latest retry has not reached
   cursor  first member
-  limit  members at most
-RETURNS  {where the next page begins, or -1, then the numbers}. A page may be empty and have a next one
+  limit  maximum number of members
+RETURNS  {first member of the next page, or -1, then the numbers}. A page may be empty although another follows
 COST     O(32,768 members)
 WRITES   nothing
 ]]
@@ -43,7 +43,7 @@ local function is_set(bytes, at)
   return math.floor(byte / 2 ^ (7 - at % 8)) % 2 == 1
 end
 
--- Members `from` to `to` (without it), whose bits begin at `bit`. -> the first member that wasn't checked
+-- Members `from` to `to` (excluded), whose bits begin at `bit`. -> the first member that wasn't checked
 local function look(from, to, bit)
   local last, offset, number = bit + to - from - 1, bit % 8, from
   local e, d, r = bytes_of(ended, bit, last), bytes_of(done, bit, last), bytes_of(retried, bit, last)

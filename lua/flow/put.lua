@@ -1,14 +1,14 @@
 #!lua
 --[[
-put: store one chunk of a map that waits for other steps. What is stored stays; a map that was expanded takes no more.
+put: store one chunk of a map that waits for other steps. Stored chunks never change; an expanded map accepts no more.
 
 KEYS
   meta:hash steps:hash items:hash
 ARGV
   step  the map
   chunk  its number, from 0
-  packed  its members; scripts pass it on
-RETURNS  {'ok'}, {'full'} beyond 8 MiB of the flow, {'closed'} if the flow is over, cancelled or gone
+  packed  its members, which scripts don't read
+RETURNS  {'ok'}, {'full'} if the flow would exceed 8 MiB, {'closed'} if the flow has ended, was cancelled or is gone
 COST     O(1)
 WRITES   meta and items
 ]]

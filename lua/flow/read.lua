@@ -1,13 +1,14 @@
 #!lua flags=no-writes
 --[[
-read: results, calls, stored members, or why members aren't done.
+read: return results, calls, stored members, or why members aren't done.
 
 KEYS
   calls:hash items:hash failed:hash results:hash
 ARGV
   what  `calls`, `items`, `failed` or `results`
   then up to 1,000 fields: a step, or `step:number`
-RETURNS  {'values', then the values}: nil for one that isn't there. With `failed` and no field: all fields and values, 1,000 of each at most
+RETURNS  {'values', then the values}: nil for a missing value. With `failed` and no field: up to 1,000 fields and their
+         values
 COST     O(fields)
 WRITES   nothing
 ]]

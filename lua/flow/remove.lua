@@ -1,12 +1,12 @@
 #!lua
 --[[
-remove: forget a flow that is over or was never begun.
+remove: delete a finished flow, or a flow never begun.
 
 KEYS
   meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
 RETURNS  {'removed', 'running' or 'gone'}
 COST     O(steps)
-WRITES   of all keys what changed
+WRITES   the keys whose values changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
 

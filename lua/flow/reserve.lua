@@ -1,18 +1,18 @@
 #!lua
 --[[
-reserve: give numbers to the members of a map's next chunk, and note that all chunks before it are enqueued.
+reserve: assign numbers to the members of a map's next chunk, and record that all earlier chunks are enqueued.
 
 KEYS
   meta:hash steps:hash done:string ended:string
 ARGV
   now  epoch ms, or '' for the server's clock
-  run  id of the flow's run that is meant; '' = whichever is there
+  run  id of the expected run of the flow; '' = any run
   step  the map
   chunk  its number, from 0
   count  members of this chunk; all but the last chunk have 250
 RETURNS  {outcome, index of the chunk's first member, chunks reserved}. Outcomes:
-         `new`; `doubt`, it was reserved before, and no later chunk; `added`, it is enqueued; `sealed`; `closed`, the flow
-         is over, cancelled or gone; `other`, another count than before, or a chunk was left out
+         `new`; `doubt`: it was reserved before, and no later chunk was; `added`: it is enqueued; `sealed`; `closed`: the
+         flow has ended, was cancelled or is gone; `other`: the count differs, or a chunk was left out
 COST     O(1), O(members so far) when the bits grow, which is at every doubling, and every 65,000 members
 WRITES   meta, done and ended
 ]]

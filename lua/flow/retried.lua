@@ -1,22 +1,22 @@
 #!lua
 --[[
-retried: note that members are about to be revived, so that the flow isn't over while they run.
+retried: record that members are about to be revived, so that the flow doesn't end while they run.
 
 KEYS
   meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
 ARGV
   now  epoch ms, or '' for the server's clock
-  run  id of the flow's run that is meant; '' = whichever is there
-  step  whose members they are
+  run  id of the expected run of the flow; '' = any run
+  step  the step of the members
   stamp  of the item to send, 0 for none
   cursor  with a stamp: all of the retry's members before this were revived
-  mark  id of an entry of the outbox of the step's queue: an earlier end other than done belongs to a run
+  mark  id of an entry of the outbox of the step's queue: earlier ends other than done belong to runs
         before this retry; '' for none
   then up to 1,000 numbers of members
-RETURNS  {how many of them had ended without being done, and weren't retried before}; {-1} if nothing of that stamp is to
-         be sent: another drainer has done it
+RETURNS  {how many of the members had ended without being done, and weren't retried before}; {-1} if no item has that
+         stamp, because another drainer has sent it
 COST     O(members)
-WRITES   of all keys what changed
+WRITES   the keys whose values changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
 local now, run, step, stamp, cursor, mark = unpack(ARGV)

@@ -1,18 +1,18 @@
 #!lua
 --[[
-seal: say that all chunks of a map are enqueued, and that no more come.
+seal: record that all chunks of a map are enqueued and no more will follow.
 
 KEYS
   meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
 ARGV
   now  epoch ms, or '' for the server's clock
-  run  id of the flow's run that is meant; '' = whichever is there
+  run  id of the expected run of the flow; '' = any run
   step  the map
   chunks  how many chunks it has
-RETURNS  {'ok', state}; {'sealed', chunks} if it was sealed with another number; {'other', chunks} if so many are reserved;
-         {'closed', state} if the flow is over, cancelled or gone
+RETURNS  {'ok', state}; {'sealed', chunks} if it was sealed with another number; {'other', chunks} if another number
+         is reserved; {'closed', state} if the flow has ended, was cancelled or is gone
 COST     O(waiting steps)
-WRITES   of all keys what changed
+WRITES   the keys whose values changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
 local now, run, step, chunks = unpack(ARGV)

@@ -1,17 +1,17 @@
 #!lua flags=allow-oom
 --[[
-sent: take off what was sent, and answer what is left.
+sent: remove items that were sent, and return the remaining items.
 
 KEYS
   meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
 ARGV
   now  epoch ms, or '' for the server's clock
-  run  id of the flow's run that is meant; '' = whichever is there
-  limit  things to be sent that are answered at most
+  run  id of the expected run of the flow; '' = any run
+  limit  maximum number of items to return
   then up to 250 groups: step, stamp
 RETURNS  as apply
-COST     O(what was sent)
-WRITES   of all keys what changed
+COST     O(sent items)
+WRITES   the keys whose values changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
 local now, run, limit = unpack(ARGV)

@@ -1,5 +1,6 @@
--- rate: how a rate is stored. Up to 10,000 per span, as a ring of the last starts: exact, and all may start together.
--- Above, as one moment (GCRA): a twentieth of the rate may start immediately, the rest spread over the span.
+-- rate: how a rate is stored. A rate of up to 10,000 per span is a ring of the last starts: it is exact, and all may
+-- start together. A higher rate is one moment (GCRA): a twentieth may start immediately, and the rest is spread over
+-- the span.
 -- needs:
 local IN_RING = 10000
 

@@ -1,4 +1,4 @@
--- stored: a number from a key; nothing where it is damaged, so that no value stops a limit.
+-- stored: read a number from a key; nil if it is damaged, so that no value can stop a limit.
 -- needs:
 local function stored(value)
   local number = tonumber(value)

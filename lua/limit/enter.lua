@@ -1,17 +1,17 @@
 #!lua
 --[[
-enter: acquire one slot. The same token takes one slot, however often it calls.
+enter: acquire one slot. A token has one slot at most, however often its holder calls.
 
 KEYS
   holders:zset state:hash settings:hash
 ARGV
   now  epoch ms, or '' for the server's clock
   most  how many slots there are
-  lease_ms  for how long
+  lease_ms  duration of the lease
   token  of the holder: 1 to 1,024 bytes
 RETURNS  {'ok', most}; {'wait' or 'held', ms until a lease or the hold ends, most}
 COST     O(leases that ended)
-WRITES   nothing when all are taken and no clock stepped back
+WRITES   nothing when all slots are taken and no clock stepped back
 ]]
 local holders, state, settings = unpack(KEYS)
 local now, most, lease_ms, token = unpack(ARGV)

@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
 --[[
-hold: allow nothing for a time. A longer hold stays as it is.
+hold: allow no starts for a time. A longer hold isn't shortened.
 
 KEYS
   state:hash
 ARGV
   now  epoch ms, or '' for the server's clock
-  hold_ms  for how long; 0 ends a hold
+  hold_ms  duration; 0 ends a hold
 RETURNS  {'ok', ms until the end of the hold}
 COST     O(1)
 WRITES   state

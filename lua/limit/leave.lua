@@ -6,7 +6,7 @@ KEYS
   holders:zset
 ARGV
   token  of the holder
-RETURNS  {'ok', 1, or 0 where it held none}
+RETURNS  {'ok', 1, or 0 if the holder had no slot}
 COST     O(log holders)
 WRITES   holders
 ]]

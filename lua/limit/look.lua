@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 --[[
-look: how much of a limit is used, and by which holders.
+look: return how much of a limit is used, and by which holders.
 
 KEYS
   ring:list state:hash settings:hash holders:zset

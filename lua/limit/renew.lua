@@ -1,13 +1,13 @@
 #!lua
 --[[
-renew: renew slots. One whose lease ended is taken again where there is room.
+renew: renew slots. A slot whose lease ended is acquired again if one is free.
 
 KEYS
   holders:zset state:hash settings:hash
 ARGV
   now  epoch ms, or '' for the server's clock
   most  how many slots there are
-  lease_ms  for how long
+  lease_ms  duration of the lease
   then the tokens of 1 to 500 holders
 RETURNS  {'ok', per token: 1, or 0 if it doesn't hold a slot}
 COST     O(tokens + leases that ended)

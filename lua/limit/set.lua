@@ -1,6 +1,6 @@
 #!lua
 --[[
-set: set a limit at the server, where it wins over what programs say; or no longer.
+set: set a limit on the server, which overrides the limit in programs; or unset it.
 
 KEYS
   settings:hash state:hash

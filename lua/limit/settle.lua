@@ -1,18 +1,18 @@
 #!lua
 --[[
-settle: give back what a start took and didn't use, as if it had never been taken.
+settle: give back the unused part of a start, as if it had never been taken.
 
 KEYS
   ring:list state:hash last_call:string
 ARGV
-  caller  random id of who calls, as in last_call's name
+  caller  random id of the caller, as in the name of last_call
   number  of this call, counted up by the caller
   started  epoch ms, as take returned it
   unused  how many of its starts to take back
   most  as take returned it
   span_ms  as take returned it
   margin_ms  by which the span is longer
-RETURNS  {'ok', how many were taken back}; {'closed'}. Fewer where the limit allows as much without them
+RETURNS  {'ok', how many were taken back: fewer if the limit already allows as much}; {'closed'}
 COST     O(length of the ring)
 WRITES   nothing when the call is refused
 ]]

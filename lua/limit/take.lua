@@ -2,19 +2,19 @@
 --[[
 take: count a start, or return when the next start is free. No span of time has more starts than the rate allows.
 
-A rejected caller that would wait gets a turn: each a share of the rate after the previous turn. Turns aren't
-reserved. If the clock steps back, the newest start replaces it for up to 60 s; after a larger step the
-starts before it are forgotten.
+A rejected caller that would wait is given a turn, one share of the rate after the previous turn. Turns aren't reserved.
+If the clock steps back by up to 60 s, the latest start is used as the time; after a larger step, the starts before it
+are forgotten.
 
 KEYS
   ring:list state:hash settings:hash last_call:string
 ARGV
-  caller  random id of who calls, as in last_call's name
+  caller  random id of the caller, as in the name of last_call
   number  of this call, counted up by the caller
   now  epoch ms, or '' for the server's clock
   cost  how many starts to count
-  most  of the rate: so many starts
-  span_ms  of the rate: in so long
+  most  number of starts that the rate allows
+  span_ms  period of the rate
   margin_ms  by which the span is longer
   patience_ms  turns later than this are not given
 RETURNS  {'ok', epoch ms of the start, most, span_ms}; {'wait' or 'held', ms until the next start is free, ms until the
@@ -61,7 +61,7 @@ if call.kept then
 end
 if cost > at_once(most) then return {'never', most, span_ms, at_once(most)} end
 
--- A rate that was changed across the border is kept in the other way: its last start there blocks one window.
+-- If the rate was changed across IN_RING, the last start in the other form blocks one window.
 local by_ring = most <= IN_RING
 local last, other = newest, started
 if not by_ring then last, other = started, newest end

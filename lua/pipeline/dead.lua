@@ -24,7 +24,7 @@ score, upto = whole('score', score, 0, 9007199254740991), whole('upto', upto, 0,
 count = whole('count', count, 1, 1000)
 local PAGE_BYTES = 262144
 
--- By bytes, as the sorted set does; Lua's own > goes by the server's locale.
+-- Compare bytes, as the sorted set does; Lua's > depends on the server's locale.
 local function follows(dead_id, other)
   for i = 1, #dead_id do
     local byte, by = string.byte(dead_id, i), string.byte(other, i) or -1

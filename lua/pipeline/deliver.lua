@@ -1,20 +1,20 @@
 #!lua
 --[[
-deliver: enqueue messages with individual times, whole or not at all.
+deliver: enqueue messages with individual times, all or none.
 
 KEYS
   messages:hash options:hash locks:hash backoffs:hash ready:list due:zset circle:list left_ready:set left_circle:set
   keys:hash lines:hash turns:zset rests:zset rules:hash eoq_backoff:string wake:list meta:hash events:stream last_call:string
 ARGV
-  caller     random id of who calls, as in last_call's name
+  caller     random id of the caller, as in the name of last_call
   number     of this call, counted up by the caller
   now        epoch ms, or '' for the server's clock
-  dedupe_ms  how long to refuse its mid after it is done
+  dedupe_ms  how long to reject its mid after it is done
   keyed      'key' | 'ordered': each message has a key, as in enqueue; '' = none has
   batch      messages with their times: 8 digits, the length of the head; the head, MessagePack of
              {mid, when, size, mid, when, size, …}, with keyed {mid, when, size, key, …}; and the contents one after
              the other, of these sizes
-RETURNS  {'ok', number added, number whose mid lives already}; {'closed'} | {'full', key, most} | {'sealed', epoch}, as enqueue
+RETURNS  {'ok', number added, number whose mid is already live}; {'closed'} | {'full', key, most} | {'sealed', epoch}, as enqueue
 COST     O(messages)
 WRITES   nothing when memory or a line is full, or the call is refused; live messages stay unchanged
 ]]
@@ -47,7 +47,7 @@ if begins then turn = 0 end
 --@include queue/_notes
 --@include queue/_accept
 
--- A batch is text and bytes, since cmsgpack doesn't read bytes that are no text.
+-- A batch is text and bytes, because cmsgpack only reads bytes that are text.
 local times, key_of = {}, {}
 
 -- 'd500': in half a second, 'a1700000000000': then, '': now
@@ -101,7 +101,7 @@ local function place_new(mids)
   if later[1] then put_due(later, times) end
 end
 
--- What is due only later isn't counted: it comes to its line when it is.
+-- Delayed messages aren't counted: each joins its line when it is due.
 local function full_line(given)
   local mids, starting = {}, {}
   for i = 1, #given, 2 do
@@ -114,7 +114,7 @@ end
 -- Up to 1,000 messages -> the script's reply
 local function accept_batch(batch)
   local given, again, longest = unpacked(batch), {}, max_content
-  -- Keys of another type raise here, where nothing is written yet; by commands that a producer may send.
+  -- Keys of another type raise here, before the first write; a producer may send these commands.
   probe('LLEN', ready)
   for _, key in ipairs({messages, options, backoffs}) do redis.call('HEXISTS', key, '') end
   redis.call('ZRANK', due, '')

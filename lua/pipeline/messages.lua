@@ -1,18 +1,18 @@
 #!lua flags=no-writes
 --[[
-messages: some of a queue's live messages, each with its status; all of them, cursor by cursor.
+messages: return one page of a queue's live messages, each with its status.
 
 KEYS
   messages:hash locks:hash backoffs:hash nattempts:hash ncrashes:hash requeue:hash done:set meta:hash
   events:stream
 ARGV
-  cursor  '0' to begin with, then what the call before returned
+  cursor  '0' first, then the cursor that the previous call returned
   count   about how many, 1-2000; a small queue is returned whole
   contents_too  '1' = with contents, '' = with their lengths
   now     epoch ms, or '' for the server's clock
 RETURNS  {next cursor, '0' at the end, then lists of the same length: mids, statuses, attempts, crashes,
-         not before, locked until, contents or lengths}; false or '' for missing values. A mid may
-         come twice, one that was there all the time comes at least once
+         not before, locked until, contents or lengths}; false or '' for missing values. A mid may be
+         returned twice; a mid that was always there is returned at least once
 COST     O(count)
 WRITES   nothing
 ]]
