@@ -11,7 +11,7 @@ end
 
 local function refused() return last_call and (not call or call.refused) end
 
--- The words that the same call recorded, where it was made before.
+-- The words that the same call recorded if it was made before.
 local function kept_words()
   if not call or not call.kept then return nil end
   local words = {}

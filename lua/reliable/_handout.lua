@@ -1,5 +1,5 @@
 -- handout: give ids to the caller; each is stamped later than all before, so pending ones keep the order of delivery.
--- `handed` collects id, content, deliveries and stamp of each; `token` says who holds them, where that is not ''.
+-- `handed` collects id, content, deliveries and stamp of each; `token`, unless it is '', names their holder.
 -- needs: messages tokens delivered unacked at count_of is_id ntokens nunacked last
 local function hand_some(ids, handed, token)
   local contents = redis.call('HMGET', messages, unpack(ids))

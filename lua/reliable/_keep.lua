@@ -1,4 +1,4 @@
--- keep: continue the queue's time after look, also after a step of the server's clock.
+-- keep: store the queue's time after look, so that it continues after a step of the server's clock.
 -- needs: meta skew kept_skew
 local function keep_time()
   if skew == kept_skew then return end

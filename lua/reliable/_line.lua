@@ -1,4 +1,4 @@
--- line: add ids to the line, after all others or before them, in the order given; each with its ticket.
+-- line: add ids to the line, after or before all others, in the given order, each with its ticket.
 -- needs: undelivered tickets note_issue
 local function line_up(ids, to_front)
   local command = to_front and 'LPUSH' or 'RPUSH'

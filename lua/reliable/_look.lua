@@ -1,7 +1,8 @@
 -- look: read everything about a queue before the first write, so that a key of a wrong type doesn't cause a partial change.
--- `at` is the time of the queue, which never goes back behind `last`, its last delivery, whatever the server's clock does.
+-- `at` is the queue's time, which never falls below `last`, the time of its last delivery, whatever the server's clock
+-- does.
 -- needs: dead messages meta tokens undelivered tickets delivered unacked now_ms
--- Another program's value may not be a number, or may be beyond all times.
+-- A value of another program may not be a number, or may be out of range.
 local function sane(text)
   local number = tonumber(text)
   return number and number >= -253402300799999 and number <= 253402300799999 and number or nil

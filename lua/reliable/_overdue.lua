@@ -1,7 +1,8 @@
--- overdue: hand out again what was delivered so long ago, the longest first, each at most once; too often is dead.
+-- overdue: hand out again messages delivered this long ago, oldest delivery first, each at most once; a message
+-- delivered too often becomes dead.
 -- needs: delivered at to_dead count_one hand_out is_id last max_deliveries nunacked
 local function recover_overdue(wanted, elapsed, handed, token)
-  -- Below what this call itself is going to stamp.
+  -- Below the stamps that this call will give.
   local till = '(' .. string.format('%.17g', math.min(at - elapsed + 1, last + 1 / 2048))
   local goal, most = #handed + wanted, wanted + 1000
   while #handed < goal and most > 0 do

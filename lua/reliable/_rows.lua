@@ -1,4 +1,4 @@
--- rows: delivered messages, as in the reply and in the call's record, and read again from that.
+-- rows: delivered messages as in the reply and in the call's record, from which they are read again.
 -- needs: messages undelivered delivered unacked count_of
 local function queue_name()
   local name = string.match(undelivered, '^[^:]*:(.*):undelivered$') or undelivered
@@ -20,7 +20,7 @@ local function words_of(handed)
   return words
 end
 
--- Rows of a record that were not delivered to others since.
+-- Rows of a record whose messages were not delivered to others since.
 local function held_still(words, turn_to)
   local handed = {}
   for _, word in ipairs(words) do

@@ -1,4 +1,5 @@
--- take: take ids out of the line; a ticket is for the message that it names or, if another client has it, for the next message.
+-- take: take ids out of the line. A ticket is for the message that it names or, if another client has the message, for
+-- the next message.
 -- needs: undelivered tickets nfree nwaiting
 local function take_waiting(wanted, ticket)
   local count = math.min(wanted, nfree + (ticket and 1 or 0), nwaiting)

@@ -1,5 +1,5 @@
--- tickets: as many as messages wait that aren't promised to a client whose blocking pop took a ticket.
--- After a second with some of them promised, their holders may be dead: as many are issued again, `-` for any message.
+-- tickets: one for each waiting message that isn't promised to a client whose blocking pop took a ticket. If tickets
+-- stay promised for a second, their holders may be dead, so as many are issued again, as `-` for any message.
 -- needs: meta tickets issued_at now_ms nwaiting nfree
 local function mend_tickets()
   local promised = nwaiting - nfree

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-ack: forget delivered messages, which are done with.
+ack: delete delivered messages, which are done.
 
 KEYS
   undelivered:list tickets:list delivered:zset messages:hash unacked:hash tokens:hash dead:zset meta:hash

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-clear: forget every message of a queue; its last id stays, so that ids go on from there. With QUEUE forget that too.
+clear: delete every message of a queue. Its last id stays, so that ids continue from there; QUEUE deletes that as well.
 
 KEYS
   undelivered:list tickets:list delivered:zset messages:hash unacked:hash tokens:hash dead:zset meta:hash
@@ -25,7 +25,7 @@ if ARGV[first_arg + 1] or (ARGV[first_arg] and not entire) then
 end
 local before = kept_words()
 if before then return tonumber(before[1]) or false end
--- The whole queue goes whatever its keys are.
+-- The whole queue is deleted, whatever types its keys have.
 local places = {undelivered, tickets, delivered, messages, unacked, tokens, dead, meta}
 if not entire then redis.call('HLEN', meta) end
 if redis.call('EXISTS', unpack(entire and places or {meta})) == 0 then

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-extend: delivered messages count as delivered now, so that nobody recovers them yet; no delivery is counted.
+extend: set the delivery time of messages to now, so that no client recovers them yet; the count of deliveries stays.
 
 KEYS
   undelivered:list tickets:list delivered:zset messages:hash unacked:hash tokens:hash dead:zset meta:hash

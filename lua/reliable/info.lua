@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 --[[
-info: how many messages are where.
+info: return the number of messages in each place.
 
 KEYS
   undelivered:list tickets:list delivered:zset messages:hash unacked:hash tokens:hash dead:zset meta:hash

@@ -5,11 +5,11 @@ inspect: show messages in their places, read-only.
 KEYS
   undelivered:list tickets:list delivered:zset messages:hash unacked:hash tokens:hash dead:zset meta:hash
 ARGV
-  [PENDING]  those delivered and not acknowledged, the longest ago first
+  [PENDING]  delivered but unacknowledged messages, oldest delivery first
   [DEAD]     messages that were delivered too often, in the order of their deaths
-  then start: how many to pass over, negative: to begin so many before the end; count: how many to show, 1 or more,
+  then start: how many to skip, negative: to begin so many before the end; count: how many to show, 1 or more,
              10,000 at most
-  [NOW ms]   the epoch ms to go by instead of the server's clock
+  [NOW ms]   the time to use instead of the server's clock, epoch ms
 RETURNS  {{id, content}, …}, oldest first, perhaps fewer than there are: about 256 KiB of them at most; with a word {{id, content, at ms, ms since, deliveries}, …};
          error EMPTYKEY: there is no such queue
 COST     O(start + count); with a word O(log(n) + count)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-nack: give delivered messages back, to be handed out again; one that was handed out too often is dead.
+nack: return delivered messages to the queue; a message handed out too often becomes dead.
 
 KEYS
   undelivered:list tickets:list delivered:zset messages:hash unacked:hash tokens:hash dead:zset meta:hash

@@ -1,16 +1,17 @@
 #!lua flags=allow-oom
 --[[
-pop: hand out what waits longest, of several queues in the order given. It stays pending until it is acknowledged.
+pop: hand out the longest-waiting messages of several queues, in the given order of queues. Messages stay pending until
+they are acknowledged.
 
 KEYS
   then eight per queue, the first queue first: undelivered:list tickets:list delivered:zset messages:hash unacked:hash
   tokens:hash dead:zset meta:hash; one more may follow, last_call:string
 ARGV
   with last_call two come first: number of this call of its caller; epoch ms, or '' for the server's clock
-  [COUNT n]      messages wanted, 1 unless told, 10,000 at most
-  [RECOVER ms]   first what was delivered so long ago and not acknowledged
+  [COUNT n]      messages wanted, by default 1, 10,000 at most
+  [RECOVER ms]   first unacknowledged messages delivered so long ago
   [TOKEN text]   who holds them: ack, nack and extend that name another holder are refused
-  [TICKET id]    what the caller took by a blocking pop of the first queue's tickets; with COUNT 0 it is given back
+  [TICKET id]    the ticket that the caller took by a blocking pop of the first queue's tickets; COUNT 0 returns it
   [DELIVERIES]   a fourth item per message: how often it has been handed out, this time included
 RETURNS  {{queue, id, content}, …}; empty: no message waits that isn't promised to a client
 COST     O(queues + count * log(pending))

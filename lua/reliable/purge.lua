@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-purge: forget dead messages.
+purge: delete dead messages.
 
 KEYS
   undelivered:list tickets:list delivered:zset messages:hash unacked:hash tokens:hash dead:zset meta:hash

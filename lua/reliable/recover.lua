@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-recover: hand out again what was delivered so long ago and not acknowledged, the longest ago first, each at most once.
+recover: hand out again unacknowledged messages delivered so long ago, oldest delivery first, each at most once.
 
 KEYS
   undelivered:list tickets:list delivered:zset messages:hash unacked:hash tokens:hash dead:zset meta:hash

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
 --[[
-rest: how long a waiting client may sleep before it looks again; tickets of dead clients are reissued.
+rest: return how long a waiting client may sleep before it looks again, and reissue tickets of dead clients.
 
 KEYS
   then eight per queue: undelivered:list tickets:list delivered:zset messages:hash unacked:hash tokens:hash dead:zset
   meta:hash
 ARGV
-  [RECOVER ms]  until something was delivered so long ago
-  [NOW ms]      the epoch ms to go by instead of the server's clock
+  [RECOVER ms]  until a message was delivered so long ago
+  [NOW ms]      the time to use instead of the server's clock, epoch ms
 RETURNS  ms until then, 0 for now, -1 for unknown
 COST     O(queues)
 WRITES   tickets and issued_at of meta where a ticket is missing

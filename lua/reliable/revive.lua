@@ -1,6 +1,6 @@
 #!lua
 --[[
-revive: dead messages wait again, behind all others, as if never delivered.
+revive: move dead messages to the end of the queue, as if never delivered.
 
 KEYS
   undelivered:list tickets:list delivered:zset messages:hash unacked:hash tokens:hash dead:zset meta:hash

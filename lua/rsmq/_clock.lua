@@ -1,4 +1,4 @@
--- clock: now_us and now_ms, the moment that a script uses: its caller's checked time, else the server's.
+-- clock: now_us and now_ms, the time that a script uses: its caller's checked time, else the server's.
 -- needs:
 local now_us, now_ms
 local function read_clock(now)

@@ -1,4 +1,5 @@
--- delete: pairs of id and receipt from ARGV[first] on, each unless it was received again since; their words.
+-- delete: delete messages by pairs of id and receipt, starting at ARGV[first], unless they were received again; return
+-- their words.
 -- needs: messages attributes is_setting
 local function delete(first)
   local ids, asked, words, gone, fields, seen = {}, {}, {}, {}, {}, {}
@@ -19,7 +20,7 @@ local function delete(first)
       gone[#gone + 1], seen[id] = id, true
       if body or received then words[i] = 'deleted' end
     end
-    -- What is left of one that is absent goes too, where its name is surely an id.
+    -- Leftovers of an absent message are also deleted, if its name is surely an id.
     if seen[id] or (words[i] == 'absent' and #id == 32) then
       local n = #fields
       fields[n + 1], fields[n + 2], fields[n + 3] = id, id .. ':rc', id .. ':fr'

@@ -6,7 +6,7 @@ local function described()
   for i, text in ipairs(redis.call('HMGET', attributes, unpack(FIELDS))) do reply[i + 1] = text or '' end
   reply[9] = redis.call('ZCARD', messages)
   reply[10] = redis.call('ZCOUNT', messages, string.format('(%.0f', now_ms), '+inf')
-  -- As Node counts them: from the beginning of this second on.
+  -- As Node counts them: since the beginning of this second.
   reply[11] = redis.call('ZCOUNT', messages, string.format('%.0f', now_ms - now_ms % 1000), '+inf')
   return reply
 end

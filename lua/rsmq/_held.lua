@@ -1,4 +1,4 @@
--- held: why a message can't be changed by who received it for the `receipt`-th time; nil if it can.
+-- held: why the client that received a message for the `receipt`-th time can't change it; nil if it can.
 -- needs: messages attributes
 local function refusal(id, receipt)
   if not redis.call('ZSCORE', messages, id) then return 'absent' end

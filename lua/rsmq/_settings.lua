@@ -1,5 +1,5 @@
--- settings: the queue's, as any client may have written them: of '15.5' and '30 s' the whole part is read, and
--- a value that no command would accept as a number isn't a number.
+-- settings: the queue's settings, as any client may have written them: '15.5' and '30 s' are read as 15 and 30, and a
+-- value that no command would accept as a number isn't a number.
 -- needs: attributes
 local vt_text, delay_text, maxsize_text, totalsent_text, totalrecv_text = unpack(
   redis.call('HMGET', attributes, 'vt', 'delay', 'maxsize', 'totalsent', 'totalrecv'))

@@ -2,9 +2,9 @@
 -- needs: messages attributes is_setting now_ms times
 local PHANTOMS, WRITING_MS = 1000, 5000
 
--- Adds up to `limit` of them to the reply, in order: id, body, times received, first received at, ms.
+-- Add up to `limit` messages to the reply, in order: id, body, times received, first received at, ms.
 -- -> {ids, first_time: which were never received before}, or nil and the reply to give instead:
--- {'again'}: only phantoms so far; {'empty', when the next look is worth while, ms from now, '' if nothing waits}
+-- {'again'}: only phantoms so far; {'empty', ms until the next look is worthwhile, '' if no message waits}
 local function find_visible(limit, reply)
   local now_text, ids, first_time = string.format('%.0f', now_ms), {}, {}
   local taken, passed, removed, n = 0, 0, 0, #reply
@@ -26,7 +26,7 @@ local function find_visible(limit, reply)
         reply[n + 4] = received == 1 and now_text or values[3 * i] or '0'
         n = n + 4
       elseif #id ~= 32 and redis.call('ZSCORE', messages, id) + WRITING_MS > now_ms then
-        -- Some clients write the id first and the body by a command of its own; none of those makes such ids as ours.
+        -- Some clients write the id first and the body with a second command; their ids differ from ours.
         passed = passed + 1
       else
         redis.call('ZREM', messages, id)
@@ -39,7 +39,7 @@ local function find_visible(limit, reply)
   if taken > 0 then return {ids = ids, first_time = first_time} end
   if removed > PHANTOMS then return nil, {'again'} end
   local score = tonumber(redis.call('ZRANGE', messages, 0, 0, 'WITHSCORES')[2])
-  -- One at infinity never becomes visible.
+  -- A message with an infinite time never becomes visible.
   local waits = score and score < 9007199254740991
   return nil, {'empty', waits and string.format('%.0f', math.max(passed > 0 and 100 or 1, score - now_ms)) or ''}
 end

@@ -1,6 +1,6 @@
 #!lua
 --[[
-create: a queue with its settings, listed; one that is there already is listed again if it wasn't.
+create: create a queue with its settings, and list it. An existing queue that isn't listed is listed again.
 
 KEYS
   messages:zset attributes:hash queues:set

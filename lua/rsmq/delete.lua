@@ -9,7 +9,7 @@ ARGV
 RETURNS  {'ok' | 'not_found', per message: 'deleted' | 'absent' | 'stale'}: not_found when the first is absent and
          there is no such queue
 COST     O(messages deleted x log messages)
-WRITES   nothing for a stale one; fields without a message are removed and count as absent
+WRITES   nothing for a stale message; fields without a message are removed and count as absent
 ]]
 local messages, attributes = unpack(KEYS)
 

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 --[[
-describe: a queue's attributes and counts.
+describe: return a queue's attributes and counts.
 
 KEYS
   messages:zset attributes:hash

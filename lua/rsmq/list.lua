@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 --[[
-list: names of the queues.
+list: return the names of the queues.
 
 KEYS
   queues:set

@@ -10,7 +10,7 @@ ARGV
   then two per message: id, receipt (times received when it was handed out; '' = regardless of who has it)
 RETURNS  {'ok', per message: 'moved' | 'absent' | 'stale'} | {'not_found'}: the other queue
 COST     O(messages moved x log messages)
-WRITES   nothing for one that is absent or stale, or if the other queue isn't there
+WRITES   nothing for an absent or stale message, or if the other queue doesn't exist
 ]]
 local messages, attributes, to_messages, to_attributes = unpack(KEYS)
 local now, channel = unpack(ARGV, 1, 2)

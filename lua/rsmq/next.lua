@@ -6,18 +6,18 @@ KEYS
   messages:zset attributes:hash
 ARGV
   now     epoch microseconds, or '' for the server's clock
-  vt      seconds the received stay hidden, '' = the queue's
-  limit   so many at most
+  vt      seconds that received messages stay hidden, '' = the queue's setting
+  limit   maximum number of messages
   then two per message to delete: id, receipt (times received when it was handed out)
 RETURNS  {word, words, ...}: words has one item for each message to delete, 'deleted' | 'absent' | 'stale'; then as
          receive, {'ok', words, messages...} | {'empty', words, ms until the next or ''} | {'not_found'}
 COST     O((deleted + limit) x log messages), and up to 1000 phantoms
-WRITES   nothing for a stale one, nor for a queue that isn't there
+WRITES   nothing for a stale message, or a queue that doesn't exist
 ]]
 local messages, attributes = unpack(KEYS)
 local now, vt, limit = unpack(ARGV, 1, 3)
 
--- The usual call passes without the functions that say what is wrong with one.
+-- The usual call passes without the functions that describe errors.
 local find = string.find
 if not (#KEYS == 2 and #ARGV == 5 and now == '' and (vt == '' or (#vt <= 6 and not find(vt, '%D'))) and #limit <= 3 and find(limit, '^[1-9]%d*$')
   and (ARGV[5] == '' or (#ARGV[5] <= 6 and not find(ARGV[5], '%D')))) then

@@ -7,8 +7,8 @@ KEYS
 ARGV
   now      epoch microseconds, or '' for the server's clock
   place    'visible' | 'hidden' | 'all'
-  offset   skip so many
-  limit    look at so many at most, 1-1000
+  offset   messages to skip
+  limit    maximum number of messages to look at, 1-1000
 RETURNS  {'ok', ids looked at, perhaps fewer than there are, then per message: id, body, times received, first
          received at, visible at, ms}, without phantoms; {'not_found'}
 COST     O(offset + limit)

@@ -1,20 +1,20 @@
 #!lua flags=allow-oom
 --[[
-pop: remove the first visible messages and hand them out; who crashes now has lost them.
+pop: remove the first visible messages and hand them out; a client that crashes now loses them.
 
 KEYS
   messages:zset attributes:hash
 ARGV
   now     epoch microseconds, or '' for the server's clock
-  limit   so many at most
+  limit   maximum number of messages
 RETURNS  as receive
 COST     O(limit x log messages), and up to 1000 phantoms
-WRITES   nothing when nothing is visible, but that phantoms are removed
+WRITES   only removed phantoms if no message is visible
 ]]
 local messages, attributes = unpack(KEYS)
 local now, limit = unpack(ARGV)
 
--- The usual call passes without the functions that say what is wrong with one.
+-- The usual call passes without the functions that describe errors.
 local find = string.find
 if not (#KEYS == 2 and #ARGV == 2 and now == '' and #limit <= 3 and find(limit, '^[1-9]%d*$')) then
 --@include shared/_arguments

@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
 --[[
-purge: remove messages, hidden ones too; the queue, its settings and its totals stay.
+purge: remove messages, including hidden messages; the queue, its settings and its totals stay.
 
 KEYS
   messages:zset attributes:hash
 ARGV
-  limit   so many at most, 1000 or less
+  limit   maximum number of messages, up to 1000
 RETURNS  {'ok', how many} | {'not_found'}
 COST     O(limit x log messages)
-WRITES   messages and attributes; nothing for a queue that isn't there
+WRITES   messages and attributes; nothing if the queue doesn't exist
 ]]
 local messages, attributes = unpack(KEYS)
 local limit = unpack(ARGV)

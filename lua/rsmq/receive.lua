@@ -6,12 +6,12 @@ KEYS
   messages:zset attributes:hash
 ARGV
   now     epoch microseconds, or '' for the server's clock
-  vt      seconds they stay hidden, '' = the queue's
-  limit   so many at most
+  vt      seconds they stay hidden, '' = the queue's setting
+  limit   maximum number of messages
 RETURNS  {'ok', then per message: id, body, times received, first received at, ms} | {'not_found'} |
          {'empty', ms until the next becomes visible, '' if none waits} | {'again'}: only phantoms so far
 COST     O(limit x log messages), and up to 1000 phantoms
-WRITES   nothing when nothing is visible, but that phantoms are removed
+WRITES   only removed phantoms if no message is visible
 ]]
 local messages, attributes = unpack(KEYS)
 local now, vt, limit = unpack(ARGV)
@@ -20,7 +20,7 @@ local find, call = string.find, redis.call
 -- A small whole number, written as usual.
 local function is_plain(text) return text and #text <= 15 and find(text, '^%d+$') end
 
--- One message, which was sent and is received as usual. The rest of the script is for every other call and message.
+-- One message, sent and received as usual. The rest of the script handles all other calls and messages.
 if limit == '1' and now == '' and #KEYS == 2 and #ARGV == 3 and #vt <= 6 and not find(vt, '%D') then
   local time = call('TIME')
   local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)

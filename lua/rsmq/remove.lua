@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-remove: a queue with all its messages, or the leftovers of a queue.
+remove: remove a queue with all its messages, or the leftovers of a queue.
 
 KEYS
   messages:zset attributes:hash queues:set

@@ -9,11 +9,11 @@ ARGV
   now             epoch microseconds, or '' for the server's clock
   name            of the queue
   ids_cursor      0 to begin, then as returned, '' = done
-  fields_cursor   the same, of the other walk
-  limit           about so many of each
+  fields_cursor   the same for the other walk
+  limit           about how many of each
 RETURNS  {'ok', ids_cursor, fields_cursor, phantoms removed, fields removed} | {'not_found'}
 COST     O(limit)
-WRITES   nothing for a queue that isn't there
+WRITES   nothing if the queue doesn't exist
 ]]
 local messages, attributes, queues = unpack(KEYS)
 local now, name, ids_cursor, fields_cursor, limit = unpack(ARGV)

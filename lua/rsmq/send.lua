@@ -1,17 +1,17 @@
 #!lua
 --[[
-send: messages, all or none; their ids are in their order, also within one microsecond.
+send: send messages, all or none. Their ids sort in their order, even within one microsecond.
 
 KEYS
   messages:zset attributes:hash
 ARGV
   now       epoch microseconds, or '' for the server's clock
-  delay     seconds until they are visible, '' = the queue's
+  delay     seconds until they are visible, '' = the queue's setting
   channel   to publish the number of messages on, once for each message sent; '' = none
   then two per message: 22 random characters, body
 RETURNS  {'ok', id...} | {'not_found'} | {'too_long', the queue's maxsize}
 COST     O(messages sent x log messages)
-WRITES   messages and attributes; nothing when one of them is refused
+WRITES   messages and attributes; nothing if one message is rejected
 ]]
 local messages, attributes = unpack(KEYS)
 local now, delay, channel = unpack(ARGV, 1, 3)
@@ -20,7 +20,8 @@ local find, call = string.find, redis.call
 -- A small whole number, written as usual.
 local function is_plain(text) return text and #text <= 15 and find(text, '^%d+$') end
 
--- One message to a queue whose settings are written as usual. The rest of the script is for every other call and queue.
+-- One message to a queue whose settings are written as usual. The rest of the script handles all other calls and
+-- queues.
 if #ARGV == 5 and now == '' and delay == '' and channel == '' and #KEYS == 2 and #ARGV[4] == 22 and not find(ARGV[4], '%W') then
   local time = call('TIME')
   local settings = call('HMGET', attributes, 'vt', 'delay', 'maxsize', 'totalsent')

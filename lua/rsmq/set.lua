@@ -11,7 +11,7 @@ ARGV
   maxsize   bytes, -1 = any, '' = as it is
 RETURNS  as describe
 COST     O(log messages)
-WRITES   attributes; nothing for a queue that isn't there
+WRITES   attributes; nothing if the queue doesn't exist
 ]]
 local messages, attributes = unpack(KEYS)
 local now, vt, delay, maxsize = unpack(ARGV)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-visibility: when messages become visible again.
+visibility: set when messages become visible again.
 
 KEYS
   messages:zset attributes:hash
@@ -10,7 +10,7 @@ ARGV
   then two per message: id, receipt (times received when it was handed out; '' = regardless of who has it)
 RETURNS  {'ok', per message: 'changed' | 'absent' | 'stale'} | {'not_found'}
 COST     O(messages changed x log messages)
-WRITES   messages; nothing for one that is absent or stale
+WRITES   messages; nothing for an absent or stale message
 ]]
 local messages, attributes = unpack(KEYS)
 local now, vt = unpack(ARGV, 1, 2)

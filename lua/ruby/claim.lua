@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-claim: take up to so many jobs off a Ruby list, into a claim whose holder has a lease.
+claim: take up to `limit` jobs from a Ruby list into a claim, whose holder has a lease.
 
 KEYS
   source:list claims:zset taken:list last_call:string
@@ -8,8 +8,8 @@ ARGV
   now       epoch ms, or '' for the server's clock
   claim     1-64 letters, digits, - and _, random; a call with the same one takes nothing more
   number    of this call, counted up by the intake; a repeated or older call doesn't take jobs, even if the claim
-            has been settled since then, because what it took would be enqueued under a number that was used
-  lease_ms  after so long without being settled, others may take the claim over, 1-86400000
+            has been settled since then, because its jobs would be enqueued under a used number
+  lease_ms  if the claim isn't settled for this long, others may take it over, 1-86400000
   limit     most jobs, 1-1000
   bytes     stop after this many bytes, from 1
   side      where the oldest job stands: RIGHT (Sidekiq) or LEFT (Resque)

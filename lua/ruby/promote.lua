@@ -6,7 +6,7 @@ KEYS
   waiting:zset target:list queues:set
 ARGV
   member  the job as the set holds it
-  job     the same with its time of enqueueing
+  job     the same job with its enqueue time
   queue   the list's name without its prefix, not empty
 RETURNS  1 if it was moved, 0 if it was no longer there
 COST     O(log set)

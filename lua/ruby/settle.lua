@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-settle: forget a claim whose jobs are in their queue. Said twice, it changes nothing more.
+settle: delete a claim whose jobs are in their queue. A repeated call changes nothing more.
 
 KEYS
   claims:zset taken:list

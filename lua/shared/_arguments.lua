@@ -1,4 +1,4 @@
--- arguments: refuse what a script can't use before its first write; programs in any language call the scripts.
+-- arguments: reject invalid arguments before a script's first write, because programs in any language call the scripts.
 -- needs:
 local function refuse(name, must)
   error({err = 'ERR ' .. name .. ' must be ' .. must})
@@ -8,7 +8,7 @@ local function keys_are(least, most)
   if #KEYS < least or #KEYS > (most or least) then refuse('the number of keys', least .. ', not ' .. #KEYS) end
 end
 
--- So many arguments, followed by `least` to `most` groups of `width`.
+-- Require this many arguments, followed by `least` to `most` groups of `width`.
 local function arguments_are(fixed, least, most, width)
   local groups = (#ARGV - fixed) / (width or 1)
   if groups % 1 ~= 0 or groups < (least or 0) or groups > (most or 0) then
@@ -16,7 +16,7 @@ local function arguments_are(fixed, least, most, width)
   end
 end
 
--- Digits alone, so that every command reads the text as the number that it is here.
+-- Only digits, so that every command reads the text as the same number.
 local function whole(name, value, least, most)
   local number = value and #value <= 16 and string.find(value, '^%-?%d+$') and tonumber(value)
   if not number or number < least or number > most then

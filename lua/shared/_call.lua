@@ -1,4 +1,5 @@
--- call: a caller numbers its calls. The last call is answered again from its record; an older call or a closed caller is rejected.
+-- call: a caller numbers its calls. A repeat of the last call is answered from its record; an older call or a closed
+-- caller is rejected.
 -- A record reads: x where the call is closed, the number, 0x1e, and the text that the script answers again from.
 -- needs:
 -- -> {refused: whether this call is older or closed; kept: the text, where the same call was made before; what the
@@ -13,7 +14,7 @@ local function open_call(key, number)
   }
 end
 
--- text: for the same call made again; life_ms: how long it is kept, ten minutes unless told.
+-- text: the reply to a repeat of this call; life_ms: how long to keep it, by default ten minutes.
 local function record_call(call, text, life_ms)
   redis.call('SET', call.key, string.format('%d', call.number) .. '\30' .. text, 'PX', life_ms or '600000')
 end

@@ -1,4 +1,4 @@
--- caller: who calls, and which of its calls this is.
+-- caller: the caller's id, and the number of this call.
 -- needs: refuse whole
 -- -> the number
 local function checked_number(caller, number)

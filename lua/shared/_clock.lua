@@ -1,4 +1,4 @@
--- clock: the moment that a script uses: its caller's time, else the server's.
+-- clock: the time that a script uses: its caller's time, else the server's.
 -- needs:
 local function time_ms(now)
   local given = tonumber(now)

@@ -1,4 +1,4 @@
--- clock: now_ms, the topic's own time, which goes back by more than a minute only.
+-- clock: now_ms, the topic's time, which only goes back if the clock steps back by more than a minute.
 -- needs: state time_ms
 local now_ms
 local function read_clock(now)

@@ -1,4 +1,4 @@
--- compact: one step of a compaction: scan keys of the log up to the cut, copy what survives, swap, trim the log.
+-- compact: one step of a compaction: scan keys of the log up to the cut, copy surviving messages, swap, trim the log.
 -- needs: meta log base clean newest entries index_of now_ms state text
 local SCAN, COPY, TRIM = 1, 2, 3
 
@@ -35,9 +35,9 @@ end
 local function copy(limit)
   local page = entries(state.at, state.cut, limit)
   for _, entry in ipairs(page) do
-    -- More fields than Lua can hand over are no message of ours.
+    -- An entry with more fields than Lua can pass on isn't our message.
     if #entry[2] <= 1000 and survives(entry) then
-      -- If they are refused as out of order, another program wrote there: the next step starts again.
+      -- If the entries are rejected as out of order, another program wrote there, and the next step starts again.
       if redis.pcall('XADD', clean, entry[1], unpack(entry[2])).err then
         state.phase = 0
         return

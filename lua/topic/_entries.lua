@@ -19,7 +19,7 @@ if state.healed then
   state.last, log_first = newest_and_oldest(log)
   state.last = math.max(state.last, state.base_to)
   state.first = base_first <= state.base_to and base_first or math.max(log_first, base_first)
-  -- The longest entry is not known: assume the limit of content.
+  -- The longest entry is unknown: assume the limit of content.
   state.longest = 1048576
 end
 

@@ -1,4 +1,4 @@
--- find: index_at(time), the lowest index appended then or later; one after the last when there is none.
+-- find: index_at(time), the lowest index appended then or later; one after the last if there is none.
 -- needs: entries index_of state
 local function at_of(entry) return math.min(9007199254740991, tonumber(string.match(entry[1], '%d+$'))) end
 

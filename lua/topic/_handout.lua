@@ -1,6 +1,6 @@
 -- handout: the messages of a poll: a batch whose lease has ended, or the next messages after the cursor.
 -- needs: log base group leases batch_of entries hold index_of let_go now_ms out_of_range skipped_before state text cursor
--- Elsewhere what is handed out was read before the first write.
+-- In other scripts, the messages were read before the first write.
 local function check_streams()
   redis.call('XLEN', log)
   redis.call('XLEN', base)
@@ -36,7 +36,7 @@ local function move_to(index)
   redis.call('HSET', group, 'cursor', text(cursor))
 end
 
--- Whether the cursor is within the topic, by the group's rule if need be.
+-- Whether the cursor is within the topic, if necessary after the group's rule moved it.
 local function in_range(given)
   local before = state.first - 1
   if cursor >= before and cursor <= state.last then return true end

@@ -1,4 +1,4 @@
--- record_life: how long a call's record is kept: ten minutes, or the longer time that was set for the call before.
+-- record_life: how long a call's record is kept: ten minutes, or the longer time set for the previous call.
 -- needs:
 local function life_of(call)
   local left = call.record and redis.call('PTTL', call.key) or 0

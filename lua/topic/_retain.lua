@@ -1,4 +1,4 @@
--- retain: drop what the limits no longer allow, oldest first, at most 10,000 indexes at a time.
+-- retain: drop messages beyond the limits, oldest first, at most 10,000 indexes at a time.
 -- needs: meta log base marks index_at now_ms state text
 local function allowed_from()
   local from = state.first
@@ -9,7 +9,7 @@ local function allowed_from()
       or redis.call('ZRANGE', marks, 0, 0, 'REV')[1]
     from = math.max(from, math.min(tonumber(mark) or from, state.last + 1))
   end
-  -- Found by bisection, so not at every append.
+  -- Bisection finds the index, so this isn't done at every append.
   if state.max_age > 0 and math.abs(now_ms - state.aged_at) >= math.min(1000, state.max_age) then
     from = math.max(from, index_at(now_ms - state.max_age))
     redis.call('HSET', meta, 'aged_at', text(now_ms))

@@ -1,4 +1,4 @@
--- settle: complete the messages of `token`, up to `through` or all; 'stale' when it no longer holds any.
+-- settle: complete the messages of `token`, up to `through` or all; 'stale' if it no longer holds any.
 -- needs: held batch_of let_go
 local function settle(token, through)
   local first, last = batch_of(token)

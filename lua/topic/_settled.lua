@@ -1,4 +1,4 @@
--- settled: the index up to which a group is done, whatever is held further on.
+-- settled: the index up to which a group has settled all messages, whatever is held after it.
 -- needs: group held
 local function settled()
   local lowest = redis.call('ZRANGE', held, 0, 0, 'WITHSCORES')[2]

@@ -10,7 +10,7 @@ do
     state[names[i]] = number and number >= 0 and number <= 9007199254740000 and number - number % 1 or 0
   end
   if state.phase > 3 then state.phase = 0 end
-  -- Where `last` is lost, the streams tell the others too.
+  -- If `last` is lost, the other numbers are also read from the streams.
   if state.last > 0 then
     if state.first > state.last + 1 then state.first = state.last + 1 end
     if state.base_to > state.last then state.base_to = state.last end

@@ -1,4 +1,4 @@
--- upkeep: after an append: a step of retention, and of compaction where half of the topic or more is new.
+-- upkeep: after an append, a step of retention, and a step of compaction if half of the topic or more is new.
 -- needs: base allowed_from begin_compaction compaction_step drop_below state
 local function keep_up(nmessages)
   if state.max_age + state.max_count + state.max_bytes > 0 then drop_below(allowed_from()) end

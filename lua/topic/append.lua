@@ -1,11 +1,11 @@
 #!lua
 --[[
-append: add messages at the end, whole or not at all. Each gets the next index.
+append: add messages at the end, all or none. Each gets the next index.
 
 KEYS
   log:stream base:stream clean:stream newest:hash marks:zset meta:hash last_call:string
 ARGV
-  caller  random id of who calls, as in last_call's name
+  caller  random id of the caller, as in the name of last_call
   number  of this call, counted up by the caller
   now     epoch ms, or '' for the server's clock
   then per message: the fields it has, of 'm' content, 'k' key, 'h' headers, in this order, as one word
@@ -17,7 +17,7 @@ WRITES   nothing when memory is full or the call is refused
 local log, base, clean, newest, marks, meta, last_call = unpack(KEYS)
 local caller, number, now = unpack(ARGV, 1, 3)
 
--- The usual call passes without the functions that say what is wrong with one.
+-- The usual call passes without the functions that describe errors.
 local find = string.find
 if not (#KEYS == 7 and now == '' and #caller <= 64 and find(caller, '^[!-~]+$') and #number <= 15 and find(number, '^%d+$')) then
 --@include shared/_arguments
@@ -94,7 +94,7 @@ if state.healed then
   redis.call('HSET', meta, 'first', text(state.first), 'base_to', text(state.base_to))
 end
 record_call(call, text(first_new) .. ' ' .. text(state.last) .. ' ' .. text(now_ms), life_of(call))
--- Only where they are needed: to make these functions costs more than a message.
+-- Make these functions only if needed, because that costs more than a message.
 if upkeep then
 --@include _find
 --@include _retain

@@ -5,9 +5,9 @@ commit: settle messages that a reader holds, so that the group never gets them a
 KEYS
   group:hash held:zset leases:zset batches:hash last_call:string
 ARGV
-  caller   random id of who calls, as in last_call's name
+  caller   random id of the caller, as in the name of last_call
   number   of this call, counted up by the caller
-  token    what they are held by
+  token    the reader's token
   through  the last index to settle, '' = all of them
 RETURNS  {'ok' | 'stale' | 'closed', settled up to}: stale when the lease ended and another reader has them, or
          the group was moved; settled up to: the index below which the group has no message left
@@ -18,7 +18,7 @@ local group, held, leases, batches, last_call = unpack(KEYS)
 local caller, number, token, through = unpack(ARGV)
 local function text(index) return string.format('%.0f', index) end
 
--- The usual call passes without the functions that say what is wrong with one.
+-- The usual call passes without the functions that describe errors.
 local find = string.find
 if not (#KEYS == 5 and #ARGV == 4 and through == '' and #token <= 200 and #caller <= 64 and find(caller, '^[!-~]+$') and #number <= 15 and find(number, '^%d+$')) then
 --@include shared/_arguments

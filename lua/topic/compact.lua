@@ -1,6 +1,6 @@
 #!lua
 --[[
-compact: one step of a compaction, which keeps the newest message of each key, and all without a key.
+compact: do one step of a compaction, which keeps the latest message of each key, and all messages without a key.
 
 KEYS
   log:stream base:stream clean:stream newest:hash meta:hash
@@ -10,7 +10,7 @@ ARGV
   limit  messages looked at, 1-1000
 RETURNS  {1 while it is under way, else 0; compacted up to}
 COST     O(limit)
-WRITES   nothing when there is nothing to compact
+WRITES   nothing if no message needs compaction
 ]]
 local log, base, clean, newest, meta = unpack(KEYS)
 local now, begin, limit = unpack(ARGV)

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 --[[
-describe: the size of a topic, and its settings.
+describe: return the size and the settings of a topic.
 
 KEYS
   log:stream base:stream marks:zset meta:hash groups:set

@@ -6,7 +6,7 @@ KEYS
   meta:hash held:zset leases:zset
 ARGV
   now       epoch ms, or '' for the server's clock
-  token     what they are held by
+  token     the reader's token
   lease_ms  starting now; 0 = other readers may have them immediately
 RETURNS  {'ok' | 'stale'}
 COST     O(log of held batches)

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 --[[
-find: the first message appended at a time or later.
+find: find the first message appended at a time or later.
 
 KEYS
   log:stream base:stream meta:hash

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 --[[
-lag: the position of a group, and the messages after it.
+lag: return the position of a group, and facts about the messages after it.
 
 KEYS
   log:stream base:stream meta:hash group:hash held:zset leases:zset

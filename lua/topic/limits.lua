@@ -5,12 +5,12 @@ limits: set what a topic keeps. A setting that is '' stays as it is.
 KEYS
   meta:hash
 ARGV
-  max_age       keep messages for so many ms, 0 = no limit
-  max_count     keep so many, 0 = all
-  max_bytes     keep about so many bytes of content, keys and headers, 0 = all
+  max_age       how many ms to keep messages, 0 = no limit
+  max_count     how many messages to keep, 0 = all
+  max_bytes     about how many bytes of content, keys and headers to keep, 0 = all
   compact       1: keep the newest message of each key only, after a while; 0: all
   tombstone_ms  how long a compaction keeps a key's deletion
-RETURNS  {'ok'}; {'both'}: compaction goes with max_age only
+RETURNS  {'ok'}; {'both'}: compaction allows only max_age
 COST     O(1)
 WRITES   meta; nothing when refused
 ]]

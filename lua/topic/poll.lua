@@ -5,7 +5,7 @@ poll: return a group's next messages to a reader under a lease, messages of an e
 KEYS
   log:stream base:stream meta:hash group:hash held:zset leases:zset batches:hash last_call:string
 ARGV
-  caller    random id of who calls, as in last_call's name
+  caller    random id of the caller, as in the name of last_call
   number    of this call, counted up by the caller
   now       epoch ms, or '' for the server's clock
   token     what the messages will be held by, 1-64 characters, never used before
@@ -22,7 +22,7 @@ WRITES   nothing when there is nothing to hand out or commit
 local log, base, meta, group, held, leases, batches, last_call = unpack(KEYS)
 local caller, number, now, token, count, lease_ms, commit = unpack(ARGV)
 
--- The usual call passes without the functions that say what is wrong with one.
+-- The usual call passes without the functions that describe errors.
 local find = string.find
 if not (#KEYS == 8 and #ARGV == 7 and now == '' and #caller <= 64 and find(caller, '^[!-~]+$') and #number <= 15 and find(number, '^%d+$')
   and #count <= 3 and find(count, '^[1-9]%d*$') and #lease_ms <= 7 and find(lease_ms, '^%d+$')

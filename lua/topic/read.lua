@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 --[[
-read: messages by index, for nobody in particular: no position moves.
+read: return messages by index, without moving any group.
 
 KEYS
   log:stream base:stream meta:hash

@@ -1,13 +1,13 @@
 #!lua
 --[[
-redismq_append: add messages to a topic of redismq's layout, whole or not at all.
+redismq_append: add messages to a topic of redismq's layout, all or none.
 
 KEYS
   next_index:string last_call:string  then per index from base + 1 on: its message
 ARGV
-  caller  random id of who calls, as in last_call's name
+  caller  random id of the caller, as in the name of last_call
   number  of this call, counted up by the caller
-  base    the index before that of the third key
+  base    the index before the third key's index
   ttl_ms  until the messages expire, '' = never
   then the messages
 RETURNS  {'ok', first index, last index}; {'moved', newest index}: its keys don't hold the next messages, call again

@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
 --[[
-redismq_poll: the next messages of a group of redismq's layout; its position moves immediately, also over holes.
+redismq_poll: return the next messages of a group in redismq's layout. Its position moves immediately, even past holes.
 
 KEYS
   next_index:string position:string last_call:string  then per index from base + 1 on: its message
 ARGV
-  caller        random id of who calls, as in last_call's name
+  caller        random id of the caller, as in the name of last_call
   number        of this call, counted up by the caller
-  base          the index before that of the fourth key
+  base          the index before the fourth key's index
   count         messages at most; about 4 MiB in all
-  out_of_range  where to go on when the position is after the newest: 'earliest' | 'latest' | 'error'
+  out_of_range  where to continue if the position is after the newest: 'earliest' | 'latest' | 'error'
 RETURNS  {'ok', position, newest index, holes skipped, then per message: index, message}; {'moved', position,
          newest index}: call again with keys from there; {'out-of-range', position, newest index}; {'closed'}
 COST     O(keys)

@@ -9,7 +9,7 @@ ARGV
   out_of_range  'earliest' | 'latest' | 'error' | '' as it is
 RETURNS  {'ok' | 'missing'}
 COST     O(1)
-WRITES   group, where it is there
+WRITES   group, if it exists
 ]]
 local group = unpack(KEYS)
 local paused, out_of_range = unpack(ARGV)

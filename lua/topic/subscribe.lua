@@ -1,6 +1,6 @@
 #!lua
 --[[
-subscribe: make a group, at a place; one that is there stays as it is.
+subscribe: create a group at a position; an existing group stays unchanged.
 
 KEYS
   log:stream base:stream meta:hash groups:set group:hash
@@ -9,7 +9,7 @@ ARGV
   name          of the group, as in group's name
   start         'earliest' | 'latest' | 'index' | 'time'
   value         the index to begin with, or epoch ms; else ''
-  out_of_range  where to go on when the next message was dropped: 'earliest' | 'latest' | 'error'
+  out_of_range  where to continue if the next message was dropped: 'earliest' | 'latest' | 'error'
 RETURNS  {'made' | 'exists', settled index}; {'out-of-range', first, last}
 COST     O(log messages)
 WRITES   nothing when it exists

@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
 --[[
-trim: drop what the limits no longer allow, or all below an index; at most 10,000 indexes in one call.
+trim: drop messages beyond the limits, or all below an index; at most 10,000 indexes in one call.
 
 KEYS
   log:stream base:stream marks:zset meta:hash
 ARGV
   now     epoch ms, or '' for the server's clock
-  before  drop what is below this index, '' = by the limits
+  before  drop messages below this index, '' = by the limits
 RETURNS  {first index kept, 1 when there is more to drop}
 COST     O(messages dropped)
-WRITES   nothing when all is within the limits
+WRITES   nothing if all messages are within the limits
 ]]
 local log, base, marks, meta = unpack(KEYS)
 local now, before = unpack(ARGV)

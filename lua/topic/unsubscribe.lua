@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-unsubscribe: forget a group; its readers can no longer commit the messages that they hold.
+unsubscribe: delete a group; its readers can no longer commit the messages that they hold.
 
 KEYS
   groups:set group:hash held:zset leases:zset batches:hash
