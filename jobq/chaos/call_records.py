@@ -18,7 +18,7 @@ _LIFE = "'PX', {:.0f})"
 def shorten(record_s: float) -> None:
     """Shorten the lifetime of this process's call records to `record_s`.
 
-    Calls are then repeated for half of this time.
+    Calls are then repeated for at most half of this time.
     """
     before, after = (_LIFE.format(1000 * seconds) for seconds in (caller.RECORD_S, record_s))
     for script in _scripts():

@@ -78,7 +78,7 @@ class Run:
     """One run of a job.
 
     Attributes:
-        points: Times at which it wrote a line, and the lease left at each.
+        points: Times at which the run wrote a line, and the remaining lease at each.
     """
 
     mid: str

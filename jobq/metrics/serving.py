@@ -75,7 +75,7 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def listen(endpoint: Endpoint) -> socket.socket:
-    """Return a socket that listens at the endpoint. Raises ConfigError if it can't listen there."""
+    """Return a socket that listens at the endpoint. Raises ConfigError if the endpoint can't be used."""
     try:
         return _listen_at_path(endpoint.path) if endpoint.path else _listen_at_port(endpoint)
     except (OSError, UnicodeError) as error:

@@ -495,7 +495,7 @@ class Child:
                 self.runner.begin(index, slots, messages)
 
     def _settle(self) -> None:
-        """Before leaving, wait until the servers have this child's reports."""
+        """Before the child exits, wait until the servers have its reports."""
         self.queues.repeat_reports()
         while not self.slots.asks(Control.HURRY) and self.queues.must_wait():
             self.rest()
@@ -582,7 +582,7 @@ class Child:
     # A sync job in the main thread, and the checks while it runs.
 
     def run_sync(self, slot: int, call: Call) -> Ending:
-        """Run a job in this thread. Raises JobAborted if it was stopped."""
+        """Run a job in this thread. Raises JobAborted if the job was stopped."""
         timers = self.timers
         self._sync_slots, self.abort = (slot,), ""
         timers.arm()

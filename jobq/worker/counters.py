@@ -188,7 +188,7 @@ class Counters:
         self._words[self._series_of(queue, job) + _ABORTED] += 1
 
     def crashed(self, queue: int, ending: Ending, reply: str) -> None:
-        """In the supervisor, count an ending that it reported for a dead child."""
+        """Count an ending that the supervisor reported for a dead child."""
         if reply not in ("ok", "dead"):
             return
         columns = ending.record.split(SEPARATOR, 5)
@@ -197,7 +197,7 @@ class Counters:
         self._words[self._series_of(queue, columns[0]) + outcome] += 1
 
     def marked(self, mark: int) -> None:
-        """In the supervisor, count a reported ending of a dead child, given its mark."""
+        """In the supervisor, count a reported ending of a dead child, given the ending's mark."""
         labels, at = divmod(mark, 8)
         queue, job = divmod(labels, len(self.labels.jobs))
         self._words[self._series_of(queue, self.labels.jobs[job]) + at] += 1

@@ -74,7 +74,7 @@ class SourceControl:
             os.set_blocking(end, False)
 
     def stopping(self) -> bool:
-        """Return whether the source must exit now: the supervisor has asked it to, or is gone."""
+        """Return whether the source must exit now, because the supervisor is gone or has requested the exit."""
         return self._stopping or os.getppid() != self.supervisor
 
     def quiet(self) -> bool:

@@ -133,7 +133,7 @@ def named(names: Sequence[str]) -> str:
 
 
 class Heartbeat:
-    """A worker's heartbeat, sent with every renewal of leases. `on_answer` gets the duration of a command in ns."""
+    """A worker's heartbeat, sent with every renewal of leases. `on_answer` gets a command's duration in ns."""
 
     def __init__(
         self,

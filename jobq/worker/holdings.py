@@ -207,7 +207,7 @@ def _given_back_since(held: Iterable[tuple[SharedHoldings, Holding]]) -> list[by
     """Return resources that jobs gave back while they were being renewed. The renewal may have acquired them again.
 
     If a child's memory can't be read now, return none of its resources, because the child may still hold them.
-    Resources that it no longer holds expire, because the supervisor doesn't renew them again.
+    Resources that the child no longer holds expire, because the supervisor doesn't renew them again.
     """
     gone: list[bytes] = []
     for holdings, some in groupby(held, key=itemgetter(0)):

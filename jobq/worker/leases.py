@@ -103,7 +103,7 @@ class Leases:
     def _is_cancelled(self, held: HeldMessage) -> bool:
         """Return whether a user cancelled a message whose lease was live.
 
-        Only a cancel or the child that holds it can end such a message.
+        Only a cancel or the child that holds the message can have ended it.
         """
         try:
             word = self._queues[held.queue].status(held.mid).word

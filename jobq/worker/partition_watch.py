@@ -20,7 +20,7 @@ def queues_to_serve(
     *,
     looks_again: bool = False,
 ) -> tuple[tuple[str, int], ...]:
-    """Return the queues and their weights, each followed by its partitions, which have its weight.
+    """Return the queues with their weights. Each queue's partitions follow it with the same weight.
 
     Args:
         declared: The number of partitions that jobs declare, by queue. A queue that doesn't exist yet is created with

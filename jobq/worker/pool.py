@@ -98,9 +98,9 @@ class PoolMember:
         self._send(signal.SIGKILL)
 
     def has_exited(self) -> bool:
-        """Return whether the child has exited. If it wasn't killed, end the programs of its running jobs.
+        """Return whether the child has exited. If the child wasn't killed, end the programs of its running jobs.
 
-        The caller reaps it.
+        The caller reaps the child.
         """
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         if not self.pid or os.waitid(os.P_PID, self.pid, options) is None:

@@ -61,7 +61,7 @@ class QueueHealth:
         self.on_failure: Callable[[], None] = lambda: None
 
     def grow(self, count: int) -> None:
-        """In the supervisor, add queues to serve. Only children forked after that serve them."""
+        """In the supervisor, add queues to serve. Only children forked later serve these queues."""
         self.count, self.room = self.count + count, self.room - count
 
     @property

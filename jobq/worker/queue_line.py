@@ -95,7 +95,7 @@ class QueueCaller(Caller):
 
 
 class CallUnderWay(NamedTuple):
-    """An unanswered call. It reports `entries`, in the form of `endings`, and was first sent at `asked_at`."""
+    """An unanswered call, first sent at `asked_at`. It reports `entries`, which are like `QueueLine.endings`."""
 
     call: NumberedCall[Any]
     entries: list[Ended]
@@ -211,7 +211,7 @@ class QueueLine:
     def take(self, reply: Any) -> tuple[Dequeued | None, int]:
         """Return the result of `ask`, given the reply to the sent call.
 
-        If the reply is None, it was lost: repeat the call.
+        If the reply is None, because it was lost, repeat the call.
         """
         return self._answered(self._reading(reply), boot_ns())
 

@@ -210,7 +210,7 @@ def _loaded(load: Callable[[], Sequence[str]], registry: Registry, allow_threads
 
 @contextmanager
 def _signals() -> Iterator[int]:
-    """Turn signals into bytes in a pipe; yield its readable end."""
+    """Turn signals into bytes in a pipe; yield the pipe's readable end."""
     woken, filled = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(filled, False)

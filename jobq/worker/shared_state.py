@@ -1,9 +1,9 @@
 """Memory shared by a child and the supervisor: the child's messages and their progress.
 
-The child records its messages here. The supervisor renews their leases and records that here. It also takes back
-unstarted messages, and ends the messages of a dead child. A lock guards every change on which both must agree. The
-supervisor waits for the lock only a few ms, and doesn't need it once the child is gone. So a dead or stopped child that
-holds the lock doesn't block the supervisor.
+The child records its messages here. The supervisor renews the messages' leases and records the renewals here. It also
+takes back unstarted messages, and ends the messages of a dead child. A lock guards every change on which both must
+agree. The supervisor waits for the lock only a few ms, and doesn't need the lock once the child is gone. So a dead or
+stopped child that holds the lock doesn't block the supervisor.
 
 The memory begins with words of 8 bytes. Three rows follow, each with a byte per slot: its state, whether its lock is
 lost, and whether it runs in a thread. Then each slot has a record with the queue's index, lengths, token and mid. The
@@ -260,7 +260,7 @@ class SharedSlots:
         return self._words[_FETCH] != 0
 
     def fetched(self) -> bool:
-        """Record that the reply arrived. Return False if the supervisor has claimed its messages to give them back."""
+        """Record that the reply arrived. Return False if the supervisor has claimed the messages to give them back."""
         with self._lock:
             claimed, self._words[_FETCH] = self._words[_FETCH] == _CLAIMED, 0
         return not claimed
@@ -332,7 +332,7 @@ class SharedSlots:
     def withdraw(self, slots: Iterable[int]) -> tuple[list[int], dict[int, Lease]]:
         """Withdraw the unstarted messages in these slots.
 
-        Return the slots that won't start, and, by slot, the leases that the child itself must give back.
+        Return the slots whose messages won't start, and, by slot, the leases that the child itself must give back.
         """
         unstarted, leases = [], {}
         with self._lock:

@@ -56,7 +56,7 @@ class Signals:
         signal.signal(number, handler)
 
     def handle_outside(self, number: int, register: Callable[[], object]) -> None:
-        """Call `register` to set a handler outside Python, now and after a job has replaced it."""
+        """Call `register` to set a handler outside Python, now and whenever a job has replaced the handler."""
         self._restored_by[number] = register
         register()
 

@@ -152,8 +152,8 @@ class SyncRunner(Runner):
     def _nlast(self, index: int, count: int) -> int:
         """Return how many of `count` jobs to run while the next batch is fetched; 0 if jobs aren't short.
 
-        It is also 0 if jobs are so short that too many would end before the reply. Smaller batches would cost more than
-        the wait.
+        Also return 0 if jobs are so short that too many would end before the reply. Smaller batches would cost more
+        than the wait.
         """
         size = self._sizes[index]
         if count < MIN_BATCH or size.each_s > SHORT_S:
@@ -165,7 +165,7 @@ class SyncRunner(Runner):
         """Do nothing: this runner doesn't overlap runs and reports."""
 
     def _run(self, index: int, slot: int, call: Call) -> Ending | None:
-        """Run a started message; return its ending, or None if it was stopped or its ending is already kept."""
+        """Run a started message; return its ending, or None if the job was stopped or the ending is already stored."""
         child = self._child
         if call.job.settings.batch is not None:
             # The call was enqueued to a queue that isn't its job's. This queue's next calls run together.

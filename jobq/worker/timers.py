@@ -46,7 +46,7 @@ class Timers:
         signal.signal(signal.SIGALRM, self._handler)
 
     def arm(self) -> None:
-        """Set the timer if it isn't set. If it is, this costs almost nothing."""
+        """Set the timer unless it is already set. For a set timer, the call costs almost nothing."""
         if not self.armed:
             self._set(self._first_s)
         elif boot_ns() > self._due_at:
