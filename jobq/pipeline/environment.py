@@ -91,7 +91,7 @@ _START_S = 30
 
 
 def version_of(python: str) -> str:
-    """Return the interpreter's version, such as `3.11`. Raises ConfigError if it doesn't start."""
+    """Return the interpreter's version, such as `3.11`. Raises ConfigError if the interpreter doesn't start."""
     try:
         return subprocess.run(
             [python, "-c", _ASK],

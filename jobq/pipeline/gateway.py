@@ -63,7 +63,7 @@ class JvmOutput:
 
 
 def start_jvm(settings: Mapping[str, str]) -> None:
-    """Start the JVM of this process, unless it is already running. Its heap and options can't be changed later."""
+    """Start the JVM of this process, unless it is already running. The JVM's heap and options can't change later."""
     from pyspark import SparkConf
     from pyspark.core.context import SparkContext
     from pyspark.errors import PySparkRuntimeError

@@ -67,7 +67,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def looked_for(environ: Mapping[str, str] | None = None) -> tuple[Java | None, list[str]]:
-    """Return the Java that `find_java` would return, or None, and the reasons why it skips other installations."""
+    """Return the Java that `find_java` would return, or None, and the reasons for skipping other installations."""
     env = os.environ if environ is None else environ
     passed_over: list[str] = []
     for origin, home in (("JAVA_HOME", env.get("JAVA_HOME", "")), ("PATH", _on_path(env))):

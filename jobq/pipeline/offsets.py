@@ -318,7 +318,7 @@ def plan(
 
 
 def is_remade(place: LogOffset, now: LogTail) -> bool:
-    """Return whether the stream was recreated since the offset. If so, it lacks entries that it should still have."""
+    """Return whether the stream was recreated since the offset, because it lacks entries that it should still have."""
     if not place.n or now.dropped >= place.n:
         return False
     if "-" not in now.id:

@@ -76,7 +76,7 @@ class SparkOptions:
         return parsed_moment(f"option {name}", text) if text else None
 
     def server(self) -> ServerSettings:
-        """Return the server's settings from the options, or else from the environment. They have no outage buffer."""
+        """Return the server's settings from the options, or else from the environment, without an outage buffer."""
         settings = settings_from_env(patience_s=STAYING_PATIENCE_S)
         return replace(
             settings,

@@ -3,10 +3,11 @@
 A replay may be killed and run again; each message arrives once. A replay has a name, by default made from its source.
 Under that name the target stores the replay's progress:
 
-- A topic stores it in the call that appends. The call is numbered by the index of its last message, under a caller
-  named after the replay. The script appends and records that number together, and rejects an older number.
-- A queue stores it after each call. Only the call between two records can be repeated. Message ids are made of topic
-  and index, so the queue rejects live and deduped messages, and the replay skips messages that became dead since then.
+- A topic stores the progress in the call that appends. The call is numbered by the index of its last message, under a
+  caller named after the replay. The script appends and records that number together, and rejects an older number.
+- A queue stores the progress after each call. Only the call between two records can be repeated. Message ids are made
+  of topic and index, so the queue rejects live and deduped messages, and the replay skips messages that became dead
+  since then.
 """
 
 from __future__ import annotations

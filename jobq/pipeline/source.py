@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Register `format("jobq")` in a session.
 
-    This is needed where Spark doesn't find it by itself, as in modules sent with --py-files.
+    This is needed where Spark doesn't find the data source by itself, as in modules sent with --py-files.
     """
     from pyspark_jobq import JobqDataSource
 

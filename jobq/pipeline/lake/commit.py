@@ -110,7 +110,7 @@ class IngestState(BatchRecord):
     def following(
         self, places: Mapping[str, LogOffset], rows: int, lost: Mapping[str, int], **facts: Any
     ) -> IngestState:
-        """Return the state after another batch. It still names the files of earlier offsets."""
+        """Return the state after another batch. The new state still names the files of earlier offsets."""
         everything, total = {**self.places, **places}, dict(self.lost)
         for name, number in lost.items():
             total[name] = total.get(name, 0) + number
@@ -130,7 +130,7 @@ def _ms_of(places: Mapping[str, LogOffset], name: str) -> int:
 
 
 def state_of(lake: Lake, table: LakeTable) -> IngestState:
-    """Return the state after the table's latest batch. Raises OffsetsUntoldError if the lake no longer has it."""
+    """Return the state after the table's latest batch. Raises OffsetsUntoldError if the state is lost."""
     record = record_of(lake.table(table.name), table.app)
     state, store = IngestState(**vars(record)), lake.below(table.name)
     if not record.offsets:

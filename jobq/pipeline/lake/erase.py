@@ -8,7 +8,7 @@ Hashes of the erased ids stay in the lake, so that an ingest doesn't bring the m
    many rows of each table were erased.
 
 If a process dies after `begin`, the erasure is unfinished. The next `finish` completes it, using only the tombstones.
-It reads files without erased rows, but doesn't rewrite them.
+`finish` also reads files without erased rows, but doesn't rewrite them.
 """
 
 from __future__ import annotations

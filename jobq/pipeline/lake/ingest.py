@@ -108,7 +108,7 @@ class Ingest:
 
     Attributes:
         problem: Called with an unreadable queue or topic and the error; then the ingest continues with the others. If
-            it is not set, the error is raised.
+            `problem` is not set, the error is raised.
     """
 
     def __init__(
@@ -390,7 +390,7 @@ def one_round(
 ) -> IngestRound:
     """Ingest batches until everything is read, then dead messages and, if requested, the audit log.
 
-    Between two batches, stop if `enough()`.
+    Stop between two batches if `enough()` returns true.
     """
     round_ = IngestRound()
     for step in (ingest.events, ingest.topics):
@@ -439,7 +439,7 @@ class StopRequest:
         self._event.set()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep until the stop is requested, for at most `seconds`. Return whether it was requested."""
+        """Sleep until the stop is requested, for at most `seconds`. Return whether the stop was requested."""
         return self._event.wait(max(0.0, seconds))
 
 
@@ -466,7 +466,7 @@ def rounds(
     ingest: Ingest, every_s: float | None, told: Callable[[IngestBatch], None], ending: StopRequest,
     after: Callable[[IngestRound], None], wait_s: float = 0.0,
 ) -> Iterator[IngestRound]:  # fmt: skip
-    """Run one round, or a round every `every_s` seconds until `ending` is set. Call `after` at the end of each.
+    """Run one round, or a round every `every_s` seconds until `ending` is set. Call `after` at the end of each round.
 
     Each round holds the lake's lock; between rounds, other processes can acquire it. The first round waits for the lock
     for `wait_s` seconds, then raises LakeBusyError. Later rounds wait without limit.

@@ -44,7 +44,7 @@ class Lake:
     def open(
         cls, path: str | None = None, storage_options: Mapping[str, str] | None = None
     ) -> Lake:
-        """Open the lake at `path`, by default JOBQ_LAKE. Raises LakeError if it is missing or has another version."""
+        """Open the lake at `path`, by default JOBQ_LAKE. Raises LakeError for a missing lake or another version."""
         lake = cls(_store_at(path, storage_options))
         if not lake._is_marked():
             raise LakeError(
@@ -84,7 +84,7 @@ class Lake:
             return delta
 
     def made(self, name: str) -> DeltaTable:
-        """Return the table; create it if needed, and add columns that it lacks."""
+        """Return the table; create it if needed, and add missing columns."""
         delta, table = self.table(name), _table_named(name)
         if delta is None:
             return self._make(table)
@@ -240,7 +240,7 @@ def locked(
 ) -> Iterator[None]:
     """Hold the lake's lock.
 
-    Raises LakeBusyError if another process still has the lock after `wait_s` seconds, or when `enough()` is true.
+    Raises LakeBusyError if another process still has the lock after `wait_s` seconds, or once `enough()` returns true.
     """
     if not lake.store.is_local:
         yield

@@ -273,7 +273,7 @@ class ArchiveSummary(NamedTuple):
 class ArchivedRows:
     """The rows of `table` where `column` is `name`, within `span`, ordered by day, then by `order`.
 
-    A queue's rows include those of its partitions. Without Spark, they are a snapshot of the table at the first read.
+    A queue's rows include its partitions' rows. Without Spark, the rows are a snapshot of the table at the first read.
     """
 
     lake: Lake

@@ -114,7 +114,7 @@ class Tombstones:
         return sum(len(hashes) for hashes in self._queues.values())
 
     def queues(self, kind: str, name: str) -> set[str | None]:
-        """Return the queues in which the name is erased. If None is among them, it is erased in every queue."""
+        """Return the queues in which the name is erased. None among the queues means every queue."""
         queues: set[str | None] = set()
         for salt, hashes in self._queues.items():
             queues |= hashes.get(hash_of(salt, kind, name), set())

@@ -141,7 +141,7 @@ def newest_deaths(
 
 
 def dead_counts(client: Client, spans: Mapping[str, tuple[int, int]]) -> Iterator[int]:
-    """Yield the number of deaths in each queue's span, both ends included; 0 if it can't be read."""
+    """Yield the number of deaths in each queue's span, both ends included; 0 for an unreadable queue."""
     left = iter(spans.items())
     while some := list(islice(left, offsets.TOGETHER)):
         asked = [

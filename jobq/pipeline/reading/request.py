@@ -83,7 +83,7 @@ class ReadRequest:
 
 
 def view_of(given: Mapping[str, str], stream: bool = False) -> str:
-    """Return the view to read. Raises ConfigError if it is unknown or can't be streamed."""
+    """Return the view to read. Raises ConfigError if the view is unknown or can't be streamed."""
     text = next((value for name, value in given.items() if name.lower() == "view"), "events")
     view = text.strip().lower()
     if view not in VIEWS:

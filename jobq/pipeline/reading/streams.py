@@ -60,8 +60,8 @@ class _Pages:
     """Reads a range, and detects entries trimmed before they were read.
 
     If the number of entries is known, the loss is the number of entries that weren't read. Otherwise each page begins
-    with an entry already read: if the server still has it, later entries weren't trimmed. Once it is gone, the loss is
-    the number of entries trimmed since planning.
+    with an entry already read: if the server still has that entry, later entries weren't trimmed. Once that entry is
+    gone, the loss is the number of entries trimmed since planning.
     """
 
     def __init__(self, request: ReadRequest, client: Client, range_: ReadRange) -> None:

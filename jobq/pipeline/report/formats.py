@@ -95,7 +95,7 @@ def cells(result: ReportResult, query: ReportQuery) -> Iterable[Sequence[str]]:
 
 
 def document(results: Sequence[ReportResult], query: ReportQuery) -> str:
-    """Return the results as JSON in ASCII, with times in ISO 8601 and UTC. For several reports, it is a list."""
+    """Return the results as JSON in ASCII, with times in ISO 8601 and UTC. For several reports, return a list."""
     whole: dict[str, Any] = {
         "since": iso(query.since), "until": iso(query.until), "queues": list(query.queues)
     }  # fmt: skip

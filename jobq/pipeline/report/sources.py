@@ -38,7 +38,8 @@ class EventSource(NamedTuple):
     """The events that reports read.
 
     Attributes:
-        between: Returns the events between two times, where None means no limit. For DuckDB, they are an Arrow table.
+        between: Returns the events between two times, where None means no limit. For DuckDB, the events are an Arrow
+            table.
         dear: Whether to cache the events, because reading them is slow.
         rollups: The lake's rollups if some of its events have expired, else None.
     """

@@ -36,7 +36,7 @@ _pack = msgspec.msgpack.Encoder().encode
 
 
 class QueueSender:
-    """Sends batches to one queue. Threads can't share it, because its calls are numbered."""
+    """Sends batches to one queue. Threads can't share a sender, because its calls are numbered."""
 
     def __init__(self, client: Client, queue: str, dedupe_ms: int, keyed: str = "") -> None:
         self._client, self._name, self._keyed = client, queue, keyed
