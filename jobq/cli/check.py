@@ -319,7 +319,7 @@ def _limits(session: Session, repairs: bool, yes: bool) -> int:
 
 
 def _listed(session: Session) -> list[str]:
-    """Return the names in the list of queues; none if it can't be read, which is reported elsewhere."""
+    """Return the names in the list of queues; empty if the list can't be read, which another check reports."""
     with suppress(JobqError):
         return queue_names(session.client)
     return []

@@ -20,7 +20,7 @@ _APART_S = 10.0
 
 
 def lacks_data(settings: ServerSettings) -> bool:
-    """Return whether a command would start an embedded server in a folder without data of one."""
+    """Return whether a command would start an embedded server in a folder without server data."""
     # Where a variable forbids the server, its start raises another error.
     allowed = not settings.url and embedded_from_env() is not False
     return allowed and not embedded.data_of(settings).is_dir()

@@ -55,7 +55,7 @@ def demo(
 
 
 def _is_looked_at() -> bool:
-    """Return whether a person at a terminal can open the dashboard, and its packages are installed."""
+    """Return whether the dashboard's packages are installed and a person at a terminal can open it."""
     return sys.stdin.isatty() and sys.stdout.isatty() and find_spec("uvicorn") is not None
 
 

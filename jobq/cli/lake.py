@@ -276,8 +276,8 @@ def compact(
 ) -> None:
     """Sort and join each day's files, so that reading is fast and the lake is smaller.
 
-    Run it once a day. Reading continues. An ingest into a folder waits while this command merges a day's files or
-    builds the rollups. 'jobq lake vacuum' deletes the replaced files.
+    Run this command once a day. The lake stays readable. An ingest into a folder waits while this command merges a
+    day's files or builds the rollups. 'jobq lake vacuum' deletes the replaced files.
     """
     from jobq.pipeline.engine import Engine
     from jobq.pipeline.lake import upkeep

@@ -115,7 +115,7 @@ def _look(
 
 
 class Rates:
-    """Computes starts per second from the fences of two samples of a queue; before the second sample, from events."""
+    """Computes a queue's starts per second from the fences of two samples or, before the second sample, from events."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[float, int]] = {}

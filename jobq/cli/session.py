@@ -233,7 +233,7 @@ class Session:
         return answer or (exits.PIPE_CLOSED if self.unread else exits.OK)
 
     def only(self, names: str | None, place: str) -> str:
-        """Return the name of the only queue in `names`. The command works on it and its partitions."""
+        """Return the name of the only queue in `names`. The command works on that queue and its partitions."""
         given = names_of(names) if names else ()
         if len(given) != 1:
             raise ConfigError(

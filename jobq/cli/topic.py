@@ -524,7 +524,7 @@ def compaction(
 ) -> None:
     """Show or set whether a topic keeps only the newest message of each key.
 
-    Messages without a key are all kept.
+    Messages without a key are kept.
     """
     sets = bool(switch) or tombstones is not None
     said = f" switch:{switch}" * bool(switch) + " run:yes" * run

@@ -200,7 +200,7 @@ def _why(session: Session, mid: str, queues: str | None, systems: Sequence[RubyQ
 def _of_ruby(
     session: Session, mid: str, queues: Sequence[str], namespaces: Sequence[RubyQueueName]
 ) -> bool:
-    """Report whether a job that no queue has waits in a claim of the Ruby intake."""
+    """Report whether a job missing from all queues waits in a claim of the Ruby intake."""
     places = [system._replace(queue=name) for name in queues for system in namespaces]
     claimed, unread = claimed_job(session.client, places, mid)
     if unread and claimed is None:
@@ -230,7 +230,7 @@ def _of_ruby(
 
 
 def _of_flow(session: Session, mid: str) -> bool:
-    """Report the flow's record of a member that no queue has."""
+    """Report the flow's record of a member missing from all queues."""
     member = member_of(mid)
     view = None if member is None else flow_view(session.client, member.run)
     facts = MessageFacts(

@@ -224,7 +224,7 @@ class Collector:
         return calls
 
     def _ask(self, asked: dict[str, Asked]) -> dict[str, Any]:
-        """Make the calls, and return the replies by name. Unreadable replies are left out, unless they are needed."""
+        """Make the calls, and return the readable replies by name. Raises the error of a needed reply."""
         reads = {name: call for name, call in asked.items() if not isinstance(call, int)}
         answers: dict[str, Any] = {name: n for name, n in asked.items() if isinstance(n, int)}
         replies = read_together(self.queue.client, list(reads.values()))

@@ -113,8 +113,8 @@ def is_wanted() -> bool:
 def start(environ: Mapping[str, str] | None = None) -> bool:
     """Set up tracing in a child, before its first job. Return whether tracing is active.
 
-    It is active if the program has set a provider, or if the environment names an endpoint and the SDK is installed.
-    The SDK reads OpenTelemetry's variables.
+    Tracing is active if the program has set a provider, or if the environment names an endpoint and the SDK is
+    installed. The SDK reads OpenTelemetry's variables.
     """
     environ = os.environ if environ is None else environ
     if is_active():

@@ -277,7 +277,7 @@ def _end_of_brackets(text: str, begin: int) -> int:
 
 
 def checked_pattern(name: str) -> str:
-    """Return a name to hide in its normalized form. Raise ConfigError for a name that hides nothing or everything."""
+    """Return the normalized form of a name to hide. Raise ConfigError for a name that hides nothing or everything."""
     kept = unicodedata.normalize("NFKC", name).casefold().strip()
     if not kept.strip("*?") or len(kept) > _MAX_NAME_LENGTH or "[" in kept:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Run times of jobs: usual times, the longest run, and whether it is stuck. Pure functions."""
+"""Compute run times of jobs: usual times, the longest runs, and whether runs are stuck. Pure functions."""
 
 from __future__ import annotations
 

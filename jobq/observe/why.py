@@ -167,7 +167,7 @@ class MessageFacts:
 def worker_command(queues: Iterable[str], *jobs: str) -> str:
     """Return the command that starts a worker, with the modules that the jobs' names begin with.
 
-    Names come from messages, which any program may write. They may not become a part of a shell's command.
+    Names come from messages, which any program may write, so no name may become part of a shell's command.
     """
     modules = dict.fromkeys(job.rpartition(".")[0] for job in jobs)
     known = [name for name in modules if all(map(str.isidentifier, name.split(".")))]

@@ -18,7 +18,7 @@ from jobq.web.site import site_of
 def audited(
     request: Request, verb: str, *, queue: str = "", filter: str = "", number: int | None = None
 ) -> AbstractContextManager[Performed]:
-    """Write to the audit log, before and after an action, who performs it.
+    """Record in the audit log, before and after an action, which user performs it.
 
     Args:
         queue, filter, number: See `Act`.

@@ -175,7 +175,7 @@ def topic(client: Client, name: str) -> TopicView:
 def topic_messages(
     client: Client, name: str, shown: ShownBytes, start: int | None = None, most: int = 20
 ) -> list[dict[str, Any]]:
-    """Return messages starting at an index; without an index the latest messages, latest first."""
+    """Return messages starting at an index or, without an index, the latest messages, latest first."""
     opened = Topic(name, client)
     facts = opened.describe()
     first = max(facts.first, facts.last - most + 1) if start is None else start

@@ -442,7 +442,7 @@ class LakeHistory:
         return child
 
     def _line(self, child: subprocess.Popen[bytes]) -> bytes:
-        """Read one line from the child. Raises LakeError if it takes longer than `most_s`."""
+        """Read one line from the child. Raises LakeError if the child takes longer than `most_s`."""
         assert child.stdout is not None
         until, line = time.monotonic() + self._most_s, bytearray()
         number = child.stdout.fileno()

@@ -1,4 +1,4 @@
-"""The page of a message: its place and the reason for it, its attempts, content and result."""
+"""Facts for the page of a message: its place and why it is there, its attempts, content and result."""
 
 from __future__ import annotations
 

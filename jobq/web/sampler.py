@@ -413,7 +413,7 @@ class Sampler(Sampling):
         return snapshot.number > after and not snapshot.is_old
 
     def close(self, wait_s: float = 10.0) -> None:
-        """Stop the thread, and wait up to `wait_s` for its reading to end."""
+        """Stop the thread, and wait up to `wait_s` for the current reading to end."""
         self._end.set()
         self._wake.set()
         if self._thread is not None and self._pid == os.getpid():

@@ -193,7 +193,7 @@ def most_connections() -> int:
 def once_a_minute() -> Callable[[logging.LogRecord], bool]:
     """Return a filter for log lines that clients can cause.
 
-    It passes each such line once a minute, with the number of omitted lines.
+    The filter passes each such line once a minute, with the number of omitted lines.
     """
     due, left_out = OnceAMinute(), Counter[str]()
 

@@ -35,7 +35,7 @@ class Follower(Protocol):
 
 
 class _FollowedStream:
-    """Read position in a queue's events.
+    """The position up to which a queue's events were read.
 
     Attributes:
         since_ms: Start of known events.

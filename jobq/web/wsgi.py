@@ -78,7 +78,7 @@ def _with_client(app: ASGIApp) -> ASGIApp:
 
 
 def _checked(environ: dict[str, Any]) -> dict[str, Any]:
-    """Return the environment with the body already read. Raises ValueError for requests that the bridge can't carry."""
+    """Return the environment with the body already read. Raises ValueError for requests that it can't pass on."""
     environ.get("QUERY_STRING", "").encode("ascii")
     for name in ("SCRIPT_NAME", "PATH_INFO"):
         environ.get(name, "").encode("latin-1").decode("utf-8")

@@ -181,8 +181,8 @@ class Guard:
     def _while_away(self, session_id: str) -> Identity:
         """Return the user of a session that was valid in the last AWAY_S seconds, with the role READ.
 
-        The server can't be reached, and users need the page that shows this problem. Raises UnavailableError for other
-        sessions.
+        Used while the server can't be reached, because users need the page that shows this problem. Raises
+        UnavailableError for other sessions.
         """
         with self._lock:
             recent = self._recent.get(session_id)

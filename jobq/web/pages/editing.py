@@ -161,7 +161,7 @@ def _call_of(queue: Queue, mid: str, content: bytes) -> Envelope:
 
 
 def _sealed(queue: Queue, mid: str, call: Envelope, like: bytes, at_ms: int) -> bytes:
-    """Return a call as content for `mid`. It is sealed if `like` is sealed."""
+    """Return a call as content for `mid`, sealed if `like` is sealed."""
     plain = encode(call.job, call.args, call.kwargs, at_ms, call.headers, call.options)
     plain = remembered(plain, call.remember_ms)
     seal = seal_of(queue.client)

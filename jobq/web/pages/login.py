@@ -21,7 +21,7 @@ logger = logging.getLogger("jobq.web")
 
 @page("/login", role=UserRole.NONE)
 def login(request: Request) -> Response:
-    """Ask for a password, or show the button that logs in by a link."""
+    """Ask for a password, or show the button to log in with a link."""
     wanted = request.query_params.get("next", "")
     if site_of(request).guard.identify(request).may(UserRole.READ):
         return RedirectResponse(local_path(request, wanted), 303)

@@ -53,7 +53,7 @@ class Doctor:
 
 @page("/settings")
 def settings(request: Request) -> Response:
-    """Show the doctor's findings, connections, and recorded events."""
+    """Show the doctor's findings, the connections, and which events queues record."""
     site, offset = site_of(request), offset_of(request)
     names = listed_queues(site.client).names
 
@@ -74,7 +74,7 @@ def settings(request: Request) -> Response:
 
 
 def _number(written: bytes | None) -> int | None:
-    """Return a queue's configured length, or the default; None if it is not a number."""
+    """Return a queue's configured length, or the default; None if the setting isn't a number."""
     if written is None:
         return MAXLEN
     return int(written) if written.isdigit() and len(written) < 12 else None

@@ -74,7 +74,7 @@ def workers(request: Request) -> Response:
 
 
 def _everyone(client: Client) -> tuple[list[WorkerEntry], str]:
-    """Return all workers and ''. If they can't be read, return an empty list and the reason."""
+    """Return all workers and ''. If the workers can't be read, return an empty list and the reason."""
     try:
         return workers_of(client), ""
     except ScriptError as error:
