@@ -368,7 +368,7 @@ def embedded_from_env(environ: Mapping[str, str] | None = None) -> bool | None:
     text = env.get("JOBQ_EMBEDDED") or ""
     if text not in ("", "0", "1"):
         raise ConfigError(
-            f"JOBQ_EMBEDDED={text!r} is neither 0 (forbid the embedded server) nor 1 (use it)"
+            f"JOBQ_EMBEDDED={text!r} is invalid; use 1 for the embedded server, or 0 to forbid it"
         )
     return bool(int(text)) if text else None
 

@@ -311,14 +311,14 @@ class Retry(Outcome):
     """
 
     def __init__(self, after: Duration | None = None, reason: str = "") -> None:
-        super().__init__(str(reason) or "retry asked for")
+        super().__init__(str(reason) or "retry requested")
         self.after = None if after is None else _wait_s(after)
 
 
 class Dead(Outcome):
     """Don't retry: the message is dead immediately, with this reason."""
 
-    def __init__(self, reason: str = "given up by the job") -> None:
+    def __init__(self, reason: str = "the job gave up") -> None:
         self.reason = str(reason)
         super().__init__(self.reason)
 

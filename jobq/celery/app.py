@@ -239,7 +239,7 @@ def make_task(
     """Return a task for a function; `app` is None for `shared_task`."""
     if inspect.iscoroutinefunction(function):
         raise ConfigError(
-            f"{function.__qualname__} is async, but Celery's tasks can't be async; put @jobq.job on it"
+            f"{function.__qualname__} is async, but Celery's tasks can't be async; decorate it with @jobq.job"
         )
     given = dict(options)
     base = given.pop("base", None) or (app or shared.apps[-1]).Task

@@ -140,8 +140,8 @@ class AsyncResult:
         known = self._known()
         if known is None:
             raise ConfigError(
-                f"no queue has a task or a result with the id {self.id!r}; results are kept for tasks of an app with a "
-                "result_backend, unless ignore_result=True"
+                f"no queue has a task or a result with the id {self.id!r}; to keep results, set result_backend on "
+                "the app, and leave out ignore_result=True"
             )
         return known[0].result(timeout)
 

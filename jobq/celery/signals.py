@@ -60,8 +60,8 @@ task_retry = Signal("task_retry")
 worker_process_init = ProcessSignal("worker_process_init")
 
 _ELSEWHERE = {
-    "before_task_publish": "use a middleware with enqueue (docs/jobs/middleware.md)",
-    "after_task_publish": "use a middleware with enqueue (docs/jobs/middleware.md)",
+    "before_task_publish": "use a middleware with an enqueue method (docs/jobs/middleware.md)",
+    "after_task_publish": "use a middleware with an enqueue method (docs/jobs/middleware.md)",
     "task_revoked": "see the event `cancelled` (docs/reference/events.md)",
 }
 

@@ -111,7 +111,7 @@ class Task:
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Do the task's work. In a task made from a function, this is the function."""
-        raise NotImplementedError(f"task {self.name} has no run")
+        raise NotImplementedError(f"task {self.name} must define run()")
 
     def _leave(self, *args: Any) -> None:
         """Override in subclasses. Called before or after an attempt, with the same arguments as in Celery."""
@@ -227,7 +227,7 @@ class Task:
         for key, value in options.items():
             if value is not None and value != getattr(request, key, None):
                 raise ConfigError(
-                    f"retry({key}={value!r:.80}) of {self.name} can't be used, because a retry is the same message; "
+                    f"retry({key}={value!r:.80}) of {self.name} can't be used, because a retry runs the same message; "
                     f"send a new call and return"
                 )
         most = _or(max_retries, self.max_retries)

@@ -63,7 +63,7 @@ def play(
     first = {name: state.last_ms for name, state in queue.admin.schedules().ticks.items()}
     try:
         running += (_started(queue, url) for _ in range(count))
-        wait_until(lambda: nticks(queue) > 0, "no tick of any scheduler", DEADLINE_S)
+        wait_until(lambda: nticks(queue) > 0, "no scheduler enqueued a tick", DEADLINE_S)
         deadline = time.monotonic() + DEADLINE_S + ticks / SCHEDULES
         while nticks(queue) < ticks and time.monotonic() < deadline:
             _disturb(queue, url, running, chance)
@@ -124,7 +124,7 @@ def wrong(queue: Queue, first: dict[str, int]) -> Iterator[str]:
     early = [t for t in ticks if t.error != "missed" and t.finished_at < t.enqueued_at]
     yield from (f"{tick.job} at {tick.enqueued_at}: enqueued early" for tick in early)
     if stored != len(runs):
-        yield f"{len(runs)} ticks were enqueued, and {stored} messages are there"
+        yield f"{len(runs)} ticks were enqueued, but {stored} messages are stored"
     counted: dict[str, int] = defaultdict(int)
     last: dict[str, int] = {}
     for tick in ticks:

@@ -105,7 +105,7 @@ class OwnServer(TargetServer):
     def free_disk(self) -> None:
         """Let the file grow again; the server writes at its next try, within a second."""
         self._limit_files(resource.RLIM_INFINITY)
-        wait_until(self._writes, "the server doesn't write again", START_S)
+        wait_until(self._writes, "the server didn't accept writes again", START_S)
 
     def close(self) -> None:
         """Kill the processes immediately."""
@@ -254,13 +254,13 @@ class OwnCluster(TargetServer):
                     preexec_fn=partial(die_with, os.getpid()),
                 )
             self._processes.append(process)
-        wait_until(lambda: all(_said(port, "PING") for port in ports), "no shard answers", START_S)
+        wait_until(lambda: all(_said(port, "PING") for port in ports), "no shard answered", START_S)
         for shard in range(SHARDS):
             slots = (str(_first(shard)), str(_first(shard + 1) - 1))
             _said(self._ports[shard], "CLUSTER", "ADDSLOTSRANGE", *slots)
             meet = (HOST, str(self._ports[0]), str(self._ports[SHARDS]))
             _said(self._ports[shard], "CLUSTER", "MEET", *meet)
-        wait_until(self._whole, "the Cluster doesn't form", START_S)
+        wait_until(self._whole, "the Cluster didn't form", START_S)
 
     def _whole(self) -> bool:
         said = [_said(port, "CLUSTER", "INFO") for port in self._ports[:SHARDS]]

@@ -44,7 +44,7 @@ _OTHERWISE = {
     "retry_on_timeout": "JOBQ_PATIENCE sets how long calls are repeated",
     "retry_on_error": "JOBQ_PATIENCE sets how long calls are repeated",
     "max_connections": "a process has one connection for each concurrent call",
-    "timeout": "socket_timeout limits the wait for a reply, socket_connect_timeout that for a connection",
+    "timeout": "socket_timeout limits the wait for a reply, socket_connect_timeout the wait for a connection",
 }
 #: The system ends a TCP connection after this time without an answer.
 SILENT_PEER_S = 30
@@ -126,8 +126,8 @@ def _split(url: str) -> SplitResult:
     if parts is None or ("@" in parts.path + parts.query + parts.fragment and not a_path):
         # Not `from error`: Python's error quotes the password.
         raise ConfigError(
-            f"url {masked(url)!r} can't be read; write an IPv6 address in brackets, such as [::1], and in user and "
-            "password write / as %2F, ? as %3F, # as %23, [ as %5B, ] as %5D and @ as %40"
+            f"url {masked(url)!r} can't be read; put an IPv6 address in brackets, such as [::1]; in user and "
+            "password, encode / as %2F, ? as %3F, # as %23, [ as %5B, ] as %5D and @ as %40"
         )
     return parts
 

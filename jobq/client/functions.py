@@ -147,7 +147,7 @@ def check_library(client: Nodes, wanted: Library | None = None) -> None:
             raise ScriptError(f"function library {wanted.name} is missing; {remedy}")
         if _fields(reply[0])[b"library_code"] != wanted.source:
             raise ScriptError(
-                f"function library {wanted.name} doesn't contain the code that its name stands for: it was replaced"
+                f"function library {wanted.name} has unexpected code: it was replaced"
                 f" by another program{' or another version of jobq' * (not own)}; find out which, then {remedy}"
             )
 

@@ -261,7 +261,7 @@ class CallState:
         if tries is not None:
             now = clock.boot_ns()
             if tries.since and now - tries.since >= REPEAT_S * 1e9:
-                raise redis_errors.TimeoutError("the time to repeat this call is over")
+                raise redis_errors.TimeoutError("this call can no longer be repeated")
             # The server may now receive the call, unless it answers this try with an error.
             tries.before = tries.since
             tries.since = tries.since or now
@@ -342,9 +342,9 @@ class CallState:
 
     def _outcome_unknown(self, error: Exception) -> UnavailableError:
         return UnavailableError(
-            f"no answer from {masked(self._client.url)} for {REPEAT_S:g} s ({error}); the record that makes a "
-            f"repetition harmless expires after {RECORD_S:g} s, so the call is no longer repeated. It is unknown "
-            f"whether it took effect: check, or call again if a second call is harmless"
+            f"no answer from {masked(self._client.url)} for {REPEAT_S:g} s ({error}), so it is not repeated again: "
+            f"repeating is harmless only for {RECORD_S:g} s. It is unknown whether the call took effect: "
+            f"check, or call again if a second call is harmless"
         )
 
     @property
@@ -398,8 +398,8 @@ def _away(error: Exception, client: Patience, unknown: bool) -> str:
     address, within = masked(client.url), f"within {client.patience_s:g} s"
     if is_untrusted(error):
         return (
-            f"the certificate of {address} can't be verified ({error}); nothing was sent. The URL's option "
-            "ssl_ca_certs names a file with the CA's certificate"
+            f"the certificate of {address} can't be verified ({error}); nothing was sent. Set the URL's option "
+            "ssl_ca_certs to a file with the CA's certificate"
         )
     if unknown:
         said = f"no answer from {address} {within} ({error}); whether the last call took effect is unknown"
@@ -407,7 +407,7 @@ def _away(error: Exception, client: Patience, unknown: bool) -> str:
         said = f"{address} didn't accept the call {within} ({error}); nothing was changed"
     else:
         said = f"no connection to {address} {within} ({error}); nothing was sent"
-    return f"{said}. JOBQ_URL sets the server's address, JOBQ_PATIENCE how long a call waits for it"
+    return f"{said}. Check the address in JOBQ_URL, or set JOBQ_PATIENCE to wait longer"
 
 
 def is_login_refused(error: BaseException) -> bool:

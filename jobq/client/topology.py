@@ -256,7 +256,7 @@ class Cluster(_Opening):
         host = _home(key, slots)
         if host is None:
             self.forget()
-            raise ClusterDownError(f"no node has the slot of {key}")
+            raise ClusterDownError(f"no node serves the slot of {key}")
         return host
 
     def last_home(self, key: str) -> Hashable | None:

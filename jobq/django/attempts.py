@@ -89,7 +89,7 @@ class Attempt:
             plain = normalize_json(value)
             encode_plain(plain, f"the return value of {self._called.task}")
         except (TypeError, ValueError, JobqError) as error:
-            refused = Decision("dead", why="it ran, but its return value could not be stored")
+            refused = Decision("dead", why="the task ran, but its return value could not be stored")
             self._context.overrule(error, refused)
             raise
         return plain
@@ -145,7 +145,7 @@ class Attempt:
             if self._tried.attempt % 100 == 0:
                 self._records.forget_oldest(context.mid)
         except JobqError as error:
-            logger.warning("%s: can't read its earlier attempts: %s", self._result.id, error)
+            logger.warning("can't read earlier attempts of task %s: %s", self._result.id, error)
             return ()
         return [attempt for attempt in attempts if attempt.generation == context.generation]
 
@@ -158,7 +158,7 @@ class Attempt:
             self._records.write(context.mid, context.fence, self._tried, self._called, ttl_s)
         except JobqError as error:
             # The message still ends normally; only its result in Django is missing.
-            logger.warning("%s: can't record this attempt: %s", self._result.id, error)
+            logger.warning("can't record an attempt of task %s: %s", self._result.id, error)
 
 
 def _backend_of(task: Any) -> tuple[type, float]:

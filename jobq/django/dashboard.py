@@ -159,6 +159,4 @@ def _set_cookie(response: HttpResponse, text: str) -> None:
             response.cookies[name] = morsel.value
             response.cookies[name].update(morsel)
     except CookieError as error:
-        raise ImproperlyConfigured(
-            f"the dashboard set a cookie that can't be read: {error}"
-        ) from error
+        raise ImproperlyConfigured(f"the dashboard set an unreadable cookie: {error}") from error

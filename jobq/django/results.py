@@ -38,7 +38,7 @@ class StoredError(TaskError):
         if isinstance(kind, type) and issubclass(kind, BaseException):
             return kind
         raise ImportError(
-            f"{self.exception_class_path!r} is not an exception in a module that this process has imported"
+            f"{self.exception_class_path!r} is not an exception class in a module imported by this process"
         )
 
 

@@ -96,8 +96,8 @@ def runtime_folder() -> Path:
         temporary = tempfile.gettempdir()
     except OSError as error:
         raise EmbeddedError(
-            f"there is no folder for the embedded server's socket: {error.strerror}; set XDG_RUNTIME_DIR or TMPDIR to "
-            "a folder that can be written, or JOBQ_URL to a server"
+            f"can't find a folder for the embedded server's socket: {error.strerror}; set XDG_RUNTIME_DIR or TMPDIR to "
+            "a writable folder, or JOBQ_URL to a server"
         ) from error
     return Path(temporary, f"jobq-{os.geteuid()}")
 
@@ -129,8 +129,8 @@ def prepare(files: ServerFiles) -> None:
             write(ignore, b"*\n")
     except OSError as error:
         raise EmbeddedError(
-            f"can't make the folders of the embedded server's data and socket: {error}; set JOBQ_DATA to a folder "
-            "that can be written, or JOBQ_URL to a server"
+            f"can't make the folders of the embedded server's data and socket: {error}; set JOBQ_DATA to a "
+            "writable folder, or JOBQ_URL to a server"
         ) from error
     if not _is_private(files.socket.parent):
         raise EmbeddedError(
@@ -158,14 +158,14 @@ def check(files: ServerFiles) -> None:
         fault = "can be written by others; remove it, or set JOBQ_DATA to another folder"
     elif status.st_mode & 0o077 and _entries(files.data):
         # Folders made by jobq are closed to others. A copy or a checkout may contain other users' messages.
-        fault = f"is not empty, and others can read it; if all in it is yours, run chmod 700 {files.data}"
+        fault = f"is not empty, and others can read it; if all its files are yours, run chmod 700 {files.data}"
     if fault:
         raise EmbeddedError(f"{files.data} {fault}, or set JOBQ_URL to a server")
     for path, entry in _entries(files.data):
         plain = stat.S_ISREG(entry.st_mode) or stat.S_ISDIR(entry.st_mode)
         if not plain or entry.st_uid != os.geteuid():
             what = "is not a plain file" if not plain else f"belongs to {user_name(entry.st_uid)}"
-            raise EmbeddedError(f"{path} {what}; the server would write to it: remove it")
+            raise EmbeddedError(f"{path} {what}, but the server would write to it; remove it")
 
 
 def is_own_socket(path: Path) -> bool:

@@ -77,7 +77,7 @@ def _asked(path: str) -> Program | str:
         return str(error)
     answer = _VERSION.match(ran.stdout.decode("utf-8", "replace"))
     if answer is None:
-        return f"{path} --version doesn't identify itself as Valkey or Redis"
+        return f"{path} --version doesn't print the name Valkey or Redis"
     kind, version = answer[1].capitalize(), answer[2]
     if tuple(map(int, version.split(".")[:2])) >= MINIMUM[kind]:
         return Program(path, kind, version)

@@ -110,8 +110,8 @@ def _allowed(settings: ServerSettings) -> bool:
     asked = bool(settings.embedded or by_variable)
     if not asked and not _PYTEST.isdisjoint(os.environ):
         raise EmbeddedError(
-            "no JOBQ_URL or REDIS_URL is set, and tests don't use the embedded server by default: they would write "
-            "to the data of the project. Set JOBQ_URL to a server for tests, or JOBQ_EMBEDDED=1 with JOBQ_DATA, "
+            "no JOBQ_URL or REDIS_URL is set, and tests don't use the embedded server by default, because tests would "
+            "write to the project's data. Set JOBQ_URL to a server for tests, or JOBQ_EMBEDDED=1 with JOBQ_DATA, "
             "a temporary folder"
         )
     return asked
@@ -174,7 +174,7 @@ def _settled(files: ServerFiles) -> Path | None:
         if time.monotonic() > deadline:
             pid = files.pid_file.read_text().strip() if files.pid_file.is_file() else "unknown"
             raise EmbeddedError(
-                f"a server, process {pid}, uses {files.data} but can't be reached: its socket was "
+                f"the server with process id {pid} uses {files.data} but can't be reached: its socket was "
                 "removed, or it runs in another container; end it, or set JOBQ_DATA or JOBQ_URL"
             )
         time.sleep(0.02)

@@ -70,7 +70,7 @@ class RunningFlow(StepList):
         next attempt adds the missing steps.
         """
         if self._together is not None:
-            raise ConfigError("steps are already being added together; remove the inner `with`")
+            raise ConfigError("together() can't be nested; remove the inner `with`")
         self._together = []
         try:
             yield

@@ -82,6 +82,6 @@ def client_of(given: ClientLike | None) -> Client:
     client = given or default_client()
     if not isinstance(client, Client):
         raise ConfigError(
-            f"client={client!r:.80} is not a Client; pass what jobq.connect() returns"
+            f"client={client!r:.80} is not a Client; pass the client returned by jobq.connect()"
         )
     return client

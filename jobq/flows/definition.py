@@ -48,11 +48,11 @@ _NOT_IN_NAMES = re.compile("[^A-Za-z0-9_-]")
 _WHENS: tuple[When, ...] = get_args(When)
 #: Options that a step can't have, and what to do instead.
 _REFUSED_OPTIONS = {
-    "mid": "leave it out, because a flow makes the mids of its steps",
-    "unique": "its steps are unique by their names; pass unique=None",
-    "debounce": "its steps run once each; pass debounce=None",
-    "throttle": "its steps run once each; pass throttle=None",
-    "expires_in": "the waiting time of a step is unknown; set a timeout for the flow's wait",
+    "mid": "leave it out, because a flow generates the ids of its steps",
+    "unique": "steps are unique by their names; pass unique=None",
+    "debounce": "each step runs once; pass debounce=None",
+    "throttle": "each step runs once; pass throttle=None",
+    "expires_in": "it isn't known how long a step waits; set a timeout for the flow's wait",
 }
 #: Options of a job that its messages get when they are sent.
 _SENT_WITH = ("delay", "at", "lease", "ordered")
@@ -211,8 +211,8 @@ class MapStep(FlowStep, Generic[R]):
         """Raise ConfigError if the job makes keys from arguments. Members of a waiting map can't have such keys."""
         if callable(self.job.settings.key):
             raise ConfigError(
-                f"map {self.name!r} has to wait, so its members can't have keys made from their arguments, as "
-                f'{self.job.name} declares; give all members the same key, with options(key="…"), or let a running '
+                f"map {self.name!r} waits for steps, so the key of {self.job.name} can't be computed from arguments of "
+                f'members; set one key for all members with options(key="…"), or let a running '
                 "step add the map without after="
             )
 
@@ -238,8 +238,8 @@ class MapStep(FlowStep, Generic[R]):
                 job.check_arguments(args, {})
             except TypeError as error:
                 raise TypeError(
-                    f"item {number} of map {self.name}: {error}; a tuple holds all arguments of a call; use "
-                    f"{job.name}.args(…) to pass them by name"
+                    f"item {number} of map {self.name}: {error}; pass a tuple of all arguments of a call, or "
+                    f"{job.name}.args(…)"
                 ) from None
             yield args, {}
 
@@ -368,7 +368,7 @@ class StepList:
         words = {word: kwargs.pop(word) for word in _WORDS if word in kwargs}
         if isinstance(job, Args):
             if args or kwargs:
-                raise ConfigError(f"{job!r} already has its arguments; don't pass others")
+                raise ConfigError(f"{job!r} already has its arguments; don't pass more")
             job, args, kwargs = job.target, tuple(job.args), job.kwargs
         else:
             _refuse_ambiguous(job, words)
@@ -485,7 +485,7 @@ class StepList:
         if ref.what in ("result", "value") and when != "done":
             raise ConfigError(
                 f"{ref!r} exists only if that step is done, but when={when!r} runs this step without it; use "
-                "when='done', or pass something else"
+                "when='done', or don't pass it"
             )
         if ref.what == "result":
             source.keeps_results = True

@@ -195,7 +195,7 @@ def known_flow(client: Client, flow: str) -> FlowView:
     near = get_close_matches(flow, flow_ids(client, KNOWN), 1)
     hint = f"did you mean {near[0]!r}?" if near else "jobq flow list shows the existing flows"
     if is_flow(flow):
-        raise ConfigError(f"there is no flow {flow!r}, or it is over and was deleted; {hint}")
+        raise ConfigError(f"there is no flow {flow!r}, or it ended and was deleted; {hint}")
     raise ConfigError(
         f"{flow!r:.100} is not the id of a flow, which is name:id with up to {MAX_FLOW_LENGTH} letters, digits and "
         f"any of _:@+-; the name may also contain dots; {hint}"
@@ -341,7 +341,7 @@ class StepRecord(JsonRecord):
 class FlowRecord(FlowHead):
     """A flow and its steps."""
 
-    refused: Annotated[int, Meta(description="Reports about members that it does not have.")]
+    refused: Annotated[int, Meta(description="Reports about members that the flow does not have.")]
     members: int
     ended: int
     dead: int
@@ -349,7 +349,7 @@ class FlowRecord(FlowHead):
     remark: str
     waits_for: tuple[WaitsFor, ...]
     unserved: Annotated[
-        dict[str, str], Meta(description="Queues that no worker serves and that steps wait for.")
+        dict[str, str], Meta(description="Queues without a worker that steps wait for.")
     ]
     critical_path: tuple[PathStep, ...]
     steps: list[StepRecord]

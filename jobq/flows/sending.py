@@ -450,7 +450,7 @@ class BeginSubFlow(SubFlowSender):
         child = self.child()
         if child is None:
             self.sender.fail(
-                self.item, f"flow {self.item.source} is gone, or was stored for another flow"
+                self.item, f"flow {self.item.source} was deleted, or belongs to another flow"
             )
         else:
             self.say(child, "begin")

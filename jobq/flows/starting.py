@@ -310,7 +310,7 @@ def put_items(client: Client, store: FlowStore, step: MapStep[Any]) -> None:
 def _too_long(step: MapStep[Any]) -> None:
     raise ConfigError(
         f"the items of map {step.name!r} and other waiting maps take more than {MAX_ITEMS_BYTES >> 20} MiB; let a step "
-        "return or add them"
+        "return or add the items"
     )
 
 
@@ -376,9 +376,9 @@ def _when_there_is_room(enqueue: Callable[[], Reserved], what: str) -> Reserved:
                 pause_s = pauses.next_s(str)
             except ResultTimeoutError:
                 raise KeyFullError(
-                    f"{what} found no room for {FULL_S:g} s: the line of {error.key} holds at most {error.most:,} "
-                    f"messages. Earlier members are enqueued: start the same flow again to continue, or raise the "
-                    f"limit of the line", error.key, error.most,
+                    f"{what} found no room for {FULL_S:g} s: at most {error.most:,} messages may wait in the line of "
+                    f"{error.key}. Earlier members are enqueued; start the same flow again to continue, or raise the "
+                    f"limit", error.key, error.most,
                 ) from error  # fmt: skip
             sleep(pause_s)
 

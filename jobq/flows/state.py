@@ -99,8 +99,8 @@ class StepFacts:
 
     @property
     def needs_room(self) -> str:
-        """A clause such as `as the line of key k in queue q has room`, if its messages have a key; '' without a key."""
-        return f"as the line of key {self.key} in queue {self.queue} has room" if self.key else ""
+        """A clause such as `when the line of key k in queue q has room`; '' if its messages have no key."""
+        return f"when the line of key {self.key} in queue {self.queue} has room" if self.key else ""
 
     @property
     def has_begun(self) -> bool:
@@ -433,13 +433,11 @@ def _ended_at(view: StepView, now_ms: int) -> int:
 def _waits_for(flow: FlowView) -> Iterator[WaitsFor]:
     facts = flow.facts
     if facts.state == "open":
-        yield WaitsFor("", "open", "it was created, and nobody has begun it; start it again")
+        yield WaitsFor("", "open", "the flow is stored but not started; call start() again")
         return
     for view in flow.steps:
         if view.state == "ready":
-            text = (
-                f"step {view.name} is ready; a worker that ends a member or renews leases sends it"
-            )
+            text = f"step {view.name} is ready; the next worker that ends a member or renews leases sends it"
             text += view.facts.needs_room and f", {view.facts.needs_room}"
             yield WaitsFor(view.name, "ready", text)
         elif view.state == "running":
@@ -459,12 +457,10 @@ def _running(view: StepView, now_ms: int) -> WaitsFor:
         return WaitsFor(step.name, "flow", f"flow {step.flow or step.name}")
     where = f"step {step.name}" + (f" (queue {step.queue})" if step.queue else "")
     if stopped := view.stopped_ms(now_ms):
-        text = f"the producer of {where}: {counted(step.size, 'member')}, the last came {lasting(stopped / 1000)} ago"
+        text = f"the producer of {where}: {counted(step.size, 'member')}, the last added {lasting(stopped / 1000)} ago"
         return WaitsFor(step.name, "adding", text)
     if step.reviving and step.kind == "map":
-        text = (
-            f"dead members of {where} to be revived, so far up to {step.revived:,} of {step.size:,}"
-        )
+        text = f"workers to revive the dead members of {where}: {step.revived:,} of {step.size:,} so far"
         return WaitsFor(step.name, "reviving", text)
     more = "" if step.sealed else "; more are being added"
     if more and step.todo and step.needs_room:

@@ -294,7 +294,7 @@ class Context:
         attempt has taken over the message.
         """
         if not isinstance(total, int | float):
-            raise ConfigError(f"total={total!r} is not a number; pass a text as note=")
+            raise ConfigError(f"total={total!r} is not a number; pass text as note=")
         fraction = done / total if total > 0 else 1.0
         now = time.monotonic()
         if self._report is None or (fraction < 1 and now - self._reported_at < PROGRESS_EVERY_S):

@@ -110,7 +110,7 @@ def _ending(
     trace = traceback_text(error) if traced else ""
     if decision.outcome != "dead":
         _log_failure(
-            context, logging.WARNING, trace, figured, "%s %s attempt %d failed: %s; again in %.1f s",
+            context, logging.WARNING, trace, figured, "%s %s attempt %d failed: %s; retrying in %.1f s",
             context.job, context.mid, context.attempt, summary(error), decision.after_s,
         )  # fmt: skip
         return Ending(outcome=decision.outcome, backoff=decision.after_s, traceback=trace, **ending)
@@ -151,7 +151,7 @@ def _decision(context: Context, call: Call, error: BaseException, stops: Stops) 
             raise
         # The job's policy is broken. The default policy decides, so that the message gets an ending.
         job_logger(context, failure_log).exception(
-            "the retry policy of %s failed; the default policy decides about %s",
+            "the retry policy of %s failed; the default policy is used for %s",
             context.job,
             context.mid,
         )

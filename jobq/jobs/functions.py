@@ -19,7 +19,7 @@ PLAIN = frozenset((type(None), bool, int, float, str, bytes, list, tuple, dict))
 #: Maximum number of pairs of values to compare. Beyond that, two closures count as different.
 MAX_PAIRS = 100_000
 _OWN_LOOP = (
-    "The decorator starts an event loop of its own. jobq awaits async functions: leave that decorator out, or delete "
+    "The decorator starts its own event loop. jobq awaits async functions itself: remove the decorator, or delete "
     "its wrapper's __wrapped__ to run the job in a thread."
 )
 

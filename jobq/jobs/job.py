@@ -490,7 +490,7 @@ class Job(Generic[P, R]):
             age_s: Seconds since the enqueue.
         """
         if isinstance(error, ResultRefusedError):
-            return Decision("dead", why="it ran, but its result could not be stored")
+            return Decision("dead", why="the job ran, but its result could not be stored")
         return self.settings.rules.decide(failures, error, age_s)
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

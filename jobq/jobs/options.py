@@ -409,7 +409,7 @@ def _redact(name: str, value: Any) -> tuple[str, ...]:
     names = ("*",) if value is True else (value,) if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or len(names) > MAX_REDACTED:
         raise ConfigError(
-            f"redact={value!r:.200} is not a list of values to hide; use up to {MAX_REDACTED} names of arguments or "
+            f"redact={value!r:.200} is not a list of names to hide; use up to {MAX_REDACTED} names of arguments or "
             f"of keys "
             "in them, or True for all arguments"
         )

@@ -57,9 +57,9 @@ class Registry:
         known = self._by_name.get(job.name)
         if known is not None and known.name != job.name:
             raise JobAlreadyRegisteredError(
-                f"job {job.name!r}, by {place(job.function)}, has a name that is an alias of job {known.name!r}: "
-                f"remove it "
-                f"from the aliases of {known.name!r}, or give one of them another name"
+                f"the name of job {job.name!r}, by {place(job.function)}, is an alias of job {known.name!r}: "
+                f"remove "
+                f"this alias of {known.name!r}, or rename one of the jobs"
             )
         if known is not None and not is_same(known.function, job.function):
             raise JobAlreadyRegisteredError(
@@ -123,8 +123,8 @@ class Registry:
         """Add a function that each process of a worker calls before its first job; see `jobq.worker_started`."""
         if not callable(function) or inspect.iscoroutinefunction(function):
             raise ConfigError(
-                f"@worker_started on {function!r}: put it on a function that is not async; an async job opens what it "
-                "needs on its event loop at first use"
+                f"@worker_started on {function!r}: use a function that is not async; an async job can open resources "
+                "on its event loop at first use"
             )
         known = [start for start in self.starts if not is_same(start, function)]
         self.starts = [*known, function]

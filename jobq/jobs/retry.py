@@ -205,12 +205,12 @@ class Rules:
             word: AfterError = "hold" if isinstance(error, HoldKey) else "snooze"
             return Decision(word, bounded_s(error.after))
         if isinstance(error, Dead):
-            return Decision("dead", why="given up by the job")
+            return Decision("dead", why="the job gave up")
         asked = isinstance(error, Retry)
         if not asked and self.dead_on is not None and matches(self.dead_on, error):
-            return Decision("dead", why="an error of dead_on")
+            return Decision("dead", why="the error is in dead_on")
         if not asked and self.retry_on is not None and not matches(self.retry_on, error):
-            return Decision("dead", why="no error of retry_on")
+            return Decision("dead", why="the error is not in retry_on")
         if failures > self.retries:
             return Decision("dead", why=f"attempt {failures} of {self.retries + 1}")
         if isinstance(error, Retry) and error.after is not None:

@@ -190,7 +190,7 @@ def opened(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
     if seal is not None:
         return seal.open(queue, mid, content)
     if is_sealed(content):
-        raise CodecError("content is sealed and this process has no keys; set JOBQ_CODEC_KEYS")
+        raise CodecError("content is sealed, but this process has no keys; set JOBQ_CODEC_KEYS")
     return content
 
 

@@ -29,8 +29,8 @@ _DETAILS = {
 #: Maximum number of characters to read from a stored end's error. Other programs may have stored megabytes.
 MAX_ERROR = 16_384
 UNKNOWN_TEXT = (
-    "it was never enqueued here, or has ended and is no longer remembered; @job(remember='10m') or result_ttl sets "
-    "how long an end is remembered"
+    "it was never enqueued here, or it ended and its outcome has expired; set @job(remember='10m') or result_ttl "
+    "to keep outcomes longer"
 )
 
 

@@ -161,8 +161,8 @@ def _check_requeue(job: str, settings: JobSettings) -> None:
     until = settings.until
     if settings.on_conflict == "requeue" and until not in (None, "done", "start"):
         raise ConfigError(
-            f"on_conflict='requeue' of {job} with until={until:g}: this until rejects equal calls for a time, so "
-            f"they can't run again; use until='done'"
+            f"on_conflict='requeue' of {job} doesn't work with until={until:g}, which rejects equal calls for "
+            f"a time; use until='done'"
         )
 
 

@@ -131,7 +131,7 @@ class SlotLease:
     def _log_kept(self, error: JobqError) -> None:
         # The supervisor will return a slot in its table; elsewhere, the lease expires.
         logger.warning(
-            "could not return a slot of %s, which is now taken until its lease ends: %s",
+            "could not return a slot of %s; it stays in use until its lease ends: %s",
             self.limit.name,
             error,
         )
@@ -215,7 +215,7 @@ class SlotLease:
     def _limited(self) -> LimitedError:
         wait_s, name = self.retry_after, self.limit.name
         if self._reason == "held":
-            return LimitedError(f"{name} is held; its next slot is free in {wait_s:.1f} s", wait_s)
+            return LimitedError(f"{name} is held; try again in {wait_s:.1f} s", wait_s)
         count = self._max_slots
         return LimitedError(
             f"{name} has {count} slot{'s' * (count != 1)}, all in use; the first lease ends in {wait_s:.1f} s", wait_s

@@ -264,13 +264,11 @@ class RateLimit(SharedLimit):
     def _limited_error(self, grant: Grant) -> LimitedError:
         wait_s = grant.retry_after
         if not grant.counted:
-            return LimitedError(
-                f"{self.name} is held; its next start is free in {wait_s:.1f} s", wait_s
-            )
+            return LimitedError(f"{self.name} is held; try again in {wait_s:.1f} s", wait_s)
         max_starts, span_ms = grant.rate
         span = _UNITS.get(span_ms, f"in {span_ms / 1000:g} s")
         return LimitedError(
-            f"{self.name} allows {max_starts} {span}; the next is free in {wait_s:.1f} s", wait_s
+            f"{self.name} allows {max_starts} {span}; try again in {wait_s:.1f} s", wait_s
         )
 
     def _fail_open(self, cost: int, fail_open: bool, error: JobqError) -> Grant:

@@ -179,7 +179,7 @@ class PageHandler(BaseHTTPRequestHandler):
         page = pages.get(asked.path)
         if page is None:
             known = " ".join(pages)
-            answer = Answer(f"no such page; there are {known}\n".encode(), 404)
+            answer = Answer(f"no such page; the pages are {known}\n".encode(), 404)
         else:
             try:
                 query = parse_qs(asked.query, max_num_fields=20)

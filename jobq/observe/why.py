@@ -207,7 +207,7 @@ def _absent(facts: MessageFacts, member: Member) -> Reason:
     """Return why no queue has the message of a step."""
     flow, step, show = facts.flow, member.step, f"jobq flow show {member.flow}"
     if flow is None:
-        text = f"flow {member.flow} was never started, or it is over and was deleted"
+        text = f"flow {member.flow} was never started, or it ended and was deleted"
         return Reason("flow_gone", text, "jobq flow list")
     view = flow.by_name.get(step)
     if view is None:

@@ -125,13 +125,13 @@ def test_declaration_that_cannot_hold_is_refused(app):
     async def fetch():
         pass
 
-    with pytest.raises(ConfigError, match=r"put @jobq\.job on it"):
+    with pytest.raises(ConfigError, match=r"decorate it with @jobq\.job"):
         app.task(fetch)
-    with pytest.raises(ConfigError, match="match both in Celery, but only one of them in cron"):
+    with pytest.raises(ConfigError, match="to match, but cron only one of them"):
         crontab(day_of_month=1, day_of_week="mon")
     with pytest.raises(ImportError, match="worker_ready"):
         exec("from jobq.celery.signals import worker_ready")
-    with pytest.raises(AttributeError, match="use a middleware with enqueue"):
+    with pytest.raises(AttributeError, match="use a middleware with an enqueue method"):
         _ = __import__("jobq.celery.signals").celery.signals.before_task_publish
 
 

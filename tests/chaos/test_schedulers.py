@@ -53,6 +53,6 @@ def test_what_is_wrong_is_found(queue: Queue, redis: Any) -> None:
     assert list(wrong(queue, {"b": start})) == [
         f"a at {start + 1000}: enqueued 2 times",
         f"b at {start + 3000}: enqueued early",
-        "2 ticks were enqueued, and 0 messages are there",
+        "2 ticks were enqueued, but 0 messages are stored",
         "b: 2 of 3 ticks are accounted for",
     ]

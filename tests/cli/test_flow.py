@@ -99,7 +99,7 @@ def test_why_of_a_step_that_is_not_enqueued_is_its_flow(cli, client):
     assert cli("why", "~import:1.mail.0").out == found.out
     assert cli("why", "~import:1.r0.mail.0").code == 1  # of an earlier run
     assert cli("why", "~import:2.r1.rows.0").code == 1
-    assert "never started, or it is over and was deleted" in cli("why", "~import:2.r1.rows.0").out
+    assert "never started, or it ended and was deleted" in cli("why", "~import:2.r1.rows.0").out
 
 
 def test_doctor_warns_of_entries_for_flows_that_nobody_takes(cli, client, monkeypatch):
@@ -156,7 +156,7 @@ def test_signal_ends_a_wait(cli, client, approved):
         (["cancel", "import:2", "--yes"], "did you mean 'import:1'"),
         (
             ["delete", "import:2"],
-            "there is no flow 'import:2', or it is over and was deleted; did you",
+            "there is no flow 'import:2', or it ended and was deleted; did you",
         ),
         (
             ["delete", "nothing"],

@@ -225,7 +225,7 @@ class Spread:
             node.redis.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
             first_bus = self.nodes[0].redis.config_get("cluster-port")["cluster-port"]
             node.redis.execute_command("CLUSTER", "MEET", HOST, self.nodes[0].port, first_bus)
-        wait_for(self._whole, "the Cluster doesn't form")
+        wait_for(self._whole, "the Cluster didn't form")
         for node in self.nodes:
             # Nobody dies here: who is silent for a while is on a busy machine.
             node.redis.config_set("cluster-node-timeout", PATIENT_MS)

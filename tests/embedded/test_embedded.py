@@ -262,7 +262,7 @@ def test_start_is_refused_when_a_server_on_these_data_lost_its_socket(settings, 
     Path(found.socket).rename(found.socket + "-")
     with monkeypatch.context() as hasty:
         hasty.setattr(embedded, "SILENT_S", 0.1)
-        said = f"process {found.pid}, uses .* can't be reached"
+        said = f"process id {found.pid} uses .* can't be reached"
         with pytest.raises(EmbeddedError, match=said):
             embedded.start_or_join(settings)
     Path(found.socket + "-").rename(found.socket)

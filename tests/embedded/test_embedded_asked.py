@@ -107,7 +107,7 @@ def test_variable_forbids_it_to_code_that_asks_for_it(monkeypatch: pytest.Monkey
 
 
 def test_variable_that_is_neither_yes_nor_no_is_refused() -> None:
-    with pytest.raises(ConfigError, match="JOBQ_EMBEDDED='no' is neither 0"):
+    with pytest.raises(ConfigError, match="JOBQ_EMBEDDED='no' is invalid"):
         settings_from_env({"JOBQ_EMBEDDED": "no"})
 
 

@@ -94,8 +94,8 @@ def test_program_is_what_it_says_when_its_name_says_otherwise(installed):
     [
         ("Redis server v=6.0.16 sha=0", "is Redis 6.0.16, but jobq needs Valkey 7.2 or Redis 7.0 or newer"),
         ("Valkey server v=7.0.1 sha=0", "is Valkey 7.0.1, but jobq needs"),
-        ("KeyDB server v=6.3.4", "doesn't identify itself as Valkey or Redis"),
-        ("", "doesn't identify itself as Valkey or Redis"),
+        ("KeyDB server v=6.3.4", "doesn't print the name Valkey or Redis"),
+        ("", "doesn't print the name Valkey or Redis"),
     ],
 )  # fmt: skip
 def test_program_on_the_path_is_passed_over_when_it_cannot_serve(

@@ -395,7 +395,7 @@ def test_a_map_of_a_key_is_enqueued_as_its_line_has_room(flowing: Flowing, caplo
     # Nobody else waits: not other keys, and not other flows.
     high.enqueue(b"v", mid="other", key="bob")
     flowing.start("import:8", step("a"))
-    room = "as the line of key acme in queue high has room"
+    room = "when the line of key acme in queue high has room"
 
     def waits() -> str:
         [one] = FlowView(flowing.facts(F)).waits_for
@@ -599,7 +599,7 @@ def test_a_retry_of_100_000_members_goes_on_in_bounded_calls_when_drainers_die(
     FlowRun("import", "7", client=flowing.client).retry()
     facts = flowing.facts(F)
     assert (facts.steps[0].retried, facts.steps[0].revived) == (200, 19_000)
-    assert "so far up to 19,000 of 100,000" in str(FlowView(facts))
+    assert "19,000 of 100,000 so far" in str(FlowView(facts))
     # The next drainer dies before it revives the noted members.
     revive_some = sending.ReviveMembers._revive_some
     with monkeypatch.context() as patch:

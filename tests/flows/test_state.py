@@ -136,7 +136,7 @@ def test_what_a_flow_waits_for():
     )  # fmt: skip
     assert [(one.step, one.code, one.sentence) for one in view.waits_for] == [
         ("rows", "member", "2 of 5 members of step rows (queue low)"),
-        ("more", "adding", "the producer of step more: 250 members, the last came 10 m 00 s ago"),
+        ("more", "adding", "the producer of step more: 250 members, the last added 10 m 00 s ago"),
         ("gate", "signal", "a signal for gate, or 2 m 00 s more"),
         ("clock", "timer", "the timeout of clock, in 5 m 00 s"),
         ("sub", "flow", "flow part:7"),
@@ -144,7 +144,7 @@ def test_what_a_flow_waits_for():
         (
             "next",
             "ready",
-            "step next is ready; a worker that ends a member or renews leases sends it",
+            "step next is ready; the next worker that ends a member or renews leases sends it",
         ),
     ]
     assert (

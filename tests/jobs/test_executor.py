@@ -180,7 +180,7 @@ def test_result_is_kept_of_done_and_of_dead_not_of_retry(registry: Registry, run
 def test_result_that_json_cannot_carry_ends_the_message_at_once(registry: Registry, run: Run):
     ended = run(job(name="f", registry=registry, result_ttl=60)(lambda: {1}))
     assert ended.outcome == "dead"
-    assert "the result of f is a set" in ended.reason and "it ran" in ended.reason
+    assert "the result of f is a set" in ended.reason and "the job ran" in ended.reason
     assert ended.result is not None and b"the result of f is a set" in ended.result
 
 

@@ -136,4 +136,4 @@ def test_error_of_a_decorator_with_a_loop_of_its_own_says_what_to_do(
 
     with pytest.warns(RuntimeWarning, match="never awaited"):
         ended = outcome(own_loop, retries=0)
-    assert ended.outcome == "dead" and "leave that decorator out" in ended.reason
+    assert ended.outcome == "dead" and "remove the decorator" in ended.reason

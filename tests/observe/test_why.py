@@ -362,7 +362,7 @@ def member(step: str, number: int = 0, word: str = "nil", **more: Any) -> Messag
         (member("none"), ["flow_step_unknown"], "flow import:1 has no step none"),
         (member("rows", history=(Event("done", "m", NOW - 5_000, worker="w"),)), ["done", "flow"],
          "it was member 0 of step rows of flow import:1, which is not over: 2 of 5 steps"),
-        (replace(member("rows"), flow=None), ["flow_gone"], "or it is over and was deleted"),
+        (replace(member("rows"), flow=None), ["flow_gone"], "or it ended and was deleted"),
         (member("rows", history=(Event("done", "m", NOW - 5_000, worker="w"),)), ["done", "flow"], "5 s ago by w"),
     ],
 )  # fmt: skip

@@ -198,7 +198,7 @@ def test_call_beyond_the_bound_is_unknown_however_long_the_patience(
     proxy.release()
     assert isinstance(outcome[0], UnavailableError)
     assert outcome[0].mids == ("m",)
-    assert "is no longer repeated" in str(outcome[0])
+    assert "is not repeated again" in str(outcome[0])
     assert queue.status("m").word == "nil"
 
 

@@ -100,7 +100,7 @@ def test_nothing_before_the_last_at_is_shown(noise, shape):
 
 @pytest.mark.parametrize("password", ["se/cret", "se?cret", "se#cret", "se[cret"])
 def test_url_is_refused_with_the_remedy_when_its_password_is_not_quoted(password):
-    with pytest.raises(ConfigError, match=r"write / as %2F, [?] as %3F, # as %23"):
+    with pytest.raises(ConfigError, match=r"encode / as %2F, [?] as %3F, # as %23"):
         connect(f"redis://:{password}@queue.example")
 
 

@@ -142,7 +142,7 @@ def test_sub_flow_is_refused_from_a_running_step_and_with_keys_made_from_argumen
     inner.map(note.options(key=lambda what: str(what)), [1, 2])
     outer = Flow("outer", client=jobq.client)
     outer.flow(inner)
-    with pytest.raises(ConfigError, match="map 'note' has to wait, so its members can't have keys"):
+    with pytest.raises(ConfigError, match="map 'note' waits for steps, so the key of"):
         outer.start()
 
 

@@ -321,7 +321,7 @@ def test_worker_started_takes_plain_functions_only(registry):
         pass
 
     for given in (connect, 5):
-        with pytest.raises(ConfigError, match="put it on a function that is not async"):
+        with pytest.raises(ConfigError, match="use a function that is not async"):
             registry.worker_started(given)
 
 

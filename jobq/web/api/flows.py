@@ -161,7 +161,7 @@ def _known(call: ApiCall) -> FlowView:
     name = call["flow"]
     view = flow_view(call.site.client, name) if is_flow(name) else None
     if view is None:
-        raise NotThereError(f"no flow {name!r:.140}, or it is over and was deleted")
+        raise NotThereError(f"no flow {name!r:.140}, or it ended and was deleted")
     return view
 
 

@@ -100,7 +100,7 @@ def _known(request: Request) -> FlowView:
     except ScriptError as error:  # another program wrote a key of it
         raise HTTPException(502, f"flow {name} can't be read: {error}") from error
     if view is None:
-        raise HTTPException(404, f"no flow {name!r:.140}, or it is over and was deleted")
+        raise HTTPException(404, f"no flow {name!r:.140}, or it ended and was deleted")
     return view
 
 
