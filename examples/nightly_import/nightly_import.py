@@ -35,7 +35,7 @@ def alert(failures: list[Failure]) -> None:
 
 
 def nightly(day: str, rows: int) -> Flow:
-    """Return the import flow of one day. Even if it is started twice, it runs once."""
+    """Return the import flow of one day. A second start of the same day has no effect."""
     flow = Flow("nightly", id=day)
     loaded = flow.map(load, range(rows), results=True)
     flow.step(alert, loaded.failures, after=loaded, when="failed")

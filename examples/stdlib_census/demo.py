@@ -71,7 +71,7 @@ class Demo:
                 break
 
     def show(self) -> None:
-        """Serve the dashboard of this run until Ctrl-C. Its output includes a login link for one use."""
+        """Serve the dashboard of this run until Ctrl-C. The dashboard prints a login link for one use."""
         click.echo("\nthe dashboard shows this run; Ctrl-C ends it and deletes its files and keys")
         command = [sys.executable, "-m", "jobq", "web", "--bind", "127.0.0.1:0", "--title", "demo"]
         serving = subprocess.Popen([*command, "--namespace", self.client.namespace])
@@ -95,7 +95,7 @@ class Demo:
             self.kill = pool.kill_a_busy_child(self.folder)
 
     def _dead(self) -> dict[str, str]:
-        """Return the first line of each dead file's reason, by path."""
+        """Return the first line of the error for each file whose job is dead, by path."""
         reasons: dict[str, str] = {}
         while page := self.queue.admin.dead(len(reasons), 500):
             for message in page:

@@ -14,7 +14,7 @@ class Measured(NamedTuple):
     """Totals of the recorded lines.
 
     Attributes:
-        again: Runs of a line beyond the first.
+        again: Number of repeated runs.
     """
 
     lines: int

@@ -35,7 +35,7 @@ class Kill(NamedTuple):
 def worker(
     queue: Queue, module: str, processes: int, log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `jobq worker` for the queue, with the jobs of a module in this folder, and stop it at the end."""
+    """Run `jobq worker` for the queue, with the jobs of a module in this folder, and stop the worker at the end."""
     command = [
         sys.executable, "-m", "jobq", "worker", "--import", module, "--queues", queue.name,
         "--processes", str(processes), "--log-level", "warning",
@@ -93,7 +93,7 @@ def last_words(trouble: str, log: Path) -> str:
 
 
 def kill_a_busy_child(folder: Path) -> Kill | None:
-    """Kill a child that is running a job. Return None if no child was running a job."""
+    """Kill a child that is running a job, and return the facts. Return None if no child was running a job."""
     for pid in ledger.pids(folder):
         try:
             # A stopped child can't end its job before the kill.
@@ -109,7 +109,7 @@ def kill_a_busy_child(folder: Path) -> Kill | None:
 
 
 def stop(pid: int) -> None:
-    """Send STOP to a process, and wait until it has stopped."""
+    """Send STOP to a process, and wait until the process has stopped."""
     os.kill(pid, signal.SIGSTOP)
     deadline = time.monotonic() + STOP_S
     while (letter := state(pid)) != "T":
@@ -132,7 +132,7 @@ def state(pid: int) -> str:
 
 
 def ran_again_after(kill: Kill, folder: Path) -> float | None:
-    """Return the seconds from the kill to the next start of the killed job, or None."""
+    """Return the seconds from the kill to the next start of the job, or None if the job never ran again."""
     later = [
         line.at for line in ledger.read(folder) if line.word == "start" and line.path == kill.path
     ]

@@ -49,7 +49,7 @@ def of_plain_loop(files: Iterable[str]) -> Census:
 
 
 def differences(jobs: Census, plain: Census) -> Iterator[str]:
-    """Describe each figure that differs between the two censuses."""
+    """Yield a description of each figure that differs between the two censuses."""
     for name in ("files", "functions", "classes", "lines", "imports"):
         here, there = getattr(jobs.counts, name), getattr(plain.counts, name)
         if here != there:
