@@ -16,8 +16,8 @@ cancelled mids: the server had confirmed their cancellation
 finish    call, endings: [mid, token, outcome] about to be reported; pid
 finished  call, replies: one per ending; absent when no reply came
 injection number, pause: seconds before it
-fault     name, pids (none = all), until, cuts: whether it explains a second run, spares: but not of
-          runs that had ended there
+fault     name, pids (none = all), until, cuts: whether it explains a second run, spares: whether
+          runs that had ended there are excluded
 stall     until: this machine woke no thread until then, which may have let leases end
 late      worst: seconds by which this machine was late to wake a sleeping thread
 poison    mid, limit: after so many runs it must be dead; timed: a hard timeout
@@ -99,7 +99,7 @@ class Run:
     def overrun(self) -> float:
         """Return how long the run continued past its lease.
 
-        If the run didn't end, it is 0 for a run on an event loop.
+        For an unfinished run on an event loop, return 0.
         """
         return 0.0 if self.loop and not self.ended else max(0.0, -self.points[-1][1])
 
@@ -200,7 +200,7 @@ class History:
     def _ended_last(self, run: Run, at: float) -> bool:
         """Return whether the process may have failed to record this run's end.
 
-        It may miss the last run of each thread.
+        The record of each thread's last run may be missing.
         """
         if run.mid.startswith(STEM) and at - run.last <= GRACE_S:
             return True

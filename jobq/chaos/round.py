@@ -78,7 +78,7 @@ class WakeupMonitor(threading.Thread):
     """Measures how late this machine wakes a sleeping thread. `worst_s` is the longest delay.
 
     It writes delays of a quarter of a lease or more into the ledger. Leases are renewed every third of a lease, so such
-    a delay may let them end.
+    a delay may let leases end.
     """
 
     def __init__(self, ledger: Ledger, lease_s: float) -> None:
@@ -163,7 +163,7 @@ def _start(workers: WorkerGroup) -> None:
 
 @contextmanager
 def _proxied(server: TargetServer, plan: RoundPlan) -> Iterator[tuple[list[Proxy], list[str]]]:
-    """Yield the proxies, jobq's URL, and the URL for every second worker, which is '' if it is the same."""
+    """Yield the proxies, jobq's URL, and the URL for every second worker, which is '' if both URLs are the same."""
     needs = plan.fault.needs
     if "own" in needs and not server.own:
         raise ConfigError(f"{plan.fault.name} needs a server of its own; leave out --url")

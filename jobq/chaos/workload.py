@@ -125,7 +125,7 @@ job(name="jobq.chaos.limited", queue=QUEUE, limits=LIMITS)(
 
 @job(name="jobq.chaos.neighbour", queue=NEIGHBOUR)
 def neighbour() -> None:
-    """Run while its queue is damaged. Not recorded, because that queue is not checked."""
+    """Run while the queue is damaged. The run isn't recorded, because that queue isn't checked."""
     time.sleep(JOB_S)
 
 

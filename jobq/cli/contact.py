@@ -1,4 +1,4 @@
-"""Check the server before a command uses it: report a wrong address or folder immediately, and any wait."""
+"""Check the server before a command uses it: report a wrong address or folder immediately, and report waits."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _nodes(session: Session, names: Sequence[str]) -> list[str]:
 
 
 def _warn_of_skew(session: Session, known: PartitionMap) -> None:
-    """Warn if a node of a Cluster has over one partition more than an even share."""
+    """Warn if a node of a Cluster exceeds its even share by more than one partition."""
     if not session.client.is_cluster:
         return
     names, nnodes = known.newest.names(known.queue), len(session.client.topology.nodes())

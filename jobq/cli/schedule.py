@@ -133,7 +133,8 @@ def next_ticks(session: Session, expression: str | None, limit: int, **given: An
 def lint(session: Session, modules: tuple[str, ...], queues: str | None) -> bool:
     """Warn about schedules that may not do what you intend.
 
-    With --import, it checks what these modules declare, without a server; otherwise the schedules of queues. Exit code
+    With --import, the command checks the schedules that these modules declare, without a server. Otherwise, it checks
+    the schedules of queues. Exit code
     1: there are warnings.
     """
     load(modules)

@@ -351,7 +351,7 @@ def command(
 def opens(
     parameter: str, make: Callable[..., object], *options: Callable[[Function], Function]
 ) -> Callable[[Function], Function]:
-    """Declare options of a command. It gets the object that `make` creates from the session and the options' values."""
+    """Declare options of a command. The command gets the object that `make` makes from the session and options."""
     taken = list(signature(make).parameters)[1:]
 
     def declare(function: Function) -> Function:

@@ -83,7 +83,7 @@ def unknown(app: click.Group, environ: Mapping[str, str]) -> list[str]:
     """Return a sentence for each variable JOBQ_… that no setting and no option reads.
 
     This loads only commands that the name of a variable mentions. To suggest a name for an unknown variable, it loads
-    all.
+    all commands.
     """
     names = {name for name in environ if name.startswith(variables.PREFIX)} - variables.KNOWN
     if not names:

@@ -80,7 +80,7 @@ class _Collector:
             yield _as_known_there(family)
 
     def describe(self) -> list[Any]:
-        """Return an empty list, so that names aren't checked at each scrape. This package's tests check them."""
+        """Return an empty list, so that names aren't checked at each scrape. This package's tests check the names."""
         return []
 
 

@@ -118,7 +118,7 @@ def _of_pipe(stream: TextIO, file: int) -> Unblocked:
 
 
 def _sending_when_there_is_room(file: int) -> Callable[[bytes], int]:
-    """Return a function that writes to a pipe only if it has room. It is for pipes that can't be reopened.
+    """Return a function that writes to a pipe only if it has room. Used for pipes that can't be reopened.
 
     Another process may fill the pipe between the check and the write.
     """

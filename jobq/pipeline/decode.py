@@ -51,7 +51,8 @@ class BadEntry(NamedTuple):
 class TimeBounds(NamedTuple):
     """The range of times that events can have, epoch ms.
 
-    `finished_at` must be in the range. `enqueued_at` may be before it, because a message can be delayed or imported.
+    `finished_at` must be in the range. `enqueued_at` may be before the range, because a message can be delayed or
+    imported.
     """
 
     first: int

@@ -112,7 +112,7 @@ class Engine:
         yield from context.parallelize(units, len(units)).map(function).collect()
 
     def close(self) -> None:
-        """Stop the session, if there is one. If its JVM has died, forget it, so that another can start."""
+        """Stop the session, if there is one. If its JVM has died, forget the JVM, so that another can start."""
         spark, self._spark = self._spark, None
         if spark is None:
             return

@@ -119,7 +119,8 @@ def end_jvm(timeout_s: float = _END_S) -> None:
 def told_without_traceback() -> Iterator[None]:
     """In a Python process that Spark started, report errors of jobq as one sentence, without a traceback.
 
-    The error ends the process, so the tracebacks of later errors aren't hidden. It also works as a decorator.
+    The error ends the process, so the tracebacks of later errors aren't hidden. This context manager also works as a
+    decorator.
     """
     try:
         yield

@@ -103,7 +103,7 @@ class Pace:
         self._due = time.monotonic()
 
     def most(self, per_call: int) -> int:
-        """Return the maximum number of messages in a call. It is small enough for several calls per second."""
+        """Return the maximum number of messages in a call. The number allows several calls per second."""
         return per_call if self._per_s is None else max(1, min(per_call, int(self._per_s / 4)))
 
     def wait(self, sent: int) -> None:

@@ -36,7 +36,7 @@ def session(
 ) -> SparkSession:
     """Start a Spark session. If this process already has a session, return it and apply the settings that can change.
 
-    Raises PipelineError with the JVM's last lines if it can't be started.
+    Raises PipelineError with the JVM's last lines if the session can't be started.
 
     Args:
         master: Spark's master; by default JOBQ_SPARK_MASTER, else every core of this machine. Under spark-submit, its

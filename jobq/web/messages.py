@@ -291,7 +291,7 @@ class FoundMessage(NamedTuple):
 
 
 def find_mid(client: Client, names: Sequence[str], mid: str) -> list[FoundMessage]:
-    """Return the queues that have this mid, alive or dead. It takes one round trip; on a Cluster, one per queue."""
+    """Return the queues that have this mid, alive or dead. This takes one round trip; on a Cluster, one per queue."""
     calls = [Queue(name, client).status_call(mid) for name in names]
     return [
         FoundMessage(name, status)

@@ -104,7 +104,7 @@ def page(
 
 
 def action(path: str, *, role: UserRole, name: str = "") -> Callable[[Handler], Handler]:
-    """Declare an action for POST. It needs a role above READ, unless it only concerns the caller."""
+    """Declare an action for POST. An action needs a role above READ, unless it only concerns the caller."""
     return _declare(path, "POST", role, name)
 
 

@@ -157,7 +157,7 @@ def names_in(asked: Filter, queues: Sequence[str]) -> list[str]:
 def counts_of(client: Client, names: Sequence[str]) -> tuple[dict[str, Counts], dict[str, str]]:
     """Return counts per queue and partition, and errors of unreadable queues.
 
-    That takes one round trip, and more for partitioned queues; on a Cluster, one per queue.
+    This takes one round trip, and more for partitioned queues; on a Cluster, one per queue.
     """
     counts, problems = dict[str, Counts](), dict[str, str]()
     asked, sealed = names, list[str]()

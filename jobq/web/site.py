@@ -24,7 +24,7 @@ class Site:
 
     Attributes:
         client: Client for reading.
-        operate: Client for changes. Its server user has the rights to make them.
+        operate: Client for changes. Its server user has the necessary rights.
     """
 
     def __init__(

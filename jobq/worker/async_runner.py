@@ -773,7 +773,7 @@ class AsyncRunner(Runner):
                 self._stop_expired()
 
     def _fenced(self, ask: Callable[[], Answer]) -> Answer:
-        """Call the server and return its answer. If that took long, stop jobs whose lease may have ended."""
+        """Call the server and return its answer. If the call took long, stop jobs whose lease may have ended."""
         asked_at = boot_ns()
         answer = ask()
         if boot_ns() - asked_at > self._child.margin_ns:

@@ -24,7 +24,7 @@ class OnceAMinute:
         self._next: dict[str, int] = {}
 
     def is_due(self, what: str) -> bool:
-        """Return whether to log this warning now. If so, it is not due again for a minute."""
+        """Return whether to log this warning now. If so, the same warning isn't due again for a minute."""
         now = self._now()
         if now < self._next.get(what, now):
             return False
@@ -49,7 +49,7 @@ class Cautions:
         self._renewed = True
 
     def renewing(self, deadline: int) -> None:
-        """Before a renewal of leases, warn if one ends soon, or if the clock was changed."""
+        """Before leases are renewed, warn if a lease ends soon, or if the clock was changed."""
         self._look_at_clock()
         left = deadline - self._now()
         # If the last renewal failed, the log has the reason.

@@ -119,7 +119,7 @@ class ChildQueues:
         return dequeued, deadline
 
     def send_behind_wait(self, limit: int) -> bytes | None:
-        """Return a dequeue command for the only queue, to pipeline after the wait for a message.
+        """Return a dequeue command for the only queue, to send with the wait for a message.
 
         Return None while another call of the queue is unfinished.
         """
@@ -393,7 +393,7 @@ class ChildQueues:
     # Repeat.
 
     def _note(self, line: QueueLine) -> None:
-        """Remember to repeat this line's waiting calls later. Jobs may start before that."""
+        """Record that this line's unanswered calls must be repeated. Jobs may start before that."""
         if line.waits:
             self._unsafe.difference_update(_slots(line.late()))
             if line not in self._late:

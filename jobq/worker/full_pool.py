@@ -1,4 +1,4 @@
-"""A warning about jobs that occupy all slots while they wait for results of queued jobs."""
+"""Warns about jobs that occupy all slots while they wait for results of queued jobs."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Ask = Callable[[int, Callable[[], object]], bool]
 
 
 class Leases:
-    """The leases of all children's messages. Queues are in the children's order.
+    """The leases of all children's messages. Queues are in the same order as in the children.
 
     `on_lost` is called with the number of newly lost locks.
     """

@@ -123,8 +123,8 @@ class QueueLine:
     ) -> None:
         """Prepare a line.
 
-        After an error in `passing`, the line repeats the call later. It also handles errors in REFUSED, and raises all
-        other errors.
+        After an error in `passing`, the line repeats the call later. The line also handles errors in REFUSED, and
+        raises all other errors.
         """
         self.index, self.queue, self.caller = index, queue, caller
         self._health, self._settings = health, settings
@@ -245,7 +245,7 @@ class QueueLine:
         return None, 0
 
     def release(self, leases: Sequence[Lease], slots: Sequence[int | None] = ()) -> bool:
-        """Give unstarted messages back. Return False if `repeat` does this later; until then, keep their slots."""
+        """Give unstarted messages back. Return False if `repeat` does so later; their slots stay in use until then."""
         asked_at = boot_ns()
         try:
             if self.waits:

@@ -44,7 +44,7 @@ class QueueTurns:
         self._upcoming: int | None = None
 
     def next(self) -> int | None:
-        """Return the queue to ask now; None if all queues were found empty. Then a new round begins."""
+        """Return the queue to ask now. If all queues were found empty, return None and begin a new round."""
         index = self._peek()
         self._upcoming = None
         if index is None:

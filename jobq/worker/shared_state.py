@@ -269,8 +269,8 @@ class SharedSlots:
         """Start a message; return False if it was taken back, its lock is lost, or its lease may have ended.
 
         Args:
-            in_thread: Whether it runs in another thread. Then the main thread may be reading messages, so the record of
-                the message being read stays.
+            in_thread: Whether the job runs in another thread. Then the main thread may be reading messages, so the
+                record of the message being read stays.
         """
         words, states = self._words, self._states
         self._acquire()
@@ -360,7 +360,7 @@ class SharedSlots:
         return self._states[slot] == _RUNNING
 
     def run_time_ns(self, slot: int) -> int:
-        """Return how long ago the message in this slot was started; 0 if it wasn't."""
+        """Return how long ago the message in this slot was started; 0 if it wasn't started."""
         has_started = self._states[slot] in (_RUNNING, _ENDED, _REPORTING)
         return boot_ns() - self._words[_SINCE + slot] if has_started else 0
 
@@ -424,7 +424,7 @@ class SharedSlots:
         return min(began, default=0)
 
     def held(self, taken: bool = False) -> list[HeldMessage]:
-        """Return all held messages. Call it after the child's exit, or use `snapshot`.
+        """Return all held messages. Call this after the child's exit, or use `snapshot`.
 
         With `taken`, also return messages taken from the child, whether or not they were given back.
         """

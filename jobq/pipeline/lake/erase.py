@@ -150,7 +150,7 @@ def selected(lake: Lake, engine: Engine, mids: Iterable[str], sought: Sought) ->
     """Select these mids, and the rows that match all conditions and have the argument.
 
     Mids are selected even if the lake doesn't have them. Conditions select a message by its rows in events, job_runs or
-    dead. They select topic messages and quarantine entries by their own rows. An argument is searched only in SEARCHED
+    dead. Topic messages and quarantine entries are selected by their own rows. An argument is searched only in SEARCHED
     tables.
     """
     chosen = Selection({Erasable("mid", sought.queue, mid) for mid in mids})
@@ -256,7 +256,7 @@ def pending(lake: Lake) -> dict[str, str]:
 
 
 def counted(lake: Lake, engine: Engine, chosen: Iterable[Erasable] | None = None) -> dict[str, int]:
-    """Return the number of rows with tombstones, by table. With `chosen`, count the rows that it would erase."""
+    """Return the number of rows with tombstones, by table. With `chosen`, count the rows that this would erase."""
     marks: TombstoneFiles | Tombstones | None = tombstone_files(lake)
     if chosen is not None:
         salt = os.urandom(32)

@@ -1,4 +1,4 @@
-"""Compute the tables job_runs and rollup_hourly from events with Spark. They keep their rows when events expire.
+"""Compute the tables job_runs and rollup_hourly from events with Spark. The tables keep their rows when events expire.
 
 A refresh reads the event files added since the last refresh, as listed in the log of `events`, and merges their figures
 into both tables. So its cost depends on the number of new events, not on the size of the lake.
@@ -604,7 +604,7 @@ class RollupTimer:
 
     With `every_s` 0 it never refreshes. A few events don't justify starting Spark, because the rollups aren't needed
     before events expire, and `jobq lake expire` and `compact` also refresh them. A failed refresh is reported and
-    retried later. Storing events doesn't depend on it.
+    retried later. Storing events doesn't depend on a refresh.
     """
 
     def __init__(self, lake: Lake, every_s: float, told: Callable[[str], None]) -> None:

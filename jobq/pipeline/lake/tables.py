@@ -1,7 +1,7 @@
 """The tables of a lake: columns, partitioning, sort order and encodings.
 
-All are Delta tables partitioned by `dt`, the UTC day of one of their times. `events` stores two times as
-distances from `finished_at`, which takes half the bytes. Reading restores them.
+Each is a Delta table partitioned by `dt`, the UTC day of one of its times. `events` stores two times as distances from
+`finished_at`, which takes half the bytes. Reading restores the times.
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ def searched(
 def _between(query: ReportQuery, name: str, results: Mapping[Try, Waits]) -> range:
     """Return the numbers of workers to try next.
 
-    They are between the smallest number that meets the target and the largest tried number below it.
+    These are between the smallest number that meets the target and the largest tried number below it.
     """
     counts = sorted(count for weights, count in results if weights == name)
     holds = next((n for n in counts if _holds(query, results[name, n])), counts[0])

@@ -52,8 +52,8 @@ class RollupSource(NamedTuple):
 
     Attributes:
         before: Time before which events have expired; `nexpired` counts them.
-        table: Returns the rows of a table in the time from `since` to `until`. If `since` is None, it begins with the
-            first row.
+        table: Returns the rows of a table in the time from `since` to `until`. If `since` is None, the range begins
+            with the first row.
     """
 
     before: datetime

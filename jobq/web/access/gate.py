@@ -132,7 +132,7 @@ class Gate:
         )
 
     def _behind_proxies(self, scope: Scope, headers: Headers) -> Scope:
-        """Return the address and the scheme of the browser, as reported by trusted proxies, as changes to the scope."""
+        """Return the scope's changes for the address and scheme of the browser, as reported by trusted proxies."""
         client = scope.get("client")
         peer = client[0] if client else ""
         trusted = self.trusts(peer)

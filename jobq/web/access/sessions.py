@@ -1,4 +1,4 @@
-"""Login links and sessions. A cookie has a session's random id; Redis has its user under the SHA-256 of the id."""
+"""Login links and sessions. A cookie has a session's random id. Redis has the user under the id's SHA-256."""
 
 from __future__ import annotations
 

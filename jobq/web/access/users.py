@@ -66,7 +66,7 @@ class Known(NamedTuple):
 
 
 class UsersFile:
-    """Reads a users file, and again after each change. It is thread-safe."""
+    """Reads a users file, and reads it again after each change. It is thread-safe."""
 
     def __init__(self, path: Path) -> None:
         """Raise ConfigError if the file is missing, damaged, or open to others."""

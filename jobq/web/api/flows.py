@@ -39,7 +39,7 @@ class FlowRowReply(FlowHead, kw_only=True):
 
     Attributes:
         over: Number of finished steps: done, failed, skipped or cancelled.
-        problem: Why it can't be read; then its state is empty.
+        problem: Why the flow can't be read; then its state is empty.
     """
 
     members: int = 0

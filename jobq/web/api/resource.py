@@ -208,7 +208,7 @@ PAGING = (
 
 
 def span_of(now_ms: int, range_s: float, since: str, until: str) -> Span:
-    """Return a time range. Raises ConfigError if it ends before it begins, or is longer than MAX_DAYS."""
+    """Return a time range. Raises ConfigError for a range that ends before it begins, or is longer than MAX_DAYS."""
     end = _moment(until, now_ms) if until else now_ms + 1
     begin = _moment(since, now_ms) if since else end - round(1000 * range_s)
     if not begin < end:

@@ -166,7 +166,7 @@ class Operations:
     def newest_of(self, who: Identity) -> OperationView | None:
         """Return this user's latest applied operation while it runs or can be undone, or None.
 
-        Every page needs the result, so it may be two seconds old.
+        The result is reused for two seconds, because every page needs it.
         """
         now = time.monotonic()
         until, views = self._recent
@@ -277,7 +277,7 @@ class Operations:
         """Store the state of an operation that this process begins to work on.
 
         Args:
-            former: The state that the user acted on. Raises ConfigError if it has changed.
+            former: The state that the user acted on. Raises ConfigError if the state has changed.
         """
         if self.store.load(state.id) != former:
             raise ConfigError("another user has changed this operation; check its results")

@@ -232,7 +232,7 @@ class OperationStore:
     def renew(self, op: str, token: str) -> None:
         """Renew this process's lock. Raises InterruptedError if another process has the lock.
 
-        If the lock has expired and no process has it, this process takes it again.
+        If the lock has expired and no other process has it, lock again.
         """
         key = f"{self.key(op)}:lock"
         reply = self.client.command("GET", key)
