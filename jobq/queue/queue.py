@@ -349,7 +349,7 @@ class Queue:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> Dequeued:
-        """Fetch up to `limit` messages, each leased for `lease`. A previously crashed message comes alone."""
+        """Fetch up to `limit` messages, each leased for `lease`. A message that crashed before comes alone."""
         own = caller or self.callers.take()
         state = self._dequeue(own, _wanted(limit, lease, crash_limit, now))
         reply = self.client.perform(self.wake_key, state)
@@ -501,7 +501,7 @@ class Queue:
         *,
         now: int | None = None,
     ) -> list[bool]:
-        """Renew leases, each given as a mid and a token; return for each whether it is still held."""
+        """Renew leases, each given as a mid and a token; return for each whether the lease is still held."""
         if not leases:
             return []
         if len(leases) > MAX_COUNT:

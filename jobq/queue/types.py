@@ -203,7 +203,7 @@ class EnqueuedMany(Sequence[Enqueued]):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One message of a dequeue.
+    """A dequeued message.
 
     Attributes:
         fence: A number that grows with each message that the queue hands out.
@@ -288,7 +288,7 @@ class Finished(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """The right to a message."""
+    """The message and the token of a lease."""
 
     mid: str
     token: str
@@ -300,10 +300,10 @@ def remember_ms(seconds: float | None) -> int:
 
 
 class Status(NamedTuple):
-    """The state of a mid.
+    """The status of a message.
 
     Attributes:
-        word: One of Carmine's eight statuses, or 'dead' if only a dead message has this mid.
+        word: A status of docs/reference/states.md; 'dead' if only a dead message has this mid.
         unknowns: How many times in a row the message was received by a worker that doesn't know its job.
         checkpoint: Value for the next attempt, as JSON or sealed.
         failed_attempt: Number of the latest retried attempt with a failure in the job's code. It is 0 if no traceback
