@@ -435,8 +435,8 @@ class StepList:
         """Add a call of a job for each item: `flow.map(load, ids())`.
 
         An item is the call's only argument, unless it is a tuple of arguments or `load.args(...)`. Without `after`,
-        items can be any iterable. It is read while its calls are sent, so ten million items need little memory. With
-        `after`, items must be a list of at most 8 MiB, or the result of a step.
+        items can be any iterable. The iterable is read while its calls are sent, so ten million items need little
+        memory. With `after`, items must be a list of at most 8 MiB, or the result of a step.
 
         Args:
             results: Keep the members' return values, of up to 64 KiB each, for `results`.

@@ -65,7 +65,7 @@ class FlowRun:
         return FlowView(facts)
 
     def signal(self, step: str, value: Any = None) -> None:
-        """Send a signal to the wait step with this name, which completes it.
+        """Send a signal to the wait step with this name, to complete the step.
 
         An early signal takes effect when its wait begins, and only the first signal has an effect. Raises ConfigError
         if the flow has no such wait, FlowClosedError if the flow is over.
