@@ -189,7 +189,7 @@ class RateLimit(SharedLimit):
             return self._fail_open(cost, fail_open, error)
 
     def hold(self, seconds: Duration) -> None:
-        """Allow no starts for a duration, or for the time in a Retry-After header. 0 ends the hold."""
+        """Reject all starts for a duration, or for the time in a Retry-After header. 0 ends the hold."""
         self.calls.perform(self.hold_steps(checked_hold(seconds)))
 
     async def ahold(self, seconds: Duration) -> None:
