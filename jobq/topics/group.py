@@ -57,7 +57,7 @@ class TopicGroup(BlockingFacade):
 
     @stepwise
     def unsubscribe(self) -> Steps[bool]:
-        """Delete the group; return False when there was none."""
+        """Delete the group; return False if there was none."""
         reply = yield from self._run("unsubscribe", {"name": self.name})
         return bool(reply[0])
 

@@ -37,7 +37,7 @@ class TopicMessage(msgspec.Struct, frozen=True, gc=False):
 class TopicBatch(NamedTuple):
     """The result of a poll: messages with indexes from `first` to `last`, and a token that proves the lease.
 
-    `deliveries` counts how often they were delivered, including this time.
+    `deliveries` counts how often the messages were delivered, including this time.
 
     Attributes:
         lease_at: The end of the lease.

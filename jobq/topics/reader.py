@@ -36,7 +36,7 @@ class Reader(BlockingFacade):
 
     Attributes:
         commit: 'manual': call `commit` yourself. 'auto': each poll commits the previous batch. 'read': messages are
-            settled as they are read, so a crash loses them.
+            committed as they are read, so a crash loses them.
         lease: How long polled messages belong to this reader. After that, another reader can get them; then `commit`
             raises LeaseLostError.
         start, out_of_range: Used to create a missing group. See TopicGroup.subscribe.
@@ -108,11 +108,11 @@ class Reader(BlockingFacade):
 
     @stepwise
     def commit(self, done: TopicBatch | TopicMessage | None = None) -> Steps[int]:
-        """Settle a batch, by default the last polled batch; return the index up to which the group is done.
+        """Commit a batch, by default the last polled batch; return the index up to which the group is done.
 
-        After an empty poll, it settles no messages, but still returns the index. If you pass a message of the last
-        polled batch, it settles the batch up to this message, and the reader keeps the rest. Raises LeaseLostError if
-        another reader has or had the messages, or if the group was moved.
+        After an empty poll, this commits nothing, but still returns the index. If you pass a message of the last polled
+        batch, the batch is committed up to that message; the reader keeps the rest. Raises LeaseLostError if another
+        reader has or had the messages, or if the group was moved.
         """
         self._check_process()
         batch, through = self._held, None
