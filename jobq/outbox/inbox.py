@@ -34,10 +34,11 @@ _INSERTS = {
 def once(session: Any, part: str = "") -> bool:
     """Record the running message as done; return False if a committed transaction has already recorded it.
 
+    If another attempt of the message has an open transaction with the same row, this waits until that transaction ends.
+
     Args:
         session: See `outbox.enqueue`.
-        part: Names the transaction if the job has several. Each of them commits once per message. If another attempt of
-            the message has an open transaction with the same row, the call waits until that transaction ends.
+        part: Names the transaction if the job has several. Each of them commits once per message.
     """
     statement, values = _statement(session, part)
     return execute(session, statement, [values]) == 1

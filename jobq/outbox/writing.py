@@ -29,13 +29,16 @@ _INSERT = (
 def enqueue(session: Any, job: Job[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
     """Write one call to the outbox, in the transaction of `session`.
 
-    The receipt has the mid immediately; its action is 'written'. Set options with `job.options(...)`. Raises TypeError
-    if the arguments don't fit the function, CodecError if JSON can't represent them, ConfigError outside a transaction,
-    and errors of the database.
+    The receipt has the mid immediately; its action is 'written'. Set options with `job.options(...)`.
 
     Args:
         session: A SQLAlchemy Session or Connection, a psycopg Connection, Django's `connection`, or a connection of
             sqlite3 or PyMySQL.
+
+    Raises:
+        TypeError: The arguments don't fit the function.
+        CodecError: JSON can't represent an argument.
+        ConfigError: `session` isn't in a transaction.
     """
     job.check_arguments(args, kwargs)
     rows, receipts = rows_of(job, [(args, kwargs)])
