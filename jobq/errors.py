@@ -334,7 +334,7 @@ class Snooze(Outcome):
 class HoldKey(Snooze):
     """Hold this message's key: no message of this key starts for `after`, given as in Retry.
 
-    Use it for example when a customer's API answers 429. The message returns to the front of its key's line. This
+    For example, use it when a customer's API answers 429. The message returns to the front of its key's line. This
     doesn't count as a failed attempt. Without a key, it works like Snooze.
     """
 

@@ -192,7 +192,7 @@ class Context:
 
     @property
     def fence(self) -> int:
-        """A number that grows each time the queue hands out a message. Use it for conditional writes elsewhere."""
+        """A number that grows with each message that the queue hands out, for conditional writes in other systems."""
         return self._call.message.fence
 
     @property
@@ -309,8 +309,8 @@ class Context:
         """Keep `value` for the next attempt of this message.
 
         Return False if another attempt has taken over the message. The value replaces the previous value, survives a
-        crash of this process, and is removed when the message ends. Raises CodecError if it isn't JSON, or takes more
-        than 16 KiB. Each call is a round trip to the server.
+        crash of this process, and is removed when the message ends. Raises CodecError if the value isn't JSON, or takes
+        more than 16 KiB. Each call is a round trip to the server.
         """
         text = encode_plain(value, "the checkpoint").decode()
         if len(text.encode()) > MAX_CHECKPOINT:

@@ -162,10 +162,12 @@ class Job(Generic[P, R]):
         return function
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
-        """Enqueue this call; it runs at least once.
+        """Enqueue this call; it runs at least once. Tuples arrive as lists.
 
-        Raises TypeError for arguments that don't fit the function, CodecError for values that JSON can't represent,
-        ServerFullError or UnavailableError from the server. Tuples arrive as lists.
+        Raises:
+            TypeError: The arguments don't fit the function.
+            CodecError: JSON can't represent an argument.
+            ServerFullError, UnavailableError: The server is full or unreachable.
         """
         if kwargs or not self._least <= len(args) <= self._most:
             self.check_arguments(args, kwargs)

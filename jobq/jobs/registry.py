@@ -33,8 +33,8 @@ Kind = TypeVar("Kind")
 class Registry:
     """Jobs by name, and middleware for these jobs only.
 
-    This middleware runs inside `around`, the middleware of the process. A `Registry(Middlewares())` is separate from
-    the default registry.
+    This middleware runs inside `around`, the middleware of the process. `Registry(Middlewares())` leaves out the
+    middleware of the process.
     """
 
     #: The registries of this process.

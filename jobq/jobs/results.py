@@ -85,9 +85,11 @@ def decode_result(content: bytes, job: str, mid: str) -> Any:
 class Receipt(Generic[R]):
     """One enqueued message.
 
-    `action` is the result of the enqueue. 'exists': it was rejected as a duplicate, and `existing_status` is the status
-    of the existing message. 'buffered': it waits in this process's outage buffer. 'written': it is in the outbox of a
-    database, and is enqueued once its transaction is committed.
+    `action` is the result of the enqueue, for example:
+
+    - `exists`: the call was rejected as a duplicate. `existing_status` is the status of the existing message.
+    - `buffered`: the message waits in this process's outage buffer.
+    - `written`: the call is in the outbox of a database, and is enqueued once its transaction is committed.
     """
 
     __slots__ = (
@@ -157,7 +159,7 @@ class Receipt(Generic[R]):
         return known
 
     def cancel(self) -> bool:
-        """Cancel the message; False if it can no longer be cancelled.
+        """Cancel the message; return False if it can no longer be cancelled.
 
         A running attempt isn't stopped immediately: its worker notices at the next renewal of the lease.
         """
@@ -168,7 +170,7 @@ class Receipt(Generic[R]):
         return bool(await self._arun(_calls().cancel(self)))
 
     def revive(self) -> bool:
-        """Run a dead message again, as a new message. Return False if it isn't dead, or a newer message has its mid."""
+        """Run a dead message again as a new message; return False if it isn't dead or a newer message has its mid."""
         return bool(self._run(_calls().revive(self)))
 
     async def arevive(self) -> bool:
@@ -211,7 +213,7 @@ class Receipt(Generic[R]):
         return self.state().progress
 
     def follow(self) -> Iterator[State]:
-        """Yield the state, and each change of state or progress, until the message is over.
+        """Yield the state, and each change of state or progress, until the message ends.
 
         It queries the server twice a second. Raises UnavailableError if the server doesn't answer within the client's
         patience; call it again to continue.
