@@ -228,7 +228,7 @@ def _out_of_order(history: History) -> Iterator[str]:
 def _stale_accepted(history: History) -> Iterator[str]:
     """Yield mids whose ending the server should have rejected.
 
-    It had already handed the message out again, or it had already accepted an ending.
+    The server had already handed the message out again, or had already accepted an ending.
     """
     done: dict[str, set[str]] = defaultdict(set)
     for ending in history.endings:

@@ -279,7 +279,7 @@ on_chosen = opens(
 def revive(session: Session, chosen: Chosen) -> bool:
     """Enqueue dead messages again, with all their attempts.
 
-    It doesn't ask for confirmation. `jobq cancel` cancels a revived message.
+    The command doesn't ask for confirmation. `jobq cancel` cancels a revived message.
 
     Exit code 1: there is no such dead message, or a newer message has its id.
     """

@@ -335,7 +335,7 @@ def retry(session: Session, flow: str, step: str | None) -> bool:
 def remove(session: Session, flow: str) -> bool:
     """Delete the record of a finished flow, or of a flow that was never started.
 
-    Its dead messages stay in their queues. Exit code 1: the flow is still running.
+    The flow's dead messages stay in their queues. Exit code 1: the flow is still running.
     """
     view = known_flow(session.client, flow)
     with session.operation("", f"flow:{flow}"):

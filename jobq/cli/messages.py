@@ -300,7 +300,7 @@ def cancel(session: Session, mids: tuple[str, ...], queues: str | None) -> bool:
     """Cancel the given messages.
 
     The worker stops a running job when it next renews the job's lease, and the queue rejects the job's result. Exit
-    code 1: a message could not be cancelled, because it is over or no queue has it.
+    code 1: a message could not be cancelled, because it has ended or no queue has it.
     """
     with session.operation(queues, of_mids(mids)) as performed:
         words = [_cancelled(session, mid, queues) for mid in mids]
@@ -338,7 +338,7 @@ def _cancelled(session: Session, mid: str, names: str | None) -> str:
     return word
 
 
-#: State of a message that is over -> text of the command.
+#: State of an ended message -> text of the command.
 _NOT_CANCELLED = {
     "unknown": "not found", "done": "already done", "cancelled": "already cancelled", "expired": "already expired",
     "failed": "already failed; to delete it, use jobq dead purge {mid}",

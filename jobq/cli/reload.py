@@ -46,7 +46,7 @@ class Sources:
         self._state = self._read()
 
     def changed(self) -> bool:
-        """Return whether a file was changed, added or removed. It checks the files at most twice a second."""
+        """Return whether a file was changed, added or removed. The files are checked at most twice a second."""
         now = time.monotonic()
         if now < self._look_at:
             return False

@@ -371,7 +371,7 @@ def unsubscribe(session: Session, topic: Topic | RedismqTopic, group: str) -> bo
 def seek(session: Session, topic: Topic | RedismqTopic, group: str, place: Any) -> None:
     """Move a group to another position.
 
-    Its readers can no longer commit the messages that they have leased.
+    The group's readers can no longer commit messages that they have leased.
     """
     with _operation(session, topic, group, f" to:{place}"):
         if isinstance(topic, RedismqTopic):

@@ -126,9 +126,9 @@ def demand_of(
 ) -> QueueDemand:
     """Return the demand of a queue.
 
-    The demand is at least the number of running messages. It is higher if arriving and waiting messages need more
-    slots. While run times are unknown, each running or ready message counts as a slot. For a paused queue, only running
-    messages count.
+    The demand is at least the number of running messages. The demand is higher if arriving and waiting messages need
+    more slots. While run times are unknown, each running or ready message counts as a slot. For a paused queue, only
+    running messages count.
     """
     counts = sample.counts
     rate = arrivals if arrivals is not None else runs.per_s if runs else None

@@ -37,7 +37,7 @@ def export_spans(metrics: bool) -> None:
 
 
 def described() -> Resource:
-    """Return the service that the environment describes. Its default name is `jobq-worker`."""
+    """Return the service that the environment describes. The default name is `jobq-worker`."""
     resource = Resource.create()
     own: dict[str, str] = {}
     if str(resource.attributes.get(SERVICE_NAME, "unknown_service")).startswith("unknown_service"):

@@ -179,7 +179,7 @@ def columns_ddl(columns: Columns) -> list[tuple[str, str]]:
 
 
 def arrow_schema(columns: Columns) -> pa.Schema:
-    """Return the Arrow schema. It is exactly the schema to which Spark itself converts the columns, in UTC."""
+    """Return the Arrow schema. Spark itself converts the columns to exactly this schema, in UTC."""
     import pyarrow as pa
 
     types: dict[str, pa.DataType] = {
@@ -191,7 +191,7 @@ def arrow_schema(columns: Columns) -> pa.Schema:
 
 
 def struct(columns: Columns) -> StructType:
-    """Return the Spark schema of `columns`. It needs pyspark, but no JVM."""
+    """Return the Spark schema of `columns`. This needs pyspark, but no JVM."""
     from pyspark.sql import types as t
 
     known: dict[str, DataType] = {

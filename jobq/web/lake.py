@@ -1,8 +1,8 @@
 """History from a lake: SQL in a child process, which can be killed, computes the figures of `jobq.web.history`.
 
 The statements use the SQL of reports, and the engine of reports runs them (`jobq.pipeline.report.engines`). The child
-answers one query at a time, and is killed if an answer takes longer than MAX_S. It ends when its stdin closes. It runs
-as `python -m jobq.web.lake`, and reads the lake's location from the first line of its stdin.
+answers one query at a time, and is killed if an answer takes longer than MAX_S. The child ends when its stdin closes.
+It runs as `python -m jobq.web.lake`, and reads the lake's location from the first line of its stdin.
 """
 
 from __future__ import annotations

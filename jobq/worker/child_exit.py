@@ -153,7 +153,7 @@ def end_held(
 ) -> list[CrashedAttempt]:  # fmt: skip
     """End or return the child's messages of one queue; return the crashed attempts. Safe to repeat after an error.
 
-    It closes the child's caller id first, so a dequeue that reaches the server later returns nothing.
+    This closes the child's caller id first, so a dequeue call that reaches the server later returns nothing.
     """
     handed = queue.end_session(child.caller) if child.caller else []
     mine = [held for held in child.held if held.queue == index]

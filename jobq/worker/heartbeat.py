@@ -213,7 +213,7 @@ class Heartbeat:
         return True
 
     def _server_ms(self) -> int:
-        """Return the server's time, which readers compare with heartbeats. It is queried once a minute."""
+        """Return the server's time, which readers compare with heartbeats. The server is queried once a minute."""
         if time.monotonic() >= self._list_at:
             self._server_clock = self._client.clock_ms(), boot_ns()
         at_ms, since = self._server_clock

@@ -16,7 +16,7 @@ AGE_SPREAD = 0.1
 
 
 class Recycling:
-    """The limits of one child. They are checked between batches."""
+    """The limits of one child, which are checked between batches."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._max_jobs = settings.max_jobs

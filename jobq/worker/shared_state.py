@@ -248,7 +248,7 @@ class SharedSlots:
         return slots
 
     def fetching(self, queue: int, claim_at: int) -> None:
-        """Record a dequeue before it is sent. Its reply is read later.
+        """Record a dequeue call before it is sent. The reply is read later.
 
         Starting at `claim_at` (boot_ns), the supervisor may take its messages.
         """
@@ -256,7 +256,7 @@ class SharedSlots:
 
     @property
     def is_fetching(self) -> bool:
-        """Return whether there is a dequeue whose reply isn't read."""
+        """Return whether the reply to a dequeue call isn't read yet."""
         return self._words[_FETCH] != 0
 
     def fetched(self) -> bool:
@@ -317,7 +317,7 @@ class SharedSlots:
         self._words[_LOOK_AT] = at
 
     def ended(self, slot: int, plain: bool) -> None:
-        """Record that a run is over. If `plain`, it is done without a result, so the supervisor can also report it."""
+        """Record that a run ended. If `plain`, it is done without a result, so the supervisor can also report it."""
         self._states[slot] = _ENDED if plain else _REPORTING
 
     def count_ended(self, slots: Iterable[int]) -> int:
@@ -481,10 +481,10 @@ class SharedSlots:
         return held.state == _HELD
 
     def claim_fetch(self) -> tuple[int, str, frozenset[str]] | None:
-        """Claim the messages of a dequeue whose reply the child hasn't read in time; return None if none is late.
+        """Claim the messages of a dequeue call whose reply the child hasn't read in time; return None if none is late.
 
-        Return the dequeue's queue, the child's caller, and the tokens of the messages that the child holds. If the
-        dequeue never reached the server, the caller's last call is the call that handed out these messages.
+        Return the call's queue, the child's caller, and the tokens of the messages that the child holds. If the call
+        never reached the server, the caller's last call is the call that handed out these messages.
         """
         words = self._words
         if not 0 < words[_FETCH] <= boot_ns() or not self._lock.acquire(block=False):

@@ -197,14 +197,14 @@ class JobThreads:
         self._look_at, self._sooner = NEVER, threading.Event()
 
     def start(self, run: ThreadRun) -> None:
-        """Start a run in a thread. It must have been passed to `note`."""
+        """Start a run in a thread. The run must have been passed to `note`."""
         if self.nbusy > self._nthreads:
             self._add_thread()
         self._inbox.put(run)
 
     @property
     def nbusy(self) -> int:
-        """The number of runs that aren't over."""
+        """The number of unfinished runs."""
         return len(self.runs) - len(self._ended)
 
     def note(self, run: ThreadRun) -> None:

@@ -346,7 +346,7 @@ def _settle(store: LakeStore, delta: DeltaTable) -> None:
 
 
 def last_batch_again(delta: DeltaTable, app: str) -> Any:
-    """Return properties for commits that deltalake makes itself. They repeat the last batch's record."""
+    """Return properties for commits that deltalake makes itself. These properties repeat the last batch's record."""
     from deltalake import CommitProperties
 
     return CommitProperties(custom_metadata=_metadata(record_of(delta, app)))

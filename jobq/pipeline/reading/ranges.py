@@ -107,7 +107,7 @@ def _has_stream(client: Client, request: ReadRequest, name: str) -> bool:
 def planned(client: Client, request: ReadRequest) -> tuple[list[ReadRange], dict[str, int]]:
     """Return the ranges that the request covers now, and for each stream the number of entries already trimmed.
 
-    That number is known only if the request's offsets contain entry numbers.
+    The number of trimmed entries is known only if the request's offsets contain entry numbers.
     """
     tails = tails_of(client, request.view, chosen(client, request))
     starts = bounds(client, request, tails, request.starting, request.since_ms)

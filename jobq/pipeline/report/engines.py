@@ -54,7 +54,7 @@ class SqlEngine(Protocol):
     def make(
         self, view: str, statement: str, args: Mapping[str, Any] | None = None, keep: bool = False
     ) -> None:
-        """Make a view from a statement. It replaces a view of the same name.
+        """Make a view from a statement. The new view replaces a view of the same name.
 
         Args:
             keep: Compute the view only once.

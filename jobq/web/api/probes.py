@@ -33,7 +33,7 @@ class Readiness:
         self._asked = self._answered = float("-inf")
 
     def is_ready(self) -> bool:
-        """Return whether the server has answered recently. It is queried at most every two seconds."""
+        """Return whether the server has answered recently. The server is queried at most every two seconds."""
         with self._lock:
             now = time.monotonic()
             if now - self._asked >= ASKED_S:

@@ -1,6 +1,6 @@
 """Apply an operation to its frozen messages, or undo an operation.
 
-It works in chunks, at up to 2,000 messages a second. Results are stored after every chunk. If the process is killed
+Both work in chunks, at up to 2,000 messages a second. Results are stored after every chunk. If the process is killed
 during a chunk, the chunk is repeated: messages already changed are in the bin, and count as done.
 """
 

@@ -18,7 +18,7 @@ YEAR_S = 365 * 86_400
 
 @page("/static/{file}", role=UserRole.NONE, name="static")
 def static_file(request: Request) -> Response:
-    """Serve a static file. Its name contains its hash, so browsers may cache it permanently."""
+    """Serve a static file. The file's name contains its hash, so browsers may cache it permanently."""
     wanted, accent = request.path_params["file"], site_of(request).settings.accent
     files = [*assets().values(), *([accent_sheet(accent)] if accent else [])]
     for asset in files:
