@@ -24,7 +24,7 @@ def send_newsletter(address: str, issue: int) -> None:
 
 
 def announce(issue: int, addresses: list[str]) -> list[Receipt[None]]:
-    """Enqueue an issue for all addresses, unless it was sent to them within the last day."""
+    """Enqueue an issue for each address, at most once a day, and return the receipts."""
     return [
         send_newsletter.options(mid=f"newsletter-{issue}:{address}", until="1d").enqueue(
             address, issue

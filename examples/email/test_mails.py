@@ -32,7 +32,7 @@ class Mailer:
 
 @pytest.fixture(autouse=True)
 def mailer(monkeypatch: pytest.MonkeyPatch) -> type[Mailer]:
-    """Replace smtplib.SMTP with an empty `Mailer`."""
+    """Replace smtplib.SMTP with `Mailer`, and forget earlier mails."""
     Mailer.sent, Mailer.refused = [], {}
     monkeypatch.setattr(smtplib, "SMTP", Mailer)
     return Mailer

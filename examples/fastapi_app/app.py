@@ -1,4 +1,4 @@
-"""Enqueue a job from a request, follow it with server-sent events, and cancel it."""
+"""Enqueue a job from a request, stream the job's state, and cancel the job."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def create(body: Numbers) -> dict[str, str]:
 
 @app.get("/reports/{mid}")
 async def show(mid: str, wait: float = 0) -> dict[str, Any]:
-    """Return the state, with the result if it arrives within `wait` seconds."""
+    """Return the report's state, and the result if it arrives within `wait` seconds."""
     receipt = report.receipt(mid)
     try:
         result = await receipt.aresult(timeout=min(wait, 30))

@@ -1,4 +1,4 @@
-"""Enqueue jobs from a view, run them in the application context, and add the command `flask jobq`."""
+"""Enqueue jobs from a view, run jobs in the application context, and add the command `flask jobq`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class AppContext:
         self.flask = flask
 
     def run(self, context: Context, next: Callable[[], Any]) -> Any:
-        """Run one attempt of a sync job."""
+        """Run one attempt of a sync job in the application context."""
         with self.flask.app_context():
             return next()
 
     async def arun(self, context: Context, next: Callable[[], Awaitable[Any]]) -> Any:
-        """Run one attempt of an async job."""
+        """Run one attempt of an async job in the application context."""
         with self.flask.app_context():
             return await next()
 

@@ -1,4 +1,4 @@
-"""Test that an order leads to one invoice, even if its worker is killed."""
+"""Test that an order leads to one invoice, even if a worker is killed."""
 
 from __future__ import annotations
 

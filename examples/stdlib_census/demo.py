@@ -48,7 +48,7 @@ class Demo:
         return self._compare(counted)
 
     def counted(self) -> bool:
-        """Count each file in a job, and wait for all jobs. If the run stalls, print why and return False."""
+        """Count each file in its own job, and wait for all jobs. If the run stalls, print why and return False."""
         with pool.worker(self.queue, "census_jobs", self.processes, self.log) as worker:
             call = census.options(client=self.client)
             call.enqueue_many((path, str(self.folder)) for path in self.files)

@@ -1,4 +1,4 @@
-"""Start the demo's worker from the command line, watch it, and kill one of its children."""
+"""Start the demo's worker from the command line, watch the worker, and kill one child process."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def last_words(trouble: str, log: Path) -> str:
 
 
 def kill_a_busy_child(folder: Path) -> Kill | None:
-    """Kill a child that is running a job, and return the facts. Return None if no child was running a job."""
+    """Kill a child that is running a job, and return the `Kill`. Return None if no child was running a job."""
     for pid in ledger.pids(folder):
         try:
             # A stopped child can't end its job before the kill.

@@ -37,7 +37,7 @@ def of_ledger(lines: Iterable[Line], dead: dict[str, str]) -> Census:
 
 
 def of_plain_loop(files: Iterable[str]) -> Census:
-    """Return the census of a loop in this process, without jobq."""
+    """Count all files in a plain loop, without jobq, and return the census."""
     census, began = Census(), time.monotonic()
     for path in files:
         try:

@@ -1,4 +1,4 @@
-"""Enqueue from a view, show the job's state and progress, and cancel it."""
+"""Enqueue a job from a view, show the job's state and progress, and cancel the job."""
 
 from __future__ import annotations
 
