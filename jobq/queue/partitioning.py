@@ -95,17 +95,19 @@ def partition(client: Client, name: str, count: int) -> PartitionMap:
 def _with_epoch(
     client: Client, known: PartitionMap, count: int, confirmation: SharedConfirmation
 ) -> PartitionMap:
-    """Add an epoch of `count` partitions to the map, unless the newest epoch has this size; return the map."""
+    """Add an epoch of `count` partitions to the map, unless the newest epoch has this size; return the map.
+
+    If a deletion has sealed partitions of the newest epoch, add an epoch in any case: the deletion may still be under
+    way, and would delete messages in partitions that accept them again. It doesn't delete anything if the map changes.
+    """
     number = known.newest.number
-    if known.newest.size == count:
-        for name in known.newest.names(known.queue):
-            if (left := left_in(client, name)).is_sealed:  # a deletion stopped midway
-                unseal(client, name, left)
+    is_stopped = known.newest.size == count and any_sealed(client, known)
+    if known.newest.size == count and not is_stopped:
         return set_map(client, known, known, confirmation)  # it may not be confirmed yet
     copied, least = None, 0
     if not known.is_partitioned:  # a fence this high shows that the queue had partitions before
         least = fence_of(client, known.queue) // FENCES_PER_EPOCH + 1
-    while known.newest.size != count:
+    while known.newest.size != count or (is_stopped and known.newest.number == number):
         if known.newest.number != number:
             raise ConfigError(
                 f"the partitions of queue {known.queue!r} were just changed by another client to "
@@ -119,6 +121,12 @@ def _with_epoch(
         known = set_map(client, known, wanted, confirmation)
     _copy_settings(client, known, copied)
     return known
+
+
+def any_sealed(client: Client, known: PartitionMap) -> bool:
+    """Return whether a deletion has sealed partitions that accept new messages according to the map."""
+    names = known.newest.names(known.queue) if known.is_partitioned else ()
+    return any(left_in(client, name).is_sealed for name in names)
 
 
 def _check_size(wanted: PartitionMap) -> None:
@@ -256,11 +264,11 @@ class _BusyError(JobqError):
 def _keep(client: Client, known: PartitionMap, sealed: Sequence[str]) -> None:
     """Let partitions accept messages again, because they aren't deleted."""
     with suppress(JobqError):
-        now = read_map(client, known.queue).newest.names(known.queue)
-        for name in sealed:
-            if name in now:
-                with suppress(JobqError):
-                    unseal(client, name, left_in(client, name))
+        kept = read_map(client, known.queue)
+        for name in set(sealed).intersection(kept.newest.names(known.queue)):
+            with suppress(JobqError):
+                unseal(client, name, left_in(client, name))
+        tidy(client, kept)  # seals the queue itself again
 
 
 def delete_keys(client: Client, name: str) -> None:

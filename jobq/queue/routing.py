@@ -178,10 +178,7 @@ class PartitionRouter:
                         self._learn_again(call, error.unknown)
                         asked = -1
                     elif newest == epoch.number:
-                        raise ScriptError(
-                            f"queue {self._name!r} is sealed, but its map has no later partitions; "
-                            f"run jobq partitions {self._name} NUMBER again"
-                        ) from error
+                        raise self._sealed() from error
         except JobqError as error:
             call.fail(error)  # earlier partitions may have accepted messages
         return call.result()
@@ -219,8 +216,18 @@ class PartitionRouter:
                     is_repeatable or epoch.number == newest.number or not epoch.drained
                 ):
                     return epoch, epoch.number == newest.number
-        raise ScriptError(
-            f"queue {self._name!r} has no later partitions; run jobq partitions {self._name} NUMBER again"
+        raise self._sealed()
+
+    def _sealed(self) -> ScriptError:
+        """Return the error for a sealed queue without later partitions. Mostly a deletion stopped midway."""
+        name, size = self._name, self._map.newest.size
+        remedy = f"run jobq check fsck {name} --repair"
+        if is_partition(name):
+            remedy = f"enqueue in queue {base_of(name)!r}"
+        elif size:
+            remedy = f"run jobq partitions {name} {size}, or repeat jobq queue delete {name}"
+        return ScriptError(
+            f"queue {name!r} is sealed, but its map has no later partitions; {remedy}"
         )
 
 

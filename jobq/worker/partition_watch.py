@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from jobq.client.connection import Client
-from jobq.durations import counted
+from jobq.durations import counted, listed
 from jobq.errors import JobqError, ScriptError, UnavailableError
-from jobq.queue.partitioning import created, forget_gone, tidy
+from jobq.queue.partitioning import any_sealed, created, forget_gone, partition, tidy
 from jobq.queue.partitions import PartitionMap, read_map
 from jobq.worker import logger
 
@@ -50,14 +50,21 @@ def queues_to_serve(
     return tuple(weights.items())
 
 
-def map_of(client: Client, base: str, *, tidies: bool, forgets: bool = False) -> PartitionMap:
+def map_of(
+    client: Client, base: str, *, tidies: bool, forgets: bool = False, sealed: Collection[str] = ()
+) -> PartitionMap:
     """Return this queue's partition map. Its `served` returns the queues in which messages may wait.
 
     Args:
         tidies: Also mark drained older partitions in the map, if all older partitions answer.
-        forgets: Also remove older partitions from the map that were drained long ago, and from the list of queues.
+        forgets: Also add partitions if a deletion of the queue stopped midway, and remove partitions that were
+            drained long ago from the map and from the list of queues.
+        sealed: Queues that were found sealed. If one of them should accept messages, a deletion stopped midway.
     """
     known = read_map(client, base)
+    if forgets or not {*known.newest.names(base)}.isdisjoint(sealed):
+        with suppress(JobqError):
+            known = _continued(client, known)
     if tidies and (forgets or any(not epoch.drained for epoch in known.epochs[:-1])):
         # Each partition has its own upkeep, which reports that it doesn't answer.
         with suppress(JobqError):
@@ -65,4 +72,16 @@ def map_of(client: Client, base: str, *, tidies: bool, forgets: bool = False) ->
     if forgets:
         with suppress(JobqError):
             forget_gone(client, known)
+    return known
+
+
+def _continued(client: Client, known: PartitionMap) -> PartitionMap:
+    """Return the map, with new partitions if a deletion of the queue stopped midway."""
+    if not any_sealed(client, known):
+        return known
+    known = partition(client, known.queue, known.newest.size)
+    logger.warning(
+        "the deletion of queue %s stopped midway, so its messages go to new partitions: %s",
+        known.queue, listed(known.newest.names(known.queue)),
+    )  # fmt: skip
     return known

@@ -176,7 +176,7 @@ class Supervisor:
         if forgets := now >= self._forget_at:
             self._forget_at = now + FORGET_EVERY_S
         for base in {base_of(name) for name in sealed} & weights.keys():
-            if known := self._map_of(base, forgets):
+            if known := self._map_of(base, sealed, forgets):
                 more |= dict.fromkeys(known.served(), weights[base])
                 self._retire(known)
         missing = len(more.keys() - set(self._names)) - self.plan.health.room
@@ -186,13 +186,15 @@ class Supervisor:
             )
         self._serve_more(more)
 
-    def _map_of(self, base: str, forgets: bool) -> PartitionMap | None:
+    def _map_of(self, base: str, sealed: set[str], forgets: bool) -> PartitionMap | None:
         """Return the map of this queue. While its node is away, return None and try again later."""
         answers: list[PartitionMap] = []
 
         def look() -> None:
             tidies = not self.plan.health.any_trouble
-            answers.append(map_of(self.client, base, tidies=tidies, forgets=tidies and forgets))
+            answers.append(
+                map_of(self.client, base, tidies=tidies, forgets=tidies and forgets, sealed=sealed)
+            )
 
         try:
             if not self.upkeep.ask(self._names.index(base), look):

@@ -19,16 +19,17 @@ from jobq.client.connection import Client, connect
 from jobq.client.numbered_calls import Caller, Tries
 from jobq.client.runtime import runtime
 from jobq.config import ServerSettings
-from jobq.errors import KeyFullError, NotDurableError, ScriptError, UnavailableError
+from jobq.errors import ConfigError, KeyFullError, NotDurableError, ScriptError, UnavailableError
 from jobq.queue import keys
 from jobq.queue.aio import aenqueue_many
 from jobq.queue.directory import queue_names
 from jobq.queue.partition_fsck import map_violations
 from jobq.queue.partitioning import KEEP_S, forget_gone, left_in, partition, remove_partitions, tidy
-from jobq.queue.partitions import map_key, read_map
+from jobq.queue.partitions import fence_of, map_key, read_map
 from jobq.queue.queue import Queue, enqueue_values, queue_scripts
 from jobq.queue.routing import PartitionRouter
 from jobq.queue.types import FENCES_PER_EPOCH, Ending, Message
+from jobq.worker.partition_watch import map_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.one_server
@@ -503,11 +504,11 @@ def test_a_deletion_leaves_the_queue_usable_when_it_stops_midway(
 
     if read_map(client, "low").is_partitioned:
         if ncalls:
-            remedy = "run jobq partitions low NUMBER again"
+            remedy = "run jobq partitions low 2, or repeat jobq queue delete low"
             with pytest.raises((ScriptError, UnavailableError), match=remedy):
                 queue.enqueue_many([(f"m{number}", b"x") for number in range(20)])
-        partition(client, "low", 2)
-        assert queue.enqueue(b"x").partition in ("low/0", "low/1")
+        known = partition(client, "low", 2)
+        assert queue.enqueue(b"x").partition in known.newest.names("low")
         queue.admin.clear()
         assert remove_partitions(client, read_map(client, "low")) == ""
     assert queue.enqueue(b"x").partition in ("low", "")
@@ -597,3 +598,49 @@ def test_a_partition_stays_in_the_list_of_queues_when_it_is_not_sealed_and_empty
 
     assert forget_gone(client, known) == []
     assert {"low/0", "low/1"} <= {*queue_names(client)}
+
+
+@pytest.mark.parametrize("ncalls", range(6))
+def test_a_worker_continues_after_a_deletion_that_stopped_midway(
+    client: Client, ncalls: int
+) -> None:
+    queue = drained_producer(client, 2)
+    Queue("low", client).rules(max=10)
+    with killed_after(client, ncalls):
+        remove_partitions(client, read_map(client, "low"))
+
+    for _ in range(2):  # the second round seals partitions that the first has replaced
+        known = map_of(client, "low", tidies=True, forgets=True)
+
+    assert {queue.enqueue(b"x").partition for _ in range(20)} == {*known.newest.names("low")}
+    if known.is_partitioned:
+        assert left_in(client, "low").is_sealed
+        assert [Queue(name, client).rules().max for name in known.newest.names("low")] == [5, 5]
+        assert map_violations(client, "low", queue_names(client)) == []
+
+
+@pytest.mark.parametrize("by_worker", [False, True])
+def test_no_message_is_lost_when_partitions_are_restored_during_a_deletion(
+    client: Client, monkeypatch: Any, by_worker: bool
+) -> None:
+    """The deletion has found all partitions empty, and hasn't deleted the map yet."""
+    from jobq.queue import partitioning
+
+    queue, accepted = drained_producer(client, 2), list[str]()
+
+    def meanwhile(*args: Any) -> int:
+        if not accepted:
+            accepted.append("")
+            if by_worker:
+                map_of(client, "low", tidies=True, forgets=True)
+            else:
+                partition(client, "low", 2)
+            accepted[:] = [queue.enqueue(b"x", mid=f"m{number}").partition for number in range(9)]
+        return fence_of(client, "low")
+
+    monkeypatch.setattr(partitioning, "fence_of", meanwhile)
+    with pytest.raises(ConfigError, match="just changed by another client"):
+        remove_partitions(client, read_map(client, "low"))
+
+    assert len(accepted) == 9
+    assert Queue("low", client).admin.counts().messages == 9

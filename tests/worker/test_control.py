@@ -13,11 +13,12 @@ import pytest
 from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.config import WorkerSettings
+from jobq.errors import ScriptError
 from jobq.jobs.registry import Registry
 from jobq.queue.directory import queue_names
 from jobq.queue.partitioning import KEEP_S, partition, tidy
 from jobq.queue.partitions import read_map
-from jobq.queue.queue import Queue
+from jobq.queue.queue import Queue, queue_scripts
 from jobq.worker.child import Hooks, PoolPlan
 from jobq.worker.polling import Polling
 from jobq.worker.queue_health import AWAY, BROKEN, QueueHealth
@@ -213,3 +214,24 @@ def test_worker_stops_asking_a_partition_when_the_map_no_longer_has_it(superviso
     serve_partitions(supervisor)
 
     assert supervisor.heartbeat._served() == ["low", "low/1", "low/2"]
+
+
+def test_worker_adds_partitions_when_a_deletion_of_its_queue_stopped_midway(
+    supervisor, client, caplog
+):
+    supervisor.plan.health.room = 5
+    partition(client, "low", 2)
+    serve_partitions(supervisor)
+    tidy(client, read_map(client, "low"))
+    for name in ("low/0", "low/1"):  # the first steps of remove_partitions
+        queue_scripts(client, "queue", name)["seal"].run({"epoch": 2})
+    with pytest.raises(ScriptError, match="run jobq partitions low 2, or repeat"):
+        Queue("low", client).enqueue(b"x")
+
+    supervisor.upkeep.begin(0)
+    supervisor.upkeep.look_after()
+    supervisor._serve_partitions()
+
+    assert "the deletion of queue low stopped midway" in caplog.text
+    assert Queue("low", client).enqueue(b"x").partition in ("low/2", "low/3")
+    assert {"low/2", "low/3"} <= {*supervisor.heartbeat._served()}
