@@ -10,8 +10,8 @@ backoffs           hash, mid -> earliest start, ms; the same as its score in due
 nattempts          hash, mid -> starts minus releases and snoozes
 ncrashes           hash, mid -> crashes
 nunknowns          hash, mid -> times in a row that it was handed to a worker that doesn't know its job
-generations        hash, mid -> token of the message's first hand-out since it was enqueued (its generation), once
-                   that attempt, but not the message, has ended
+generations        hash, mid -> token of the message's first hand-out (its generation), once that attempt has
+                   ended and the message hasn't
 requeue            hash, mid -> `not_before,lock_ms,dedupe_ms:content` to run after this run;
                    with a key `not_before,lock_ms,dedupe_ms,o,length of the key,key:content`, o if ordered
 options            hash, mid -> `lock_ms,dedupe_ms`, only for messages that have their own; instead of dedupe_ms
@@ -21,7 +21,7 @@ options            hash, mid -> `lock_ms,dedupe_ms`, only for messages that have
 lines              hash, `slot:key` -> mid: the waiting messages of a key, by slots from its head to its tail
 keys               hash, key -> its head, tail, waiting, running, turn, rate, hold and place, packed; '' = no key
 turns              sorted set, keys whose messages may go, by virtual time
-rests              sorted set, held keys and keys that used up their rate, by the time when that ends, ms
+rests              sorted set, held keys and keys that used up their rate, by the end of the wait, ms
 rules              hash, key -> `max,starts,span_ms,weight,waiting`; '' = all keys
 progress           hash, mid -> the running attempt's last report, 0x1e, its checkpoint, 0x1e, the
                    latest failed attempt, 0x1f and its traceback
