@@ -16,7 +16,7 @@ done, ended        strings: a bit for each member, by its number in the flow; on
 retried            string: a bit for each revived member that hasn't ended since
 failed             hash, `step:number` -> why it isn't done, of 1,000 members at most
 results            hash, `step:number` -> result; `step:0` of a wait is the value of its signal
-todo               hash, step -> what is to be sent: kind, stamp, how often it was answered; `^` -> the parent's word
+todo               hash, step -> the item to send: kind, stamp, number of replies with it; `^` -> the parent's word
 durable            string, for a minute: the last write of a drainer that waits for disks or replicas
 =================  =======================================================================
 
