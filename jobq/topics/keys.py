@@ -6,7 +6,7 @@ base               stream of the same kind: entries up to meta's base_to that co
 clean              stream: the new base that a running compaction writes
 newest             hash, key -> newest index, while a compaction runs
 marks              sorted set, index by the bytes appended before it, one per 64 KiB
-meta               hash: last, last_at, first, base_to, bytes, limits, how far a compaction is
+meta               hash: last, last_at, first, base_to, bytes, limits, progress of a compaction
 groups             set, names of the groups
 call:<caller>      string, PX 10 min: number and reply of that caller's last call. A replay's record is kept
                    while the replay is remembered, with its first index in `….first` and its lock in `….lock`
