@@ -7,7 +7,7 @@ undelivered    list, waiting ids, next id first
 tickets        list, ids of waiting messages not promised to a blocked client; a blocking pop takes them
 delivered      sorted set, id by its last delivery, epoch ms; fractions keep the order within one ms
 messages       hash, id -> content, wherever the message is
-unacked        hash, id -> deliveries that ended without an acknowledgement, where there were any
+unacked        hash, id -> number of unacknowledged deliveries that ended, if any
 tokens         hash, id -> token of its holder, if the holder gave one
 dead           sorted set, id by its death, of messages delivered too often
 meta           hash: last_id, issued_at (of tickets), skew (see _look.lua), max_deliveries
