@@ -136,7 +136,7 @@ def _server(situation: Situation) -> Iterator[Incident]:
     server = situation.server
     if server.disk_error:
         text = f"the server rejects writes, so jobs can't start: {server.disk_error}"
-        remedy = "see the server's log; most often its disk is full"
+        remedy = "see the server's log; usually the disk is full"
         yield Incident("server_read_only", "The server rejects writes", text, remedy)
     if server.is_full:
         remedy = "raise maxmemory, or delete dead messages and results: jobq dead purge"
@@ -235,7 +235,7 @@ def _unknown_job(situation: Situation, queue: str, job: str, number: int) -> Ite
     waiting = f"{counted(number, 'message')} wait{'s' * (number == 1)}"
     live = len(situation.live(queue))
     if situation.workers is None or (live and not asked):
-        who = f"a worker of queue {queue} received them but doesn't know the job {name}"
+        who = f"a worker of queue {queue} received messages but doesn't know the job {name}"
         headline = f"A worker doesn't know {name}"
     elif without and len(without) < live:
         headline = f"Some workers don't know {name}"
@@ -244,7 +244,7 @@ def _unknown_job(situation: Situation, queue: str, job: str, number: int) -> Ite
         headline = f"No worker knows {name}"
         who = f"no worker of queue {queue} knows the job {name}"
     lack = f" (not known to {listed(without)})" if without else ""
-    remedy = f"deploy the module with {name}"
+    remedy = f"deploy the module that declares {name}"
     if job:
         remedy += f', or keep the old name as an alias of its replacement: @job(aliases=["{job}"])'
     worker = without[0] if len(without) == 1 else ""
@@ -267,7 +267,7 @@ def _poison(situation: Situation) -> Iterator[Incident]:
                 continue  # an operator took care of it
             text = (
                 f"job {job or '(unknown)'} of queue {queue} kills its worker processes: "
-                f"{len(crashes):,} crashes in {lasting(CRASHES_MS / 1000)}, of {listed(mids, 3)}"
+                f"{len(crashes):,} crashes in {lasting(CRASHES_MS / 1000)}, by {listed(mids, 3)}"
             )
             error = crashes[0].error.partition("\n")[0][:200].strip()
             error = "" if error == CRASH else error
@@ -311,7 +311,7 @@ def _stuck(situation: Situation) -> Iterator[Incident]:
                 f"queue {queue} is blocked: {longest.sentence(situation.now_ms)}; {_used(busy, slots)}, "
                 f"{facts.counts.ready:,} ready"
             )
-            remedy = f"jobq control dump {longest.worker} shows where it hangs; jobq cancel {longest.mid} stops it"
+            remedy = f"jobq control dump {longest.worker} shows where the job hangs; jobq cancel {longest.mid} stops it"
             worker = next(
                 (other for other in situation.live(queue) if other.name == longest.worker), None
             )

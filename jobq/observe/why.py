@@ -92,7 +92,7 @@ class ServerFacts(NamedTuple):
     def full_sentence(self) -> str:
         """Return a sentence with figures that says that the server's memory is full."""
         return (
-            f"the server is full: {self.used_memory >> 20:,} of {self.maxmemory >> 20:,} MB of memory; it rejects "
+            f"the server's memory is full ({self.used_memory >> 20:,} of {self.maxmemory >> 20:,} MB), so it rejects "
             "enqueues. Waiting jobs still run, which frees memory"
         )
 
@@ -196,10 +196,10 @@ def _own(facts: MessageFacts) -> list[Reason]:
     is_first = facts.line is not None and facts.line.place == 1
     if all(reason.code == "server_full" for reason in reasons):
         if facts.ahead is None and not is_first:
-            text = "waiting: it is not in the ready list; if it has a key, the key's line or limits block it"
+            text = "waiting: not ready; other messages or limits of its key may block it"
             reasons.append(Reason("not_ready", text, f"jobq key list {facts.queue}"))
         else:
-            reasons.append(Reason("next", "waiting: it is next in line"))
+            reasons.append(Reason("next", "waiting: next in line"))
     return reasons
 
 
@@ -219,10 +219,10 @@ def _absent(facts: MessageFacts, member: Member) -> Reason:
         text += view.facts.needs_room and f", {view.facts.needs_room}"
         return Reason("flow_ready", text, "jobq flow check")
     if member.number >= view.facts.size:
-        text = f"step {step} of flow {member.flow} has {view.facts.size:,} members; it has no number {member.number:,}"
+        text = f"step {step} of flow {member.flow} has {view.facts.size:,} members, but no member {member.number:,}"
         return Reason("flow_member_unknown", text, show)
     if view.state == "running":
-        text = f"it has ended or is not enqueued yet; step {step} of flow {member.flow} is running"
+        text = f"the message has ended or is not enqueued yet; step {step} of flow {member.flow} is running"
         if view.facts.todo and view.facts.needs_room:
             text += f", and its members are enqueued {view.facts.needs_room}"
         return Reason("flow_running", text, show)
@@ -234,16 +234,16 @@ def _of_flow(facts: MessageFacts, member: Member) -> Iterator[Reason]:
     flow, show = facts.flow, f"jobq flow show {member.flow}"
     of = f"member {member.number:,} of step {member.step} of flow {member.flow}"
     if flow is None:
-        yield Reason("flow_gone", f"it is {of}, which is over and was deleted")
+        yield Reason("flow_gone", f"it is {of}, which ended and was deleted")
     elif facts.status.word == "dead":
-        text = f"it is {of}, which is {flow.state}; a retry of the flow revives it"
+        text = f"it is {of}, which is {flow.state}; a retry of the flow revives the message"
         yield Reason("flow", text, f"jobq flow retry {member.flow} {member.step}")
     elif flow.state in FLOW_OVER:
         yield Reason("flow", f"it is {of}, which is {flow.state}", show)
     elif facts.status.word not in (*_WAITING, *_RUNNING):
-        yield Reason("flow", f"it was {of}, which is not over: {flow.progress}", show)
+        yield Reason("flow", f"it was {of}, which hasn't ended: {flow.progress}", show)
     else:
-        yield Reason("flow", f"it is {of}, which waits for it: {flow.progress}", show)
+        yield Reason("flow", f"it is {of}; the flow waits for this message: {flow.progress}", show)
 
 
 def _over(facts: MessageFacts) -> Reason:
@@ -257,7 +257,7 @@ def _over(facts: MessageFacts) -> Reason:
         return Reason(last.kind, f"{last.kind} {facts.since(last.finished_at)} ago{by}")
     if word != "nil":
         return Reason("done", "done")
-    return Reason("not_found", f"queue {facts.queue} does not have it")
+    return Reason("not_found", f"queue {facts.queue} does not have this message")
 
 
 def _rejected(facts: MessageFacts) -> Reason:
@@ -291,7 +291,7 @@ def _dead(facts: MessageFacts) -> Reason:
 def _running(facts: MessageFacts) -> Iterator[Reason]:
     status, run = facts.status, facts.run
     attempt = f"attempt {status.attempts}"
-    ends = f"its lease ends in {facts.until(status.lock_expires_at)} unless it is renewed"
+    ends = f"the lease ends in {facts.until(status.lock_expires_at)} unless renewed"
     if run is None and facts.gathered is not None:
         where = f"{facts.gathered.worker}, child {facts.gathered.pid}"
         starts = max(facts.gathered.starts_at, facts.now_ms)
@@ -299,14 +299,14 @@ def _running(facts: MessageFacts) -> Iterator[Reason]:
         yield Reason("gathering", text)
     elif run is None:
         text = (
-            f"fetched by a worker, {attempt}; no worker reports it as running yet: it runs after other messages of its "
-            f"process, or, if its job has a linger, with its batch; {ends}"
+            f"fetched by a worker, {attempt}, but not reported as running yet; it runs after other messages of that "
+            f"process, or with its batch; {ends}"
         )
         yield Reason("handed_out", text)
     elif gone := next((worker for worker in facts.lost if worker.name == run.worker), None):
         text = (
-            f"ran on {_lost_worker(facts, gone)}; its lease ends in {facts.until(status.lock_expires_at)}, then "
-            "another worker takes it over"
+            f"ran on {_lost_worker(facts, gone)}; the lease ends in {facts.until(status.lock_expires_at)}, then "
+            "another worker runs the message"
         )
         yield Reason("worker_lost", text, _host_remedy(gone))
     else:
@@ -320,7 +320,7 @@ def _running(facts: MessageFacts) -> Iterator[Reason]:
 def _disk(facts: MessageFacts) -> Iterator[Reason]:
     if facts.server.disk_error:
         text = f"waiting: the server rejects writes, so messages can't start: {facts.server.disk_error}"
-        yield Reason("server_read_only", text, "see the server's log; most often its disk is full")
+        yield Reason("server_read_only", text, "see the server's log; usually the disk is full")
 
 
 def _full(facts: MessageFacts) -> Iterator[Reason]:
@@ -351,10 +351,10 @@ def _flows_behind(facts: MessageFacts) -> Iterator[Reason]:
     if facts.flow_entries > MAX_ENTRIES:
         text = (
             f"waiting: queue {facts.queue} is blocked, because {facts.flow_entries:,} results wait for delivery to "
-            f"flows; it continues below {MAX_ENTRIES:,}"
+            f"flows; it resumes below {MAX_ENTRIES:,} results"
         )
         yield Reason(
-            "flows_behind", text, "jobq flow check, and find out why workers don't deliver them"
+            "flows_behind", text, "jobq flow check, and find out why workers don't deliver results"
         )
 
 
@@ -364,7 +364,7 @@ def _delayed(facts: MessageFacts) -> Iterator[Reason]:
         return
     if status.not_before <= facts.now_ms:
         late = facts.since(status.not_before)
-        text = f"waiting: it was due {late} ago; the next dequeue of a worker makes it ready"
+        text = f"waiting: it was due {late} ago; the next dequeue makes the message ready"
         yield Reason("upkeep_late", text)
         return
     left = facts.until(status.not_before)
@@ -451,7 +451,7 @@ def _ruled(facts: MessageFacts) -> Iterator[Reason]:
     if line is None or facts.status.not_before > facts.now_ms:
         return
     if line.queue_max is not None and line.queue_running >= line.queue_max:
-        text = f"waiting: the queue runs {line.queue_running:,} of {line.queue_max:,}"
+        text = f"waiting: the queue runs {line.queue_running:,} of {line.queue_max:,} messages"
         yield Reason("queue_max", text, f"jobq key set {queue} --max N, if more may run")
     if line.key:
         yield from _keyed(facts, line)
@@ -460,15 +460,15 @@ def _ruled(facts: MessageFacts) -> Iterator[Reason]:
 def _keyed(facts: MessageFacts, line: KeyFacts) -> Iterator[Reason]:
     queue, key = facts.queue, line.key
     if line.held_until > facts.now_ms:
-        text = f"waiting: {key} is held for {facts.until(line.held_until)} (HoldKey)"
+        text = f"waiting: key {key} is on hold for {facts.until(line.held_until)} (HoldKey)"
         yield Reason("key_held", text, f"jobq key hold {queue} {key} 0")
     if line.starts_at > facts.now_ms:
         used = f" ({line.rate} used up)" if line.rate else ""
-        text = f"waiting: {key} may start again in {facts.until(line.starts_at)}{used}"
+        text = f"waiting: key {key} may start again in {facts.until(line.starts_at)}{used}"
         yield Reason(
             "key_rate", text, f"jobq key set {queue} {key} --rate RATE, if it may run faster"
         )
-    place = f"waiting: place {line.place:,} in the line of {key}"
+    place = f"waiting: place {line.place:,} in the line of key {key}"
     if line.max is not None and line.running >= line.max:
         names = [mid for mid, _ in line.holders]
         text = f"{place}; {line.running:,} of {line.max:,} run: {listed(names)}"
@@ -476,7 +476,7 @@ def _keyed(facts: MessageFacts, line: KeyFacts) -> Iterator[Reason]:
     elif line.place > 1:
         yield Reason("line", place)
     if line.place and line.keys_before:
-        text = f"waiting: {counted(line.keys_before, 'key')} before {key} in this lap"
+        text = f"waiting: {counted(line.keys_before, 'key')} take turns before key {key}"
         yield Reason("turns", text, f"jobq key set {queue} {key} --weight N, for more turns")
 
 
@@ -491,7 +491,7 @@ def _starved(facts: MessageFacts) -> Iterator[Reason]:
     names = sorted(set[str]().union(*full), key=lambda name: -facts.first[name])
     counts = listed([f"{facts.first[name]:,} in {name}" for name in names])
     text = (
-        f"waiting: its workers were started with --strict, and ready messages come first: {counts}"
+        f"waiting: its workers use --strict, so ready messages of other queues run first: {counts}"
     )
     yield Reason("starved", text, f"start a worker with --queues {facts.queue}")
 
@@ -515,10 +515,10 @@ def _behind(facts: MessageFacts) -> Iterator[Reason]:
     yield Reason("busy", text + _arrival(facts), remedy)
     if busy == slots > 0 and facts.starts_per_s == 0:
         text = (
-            "no run ended in the last minute; the running jobs may be waiting for results of waiting jobs like this "
-            "one, which would be a deadlock"
+            "no run ended in the last minute; running jobs may be waiting for results of waiting jobs, such as this "
+            "message, which is a deadlock"
         )
-        remedy = "use a flow (jobq.Flow), or start separate workers for the jobs whose results they wait for"
+        remedy = "use a flow (jobq.Flow), or run the awaited jobs on separate workers"
         yield Reason("pool_full", text, remedy)
 
 
@@ -533,8 +533,8 @@ def _why_busy(facts: MessageFacts, all_busy: bool) -> Iterator[Reason]:
         and longest.worker not in silent
     ):
         remedy = (
-            f"jobq control dump {longest.worker} shows where it hangs; jobq cancel {longest.mid} stops it; "
-            f"jobq running {facts.queue} lists all"
+            f"jobq control dump {longest.worker} shows where the job hangs; jobq cancel {longest.mid} stops it; "
+            f"jobq running {facts.queue} lists all running jobs"
         )
         text = f"waiting: all slots are busy, and {longest.sentence(facts.now_ms)}"
         yield Reason("stuck", text, remedy)

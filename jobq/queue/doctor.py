@@ -291,9 +291,9 @@ def _text(value: Any) -> str:
 def diagnose(facts: Facts) -> list[Finding]:
     """Return all findings about one server, important findings first."""
     if facts.away:
-        remedy = "start it, or fail over to a replica; the queues of its slots are blocked"
+        remedy = "start the node, or fail over to a replica; the queues of its slots are blocked"
         if facts.is_replica:
-            remedy = "start it, or remove it; the losses of a failover to it are unknown"
+            remedy = "start or remove the replica; a failover to it may lose writes"
         level: Level = "warn" if facts.is_replica else "fail"
         return [Finding("server", level, f"no answer: {facts.away}", remedy)]
     checks = [check for check in CHECKS if not (facts.is_replica and check in OF_PRIMARIES)]
@@ -378,7 +378,7 @@ def eviction(facts: Facts) -> Iterator[Finding]:
         limited = facts.number("maxmemory") > 0
         value = f"{policy} {harm}" + ("" if limited else " once maxmemory is set")
         remedy = (
-            "CONFIG SET maxmemory-policy noeviction, and in the server's configuration; "
+            "CONFIG SET maxmemory-policy noeviction, and set it in the server's configuration; "
             "give caches a server of their own"
         )
         yield Finding("eviction", "fail" if limited else "warn", value, remedy)
@@ -412,7 +412,7 @@ def persistence(facts: Facts) -> Iterator[Finding]:
     elif saves:
         yield Finding(
             "persistence", "warn", f"snapshots only (save {saves}): a crash loses all writes since the last snapshot",
-            "CONFIG SET appendonly yes, and in the server's configuration",
+            "CONFIG SET appendonly yes, and set it in the server's configuration",
         )  # fmt: skip
     else:
         problem = (
@@ -494,7 +494,7 @@ def clock(facts: Facts) -> Iterator[Finding]:
         yield Finding("clock", "ok", value)
     else:
         yield Finding(
-            "clock", "warn", value, "run NTP on both; start times set with at= are off by as much"
+            "clock", "warn", value, "run NTP on both; start times (at=) are off by the difference"
         )
 
 
@@ -508,7 +508,7 @@ def coverage(facts: Facts) -> Iterator[Finding]:
     else:
         yield Finding(
             "coverage", "warn", "a lost shard also stops the queues of all other shards",
-            "CONFIG SET cluster-require-full-coverage no, on every node and in its configuration",
+            "CONFIG SET cluster-require-full-coverage no on every node, and set it in each configuration",
         )  # fmt: skip
 
 

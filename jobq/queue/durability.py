@@ -218,7 +218,7 @@ def _waited(
     if word == "replicas" and reply < replicas:
         return replies, (
             f"{reply} of {replicas} replicas confirmed it within {within_s:g} s "
-            f"(run {replicas + 1}, in case of a failure)"
+            f"(run {replicas + 1} replicas to tolerate a failure)"
         )
     if word == "disk" and reply[0] < 1:
         return replies, f"no fsync within {within_s:g} s"

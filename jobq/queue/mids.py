@@ -77,7 +77,7 @@ def no_members_mid(mid: str) -> str:
 def members_mid(mid: str) -> str:
     """Return the mid of a flow's message; raise ConfigError if it is invalid or doesn't begin with '~'."""
     if not mid.startswith("~"):
-        raise ConfigError(f"mid={mid!r} is not the mid of a flow's message; those begin with '~'")
+        raise ConfigError(f"mid={mid!r} is not the mid of a flow's message, which begins with '~'")
     return checked_mid(mid)
 
 

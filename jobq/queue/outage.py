@@ -159,8 +159,8 @@ class OutageBuffer:
             unknown, self._unknown = self._unknown, deque(maxlen=MAX_UNKNOWN)
         if unknown:
             raise UnavailableError(
-                f"whether {_named(unknown)} arrived before an outage is unknown, because the outage lasted too long "
-                f"to send them again; check their status, or enqueue them again if a second run is harmless",
+                f"it is unknown whether {_named(unknown)} arrived before the outage, which lasted too long to send "
+                f"messages again; check their status, or enqueue them again if a second run is harmless",
                 tuple(unknown),
             )
 
@@ -221,7 +221,7 @@ class OutageBuffer:
                 calls = list(self._waiting)
                 if not calls:
                     self._sender, self._stopped = None, set()
-                    logger.info("the outage buffer is empty: it held %s", counted(over, "message"))
+                    logger.info("the outage buffer is empty; it had %s", counted(over, "message"))
                     return
             if now_over := self._send_each(calls):
                 over, pause = over + now_over, MIN_PAUSE_S

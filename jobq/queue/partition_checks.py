@@ -34,7 +34,7 @@ def _unlisted(known: PartitionMap, samples: Mapping[str, Sample]) -> Iterator[Fi
         if name not in served and sample.counts.messages:
             has = counted(sample.counts.messages, "message")
             text = f"{name} has {has}, but it isn't in the map of queue {known.queue}"
-            remedy = f"serve it until it is empty: jobq worker --import MODULE --queues {name}"
+            remedy = f"serve this partition until it is empty: jobq worker --import MODULE --queues {name}"
             yield Finding("partitions", "fail", text, remedy)
 
 
@@ -63,7 +63,7 @@ def _skewed(known: PartitionMap, samples: Mapping[str, Sample]) -> Iterator[Find
         return
     name = max(ready, key=lambda partition: ready[partition])
     if ready[name] > SKEW * total / len(ready):
-        text = f"{name} has {ready[name]:,} of {total:,} ready messages of {len(ready)} partitions"
+        text = f"{name} has {ready[name]:,} of {total:,} ready messages in {len(ready)} partitions"
         yield Finding(
             "partitions", "warn", text, f"see which keys wait: jobq key list {known.queue}"
         )

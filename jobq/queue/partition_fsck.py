@@ -155,7 +155,7 @@ def _rebuilt(client: Client, queue: str) -> str:
         client.command("RENAME", where, aside)
     if made.is_partitioned:
         set_map(client, PartitionMap(queue), made)
-        return f"made again: {made}"
+        return f"rebuilt: {made}"
     unseal(client, queue, left_in(client, queue))
     return "accepts messages again"
 
@@ -168,7 +168,7 @@ def _completed(client: Client, queue: str, name: str) -> str:
     if any(epoch[:3] not in [each[:3] for each in made.epochs] for epoch in known.epochs):
         return ""
     set_map(client, known, made)
-    return f"the map was made again: {made}"
+    return f"the map was rebuilt: {made}"
 
 
 def _from_fences(client: Client, queue: str) -> PartitionMap | None:

@@ -111,7 +111,7 @@ def _with_epoch(
         if known.newest.number != number:
             raise ConfigError(
                 f"the partitions of queue {known.queue!r} were just changed by another client to "
-                f"{known.newest.size}; try again if that isn't what you want"
+                f"{known.newest.size}; try again if you want another number"
             )
         # If a worker has just marked a drained epoch, set_map returns the worker's map, and the loop continues.
         wanted = known.after(count, _most_even(client, known, count), least)

@@ -591,7 +591,7 @@ class Queue:
         token = self.client.command("HGET", keys.key(self.prefix, "tokens"), lease.mid)
         if token != lease.token.encode():
             raise UnavailableError(
-                f"the server that answers doesn't hold the lease of {lease.mid}, so other data may be missing too: "
+                f"the server that answers doesn't have the lease of {lease.mid}, so other data may be missing too: "
                 f"{missing}"
             )
 

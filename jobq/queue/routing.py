@@ -317,7 +317,7 @@ class _RoutedCall:
             error.mids = left
         elif any_accepted and self._values["again"] not in ("member", "next"):
             raise PartlyAcceptedError(
-                f"partitions accepted {len(self._done):,} of {size:,} messages, and another rejected its part: {error}",
+                f"partitions accepted {len(self._done):,} of {size:,} messages, but one rejected its part: {error}",
                 left, error, [self._done[index] for index in sorted(self._done)],
             ) from error  # fmt: skip
         raise error

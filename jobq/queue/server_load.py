@@ -230,7 +230,7 @@ def load_findings(watch: LoadWatch) -> Iterator[Finding]:
     for load in watch.measure():
         yield _finding(load)
     for name, why in watch.unknown.items():
-        value = f"unknown, so the busiest queue isn't either: {why}"
+        value = f"unknown, like the busiest queue: {why}"
         yield Finding("cpu", "warn", value, ASK_ADMIN, name)
 
 

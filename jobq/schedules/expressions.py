@@ -242,9 +242,9 @@ def _hint(text: str) -> str:
             return f"write * instead of ? as {name}"
         if name == _WEEKDAY and (last := re.fullmatch(r"L(\d|\w{3})", field, re.IGNORECASE)):
             day = last[1] if last[1].isdigit() else names.index(last[1].upper())
-            return f"write {day}L for the last one of the month"
+            return f"write {day}L for the last such day of the month"
         if re.fullmatch(r"L-\d+|\d+W", field, re.IGNORECASE):
-            return "there are no days before the last and no nearest working days; compare the date in the job"
+            return "L-3 and 15W (days before the last, nearest weekday) aren't supported; compare the date in the job"
         for first, last in re.findall(r"(\w+)-(\w+)", field):
             begin, end = (_number(part, names) for part in (first, last))
             if least <= end < begin <= most:

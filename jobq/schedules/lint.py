@@ -27,7 +27,7 @@ def findings(schedule: Schedule, now_ms: int, timeout_s: float | None = None) ->
     times = schedule.ticks
     if isinstance(times, Cron):
         if not schedule.tz and not times.is_open:
-            yield "its times are in UTC, because it has no tz=…"
+            yield "its times are in UTC, because tz= is not set"
         yield from _gaps(times, now_ms)
         for field, name, step in times.long_steps():
             remedy = f"; write every='{step}{name[0]}'" if name in ("minute", "hour") else ""
@@ -37,11 +37,11 @@ def findings(schedule: Schedule, now_ms: int, timeout_s: float | None = None) ->
     shortest_ms = min((after - before for before, after in pairwise(coming)), default=0)
     if shortest_ms and schedule.overlap == "allow" and timeout_s and shortest_ms < timeout_s * 1000:
         yield (
-            f"it has a tick every {shortest_ms / 1000:g} s, a run may take {timeout_s:g} s, and overlap='allow' "
-            "lets runs pile up"
+            f"it has a tick every {shortest_ms / 1000:g} s, but a run may take {timeout_s:g} s, so runs "
+            "can pile up with overlap='allow'"
         )
     if schedule.missed == "all" and 0 < shortest_ms <= MINUTE_MS:
-        yield "missed='all' enqueues up to 100 runs together after an outage; 'one' may do"
+        yield "missed='all' enqueues up to 100 runs together after an outage; consider missed='one'"
 
 
 def _gaps(times: Cron, now_ms: int) -> Iterator[str]:
@@ -52,6 +52,6 @@ def _gaps(times: Cron, now_ms: int) -> Iterator[str]:
     for number in range(DAYS):
         for local in times.gaps_on(today + timedelta(days=number)):
             yield (
-                f"{local:%Y-%m-%d %H:%M} doesn't exist in {times.zone}, where clocks change; it runs after the change"
+                f"{local:%Y-%m-%d %H:%M} doesn't exist in {times.zone}, where clocks change; it runs after that"
             )
             return

@@ -177,7 +177,7 @@ class Scheduler:
                 names -= worker.schedules.get(queue.name, frozenset())
         for name in sorted(names)[:MAX_TOLD]:
             logger.warning(
-                "queue %s: no running worker declares schedule %s, so it has no ticks: "
+                "queue %s: no running worker declares schedule %s, so it doesn't run: "
                 "jobq schedule delete %s --queues %s --force, or deploy the code that declares it",
                 queue.name, name, name, queue.name,
             )  # fmt: skip

@@ -241,7 +241,7 @@ class Kit:
     def _check_movable(self) -> None:
         if self._worker is not None:
             raise ConfigError(
-                "a worker is running, and it uses the server's clock; move the clock before or after it"
+                "a worker is running, and it uses the server's clock; move the clock before or after its run"
             )
 
     # Running.

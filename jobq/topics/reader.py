@@ -124,7 +124,7 @@ class Reader(BlockingFacade):
             return int((yield from TopicGroup.lag.steps(self.group)).settled)
         if batch is None or not batch.token:
             raise ConfigError(
-                "no batch is held; commit each batch once, after a poll with commit='manual'"
+                "no polled batch to commit; commit each batch once, after a poll with commit='manual'"
             )
         if through is not None and not batch.first <= through <= batch.last:
             raise ConfigError(
@@ -315,7 +315,7 @@ class Reader(BlockingFacade):
     def _extend(self, batch: TopicBatch | None, lease_ms: int, now: int | None) -> Steps[None]:
         batch = batch or self._held
         if batch is None or not batch.token:
-            raise ConfigError("no batch is held; poll with commit='manual' or 'auto' first")
+            raise ConfigError("no polled batch; poll with commit='manual' or 'auto' first")
         values: Values = {"now": moment(now), "token": batch.token, "lease_ms": lease_ms}
         reply = yield from self._binding.run_steps(
             "extend", values, group=self.group.name, whole=True
@@ -326,7 +326,7 @@ class Reader(BlockingFacade):
     def _lost(self, batch: TopicBatch) -> LeaseLostError:
         return LeaseLostError(
             f"topic {self._binding.name!r}, group {self.group.name!r}: {batch.first} to {batch.last} are no longer "
-            f"held: the lease ended and another reader has them, or the group was moved"
+            f"leased: the lease ended and another reader got them, or the group was moved"
         )
 
     def _out(self, position: Any, first: int, last: int) -> OutOfRangeError:

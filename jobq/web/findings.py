@@ -106,7 +106,7 @@ class LateSchedules:
 
 def _late(row: ScheduleRow, undeclared: bool) -> PageFinding:
     text = (
-        f"No running worker of {row.queue} declares it, so it has no ticks. Remove it, or deploy the code that "
+        f"No running worker of {row.queue} declares it, so it doesn't run. Remove it, or deploy the code that "
         "declares it."
         if undeclared
         else f"Its tick has been due for {formats.duration(row.late_ms / 1000)}. No worker of {row.queue} has "

@@ -258,7 +258,7 @@ class Child:
         except (UnavailableError, ServerFullError) as error:
             if not self._must_leave():
                 raise
-            logger.warning("child left without an answer from the server: %s", error)
+            logger.warning("the child exits without an answer from the server: %s", error)
         except (SystemExit, KeyboardInterrupt):
             # A job ended the event loop. If it failed as well, it would run again, and end the next child as well.
             self.report_unsafe()

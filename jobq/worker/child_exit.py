@@ -224,7 +224,7 @@ def _ending(
         return Ending(mid=held.mid, token=held.token, outcome="release"), {}
     reason = child.how
     if held.state != SlotState.RUNNING:
-        reason = f"before its job began, as it was read; {reason}"
+        reason = f"while it was decoded, before its job began; {reason}"
     if held.slot in child.hard_slots:
         reason = f"ran past its hard timeout; {reason}"
     record, headers, content = _record(queue, child, held, worker, CRASH)

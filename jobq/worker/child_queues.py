@@ -429,7 +429,7 @@ class ChildQueues:
         if self._late:
             names = {self.queues[line.index].name for line in self._late}
             logger.warning(
-                "child left with undelivered outcomes for %s", counted(len(names), "queue")
+                "the child exits with undelivered outcomes for %s", counted(len(names), "queue")
             )
         return bool(self._late)
 

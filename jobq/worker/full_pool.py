@@ -38,7 +38,7 @@ class FullPool:
             logger.warning(
                 "%s %s is waiting for the result of %s %s, which is waiting for a slot: all %d slots of the workers "
                 "of queue %s are busy. If the running jobs all wait like this, none can finish: use a flow "
-                "(jobq.Flow), or start separate workers for the jobs whose results are awaited",
+                "(jobq.Flow), or run the awaited jobs on separate workers",
                 context.job, context.mid, receipt.job, receipt.mid,
                 sum(worker.slots for worker in serving), receipt.queue,
             )  # fmt: skip

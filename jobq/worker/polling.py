@@ -187,6 +187,6 @@ class Polling:
             try:
                 queue.admin.collect(1, crash_limit=self._settings.crash_limit)
             except JobqError as error:
-                logger.warning("child left without an answer from the server: %s", error)
+                logger.warning("the child exits without an answer from the server: %s", error)
                 if not queue.client.is_cluster:
                     return

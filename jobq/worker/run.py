@@ -193,11 +193,11 @@ def _loaded(load: Callable[[], Sequence[str]], registry: Registry, allow_threads
         )
         if not allow_threads:
             tell(
-                f"{what}Start it in the job, or at first use; --allow-threads accepts it, with its risks"
+                f"{what}Start the thread in the job, or at first use; --allow-threads accepts the risk"
             )
             return False
         logger.warning(
-            "%sIf it holds a lock during a fork, the lock stays locked in the new child", what
+            "%sIf a thread holds a lock during a fork, the lock stays locked in the new child", what
         )
     if not len(registry):
         # The worker would not know any job, and would retry each message until it is dead.

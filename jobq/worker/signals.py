@@ -145,7 +145,7 @@ class Signals:
     def _warn(self, job: str, what: str) -> None:
         if not self._warned:
             self._warned = True
-            logger.warning("%s changed %s; jobq changes it back for the next job", job, what)
+            logger.warning("%s changed %s; jobq restores it for the next job", job, what)
 
 
 def _name(number: int) -> str:

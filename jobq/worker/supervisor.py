@@ -493,7 +493,7 @@ class Supervisor:
         try:
             self.leases.take_back(member, self.upkeep.ask)
         except JobqError as error:
-            logger.warning("can't return the messages waiting for a slow job yet: %s", error)
+            logger.warning("can't return the messages behind a slow job yet: %s", error)
 
     def _renew(self) -> None:
         began = time.monotonic()

@@ -306,5 +306,5 @@ def test_step_whose_queue_no_worker_serves_is_named_by_show_why_and_doctor(cli, 
     assert "no worker serves queue 'pdf'" in cli("flow", "show", "import:1").out
     why = cli("why", "~import:1.r1.stats.0").out
     assert "waiting: no worker serves queue pdf" in why
-    assert "it is member 0 of step stats of flow import:1, which waits for it" in why
+    assert "it is member 0 of step stats of flow import:1; the flow waits for this message" in why
     assert "queue pdf: 1 ready, and no worker serves it" in cli("check", "doctor").out

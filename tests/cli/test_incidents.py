@@ -127,7 +127,7 @@ def full(night: Night) -> str:
     night.enqueue("waits")
     night.worker("web-1:7")
     night.client.command("CONFIG", "SET", "maxmemory", 1)
-    return "the server is full"
+    return "the server's memory is full"
 
 
 def renamed(night: Night) -> str:
@@ -188,7 +188,7 @@ def test_first_finding_is_the_cause_when_it_can_be_seen(
 def test_crashes_are_no_finding_when_their_message_was_cancelled(night: Night, cli: Any) -> None:
     cause = poison(night)
     lines = cli("queues").out.splitlines()
-    assert next(line for line in lines if cause in line).endswith("of m0")
+    assert next(line for line in lines if cause in line).endswith("by m0")
     night.mails.cancel("m0")
     assert cause not in cli("queues").out
 
@@ -228,7 +228,8 @@ def test_blocked_queue_says_that_its_worker_is_silent_when_a_lease_passed(
 #: First reason in `why` for a waiting message.
 WHY = {
     "poison": "waiting", "stuck": f"{JOB} m0 has run for 11 s on web-1:7, usually up to 2 s (p95)",
-    "backlog": "messages of the queue come before it; 2 of 2 slots are busy", "server_full": "the server is full",
+    "backlog": "messages of the queue come before it; 2 of 2 slots are busy",
+    "server_full": "the server's memory is full",
     "unknown_job": f"no worker of queue mails knows the job {JOB} (web-1:7)",
     "worker_lost": "worker web-7:9 on host web-7, which is lost: no heartbeat for 20 s",
 }  # fmt: skip

@@ -172,11 +172,11 @@ def test_doctor_names_a_partition_when_the_map_lacks_it_or_its_seal(cli, client)
     assert of_partitions(cli) == [
         (
             "fail", "gone/0 has 1 message, but it isn't in the map of queue gone",
-            "serve it until it is empty: jobq worker --import MODULE --queues gone/0",
+            "serve this partition until it is empty: jobq worker --import MODULE --queues gone/0",
         ),
         (
             "fail", "low/7 has 1 message, but it isn't in the map of queue low",
-            "serve it until it is empty: jobq worker --import MODULE --queues low/7",
+            "serve this partition until it is empty: jobq worker --import MODULE --queues low/7",
         ),
         (
             "warn", "the change of queue low to 2 partitions isn't finished: low isn't sealed",
@@ -195,7 +195,7 @@ def test_doctor_names_the_partition_when_it_has_most_of_the_ready_messages(cli, 
     [busy] = [place for place in queue.partitions() if place.admin.counts().ready]
 
     assert of_partitions(cli) == [(
-        "warn", f"{busy.name} has 1,200 of 1,200 ready messages of 4 partitions",
+        "warn", f"{busy.name} has 1,200 of 1,200 ready messages in 4 partitions",
         "see which keys wait: jobq key list low",
     )]  # fmt: skip
 
@@ -337,7 +337,7 @@ def test_fsck_repairs_a_map_when_another_program_wrote_it(cli, client, redis):
     assert "low: the map of partitions can't be read: 1,2" in cli("check", "fsck").out
     repaired = cli("check", "fsck", "--repair", "--yes")
 
-    assert f"made again: {before}" in repaired.out
+    assert f"rebuilt: {before}" in repaired.out
     assert repaired.code == 0
     assert read_map(client, "low") == before
     redis.hset("jobq:{low}:partitions", "map", "1,2")

@@ -71,7 +71,7 @@ def test_missing_result_is_believed_only_of_the_server_that_handed_the_member_ou
     client: Client, elsewhere: Client, is_map: bool
 ):
     call = member(client, is_map=is_map)
-    with pytest.raises(UnavailableError, match="hold the lease"):
+    with pytest.raises(UnavailableError, match="have the lease"):
         FlowInputs(elsewhere)(call)
     assert FlowInputs(client)(call).args[0] == ([1, 2, 3] if is_map else 1)
     client.command("DEL", FlowStore(client, "import:7").prefix + ("meta" if is_map else "results"))

@@ -37,7 +37,7 @@ def test_message_that_kills_whoever_reads_it_is_charged_and_no_other(
 
     [dead] = queue.admin.dead()
     assert (dead.mid, "SIGKILL" in dead.reason) == (kind, True)
-    assert "as it was read" in dead.reason
+    assert "while it was decoded" in dead.reason
     ended = Counter(line["name"] for line in ledger.lines("end"))
     assert set(ended) == {f"q{number}" for number in range(20)}
     # A job in a thread is cut off while the loop reads, perhaps just after it wrote its end.

@@ -44,10 +44,10 @@ def facts(word: str = "queued", **more: Any) -> MessageFacts:
 @pytest.mark.parametrize(
     ("known", "codes", "says"),
     [
-        (facts(), ["next"], "it is next in line"),
-        (facts(ahead=None), ["not_ready"], "if it has a key, the key's line or limits block it"),
+        (facts(), ["next"], "next in line"),
+        (facts(ahead=None), ["not_ready"], "other messages or limits of its key may block it"),
         (facts(server=ServerFacts(200 << 20, 100 << 20)), ["server_full", "next"], "it rejects enqueues"),
-        (facts(server=ServerFacts(200 << 20, 100 << 20, evicts=True)), ["next"], "it is next in line"),
+        (facts(server=ServerFacts(200 << 20, 100 << 20, evicts=True)), ["next"], "next in line"),
         (facts(server=ServerFacts(disk_error="its disk is full"), paused=True), ["server_read_only", "paused"],
          "waiting: the server rejects writes, so messages can't start: its disk is full"),
         (facts(paused=True, workers=()), ["paused", "no_worker"], "the queue is paused"),
@@ -74,23 +74,23 @@ def facts(word: str = "queued", **more: Any) -> MessageFacts:
         (facts(ahead=412, workers=(BUSY,), starts_per_s=824.0), ["busy"],
          "412 messages of the queue come before it; 2 of 2 slots are busy; 824.0 starts/s: about 250 ms to 1 s"),
         (facts(workers=(STRICT, STRICT._replace(name="x", running=2)), first={"high": 8_000}), ["starved"],
-         "started with --strict, and ready messages come first: 8,000 in high"),
+         "use --strict, so ready messages of other queues run first: 8,000 in high"),
         (facts(workers=(STRICT, IDLE), first={"high": 8_000}), ["next"], ""),
         (facts(workers=(STRICT,), first={"high": 0}), ["next"], ""),
         (facts(ahead=10_000, starts_per_s=0.0), ["busy"], "over 10,000 messages"),
         (facts("queued-with-backoff", not_before=NOW + 1_000, paused=True), ["paused", "delayed"], "paused"),
         (facts("locked", attempts=2, lock_expires_at=NOW + 9_000, run=RunningOn("w", 7, NOW - 3_000)), ["running"],
-         "has run for 3 s in w, child 7, attempt 2; its lease ends in 9 s"),
+         "has run for 3 s in w, child 7, attempt 2; the lease ends in 9 s"),
         (facts("locked", attempts=1, lock_expires_at=NOW + 9_000, gathered=GatheredOn("w", 7, NOW + 4_000)),
          ["gathering"], "waits in w, child 7 for more calls of its batch, which starts in 4 s or when full"),
         (facts("locked-with-requeue", attempts=1, lock_expires_at=NOW), ["handed_out", "requeued"],
-         "no worker reports it"),
+         "but not reported as running yet"),
         (facts("done-with-backoff", not_before=NOW + 60_000), ["deduped"], "rejected for another 1 m 00 s"),
         (facts("done-with-backoff", not_before=NOW + 60_000, history=(Event("done", "m", NOW),)), ["deduped"],
          "rejected for another 1 m 00 s, because it was enqueued with until"),
         (facts("done-awaiting-gc"), ["done"], "done"),
         (facts("nil", history=(Event("cancelled", "m", NOW - 60_000),)), ["cancelled"], "cancelled 1 m 00 s ago"),
-        (facts("nil"), ["not_found"], "queue low does not have it"),
+        (facts("nil"), ["not_found"], "queue low does not have this message"),
         (facts("dead", dead=DeadMessage("m#1", "m", NOW - 60_000, 3, 0, "ValueError: x\n\nTrace", b"")), ["dead"],
          "dead for 1 m 00 s after 3 attempts: ValueError: x"),
         (facts("dead"), ["dead"], "dead"),
@@ -180,7 +180,7 @@ def test_queue_behind_another_one_of_strict_workers_is_starved(queue: Queue, cli
     assert [code for code, _ in told()] == ["next"]
     high.enqueue_many([b"{}"] * 3)
     [(code, sentence)] = told()
-    assert code == "starved" and sentence.endswith("come first: 3 in high")
+    assert code == "starved" and sentence.endswith("run first: 3 in high")
     high.admin.pause()
     assert [code for code, _ in told()] == ["next"]
 
@@ -226,7 +226,7 @@ def test_full_server_is_a_reason_beside_others(queue: Queue, redis: Any):
     finally:
         redis.config_set("maxmemory", 0)
     assert [reason.code for reason in reasons] == ["server_full", "no_worker"]
-    assert "of 0 MB of memory; it rejects enqueues" in reasons[0].sentence
+    assert "of 0 MB), so it rejects enqueues" in reasons[0].sentence
 
 
 def test_history_is_found_among_the_newest_events_alone(queue: Queue, redis: Any):
@@ -312,18 +312,18 @@ def test_message_behind_a_key_says_what_holds_the_key_up(queue: Queue, client: C
 
     announce(client, "w")
     queue.enqueue_many([("a", b"{}"), ("b", b"{}"), ("m", b"{}")], key="acme")
-    assert told() == [("line", "waiting: place 3 in the line of acme")]
+    assert told() == [("line", "waiting: place 3 in the line of key acme")]
     queue.rule("acme", max=1)
     [first] = queue.dequeue(1).messages
-    assert told() == [("key_max", "waiting: place 2 in the line of acme; 1 of 1 run: a")]
+    assert told() == [("key_max", "waiting: place 2 in the line of key acme; 1 of 1 run: a")]
     queue.rules(max=1)
     assert [code for code, _ in told()] == ["queue_max", "key_max"]
-    assert told()[0][1] == "waiting: the queue runs 1 of 1"
+    assert told()[0][1] == "waiting: the queue runs 1 of 1 messages"
     queue.rules(max=None)
     queue.rule("acme", max=None, rate="1/h")
     queue.hold("acme", 300)
     held = dict(told())
-    assert held["key_held"].startswith("waiting: acme is held for ")
+    assert held["key_held"].startswith("waiting: key acme is on hold for ")
     queue.hold("acme", 0)
     queue.finish([Ending(mid="a", token=first.token)])
     queue.dequeue(1)
@@ -351,17 +351,17 @@ def member(step: str, number: int = 0, word: str = "nil", **more: Any) -> Messag
     ("known", "codes", "says"),
     [
         (member("rows", word="queued"), ["next", "flow"],
-         "it is member 0 of step rows of flow import:1, which waits for it: 2 of 5 steps, 5 of 7 members"),
-        (member("bad", word="dead"), ["dead", "flow"], "a retry of the flow revives it"),
+         "it is member 0 of step rows of flow import:1; the flow waits for this message: 2 of 5 steps, 5 of 7 members"),
+        (member("bad", word="dead"), ["dead", "flow"], "a retry of the flow revives the message"),
         (member("stats"), ["flow_waiting"], "waits for 1 of 1 step of flow import:1: rows"),
         (member("after"), ["flow_skipped"], "skipped, because bad is failed"),
         (member("gate"), ["flow_ready"], "step gate of flow import:1 is ready"),
-        (member("rows", 9), ["flow_member_unknown"], "has 5 members; it has no number 9"),
-        (member("rows", 1), ["flow_running"], "it has ended or is not enqueued yet"),
+        (member("rows", 9), ["flow_member_unknown"], "has 5 members, but no member 9"),
+        (member("rows", 1), ["flow_running"], "the message has ended or is not enqueued yet"),
         (member("bad"), ["flow_failed"], "step bad of flow import:1 is failed"),
         (member("none"), ["flow_step_unknown"], "flow import:1 has no step none"),
         (member("rows", history=(Event("done", "m", NOW - 5_000, worker="w"),)), ["done", "flow"],
-         "it was member 0 of step rows of flow import:1, which is not over: 2 of 5 steps"),
+         "it was member 0 of step rows of flow import:1, which hasn't ended: 2 of 5 steps"),
         (replace(member("rows"), flow=None), ["flow_gone"], "or it ended and was deleted"),
         (member("rows", history=(Event("done", "m", NOW - 5_000, worker="w"),)), ["done", "flow"], "5 s ago by w"),
     ],

@@ -285,7 +285,7 @@ def test_other_partitions_get_their_messages_when_one_does_not_accept_any(client
     break_queue(client, name)
 
     with pytest.raises(
-        UnavailableError, match="of 40 messages, and another rejected its part"
+        UnavailableError, match="of 40 messages, but one rejected its part"
     ) as raised:
         queue.enqueue_many([(mid, b"x") for mid in mids])
 

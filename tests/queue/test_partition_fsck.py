@@ -88,7 +88,7 @@ def test_a_map_is_made_again_from_the_partitions_when_it_cannot_be_read(
     redis(*damage)
     assert check() == [(UNREADABLE, shown)]
 
-    assert mended(client, check()) == [f"made again: {before}"]
+    assert mended(client, check()) == [f"rebuilt: {before}"]
 
     assert (check(), read_map(client, "low")) == ([], before)
     assert low.enqueue(b"x").action == "added"
@@ -102,7 +102,7 @@ def test_a_lost_map_is_made_again_when_the_queue_is_sealed(
     before = read_map(client, "low")
     client.command("DEL", MAP)
     assert check() == [(LOST, "low")]
-    assert mended(client, check()) == [f"made again: {before}"]
+    assert mended(client, check()) == [f"rebuilt: {before}"]
     assert check() == []
 
 

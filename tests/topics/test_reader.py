@@ -144,7 +144,7 @@ def test_reading_commit_settles_at_once(ten, at, contents):
     batch = reader.poll(9, now=at(0))
     assert (batch.token, len(batch.messages)) == ("", 9)
     assert contents(ten.reader("g").poll(now=at(3_600_000))) == [b"10"]
-    with pytest.raises(ConfigError, match="no batch is held"):
+    with pytest.raises(ConfigError, match="no polled batch"):
         reader.commit()
 
 

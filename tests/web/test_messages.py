@@ -128,18 +128,18 @@ def waits(queue: Queue, client: Client, redis: Any, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("not_found", "queue low does not have it"), ("done", "done"), ("cancelled", "cancelled"), ("dead", "dead for"),
-        ("server_full", "the server is full"), ("paused", "waiting: the queue is paused"),
+        ("not_found", "queue low does not have this message"), ("done", "done"), ("cancelled", "cancelled"), ("dead", "dead for"),
+        ("server_full", "memory is full"), ("paused", "waiting: the queue is paused"),
         ("delayed", "it was enqueued with a delay"),
         ("retrying", "attempt 1 failed: Timeout: 30 s"), ("deduped", "its id is rejected for another"),
         ("snoozed", "the job asked to run later"), ("unknown_backoff", "the worker that received it does not know its "
                                                                        "job"),
         ("no_worker", "no worker serves queue low"), ("all_quiet", "are quiet or stopping: web-7:4711"),
         ("unknown_job", "no worker of queue low knows the job a.unknown"), ("limited", "limit smtp 20/20"),
-        ("upkeep_late", "the next dequeue of a worker makes it ready"),
+        ("upkeep_late", "the next dequeue makes the message ready"),
         ("running", "in web-7:4711, child 7, attempt 1"),
-        ("handed_out", "no worker reports it as running yet"), ("lease", "the next dequeue recovers it"),
-        ("busy", "it comes next; 1 of 1 slots are busy"), ("next", "it is next in line"),
+        ("handed_out", "but not reported as running yet"), ("lease", "the next dequeue recovers it"),
+        ("busy", "it comes next; 1 of 1 slots are busy"), ("next", "next in line"),
     ],
 )  # fmt: skip
 def test_page_says_first_why_a_message_waits(
