@@ -23,6 +23,7 @@ from jobq.jobs.forks import Home
 from jobq.jobs.registry import Registry
 from jobq.queue import presence
 from jobq.queue.outage import switch_off_buffers
+from jobq.queue.partitions import MAX_IN_MAP
 from jobq.queue.queue import Queue
 from jobq.worker import exit_codes, logger
 from jobq.worker.child import Hooks, PoolPlan, described
@@ -34,8 +35,9 @@ from jobq.worker.queue_health import QueueHealth
 from jobq.worker.start_errors import tell
 from jobq.worker.supervisor import Supervisor
 
-#: Queues that a message source, or a change of partitions, may add to the worker later.
-MAX_LATER_QUEUES = 1_000
+#: Queues that a message source, or a change of partitions, may add to the worker later. Drained partitions still count,
+#: because children name queues by their numbers, which must not change while a child runs.
+MAX_LATER_QUEUES = MAX_IN_MAP
 #: How long a worker tries to reach the server before it reports a failure.
 FIRST_TRY_S = 1.0
 HANDLED = (

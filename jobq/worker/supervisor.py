@@ -28,7 +28,7 @@ from jobq.queue.partitions import PartitionMap
 from jobq.queue.queue import Queue
 from jobq.worker import exit_codes, logger
 from jobq.worker.async_runner import loop_library
-from jobq.worker.cautions import Cautions
+from jobq.worker.cautions import Cautions, OnceAMinute
 from jobq.worker.child import PoolPlan, TickSource
 from jobq.worker.child_exit import ChildExit, cause_of, end_held, inspect_exit
 from jobq.worker.feeder import Feeder, Source
@@ -121,6 +121,7 @@ class Supervisor:
         self.stop_at = 0.0
         self.restarting: list[tuple[PoolMember, int]] = []
         self._renew_at = self._upkeep_at = 0.0
+        self._once = OnceAMinute()
         # Workers are often started together.
         self._forget_at = time.monotonic() + random.uniform(0, FORGET_EVERY_S)
         self._orders_every_s = min(settings.lease_s / 3, READ_EVERY_S)
@@ -179,12 +180,19 @@ class Supervisor:
             if known := self._map_of(base, sealed, forgets):
                 more |= dict.fromkeys(known.served(), weights[base])
                 self._retire(known)
-        missing = len(more.keys() - set(self._names)) - self.plan.health.room
-        if missing > 0:
-            logger.error(
-                "%s can't be served until this worker restarts", counted(missing, "partition")
-            )
+        room, new = self.plan.health.room, more.keys() - set(self._names)
         self._serve_more(more)
+        missing, left = len(new) - room, max(0, room - len(new))
+        if missing > 0 and self._once.is_due("missing"):
+            logger.error(
+                "%s can't be served until this worker restarts; other workers may serve them",
+                counted(missing, "partition"),
+            )
+        elif new and left < len(new):
+            logger.warning(
+                "restart this worker before the next change of partitions: it has room for %s more",
+                counted(left, "partition"),
+            )
 
     def _map_of(self, base: str, sealed: set[str], forgets: bool) -> PartitionMap | None:
         """Return the map of this queue. While its node is away, return None and try again later."""
@@ -235,8 +243,8 @@ class Supervisor:
 
     def _serve_more(self, wanted: dict[str, int]) -> None:
         """Start serving these queues. Only children that start later serve them."""
-        first, health = len(self.queues), self.plan.health
-        new = [each for each in wanted.items() if each[0] not in self._names][: health.room]
+        first, health, known = len(self.queues), self.plan.health, set(self._names)
+        new = [each for each in wanted.items() if each[0] not in known][: health.room]
         if not new:
             return
         self.settings = replace(self.settings, queues=(*self.settings.queues, *new))

@@ -20,6 +20,7 @@ from jobq.queue.partitioning import KEEP_S, partition, tidy
 from jobq.queue.partitions import read_map
 from jobq.queue.queue import Queue, queue_scripts
 from jobq.worker.child import Hooks, PoolPlan
+from jobq.worker.partition_watch import queues_to_serve
 from jobq.worker.polling import Polling
 from jobq.worker.queue_health import AWAY, BROKEN, QueueHealth
 from jobq.worker.shared_state import Control
@@ -235,3 +236,24 @@ def test_worker_adds_partitions_when_a_deletion_of_its_queue_stopped_midway(
     assert "the deletion of queue low stopped midway" in caplog.text
     assert Queue("low", client).enqueue(b"x").partition in ("low/2", "low/3")
     assert {"low/2", "low/3"} <= {*supervisor.heartbeat._served()}
+
+
+def test_worker_warns_before_it_has_no_room_for_more_partitions(supervisor, client, caplog):
+    health = supervisor.plan.health
+    health.room = 6
+    partition(client, "low", 2)
+    serve_partitions(supervisor)
+    assert "restart" not in caplog.text
+    partition(client, "low", 3)
+    serve_partitions(supervisor)
+    assert health.room == 1
+    assert "before the next change of partitions: it has room for 1 partition more" in caplog.text
+    partition(client, "low", 4)
+    serve_partitions(supervisor)
+    serve_partitions(supervisor)
+
+    served = supervisor.heartbeat._served()
+    assert served == ["low", "low/5"]
+    assert caplog.text.count("3 partitions can't be served until this worker restarts") == 1
+    Queue("low/6", client).enqueue(b"x")
+    assert queues_to_serve(client, [("low", 1)], {})[-1] == ("low/8", 1)
