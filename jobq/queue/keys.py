@@ -21,7 +21,9 @@ options            hash, mid -> `lock_ms,dedupe_ms`, only for messages that have
 lines              hash, `slot:key` -> mid: the waiting messages of a key, by slots from its head to its tail
 keys               hash, key -> its head, tail, waiting, running, turn, rate, hold and place, packed; '' = no key
 turns              sorted set, keys whose messages may go, by virtual time
-rests              sorted set, held keys and keys that used up their rate, by the end of the wait, ms
+rests              sorted set, held keys and keys that used up their rate, by the end of the wait, ms, and in
+                   a sealed queue 0x1f and each key with delayed messages, by their latest time plus 1e15, and
+                   0x1f twice and each key of newer content
 rules              hash, key -> `max,starts,span_ms,weight,waiting`; '' = all keys
 progress           hash, mid -> the running attempt's last report, 0x1e, its checkpoint, 0x1e, the
                    latest failed attempt, 0x1f and its traceback
@@ -45,6 +47,7 @@ meta               hash: paused, events, maxlen, floor, fence, max_lease, max_co
 partitions         hash, of a partitioned queue: map -> its epochs, see jobq.queue.partitions
 moved-keys         set, of a sealed queue: keys whose new messages go to a partition of a newer epoch, though
                    delayed messages of these keys may still start here
+seal-due           sorted set, delayed messages of a sealed queue whose keys aren't in rests yet
 call:<caller>      string, PX 10 min: number and short reply of that caller's last call; with the suffix `~`,
                    PX 1 s: the write that a durable enqueue waits for
 accepted:<step>    string, PX 1 h: number of a flow step's last accepted member
@@ -82,6 +85,7 @@ _SUFFIX = {
     "flow_outbox": "flow-outbox",
     "flow_claim": "flow-claim",
     "moved_keys": "moved-keys",
+    "seal_due": "seal-due",
 }
 
 

@@ -51,12 +51,14 @@ class Left(NamedTuple):
 
     Attributes:
         kept: Number of messages that only a person deletes: dead and quarantined messages.
+        is_listed: Whether the sealed queue's list of the keys of its delayed messages is complete.
     """
 
     is_sealed: bool
     messages: int
     kept: int
     for_flows: int = 0
+    is_listed: bool = True
 
     @property
     def is_drained(self) -> bool:
@@ -206,10 +208,18 @@ def seal_old(
     """Seal all partitions of older epochs, except for drained ones."""
     for epoch, following in zip(known.epochs, known.epochs[1:], strict=False):
         for place in [] if epoch.drained else epoch.names(known.queue):
-            script = queue_scripts(client, "queue", place)["seal"]
-            state = script.state({"epoch": following.number})
-            by = confirmation.by(mark_of(client, place)) if confirmation else None
-            client.perform(script.keys[0], state, by)
+            _seal(client, place, following, confirmation)
+
+
+def _seal(
+    client: Client, name: str, following: Epoch, confirmation: SharedConfirmation | None = None
+) -> None:
+    """Seal a queue, and list the keys of its delayed messages."""
+    script, left = queue_scripts(client, "queue", name)["seal"], 1
+    while left:
+        state = script.state({"epoch": following.number})
+        by = confirmation.by(mark_of(client, name)) if confirmation else None
+        left = client.perform(script.keys[0], state, by)[2]
 
 
 def unseal(client: Client, name: str, left: Left) -> None:
@@ -218,7 +228,11 @@ def unseal(client: Client, name: str, left: Left) -> None:
     meta, moved = keys.key(prefix, "meta"), keys.key(prefix, "moved_keys")
     # The next enqueue to an empty queue writes the length of its content.
     longest = HARD_MAX_CONTENT if left.messages else 0
-    asked = [("HSET", meta, "max_content", longest), ("HDEL", meta, "sealed"), ("DEL", moved)]
+    asked = [
+        ("HSET", meta, "max_content", longest),
+        ("HDEL", meta, "sealed"),
+        ("DEL", moved, keys.key(prefix, "seal_due")),
+    ]
     commands(client, meta, asked)
 
 
@@ -275,7 +289,7 @@ def delete_keys(client: Client, name: str) -> None:
     """Delete an empty partition. Results stay until they expire."""
     script = queue_scripts(client, "queue", name)["fsck"]
     prefix = keys.prefix(client.namespace, name)
-    others = ("eoq_backoff", "ndry_runs", "moved_keys", "flow_claim")
+    others = ("eoq_backoff", "ndry_runs", "moved_keys", "seal_due", "flow_claim")
     client.command("UNLINK", *script.keys, *(keys.key(prefix, other) for other in others))
 
 
@@ -310,13 +324,14 @@ def without_drained(
 def tidy(client: Client, known: PartitionMap, now_s: int | None = None) -> PartitionMap:
     """Mark drained epochs in the stored map, and remove epochs that can be forgotten; return the map.
 
-    Also seal older partitions that aren't sealed: their seal was never written, or a failover lost it.
+    Also seal older partitions that aren't sealed: their seal was never written, or a failover lost it. Complete a seal
+    that stopped midway.
     """
     left = _left(client, known)
     for epoch, following in zip(known.epochs, known.epochs[1:], strict=False):
         for name in epoch.names(known.queue):
-            if not left[name].is_sealed:
-                queue_scripts(client, "queue", name)["seal"].run({"epoch": following.number})
+            if not (left[name].is_sealed and left[name].is_listed):
+                _seal(client, name, following)
     wanted = without_drained(client, known, left, now_s)
     if wanted == known:
         return known
@@ -373,10 +388,13 @@ def left_in(client: Client, name: str) -> Left:
         ("ZCARD", keys.key(prefix, "dead")),
         ("HLEN", keys.key(prefix, "quarantine")),
         ("XLEN", keys.key(prefix, "flow_outbox")),
+        ("EXISTS", keys.key(prefix, "seal_due")),
     ]
-    (sealed, longest), messages, dead, quarantined, for_flows = commands(client, meta, asked)
+    (sealed, longest), messages, dead, quarantined, for_flows, unlisted = commands(
+        client, meta, asked
+    )
     is_sealed = sealed is not None and longest == b"sealed"
-    return Left(is_sealed, messages, dead + quarantined, for_flows)
+    return Left(is_sealed, messages, dead + quarantined, for_flows, not unlisted)
 
 
 def _copy_settings(client: Client, known: PartitionMap, copied: Settings | None = None) -> Settings:

@@ -19,7 +19,7 @@ local function dedupe_until(mid, at)
   free({mid})
   redis.call('SADD', done, mid)
   add_to(meta, 'deduped', 1)
-  to_due(mid, at)
+  to_due(mid, at, true)
 end
 
 -- The attempt has ended, but the message hasn't: its generation is now the token of the first attempt.

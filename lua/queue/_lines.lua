@@ -359,17 +359,28 @@ local function in_lines()
     end
   end
 
-  -- ms until the first rest ends, or nil
+  -- ms until the first rest ends, or nil. Scores from 1e15 on are of keep_key.
   local function next_rest()
-    local first = redis.call('ZRANGE', rests, 0, 0, 'WITHSCORES')[2]
-    return first and math.max(1, math.ceil(first) - now_ms)
+    local first = tonumber(redis.call('ZRANGE', rests, 0, 0, 'WITHSCORES')[2] or '')
+    return first and first < 1e15 and math.max(1, math.ceil(first) - now_ms) or nil
+  end
+
+  -- Of a sealed queue: a key may have no waiting and running message, but delayed messages, or newer content. Its limits
+  -- hold only if its other messages also stay. So `rests` lists such a key, after the keys that rest, as \31 and the key.
+  -- seal lists the keys of earlier messages; \31 alone: not of all yet.
+  -- at: when the key's last delayed message is due; nil: newer content, which starts at the end of a run
+  local function keep_key(key, at)
+    local name, score = (at and '\31' or '\31\31') .. key, 1e15 + (at or 0)
+    if score > (tonumber(redis.call('ZSCORE', rests, name) or '') or 0) then
+      redis.call('ZADD', rests, string.format('%.0f', score), name)
+    end
   end
 
   made_lines = {
     known = known, now_us = now_us, most_running = most_running, key_in = key_in, key_of = key_of, state_of = state_of,
     states_of = states_of, rule_states = rule_states, offer = offer, write_offers = write_offers, leave_turns = leave_turns,
     save = save, put = put, full_line = full_line, to_line = to_line, leave_line = leave_line, free_slots = free_slots, hold = hold,
-    hold_key = hold_key, hold_line = hold_line, end_rests = end_rests, next_rest = next_rest,
+    hold_key = hold_key, hold_line = hold_line, end_rests = end_rests, next_rest = next_rest, keep_key = keep_key,
   }
   return made_lines
 end

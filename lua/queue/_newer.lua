@@ -1,5 +1,5 @@
 -- newer: the effect of enqueue on a live mid. Every branch names the state that it handles.
--- needs: messages options backoffs meta locks requeue add_to any emit leave_circle leave_due leave_ready level now_ms start_newer status tick to_due to_ready wake_up write_options done progress turn not_plain
+-- needs: messages options backoffs meta locks requeue sealed in_lines add_to any emit leave_circle leave_due leave_ready level now_ms start_newer status tick to_due to_ready wake_up write_options done progress turn not_plain
 -- given: options of the call: {not_before: epoch ms or nil, own: lock length and dedupe backoff, joined by a comma,
 -- can_update, can_requeue: '0' or '1', again: '', 'done' or 'start', at_most_ms: number or nil, key_of: the key of each
 -- mid that has one, mark: 'o' if they are ordered}
@@ -15,6 +15,12 @@ local function keep_for_later(mid, content, given, action, own)
   not_plain()
   redis.call('HSET', requeue, mid, till .. ',' .. own .. ':' .. content)
   any.newer, any.sides = true, true
+  if sealed and key then
+    local ends_at = tonumber(redis.call('HGET', backoffs, mid) or '')
+    local own_key = string.match(redis.call('HGET', options, mid) or '', '^%d*,[@<>]?%d*,o?%-?%d*,(.+)$')
+    -- A running message already keeps its own key here.
+    if ends_at or key ~= own_key then in_lines().keep_key(key, ends_at) end
+  end
   return action, ''
 end
 

@@ -1,6 +1,6 @@
 -- place: a live mid is in exactly one of ready, due, circle; each list holds at most one copy of it.
 -- A mid that leaves a list out of turn leaves a copy, noted as stale; if the mid returns, the copy is valid again.
--- needs: backoffs ready due circle left_ready left_circle any wake_up turn in_lines not_plain plain_before
+-- needs: backoffs ready due circle options left_ready left_circle any wake_up turn in_lines sealed not_plain plain_before
 -- back: the mid was handed out and returns.
 local function to_ready(mid, front, back)
   if turn and in_lines().to_line(mid, front, back) then return wake_up() end
@@ -10,13 +10,18 @@ local function to_ready(mid, front, back)
   wake_up()
 end
 
-local function to_due(mid, at)
+-- is_over: it is done, and its mid is taken until then
+local function to_due(mid, at, is_over)
   local score = string.format('%d', at)
   redis.call('HSET', backoffs, mid, score)
   plain_before(at)
   redis.call('ZADD', due, score, mid)
   any.due = true
   if redis.call('ZRANK', due, mid) == 0 then wake_up() end
+  if sealed and turn and not is_over then
+    local key = in_lines().key_of(redis.call('HGET', options, mid))
+    if key then in_lines().keep_key(key, at) end
+  end
 end
 
 local function leave_due(mid)

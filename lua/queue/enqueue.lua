@@ -38,7 +38,7 @@ RETURNS  {per message: action, reason}: 'added' '' | 'updated' '' | 'requeued' '
          queue is sealed, and the call has no moved_keys; {'sealed', ''}: a partition without a fence, so the caller must read the map
          again, and set the fence if the map lists the partition
 COST     O(messages)
-WRITES   nothing for 'exists'; only moved_keys for 'moved'; nothing at all when memory or a line is full, or the call is
+WRITES   nothing for 'exists'; only moved_keys and rests for 'moved'; nothing at all when memory or a line is full, or the call is
          refused, or for 'sealed'
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
@@ -165,10 +165,10 @@ if in_order then
   for i = 1, first <= up_to and #mids or 0 do kept_at[i] = number_of(mids[i]) <= up_to and 'accepted' or nil end
 end
 local any_dead = are_members and redis.call('HLEN', KEYS[FIXED_KEYS + 1]) > 0
-local moved_keys = {}
+local moved_keys, stale_names = {}, {}
 if sealed then
 --@include _moved
-  moved_keys = leave_out_moved(mids, key_of, can_requeue == '1' or again ~= '', kept_at, KEYS[nkeys + 1])
+  moved_keys, stale_names = leave_out_moved(mids, key_of, can_requeue == '1' or again ~= '', keyed == 'ordered', kept_at, KEYS[nkeys + 1])
 end
 if any_dead or next(kept_at) then
   local kept, dead_ids = {}, any_dead and redis.call('HMGET', KEYS[FIXED_KEYS + 1], unpack(given_mids)) or {}
@@ -240,6 +240,9 @@ if new[1] then
   end
   not_before = new_till
   if later then put_due(new, not_before) elseif plain[1] then put_ready(plain) end
+  if sealed and later then
+    for _, mid in ipairs(lined) do in_lines().keep_key(key_of[mid], not_before) end
+  end
 end
 
 -- Make these functions only if needed, because that costs more than a message.
@@ -293,6 +296,7 @@ if #mids < #given_mids then
   words = all
 end
 if moved_keys[1] then redis.call('SADD', KEYS[nkeys + 1], unpack(moved_keys)) end
+if stale_names[1] then redis.call('ZREM', rests, unpack(stale_names)) end
 if in_order and new[1] then redis.call('SET', accepted, string.format('%d', last), 'PX', '3600000') end
 record_call(call, table.concat(words, '\31') .. '\30')
 return words

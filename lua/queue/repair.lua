@@ -98,7 +98,8 @@ local function repair_meta()
   if not plain_holds() then redis.call('HDEL', meta, 'plain_until') end
   for field, most in pairs(SETTINGS) do
     local text = redis.call('HGET', meta, field)
-    if text and not stored(text, most, nil) then redis.call('HDEL', meta, field) end
+    local is_seal = field == 'max_content' and text == 'sealed'
+    if text and not is_seal and not stored(text, most, nil) then redis.call('HDEL', meta, field) end
   end
   local deduped = 0
   for _, mid in ipairs(redis.call('ZRANGE', due, 0, -1)) do
@@ -153,7 +154,8 @@ local function repair_keys()
     local key = all.key_in(redis.call('HGET', options, mid))
     if key then of(key).running = of(key).running + 1 end
   end
-  redis.call('DEL', turns, rests)
+  redis.call('DEL', turns)
+  redis.call('ZREMRANGEBYSCORE', rests, '-inf', LATEST_MS) -- later names are of keep_key
   redis.call('HDEL', keys, '')
   for key, seen in pairs(counts) do
     local s = all.state_of(key)

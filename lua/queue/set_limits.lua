@@ -66,7 +66,7 @@ local function write()
   if rule == ',,,,' then redis.call('HDEL', rules, key) else redis.call('HSET', rules, key, rule) end
   -- Keys waiting for a slot or a time by the previous rule are checked again.
   local all, again = in_lines(), {key}
-  if key == '' then again = redis.call('ZRANGE', rests, 0, 999) end
+  if key == '' then again = redis.call('ZRANGE', rests, '-inf', '(1e15', 'BYSCORE', 'LIMIT', 0, 1000) end
   for _, name in ipairs(again) do
     local s = name ~= '' and all.state_of(name)
     if s and s.resting and s.waiting > 0 and s.hold <= now_ms then

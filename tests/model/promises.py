@@ -1,7 +1,7 @@
 """Where each promise is looked at, in every state that the explorer reaches or after every call on the way.
 
 I1-I20 and L1-L6 are those of the reliability specification, section 3.4; I2 and I7 as DESIGN section 3 has them;
-K1-K10 are promises of keys, M1 and M2 of messages of flows, P1-P6 of partitions.
+K1-K10 are promises of keys, M1 and M2 of messages of flows, P1-P7 of partitions.
 A row names the file under tests/ and words of the check there, which a violation prints; a test reads the rows.
 
 I1   one status per mid, that of the model         model/explorer.py: I1 status of
@@ -58,6 +58,7 @@ P2   an ordered key keeps its order in a change    model/partition/explorer.py: 
 P3   what was accepted is run, wherever            model/partition/explorer.py: P3 {w.owed}
 P3   a sealed queue rejects new messages           model/partition/explorer.py: P3 the sealed queue took
 P6   a lost partition takes nothing, unasked       model/partition/explorer.py: P6 a lost partition took
+P7   limits of a key hold in a change             model/partition/explorer.py: P7 {running} of
 P4   a queue that isn't sealed costs what it did   queue/test_sealed.py: def test_commands_of_an_unsealed_queue
 P5   each tick is taken once, and runs once        model/partition/ticking.py: P5 {content} started twice
 P5   and is not lost when its scheduler stops      model/partition/ticking.py: P5 {lost} were taken

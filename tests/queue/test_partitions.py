@@ -466,6 +466,35 @@ def test_no_more_messages_run_than_the_limit_allows_when_partitions_share_it(
     assert len(running) == 5
 
 
+def test_no_more_messages_of_a_key_run_than_its_limit_allows_while_the_number_changes(
+    client: Client,
+) -> None:
+    queue, now = Queue("low", client), 1_700_000_000_000
+    queue.rules(key_max=1)
+    queue.enqueue_many([(None, b"x", f"key{i}") for i in range(8)], delay=5, now=now)
+    for count in (2, 5):
+        partition(client, "low", count)
+        queue.enqueue_many([(None, b"x", f"key{i}") for i in range(16)], now=now)
+
+    places = [Queue(name, client) for name in read_map(client, "low").served()]
+    ran = 0
+    for later_ms in range(0, 10_000, 1_000):
+        held = [
+            (one, place)
+            for place in places
+            for one in place.dequeue(99, now=now + later_ms).messages
+        ]
+        ran += len(held)
+        assert len(held) <= 16  # at most one message of each of 16 keys
+        for message, place in held:
+            place.finish([Ending(mid=message.mid, token=message.token)], now=now + later_ms)
+
+    assert ran == 8 + 2 * 16
+    newest = read_map(client, "low").newest.names("low")
+    done = queue.enqueue_many([(None, b"x", f"key{i}") for i in range(16)], now=now + 10_000)
+    assert {one.partition for one in done} <= set(newest)
+
+
 def test_a_partition_is_not_drained_while_a_flow_awaits_results_from_it(client: Client) -> None:
     known = partition(client, "low", 2)
     outbox = keys.key(Queue("low", client).prefix, "flow_outbox")

@@ -12,6 +12,8 @@ from jobq.client.numbered_calls import Caller
 from jobq.errors import ScriptError
 from jobq.queue import keys
 from jobq.queue.admin import tick_values
+from jobq.queue.partitioning import left_in, tidy
+from jobq.queue.partitions import Epoch, PartitionMap
 from jobq.queue.queue import Queue, batch_of, enqueue_values, queue_scripts
 from jobq.queue.routing import SealedError
 from jobq.queue.types import Ending
@@ -45,12 +47,12 @@ def sealed(queue: Queue) -> Queue:
     """A sealed queue in which m1, and k1 of the key K, wait."""
     queue.enqueue(b"1", mid="m1")
     queue.enqueue(b"2", mid="k1", key="K")
-    assert seal(queue) == [b"sealed", b"2"]
+    assert seal(queue) == [b"sealed", b"2", 0]
     return queue
 
 
 def test_seal_keeps_the_first_epoch_when_it_is_sealed_again(sealed: Queue) -> None:
-    assert seal(sealed, 5) == [b"sealed", b"2"]
+    assert seal(sealed, 5) == [b"sealed", b"2", 0]
     assert sealed.admin.fsck() == []
 
 
@@ -123,6 +125,76 @@ def test_a_key_stays_moved_when_a_delayed_message_of_it_comes_back(sealed: Queue
     assert len(queue.dequeue(9, now=T0 + 6_000).messages) == 2  # k1 runs: its key has a state again
     assert ask(queue, "k3", key="K") == [("moved", "2")]
     assert ask(queue, "k1", key="K") == [("exists", "queued")]
+
+
+@pytest.mark.parametrize("rules", [{"key_max": 1}, {"key_rate": "9/s"}, {"key_weight": 2}, {}])
+def test_a_key_with_limits_stays_while_messages_of_it_are_delayed(
+    queue: Queue, rules: dict[str, Any]
+) -> None:
+    queue.rules(**rules)
+    queue.enqueue_many([(f"d{i}", b"x", "K") for i in range(3)], delay=5, now=T0)
+    queue.enqueue(b"x", mid="later", key="L", delay=60, now=T0)
+    seal(queue)
+    stays = ("added", "") if "key_max" in rules or "key_rate" in rules else ("moved", "2")
+
+    assert ask(queue, "k1", key="K", now=T0 + 1) == [stays]
+    if stays[0] == "moved":
+        assert ask(queue, "k1", key="K", ordered=True, now=T0 + 1) == [stays]  # once moved, always
+        return
+    for now in range(T0 + 9_000, T0 + 11_000, 100):
+        messages = queue.dequeue(9, now=now).messages
+        queue.finish([Ending(mid=one.mid, token=one.token) for one in messages], now=now)
+    assert ask(queue, "k2", key="K", now=T0 + 11_000) == [("moved", "2")]
+    assert ask(queue, "l1", key="L", now=T0 + 11_000) == [("added", "")]
+    assert queue.client.command("ZCARD", keys.key(queue.prefix, "rests")) == 1
+    assert queue.admin.fsck() == []
+
+
+def test_an_ordered_key_stays_while_messages_of_it_are_delayed(queue: Queue) -> None:
+    queue.enqueue(b"x", key="K", ordered=True, delay=5, now=T0)
+    seal(queue)
+
+    assert ask(queue, "k2", key="K", ordered=True, now=T0) == [("added", "")]
+
+
+def test_every_key_stays_until_a_seal_has_listed_the_keys_of_delayed_messages(queue: Queue) -> None:
+    queue.rules(key_max=1)
+    queue.enqueue_many([(f"d{i}", b"x", f"K{i}") for i in range(2_500)], delay=5, now=T0)
+    assert seal(queue) == [b"sealed", b"2", 1_500]
+
+    assert ask(queue, "l1", key="L", now=T0) == [("added", "")]
+    assert not left_in(queue.client, queue.name).is_listed
+    tidy(queue.client, PartitionMap(queue.name, (Epoch(0), Epoch(2, 0, 1))))
+
+    assert left_in(queue.client, queue.name).is_listed
+    assert ask(queue, "m1", key="M", now=T0) == [("moved", "2")]
+    assert ask(queue, "k2499", key="K2499", now=T0) == [("added", "")]
+
+
+def test_a_held_key_waits_when_only_delayed_messages_are_in_the_sealed_queue(queue: Queue) -> None:
+    queue.rules(key_max=1)
+    queue.enqueue(b"x", mid="d1", key="K", delay=5, now=T0)
+    seal(queue)
+
+    queue.scripts["hold"].run({"now": T0 + 1, "key": "K", "wait_ms": 60_000})
+    queue.scripts["hold"].run({"now": T0 + 1, "key": "L", "wait_ms": 60_000})
+
+    assert queue.dequeue(9, now=T0 + 9_000).messages == []
+    assert queue.client.command("HKEYS", keys.key(queue.prefix, "keys")) == [b"K"]
+    assert [one.mid for one in queue.dequeue(9, now=T0 + 61_000).messages] == ["d1"]
+
+
+def test_listed_keys_are_kept_when_the_queue_is_repaired(queue: Queue) -> None:
+    queue.rules(key_max=1)
+    queue.enqueue_many([("d1", b"x", "K"), ("d2", b"x", "K")], delay=5, now=T0)
+    seal(queue)
+    queue.client.command("HDEL", keys.key(queue.prefix, "messages"), "d2")
+    assert queue.admin.fsck()
+
+    queue.scripts["repair"].run({"now": T0}, ["d2"])
+
+    assert queue.admin.fsck() == []
+    assert ask(queue, "k1", key="K", now=T0) == [("added", "")]
 
 
 def test_members_of_flows_move_when_the_queue_is_sealed(queue: Queue) -> None:

@@ -203,3 +203,31 @@ command('ZRANGE', 'first', 3, 7, function(a, count)
   end
   return reply
 end)
+
+command('ZUNIONSTORE', 'first', 3, nil, function(a, count)
+  local sums = {}
+  for i = 3, count do
+    local value = look(a[i], 'zset')
+    for name, score in pairs(value and value.m or {}) do sums[name] = (sums[name] or 0) + score end
+  end
+  if look(a[1]) then
+    R.db[a[1]] = nil
+    R.nwrites = R.nwrites + 1
+  end
+  if not next(sums) then return 0 end
+  local value = own(a[1], 'zset')
+  value.m, value.n = sums, 0
+  for _ in pairs(sums) do value.n = value.n + 1 end
+  return value.n
+end)
+
+command('ZREMRANGEBYRANK', 'first', 3, 3, function(a)
+  local names = ordered(look(a[1], 'zset'))
+  local first, last = R.bounds(#names, a[2], a[3])
+  for i = first, last do
+    local value = own(a[1], 'zset')
+    value.m[names[i]], value.n = nil, value.n - 1
+    drop_if_empty(a[1], value)
+  end
+  return math.max(0, last - first + 1)
+end)

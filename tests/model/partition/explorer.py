@@ -7,6 +7,7 @@ P1  no mid lives in both queues
 P2  an ordered key starts its messages in order, one at a time, across the change
 P3  all accepted messages run; in the end the sealed queue is empty, and rejects each message
 P6  a partition that lost its data accepts nothing until a producer has read the map again
+P7  in both queues together, no more messages of a key run or start than its limits allow
 """
 
 from __future__ import annotations
@@ -19,8 +20,14 @@ from tests.model.explored import Explored
 from tests.model.machine import Mutation
 from tests.model.partition.two_queues import RESTS, TwoQueues
 from tests.model.partition.world import NEW, OLD, Producer, Run, Scope, World
+from tests.model.world import START
 
 Action = tuple[Any, ...]
+#: Lower scores in `rests` are times.
+LISTED = 10**15
+ONE_AT_A_TIME = Mutation(
+    "lists one at a time", "'ZRANGE', seal_due, 0, 999", "'ZRANGE', seal_due, 0, 0", ""
+)
 LEASE, BACKOFF_MS, HOLD_MS, LIFE_MS, STEPS = 1_000, 2, 3, 1_000_000, 60
 
 
@@ -28,11 +35,15 @@ class Explorer(TwoQueues[World]):
     """A search over the messages of one scope."""
 
     def __init__(self, scope: Scope, mutation: Mutation | None = None) -> None:
-        super().__init__(scope, mutation)
+        super().__init__(scope, mutation, [ONE_AT_A_TIME] if scope.lists_one else ())
         self.scope = scope
+        #: A mid under two keys is two messages.
+        self._has_one_key = len({flavour.key for flavour in scope.flavours.values()}) == 1
 
     def run(self) -> Explored:
         self.machine.reset()
+        for place in (OLD, NEW) if self.scope.rule else ():
+            self.machine.run(f"{place}set_limits", "", START, "", "", "", *self.scope.rule)
         knows = self.scope.knows
         producers = (Producer(knows),) * self.scope.producers
         world = World(self.scope, dict(self.scope.budget), has_map=knows, producers=producers)
@@ -47,7 +58,7 @@ class Explorer(TwoQueues[World]):
             yield from self._of_producer(world, index)
         if not world.has_map:
             yield ("write_map",)
-        elif not world.is_sealed:
+        elif not world.is_sealed or self._is_listing(world):
             yield ("seal",)
         for place in (OLD, NEW):
             yield "dequeue", place
@@ -78,7 +89,12 @@ class Explorer(TwoQueues[World]):
         if world.has_map and not producer.has_map:
             yield "read_map", index
         if world.left["enqueue"] and producer not in world.producers[:index]:
-            yield from (("enqueue", index, *one) for one in world.scope.enqueues)
+            accepted = world.flavour_of.values() if world.scope.once else ()
+            yield from (
+                ("enqueue", index, mid, flavour)
+                for mid, flavour in world.scope.enqueues
+                if flavour not in accepted
+            )
 
     def _of_run(self, world: World, index: int) -> Iterator[Action]:
         for outcome in world.scope.endings:
@@ -163,12 +179,14 @@ class Explorer(TwoQueues[World]):
             return
         need(word in ("added", "requeued"), f"enqueue answered {word}")
         if word == "requeued":
-            if before := w.newer.pop(producer.mid, ""):
+            if before := w.newer.pop(producer.place + producer.mid, ""):
                 w.over(before)
-            w.newer[producer.mid] = content
+            w.newer[producer.place + producer.mid] = content
         else:
             w.contents[f"{producer.place}{producer.mid}"] = content
         w.owed += (content,)
+        if w.scope.rule:
+            w.flavour_of[content] = producer.flavour
         if flavour.ordered and not flavour.delay:
             w.order += (content,)
 
@@ -195,7 +213,7 @@ class Explorer(TwoQueues[World]):
 
     def _seal(self, w: World) -> None:
         w.is_sealed = True
-        need(self.machine.run(f"{OLD}seal", "", w.now, 1) == ("sealed", "1"), "it isn't sealed")
+        need(self.machine.run(f"{OLD}seal", "", w.now, 1)[:2] == ("sealed", "1"), "it isn't sealed")
 
     def _hold(self, w: World) -> None:
         """Hold the first key in both queues."""
@@ -260,14 +278,33 @@ class Explorer(TwoQueues[World]):
             return False
         mid, content = str(rows[0]), str(rows[1])
         need(content in w.owed, f"P3 {content} of {mid} was handed out, and isn't owed")
-        need(all(run.mid != mid for run in w.running), f"P1 {mid} runs twice")
+        need(
+            not self._has_one_key or all(run.mid != mid for run in w.running),
+            f"P1 {mid} runs twice",
+        )
         if content in w.order:
             need(w.order[0] == content, f"P2 {content} of {mid} came before {w.order[0]}")
-        if w.newer.get(mid) == content:
-            del w.newer[mid]
+        if w.newer.get(place + mid) == content:
+            del w.newer[place + mid]
         w.contents[place + mid] = content
         w.running += (Run(place, mid, f"A.{w.number}.0", content),)
+        if w.scope.rule:
+            self._started(w, content)
         return True
+
+    def _started(self, w: World, content: str) -> None:
+        most, starts, span_ms, *_ = w.scope.rule
+        key = self._key_of(w, content)
+        running = [run.content for run in w.running if self._key_of(w, run.content) == key]
+        need(not most or len(running) <= int(most), f"P7 {running} of {key} run at the same time")
+        if starts:
+            recent = [each for each in w.starts if each[1] > w.now - int(span_ms)]
+            w.starts = tuple(sorted([*recent, (key, w.now)]))
+            times = [at for name, at in w.starts if name == key]
+            need(len(times) <= int(starts), f"P7 {key} started at {times}")
+
+    def _key_of(self, w: World, content: str) -> str:
+        return w.scope.flavours[w.flavour_of[content]].key
 
     def _finish(self, w: World, index: int, outcome: str) -> None:
         run = w.running[index]
@@ -281,7 +318,7 @@ class Explorer(TwoQueues[World]):
         )  # fmt: skip
         if word != "ok":
             return
-        newer = run.mid in w.newer
+        newer = run.place + run.mid in w.newer
         if outcome != "retry" or newer:
             w.over(run.content)
             w.contents.pop(run.place + run.mid, None)
@@ -309,7 +346,7 @@ class Explorer(TwoQueues[World]):
         moments = []
         for place in (OLD, NEW):
             rests = self.machine.command(w.now, "ZRANGE", f"{place}rests", 0, -1, "WITHSCORES")
-            moments += [int(at) for at in list(rests.values())[1::2]]
+            moments += [int(at) for at in list(rests.values())[1::2] if int(at) < LISTED]
             for mid in w.scope.mids:
                 moments.append(self._time(w, place, "backoffs", mid))
                 if (place, mid) not in held:
@@ -327,10 +364,33 @@ class Explorer(TwoQueues[World]):
 
     def _key_lives(self, w: World, flavour: str) -> bool:
         key = w.scope.flavours[flavour].key
-        return bool(key and self.machine.command(w.now, "HEXISTS", f"{OLD}keys", key))
+        if not key or self.machine.command(w.now, "HEXISTS", f"{OLD}keys", key):
+            return bool(key)
+        is_limited = w.scope.rule or w.scope.flavours[flavour].ordered
+        return bool(is_limited) and (self._is_listing(w) or self._is_later(w, key))
+
+    def _is_later(self, w: World, key: str) -> bool:
+        """Whether the old queue has delayed messages or newer content of the key.
+
+        It may also be others' messages, after the key was listed, since the queue then counts the key as alive.
+        """
+        command = self.machine.command
+        rests, overdue = f"{OLD}rests", command(w.now, "ZCOUNT", f"{OLD}due", 0, w.now)
+        if overdue and command(w.now, "ZSCORE", rests, f"\x1f{key}"):
+            return True
+        for mid in w.scope.mids:
+            own = str(command(w.now, "HGET", f"{OLD}options", mid) or "")
+            is_delayed = command(w.now, "HEXISTS", f"{OLD}backoffs", mid)
+            if is_delayed and own.endswith(f",{key}") and self._lives(w, OLD, mid):
+                return True
+        any_newer = command(w.now, "HLEN", f"{OLD}requeue") > 0
+        return any_newer and bool(command(w.now, "ZSCORE", rests, f"\x1f\x1f{key}"))
+
+    def _is_listing(self, w: World) -> bool:
+        return bool(self.machine.command(w.now, "EXISTS", f"{OLD}seal_due"))
 
     def _check(self, w: World) -> None:
-        for mid in w.scope.mids:
+        for mid in w.scope.mids if self._has_one_key else ():
             need(
                 not (self._lives(w, OLD, mid) and self._lives(w, NEW, mid)),
                 f"P1 {mid} lives in both queues",
@@ -339,6 +399,8 @@ class Explorer(TwoQueues[World]):
     def _drain(self, w: World) -> None:
         """One fair worker of both queues, after all producers are gone."""
         w.left, w.producers = {}, ()
+        while self._is_listing(w):
+            self._seal(w)
         for _ in range(STEPS):
             if self.was_drained(w):
                 return
@@ -357,6 +419,8 @@ class Explorer(TwoQueues[World]):
                 for mid in w.scope.mids:
                     told = self._sent(w, Producer(True, mid, flavour, "c0"))
                     need(told[0] == "moved", f"P3 an empty sealed queue answers {told}")
+            listed = self.machine.command(w.now, "ZCARD", f"{OLD}rests")
+            need(not w.scope.rule or listed == 0, "P7 a key of an empty sealed queue stays listed")
 
 
 def _replaced(

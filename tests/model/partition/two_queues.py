@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from tests.model.breadth_first import BreadthFirst, Copied
@@ -26,8 +27,11 @@ W = TypeVar("W", bound=Told)
 class TwoQueues(BreadthFirst[W]):
     """One scope on one machine."""
 
-    def __init__(self, scope: Named, mutation: Mutation | None = None) -> None:
-        self.machine = Machine([mutation] if mutation else [], slots=(OLD, NEW))
+    def __init__(
+        self, scope: Named, mutation: Mutation | None = None, changes: Sequence[Mutation] = ()
+    ) -> None:
+        faults = [mutation] if mutation else []
+        self.machine = Machine([*changes, *faults], slots=(OLD, NEW))
         super().__init__(self.machine, scope)
         # States from which a drain was followed; without a violation, it ends well from each of them.
         self._drained: set[bytes] = set()

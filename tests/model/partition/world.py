@@ -27,6 +27,12 @@ class Scope:
     """The map is there from the start, and all producers have read it."""
     paired: bool = False
     """The first mid is enqueued by the first flavour, and so on."""
+    rule: tuple[int | str, ...] = ()
+    """Of all keys: most, starts, span_ms, weight, waiting."""
+    once: bool = False
+    """Each flavour is accepted once."""
+    lists_one: bool = False
+    """The seal lists the key of one delayed message in each call."""
 
     @property
     def enqueues(self) -> list[tuple[str, str]]:
@@ -74,7 +80,7 @@ class World:
     owed: tuple[str, ...] = ()
     """Contents that were accepted, and neither ended nor replaced."""
     newer: dict[str, str] = field(default_factory=dict)
-    """mid -> accepted content that waits for the end of a run."""
+    """(queue mid) -> accepted content that waits for the end of a run."""
     order: tuple[str, ...] = ()
     """Contents of the ordered key that aren't over, in the order in which they were accepted."""
     running: tuple[Run, ...] = ()
@@ -84,16 +90,21 @@ class World:
     """Queue, mid, content."""
     contents: dict[str, str] = field(default_factory=dict)
     """(queue mid) -> the content that waits or runs there."""
+    flavour_of: dict[str, str] = field(default_factory=dict)
+    """content -> its flavour, for the scopes with a rule"""
+    starts: tuple[tuple[str, int], ...] = ()
+    """Keys and times of the starts in the last span of the rule."""
     ncontents: int = 0
     number: int = 0
 
     def copy(self) -> World:
         twin = World.__new__(World)
         twin.__dict__.update(self.__dict__)
-        twin.left, twin.newer, twin.contents = (
+        twin.left, twin.newer, twin.contents, twin.flavour_of = (
             dict(self.left),
             dict(self.newer),
             dict(self.contents),
+            dict(self.flavour_of),
         )
         return twin
 
@@ -106,5 +117,5 @@ class World:
         """For the name of the state. Producers are alike."""
         return repr((
             self.has_map, self.is_sealed, self.is_made, sorted(self.producers), self.owed, sorted(self.newer.items()),
-            self.order, self.running, self.dead, self.binned,
+            self.order, self.running, self.dead, self.binned, self.starts, sorted(self.flavour_of.items()),
         ))  # fmt: skip
