@@ -28,7 +28,7 @@ probe('HLEN', meta)
 local flow = read_flow()
 if not flow or flow.state ~= 'open' or parent == '' or flow.parent ~= parent then return {'other'} end
 if flow.stamp > stamp then return {'older'} end
--- Its calls to its own sub-flows, once it has begun, come after this.
+-- Once the flow has begun, its calls to its own sub-flows come after this call.
 redis.call('HSET', meta, 'stamp', text(stamp))
 expire_all(life_ms)
 return {'ok'}

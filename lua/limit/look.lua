@@ -44,7 +44,7 @@ if span_ms and most <= IN_RING then
   end
   used = low
 elseif span_ms then
-  -- How much a twentieth of the rate lacks until it is full again.
+  -- Used starts of the burst, which is a twentieth of the rate.
   local behind_us = math.max(0, (stored(moment) or 0) - now_ms * 1000)
   used = math.min(at_once(most), math.ceil(behind_us / spread_us(1, most, span_ms + margin_ms)))
 end

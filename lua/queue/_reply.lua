@@ -1,5 +1,5 @@
--- reply: the hand-out part of a reply: sleep_ms, paused, fence of the first (due_ms where there is none), then seven
--- items a message.
+-- reply: the hand-out part of a reply: sleep_ms, paused, fence of the first message (due_ms if there is none), then
+-- seven items a message.
 -- needs: locks ready due circle eoq_backoff ndry_runs turns meta any lock_up now_ms paused pause_ms turn fence walked_at pick pick_turns in_lines rarely wake_up walk nentries MAX_ENTRIES member_records members plain_until stored LATEST_MS
 
 -- If nothing can be handed out: how long to wait, which eoq_backoff tells all other callers, and due_ms.
@@ -83,7 +83,8 @@ local function hand_out(limit, by)
   return reply
 end
 
--- For the record: the head, the usual end of a lock, then per message its mid, alone where nothing else is unusual.
+-- For the record: the head, the usual end of a lock, then per message the mid and, if they are unusual, its other
+-- values.
 local function without_contents(reply, lease_ms)
   local usual = now_ms + lease_ms
   local short = {reply[1], reply[2], reply[3], string.format('%d', usual)}

@@ -71,7 +71,7 @@ if #KEYS == 27 and #ARGV == 15 and now .. delay_ms .. at .. lock_ms .. dedupe_ms
     redis.call('SET', last_call, number .. '\30added\31\30', 'PX', '600000')
     return {'added', ''}
   end
-  -- The usual refusal: one of the same mid is ready.
+  -- The usual rejection: a message with the same mid is ready.
   if usual and can_update == '0' and redis.call('SISMEMBER', done, mid) == 0 and redis.call('HEXISTS', locks, mid) == 0
     and redis.call('HEXISTS', backoffs, mid) == 0 then
     redis.call('SET', last_call, number .. '\30exists\31queued\30', 'PX', '600000')
@@ -185,8 +185,8 @@ if any_dead or next(kept_at) then
   batch = kept
 end
 
--- Keys of another type raise here, before the first write: the keys of new messages, and the places of live mids
--- and may be in any state, all.
+-- Keys of another type raise here, before the first write: the keys of new messages and, if mids are live, all keys of
+-- live messages.
 local any = {left_ready = redis.call('SCARD', left_ready) > 0}
 local nwake = redis.call('LLEN', wake)
 probe('LLEN', ready)

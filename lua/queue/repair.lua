@@ -130,7 +130,8 @@ local function repair_members()
   if nmembers > 0 or members then redis.call('HSET', meta, 'members', string.format('%.0f', nmembers)) end
 end
 
--- States, turns and rests of all keys, from the mids in lines and the locks. Another's place in a line is dropped.
+-- States, turns and rests of all keys, from the mids in lines and the locks. A place that isn't its message's is
+-- dropped.
 local function repair_keys()
   local all, counts = in_lines(), {}
   local function of(key)

@@ -23,7 +23,7 @@ local function hold(token, first, last, deliveries, lease_at)
   redis.call('HSET', batches, token, text(last) .. ',' .. text(deliveries))
 end
 
--- The types of `held` and `batches` are known by then; of `leases` perhaps not.
+-- The types of `held` and `batches` were checked before; the type of `leases` perhaps wasn't.
 local function let_go(token)
   redis.call('ZREM', leases, token)
   redis.call('ZREM', held, token)
