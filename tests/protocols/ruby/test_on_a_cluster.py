@@ -15,6 +15,7 @@ from jobq.protocols.ruby.key_names import RubyQueueName
 from jobq.protocols.ruby.retries import RubyJobCounts
 from jobq.protocols.ruby.scheduled import promote
 from jobq.protocols.ruby.settings import IntakeSettings
+from jobq.queue.partitioning import nodes_of, partition
 from jobq.queue.queue import Queue
 from tests.client.deployments import Spread
 from tests.conftest import binary
@@ -57,6 +58,38 @@ def test_jobs_go_from_slot_to_slot_and_each_once(cluster, fed_worker, run_all):
     assert [len(set(ran[name])) for name in names] == [21, 20, 20, 20, 20, 20]
     assert all(len(set(mids)) == len(mids) for mids in ran.values())
     assert later in ran["q0"]
+
+
+def test_jobs_reach_partitions_of_other_nodes_and_each_once(cluster, fed_worker, run_all):
+    queue = Queue("q0", cluster)
+    known = partition(cluster, "q0", 4)
+    assert len(set(nodes_of(cluster, known.newest.names("q0")))) > 1
+    pushed = SidekiqQueue("q0", cluster).push_many("HardWorker", [[n] for n in range(40)])
+    jobs = cluster.command("LRANGE", "queue:q0", 0, -1)
+    cluster.command("LPUSH", "queue:q0", *jobs[:10])  # pushed again by a client that saw no reply
+    place = RubyQueueName("sidekiq", "", "q0")
+    claim = Claims(cluster, place).take(5)  # its holder dies
+    cluster.command("ZADD", Claims(cluster, place)._claims, 0, claim.claim_id)
+    settings = IntakeSettings(ruby_queues=(place,), ruby_dead=True)
+
+    def carry() -> None:
+        for _ in range(2):
+            Intake(cluster, cluster, settings, fed_worker, RubyJobCounts())._round()
+
+    carry()
+    ran = {each.name: run_all(each) for each in queue.partitions()}
+    assert sorted(mid for mids in ran.values() for mid in mids) == sorted(pushed)
+    assert sum(map(bool, ran.values())) > 1
+
+    SidekiqQueue("q0", cluster).push_many("HardWorker", [[n] for n in range(40)])
+    carry()
+    partition(cluster, "q0", 3)
+    later = SidekiqQueue("q0", cluster).push_many("HardWorker", [[n] for n in range(40)])
+    carry()
+    earlier = [mid for each in queue.partitions() for mid in run_all(each)]
+    assert len(set(earlier)) == len(earlier) == 80
+    assert set(later) < set(earlier)
+    assert cluster.command("LLEN", "queue:q0") == 0
 
 
 def test_due_job_is_pushed_once_when_it_couldnt_be_removed_at_first(cluster, monkeypatch):
