@@ -13,6 +13,7 @@ from jobq.queue import keys
 from jobq.queue.moving import key_in
 from jobq.queue.partitioning import left_in, set_map, unseal, without_drained
 from jobq.queue.partitions import (
+    MAX_IN_MAP,
     Epoch,
     PartitionMap,
     fence_of,
@@ -83,7 +84,10 @@ def _violations(
     elif left_in(client, queue).is_sealed:
         yield Violation(LOST, queue)
         return
-    for name in sorted({*places} - {*known.names()}):
+    # An older backup may have brought messages back to partitions that were forgotten, even in the list of queues.
+    beyond = known.newest.first + known.newest.size
+    forgotten = [f"{queue}/{number}" for number in range(max(0, beyond - MAX_IN_MAP), beyond)]
+    for name in sorted({*places, *forgotten} - {*known.names()}):
         with suppress(ScriptError):
             if left_in(client, name).messages:
                 yield Violation(UNLISTED, name)

@@ -22,7 +22,7 @@ from jobq.queue.partition_fsck import (
     map_violations,
     mend_map,
 )
-from jobq.queue.partitioning import left_in, partition, tidy
+from jobq.queue.partitioning import KEEP_S, forget_gone, left_in, partition, tidy
 from jobq.queue.partitions import PartitionMap, map_key, read_map
 from jobq.queue.queue import Queue
 from jobq.queue.types import FENCES_PER_EPOCH, Ending, Violation
@@ -152,6 +152,63 @@ def test_workers_serve_a_partition_again_when_the_map_says_drained_wrongly(
     assert check() == [(DRAINED, "low")]
     assert mended(client, check()) == ["workers serve it again"]
     assert str(read_map(client, "low")) == "0,0,0;1,0,2;2,2,3"
+
+
+@pytest.fixture
+def run_all(client: Client) -> Callable[[], list[str]]:
+    """run_all(): run the messages of all partitions that workers serve; return their mids."""
+
+    def run() -> list[str]:
+        mids = []
+        for name in read_map(client, "low").served():
+            place = Queue(name, client)
+            while messages := place.dequeue(100).messages:
+                mids += [message.mid for message in messages]
+                place.finish([Ending(mid=one.mid, token=one.token) for one in messages])
+            place.admin.collect()
+        return mids
+
+    return run
+
+
+@pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "before its seal"])
+@pytest.mark.parametrize("is_forgotten", [True, False], ids=["forgotten", "in the map"])
+def test_messages_of_an_older_backup_run_when_the_map_has_their_partition_as_drained(
+    low: Queue,
+    client: Client,
+    check: Any,
+    redis: Any,
+    run_all: Any,
+    is_sealed: bool,
+    is_forgotten: bool,
+) -> None:
+    backup = {key: redis.dump(key) for key in redis.keys("jobq:{low/[01]}:*")}
+    run_all()
+    known = tidy(client, read_map(client, "low"))
+    assert [epoch.drained for epoch in known.epochs] == [True, True, False]
+    if is_forgotten:
+        known = tidy(client, known, known.epochs[1].drained_at + KEEP_S)
+        assert forget_gone(client, known)
+    # The node of these partitions goes back to an older backup.
+    redis.delete(*redis.keys("jobq:{low/[01]}:*"))
+    for key, value in backup.items():
+        redis.restore(key, 0, value)
+    if not is_sealed:
+        for name in ("low/0", "low/1"):
+            redis.hdel(f"jobq:{{{name}}}:meta", "sealed", "max_content")
+    assert run_all() == []
+    found = check()
+    assert {rule for rule, _ in found} == {UNLISTED if is_forgotten else DRAINED}
+    place = next(name for name in ("low/0", "low/1") if Queue(name, client).admin.counts().messages)
+    assert place in {name for _, name in found}
+
+    if is_forgotten:
+        mended(client, found)
+    tidy(client, read_map(client, "low"))  # as workers do every now and then
+
+    assert sorted(run_all()) == ["a0", "a1", "a2"]
+    assert check() == []
+    assert low.enqueue(b"x", key="acme").partition in read_map(client, "low").newest.names("low")
 
 
 def test_a_seal_and_a_fence_are_repaired_when_they_contradict_the_map(
