@@ -47,6 +47,7 @@ def test_nobody_starves_behind_a_ready_list_that_never_empties(played):
         fill = partial(queue_faults.backlog, setup, 2_000, 0.01)
         fill()
         waiting = later(setup, 50, delay=0.3)
+        least.append(queue.admin.counts().ready)
         killed = set(children_of(setup.workers.running[0].pid))
         FAULTS["worker-kill"].inject(setup)
         cut = {mid for mid, pid in runs(ledger, "start") - runs(ledger, "end") if pid in killed}
