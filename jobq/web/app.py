@@ -114,7 +114,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _away(request: Request, error: Exception) -> Response:
     if _is_api(request):
         return problem(503, str(error))
-    text = "The dashboard continues when the server answers."
+    text = "The dashboard resumes when the server answers again."
     return await run_in_threadpool(
         error_page, request, 503, "The server doesn't answer", text, hint=str(error), away=True
     )

@@ -106,10 +106,10 @@ class LateSchedules:
 
 def _late(row: ScheduleRow, undeclared: bool) -> PageFinding:
     text = (
-        f"No running worker of {row.queue} declares it, so it doesn't run. Remove it, or deploy the code that "
-        "declares it."
+        f"No running worker of {row.queue} declares this schedule, so it doesn't run. Remove it, or deploy "
+        "the code that declares it."
         if undeclared
-        else f"Its tick has been due for {formats.duration(row.late_ms / 1000)}. No worker of {row.queue} has "
+        else f"A tick has been due for {formats.duration(row.late_ms / 1000)}, but no worker of {row.queue} has "
         "enqueued it."
     )
     return PageFinding(

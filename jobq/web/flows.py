@@ -319,7 +319,7 @@ def _in_need(view: FlowView) -> PageFinding | None:
         failed = [step.name for step in view.steps if step.state in ("failed", "cancelled")]
         dead = f", {counted(view.dead, 'member')} dead" if view.dead else ""
         names = ", ".join(failed[:MAX_NAMES]) + " …" * (len(failed) > MAX_NAMES)
-        text = f"{names} failed{dead}. Retry it, or remove it: jobq flow delete {facts.flow_id}"
+        text = f"{names} failed{dead}. Retry or delete the flow: jobq flow delete {facts.flow_id}"
         return PageFinding(
             "dead", "failed", facts.flow_id, text, "flow", where, facts.ended_at or None
         )

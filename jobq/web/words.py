@@ -71,7 +71,7 @@ def sentence(figures: QueueFigures) -> str:
         span = f" for another {formats.duration(left)}" if left > 0 else ""
         paused = f"{_paused(figures).capitalize()}{span}"
         of = "their messages" if figures.partly_paused else "messages"
-        return f"{paused}: {of} are not handed out. {ready}{', ' * bool(oldest)}{oldest}."
+        return f"{paused}: {of} are not started. {ready}{', ' * bool(oldest)}{oldest}."
     if figures.state == "no_worker":
         return f"No worker serves this queue. {ready}, {oldest or 'nothing runs'}."
     if figures.state == "falling_behind":
@@ -92,7 +92,7 @@ def emptying(figures: QueueFigures) -> str:
     """Return when a queue will be empty at this rate, as text."""
     in_s = figures.empty_in_s
     if in_s is None:
-        return "too early to say when it will be empty"
+        return "too early to say when the queue will be empty"
     return (
         "never empty at this rate"
         if math.isinf(in_s)

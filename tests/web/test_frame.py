@@ -87,7 +87,7 @@ def test_page_that_is_not_there_and_server_that_is_away_have_pages(visit, tmp_pa
     with_away.app.state.site.client = away
     reply = with_away.get("/")
     assert reply.status_code == 503 and "The server doesn&#39;t answer" in reply.text
-    assert "continues when the server answers" in reply.text
+    assert "resumes when the server answers" in reply.text
     away.close()
 
 

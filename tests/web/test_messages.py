@@ -128,7 +128,8 @@ def waits(queue: Queue, client: Client, redis: Any, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("not_found", "queue low does not have this message"), ("done", "done"), ("cancelled", "cancelled"), ("dead", "dead for"),
+        ("not_found", "queue low does not have this message"),
+        ("done", "done"), ("cancelled", "cancelled"), ("dead", "dead for"),
         ("server_full", "memory is full"), ("paused", "waiting: the queue is paused"),
         ("delayed", "it was enqueued with a delay"),
         ("retrying", "attempt 1 failed: Timeout: 30 s"), ("deduped", "its id is rejected for another"),
@@ -242,9 +243,9 @@ def test_finished_message_shows_the_job_and_time_of_its_events(queue: Queue, vis
     text = page.get("/queues/low/messages/m").text
     assert "<dt>Job</dt><dd>a.b</dd>" in text
     assert re.search(r"<dt>Enqueued</dt><dd><time[^>]*2023-11-14", text)
-    assert "a finished message is removed" in text
+    assert "finished messages are removed" in text
     unknown = page.get("/queues/low/messages/none").text
-    assert "does not know the message" in unknown and "finished message is" not in unknown
+    assert "does not have the message" in unknown and "finished messages are" not in unknown
 
 
 def test_dead_message_shows_its_error_as_far_as_the_settings_allow(queue: Queue, visit: Any):

@@ -166,7 +166,7 @@ def test_pages_say_how_many_partitions_are_paused(low, client, visit):
     for path in ("/", "/queues", "/queues/low"):
         assert "paused in 1 of 2 partitions" in visitor.get(path).text
     page = visitor.get("/queues/low").text
-    assert "Paused in 1 of 2 partitions: their messages are not handed out. 9 ready" in page
+    assert "Paused in 1 of 2 partitions: their messages are not started. 9 ready" in page
     assert "Pause all" in page and "Resume all" in page
     visitor.headers["Authorization"] = "Bearer x"
     row = visitor.get(f"{ROOT}/queues/low").json()

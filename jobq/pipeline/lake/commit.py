@@ -177,7 +177,7 @@ def record_of(delta: DeltaTable | None, app: str) -> BatchRecord:
 def _untold(uri: str, batch: int, why: str) -> OffsetsUntoldError:
     return OffsetsUntoldError(
         f"{uri} no longer has the offsets of batch {batch}: {why}; "
-        "`jobq lake ingest --adopt` takes them from the rows"
+        "`jobq lake ingest --adopt` rebuilds them from the rows"
     )
 
 

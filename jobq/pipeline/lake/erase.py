@@ -180,7 +180,7 @@ def _check_columns(conditions: Sequence[Condition]) -> None:
     for condition in conditions:
         if condition.column not in known:
             raise ConfigError(
-                f"column {condition.column!r} is in no table, or has no single value; "
+                f"column {condition.column!r} isn't in any table, or isn't a single value; "
                 f"use one of {', '.join(sorted(known))}"
             )
         if known[condition.column] == "timestamp":

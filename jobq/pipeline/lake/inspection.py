@@ -205,8 +205,8 @@ def _unknown_files(store: LakeStore, delta: DeltaTable, name: str) -> Iterator[L
     if paths:
         named = ", ".join(paths[:_NAMED]) + (" and others" if len(paths) > _NAMED else "")
         yield LakeFinding(
-            "note", name, f"{counted(len(paths), 'file')} in no commit: {named}. Running or interrupted writes "
-            "leave such files, and 'jobq lake vacuum' deletes them; or their commit was lost",
+            "note", name, f"{counted(len(paths), 'file')} in no commit: {named}. They come from running or "
+            "interrupted writes ('jobq lake vacuum' deletes them), or their commit was lost",
         )  # fmt: skip
 
 

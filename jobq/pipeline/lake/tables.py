@@ -27,45 +27,43 @@ if TYPE_CHECKING:
 
 #: Columns of the view `events` that are stored as a distance from `finished_at`, each with its stored column.
 DISTANCES = {
-    "enqueued_at": Column("total_ms", "int64", "finished_at - enqueued_at; null if unknown."),
-    "entry_at": Column("entry_ms", "int64", "Time of the entry's id - finished_at."),
+    "enqueued_at": Column("total_ms", "int64", "finished_at minus enqueued_at; null if unknown."),
+    "entry_at": Column("entry_ms", "int64", "Time of the entry's id minus finished_at."),
 }
 LAKE_EVENTS: Columns = tuple(DISTANCES.get(c.name, c) for c in stored(EVENT_COLUMNS))
 
 QUARANTINE_COLUMNS: Columns = (
     Column("queue", "string", "The queue's name."),
-    Column("entry_id", "string", "The entry's id in the stream; with the queue unique."),
+    Column("entry_id", "string", "The entry's id in the stream, unique per queue."),
     Column("version", "string", "Name of the entry's first field, the record's version."),
     Column("content", "binary", "The unchanged bytes of the record."),
-    Column("reason", "string", "Why it is not a record."),
-    Column("seen_at", "timestamp", "When it was ingested."),
+    Column("reason", "string", "Why the entry is not a record."),
+    Column("seen_at", "timestamp", "When the entry was ingested."),
 )
 JOB_RUN_COLUMNS: Columns = (
     Column("queue", "string", "The queue's name."),
     Column("mid", "string", "The message's id."),
     Column("job", "string", "The job's name; null without an attempt that records it."),
-    Column("enqueued_at", "timestamp", "By the producer's clock; null if unknown."),
-    Column("first_at", "timestamp", "When it was enqueued, else its first event."),
-    Column("started_at", "timestamp", "Start of its first attempt; null without one."),
-    Column("last_at", "timestamp", "Time of its latest event."),
+    Column("enqueued_at", "timestamp", "Enqueue time by the producer's clock; null if unknown."),
+    Column("first_at", "timestamp", "Time of the enqueue, or else of the first event."),
+    Column("started_at", "timestamp", "Start of the first attempt; null without attempts."),
+    Column("last_at", "timestamp", "Time of the latest event."),
     Column(
         "outcome",
         "string",
-        "Kind of its latest event, from docs/reference/events.md; null without a known kind.",
+        "Kind of the latest event, from docs/reference/events.md; null without a known kind.",
     ),
     Column("attempts", "int64", "Ended attempts, without snoozes."),
     Column("retries", "int64", "Failed attempts that are retried."),
     Column("ncrashes", "int64", "Attempts that crashed or were recovered."),
     Column("done", "int64", "Number of successful ends; more than 1 is a duplicate."),
-    Column("wait_ms", "int64", "Enqueue to first start."),
+    Column("wait_ms", "int64", "Time from enqueue to first start."),
     Column("run_us", "int64", "Total run time."),
     Column("cpu_us", "int64", "Total processor time."),
     Column("rss_kib", "int32", "Highest peak memory."),
-    Column("nevents", "int64", "Number of its events."),
+    Column("nevents", "int64", "Number of events."),
     Column("snoozes", "int64", "Snoozed attempts."),
-    Column(
-        "first_ended_at", "timestamp", "End of the attempt with number 1; null if it didn't run."
-    ),
+    Column("first_ended_at", "timestamp", "End of attempt 1; null if this attempt didn't run."),
 )
 ROLLUP_COLUMNS: Columns = (
     Column("hour", "timestamp", "Start of the hour."),
@@ -77,26 +75,26 @@ ROLLUP_COLUMNS: Columns = (
         for kind in ("enqueued", "done", "retry", "dead", "crashed", "snoozed", "recovered",
                      "cancelled", "revived", "superseded", "expired", "evicted")
     ),
-    Column("runs", "int64", "Events with a run."),
-    Column("run_us", "int64", "Sum of runs."),
-    Column("cpu_us", "int64", "Sum of processor time."),
+    Column("runs", "int64", "Events that record a run."),
+    Column("run_us", "int64", "Total run time."),
+    Column("cpu_us", "int64", "Total processor time."),
     Column("bytes", "int64", "Sum of content lengths."),
     Column("rss_kib", "int32", "Highest peak of memory."),
-    Column("run_us_sketch", "binary", "KLL sketch of run_us, k = 2000; null without one."),
-    Column("wait_ms_sketch", "binary", "KLL sketch of wait_ms, k = 2000; null without one."),
-    Column("done_us", "int64", "Sum of successful runs."),
-    Column("failed_us", "int64", "Sum of runs that ended retry, dead, crashed or recovered."),
+    Column("run_us_sketch", "binary", "KLL sketch of run_us, k = 2000; null without runs."),
+    Column("wait_ms_sketch", "binary", "KLL sketch of wait_ms, k = 2000; null without waits."),
+    Column("done_us", "int64", "Total run time of successful runs."),
+    Column("failed_us", "int64", "Total run time of runs that ended as retry, dead, crashed or recovered."),
 )  # fmt: skip
 MARK_COLUMNS: Columns = (
-    Column("name", "string", "Name of the deploy, or of another dividing event."),
+    Column("name", "string", "Name of the deploy or other event."),
     Column("at", "timestamp", "When."),
 )
 AUDIT_COLUMNS: Columns = (
-    Column("log", "string", "`audit`; of a source `{eu}audit`."),
-    Column("entry_id", "string", "The entry's id in the log; with log unique."),
+    Column("log", "string", "`audit`, or `{eu}audit` for the source eu."),
+    Column("entry_id", "string", "The entry's id, unique per log."),
     Column("at", "timestamp", "Time by the server's clock."),
     Column("who", "string", "The person."),
-    Column("role", "string", "The role in the dashboard, or `cli`."),
+    Column("role", "string", "Role of the person in the dashboard, or `cli`."),
     Column("verb", "string", "Action, such as pause."),
     Column("queue", "string", "Queues, separated by commas; * for all."),
     Column(
@@ -106,7 +104,7 @@ AUDIT_COLUMNS: Columns = (
     Column("op", "string", "Id of the operation, shared by its intent and its end."),
     Column("phase", "string", "intent, done, failed, refused or undone."),
     Column("note", "string", "Error of a failed operation, or another remark."),
-    Column("damaged", "boolean", "Whether the entry lacks jobq's format."),
+    Column("damaged", "boolean", "True if the entry isn't in jobq's format."),
 )
 ERASED_COLUMNS: Columns = (
     Column("erasure", "string", "Id of the erasure, which has several rows."),
@@ -117,12 +115,12 @@ ERASED_COLUMNS: Columns = (
         "begun or done: the erasure itself. mid, message or entry: excluded from the lake.",
     ),
     Column("queue", "string", "Queue or topic of the excluded rows; null for a mid in all queues."),
-    Column("hash", "binary", "BLAKE2b of kind and name with the salt as its key; never the name."),
-    Column("salt", "binary", "The key of the hash."),
+    Column("hash", "binary", "BLAKE2b of kind and name, with the salt as key; never the name."),
+    Column("salt", "binary", "Key of the hash."),
     Column(
         "note",
         "string",
-        "Of begun: the conditions, without values. Of done: JSON, rows by table.",
+        "For begun: the conditions, without values. For done: JSON with rows per table.",
     ),
 )
 

@@ -59,7 +59,7 @@ def compared(result: ReportResult, query: ReportQuery, earlier: ReportResult) ->
     notes = [*result.notes, *(f"{EARLIER} {note}" for note in earlier.notes)]
     if earlier.more:
         notes.append(
-            f"The earlier range has more than {query.limit:,} rows: new rows may be in it."
+            f"The earlier range has more than {query.limit:,} rows, so rows marked as new may be in it."
         )
     named = result.report.chart.kind == "bars" and not result.more
     gone = [key for key in rows if named and key not in mine]
@@ -116,7 +116,7 @@ def remarks(
     since, until = query.compared
     of = f"{when(since)} to {when(until)}"
     if not any(result.earlier for result in results):
-        return f"No data to compare with from {of}."
+        return f"No data from {of} to compare with."
     equal = until - since == query.until - query.since
-    longer = "" if equal else " That range has another length, and counts are not adjusted."
+    longer = "" if equal else " The ranges differ in length, and counts are not adjusted."
     return f"Compared with {of}.{longer}"

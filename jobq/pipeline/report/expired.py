@@ -184,7 +184,7 @@ class ExpiredPart:
     ) -> tuple[ReportQuery, DataFrame, DataFrame | None, list[str]]:
         whole = whole_hours(self._query, self._before)
         if whole is None:
-            why = "no hour before that is whole in this range, as rollup_hourly has them"
+            why = "rollup_hourly has whole hours only, and this range has none before that"
             return self._query, plain, None, [self._left_out(why)]
         if report.follows_zone and not has_whole_hours(whole.zone, whole.since, self._upto):
             why = f"rollup_hourly has UTC hours, which differ from the hours of {whole.zone}; choose another --zone"
@@ -222,13 +222,13 @@ class ExpiredPart:
 
     def _comes_from(self, table: str) -> str:
         gone, upto = iso(self._before), iso(self._upto)
-        return f"Events before {gone} have expired: what is from before {upto} comes from {table}."
+        return f"Events before {gone} have expired; figures before {upto} come from {table}."
 
     def _left_out(self, why: str) -> str:
         what = (
             "the range has no figures"
             if self._query.until <= self._before
-            else "the figures begin then"
+            else "the figures begin at that time"
         )
         return f"Events before {iso(self._before)} have expired, and {why}; {what}."
 
@@ -240,7 +240,7 @@ def _cut(query: ReportQuery, whole: ReportQuery) -> str:
         cuts.append(f"begin at {iso(whole.since)}, not at {iso(query.since)}")
     if whole.until < query.until:
         cuts.append(f"end at {iso(whole.until)}, not at {iso(query.until)}")
-    return f" It has whole hours, so the figures {' and '.join(cuts)}." if cuts else ""
+    return f" Only whole hours are stored, so the figures {' and '.join(cuts)}." if cuts else ""
 
 
 def of_queues(rows: DataFrame, query: ReportQuery) -> DataFrame:

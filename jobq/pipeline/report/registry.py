@@ -107,11 +107,11 @@ WAIT = Report(
     "queue-time", "Wait", "How long do messages wait for their first run?",
     (_QUEUE, _JOB, _MESSAGES, ReportColumn("p50_ms", "p50", "ms"), ReportColumn("p95_ms", "p95", "ms"),
      ReportColumn("p99_ms", "p99", "ms"), ReportColumn("max_ms", "longest", "ms")),
-    "Time from enqueue to the start of the first attempt, including a requested delay. It starts by the "
+    "Time from enqueue to the start of the first attempt, including a requested delay. Enqueue times are by the "
     "producer's clock. Waiting messages aren't included.",
     "No started messages with a known enqueue time in the range.",
-    chart=Chart("bars", ("queue", "job"), "p95_ms", "Wait that 95 % don't exceed"),
-    rollup="runs", lacks="A revived message counts once there.",
+    chart=Chart("bars", ("queue", "job"), "p95_ms", "95th percentile of the wait"),
+    rollup="runs", lacks="Rollups count a revived message once.",
 )  # fmt: skip
 RUN = Report(
     "run-time", "Run time", "How long do attempts run?",
@@ -120,15 +120,15 @@ RUN = Report(
      ReportColumn("total_us", "together", "us")),
     "Every attempt ended by a child, with any outcome; attempts lost with their host have no run time.",
     "No attempts with a known run time in the range.",
-    chart=Chart("bars", ("queue", "job"), "p95_us", "Run time that 95 % don't exceed"),
+    chart=Chart("bars", ("queue", "job"), "p95_us", "95th percentile of the run time"),
     rollup="hours",
 )  # fmt: skip
 THROUGHPUT = Report(
     "throughput", "Throughput", "How many attempts end, and how?",
     (_AT, _QUEUE, _DONE, ReportColumn("failed", "failed", "count"), _DEAD,
      ReportColumn("done_per_s", "done per s", "decimal")),
-    "Failed attempts are retried: retries, crashes, expired locks. The range may cut "
-    "the first and the last interval: they are divided by their remaining length.",
+    "Failed attempts were retried: retries, crashes, expired locks. If the range cuts the first or the last "
+    "interval, rates use the remaining length.",
     "No attempt ended in the range.",
     parameters=_GRID, chart=Chart("lines", ("at",), "done_per_s", "Attempts done per second", "queue"),
     rollup="hours", follows_zone=True,
@@ -137,17 +137,17 @@ HEATMAP = Report(
     "heatmap", "Hours of the week", "When is there work?",
     (ReportColumn("weekday", "weekday", "weekday"), ReportColumn("hour", "hour", "count"), _ATTEMPTS,
      ReportColumn("failed", "not done", "count"), ReportColumn("per_hour", "mean per hour", "decimal")),
-    "The mean covers all hours of that kind in the range, including empty hours; parts of hours count as parts. "
-    "Hours are those of the report's time zone.",
+    "The mean covers all hours of that kind in the range, including empty hours; parts of hours count in proportion. "
+    "Hours are in the report's time zone.",
     "No attempt ended in the range.",
     parameters=("since", "until", "zone"),
-    chart=Chart("heat", ("weekday", "hour"), "per_hour", "Attempts in a mean hour"),
+    chart=Chart("heat", ("weekday", "hour"), "per_hour", "Mean number of attempts per hour"),
     rollup="hours", follows_zone=True,
 )  # fmt: skip
 ERRORS = Report(
     "errors", "Errors", "Which errors occur, and which are new?",
     (_FIRST, _LAST, _ERROR, ReportColumn("attempts", "attempts", "count"), _DEAD, ReportColumn("jobs", "jobs"), _PRINT),
-    "Sorted by first occurrence, latest first. First seen in the range includes older errors that occurred again, "
+    "Sorted by first occurrence, latest first. 'First seen' means first in this range, even for older errors, "
     "so begin the "
     "range well before the time of interest. The same error from the same place in the code has the same fingerprint.",
     "Nothing failed.",
@@ -160,7 +160,7 @@ RETRIES = Report(
      ReportColumn("crashed", "crashed", "count"), ReportColumn("amplification", "per finished", "decimal"),
      ReportColumn("failing", "failing", "share"), ReportColumn("failed_time", "time on failures", "share")),
     "Attempts per finished message, done or dead; jobs without finished messages sort first. 1 is ideal. "
-    "Messages started before or ended after the range shift it a little. Attempts lost with their host lack a job.",
+    "Messages started before or ended after the range distort it slightly. Attempts lost with their host lack a job.",
     "No attempt ended in the range.",
     chart=Chart("bars", ("queue", "job"), "amplification",
                 "Attempts per finished message; the dashed line is 1, the ideal", mark=1.0),
@@ -176,7 +176,7 @@ SCHEDULES = Report(
     "run wasn't over or the key's queue was full; missed ticks had no worker, even if a later tick replaced "
     "them. Calls started after the range aren't counted as started.",
     "No schedule had a tick in the range.",
-    chart=Chart("bars", ("queue", "schedule"), "p95_ms", "Lateness that 95 % don't exceed"),
+    chart=Chart("bars", ("queue", "schedule"), "p95_ms", "95th percentile of the lateness"),
     lacks="ticks of schedules",
 )  # fmt: skip
 BACKLOG = Report(
@@ -184,12 +184,12 @@ BACKLOG = Report(
     (_AT, _QUEUE, ReportColumn("enqueued", "enqueued", "count"), ReportColumn("started", "started", "count"),
      ReportColumn("most", "maximum", "count"), ReportColumn("waiting", "waiting at the end", "count"),
      ReportColumn("basis", "known from")),
-    "At event level all counted from enqueues; else from started messages, so messages that never started are missing "
+    "At event level all, enqueues are counted; else only started messages, so messages that never started are missing "
     "and the last values are too low. Delayed messages count as waiting; retries don't.",
     "No messages were enqueued or started in the range.",
     parameters=_GRID, chart=Chart("lines", ("at",), "most", "Maximum number of waiting messages", "queue"),
     rollup="runs",
-    lacks="A message is counted there once it has started; messages that never started are missing.",
+    lacks="Rollups lack messages that never started.",
 )  # fmt: skip
 SLO = Report(
     "slo", "Service level", "Does each queue start its messages in time?",
@@ -198,13 +198,13 @@ SLO = Report(
      ReportColumn("last_1h", "last 1 h", "decimal"), ReportColumn("worst_5m", "worst 5 m", "decimal"),
      ReportColumn("worst_1h", "worst 1 h", "decimal"), ReportColumn("worst_at", "worst at", "time"),
      ReportColumn("alert_minutes", "alert minutes", "count")),
-    "Burn 1 spends the error budget exactly; an alert minute has both windows at or over the paging rate. Only "
+    "A burn of 1 spends the error budget exactly; an alert minute has both windows at or over the paging rate. Only "
     "started messages count: a stopped queue doesn't burn budget here, but appears in the backlog.",
     "No started messages with a known enqueue time in the range.",
     parameters=("target_ms", "objective", "page_burn"),
     chart=Chart("bars", ("queue",), "worst_1h",
-                "Burn in the worst hour; at the dashed line the budget lasts", mark=1.0),
-    rollup="runs", lacks="A revived message counts once there.",
+                "Burn rate in the worst hour; at the dashed line the budget just lasts", mark=1.0),
+    rollup="runs", lacks="Rollups count a revived message once.",
 )  # fmt: skip
 CAPACITY = Report(
     "capacity", "Capacity", "How many workers meet the wait target in the busiest hour?",
@@ -214,13 +214,13 @@ CAPACITY = Report(
      ReportColumn("p99_us", "p99 wait", "us"),
      ReportColumn("within", "in time", "share"), ReportColumn("worst_queue", "worst queue"),
      ReportColumn("worst_within", "its share", "share"), ReportColumn("meets", "holds")),
-    "The busiest hour's own arrivals and run times, served in order of arrival by this many workers; the formula "
-    "is an approximation for one queue. A worker is one job at a time. Delayed messages and retries arrive as "
+    "A simulation of the busiest hour: its arrivals are served in order by this many workers. The formula "
+    "is an approximation for one queue. A worker runs one job at a time. Delayed messages and retries arrive as "
     "recorded, so real demand may be smoother; more workers may slow down shared resources.",
     "No attempts with a known run time in the range.",
     parameters=("trace_rows",),
     chart=Chart("bars", ("workers", "weights"), "p95_us",
-                "Wait that 95 % don't exceed, by workers and weights", ordered=True),
+                "95th percentile of the wait, by workers and weights", ordered=True),
     raw=("queue", "arrived_us", "run_us", "counted", "observed_us"),
     lacks="single arrivals and runs",
 )  # fmt: skip
@@ -232,7 +232,7 @@ REGRESSIONS = Report(
      ReportColumn("n_before", "runs before", "count"), ReportColumn("n_after", "runs after", "count")),
     "Median run time of successful attempts, with an interval of the difference that holds for all jobs "
     "together at the requested confidence. It assumes independent runs; other inputs, another "
-    "machine or another hour of the day slow jobs like a deploy does.",
+    "machine or another hour of the day can slow jobs as a deploy can.",
     "No successful attempts in the range.",
     parameters=("at", "confidence", "least_runs"),
     chart=Chart("bars", ("job",), "change", "Change of the median; faint changes may be chance"),
@@ -244,8 +244,8 @@ ANOMALIES = Report(
     (ReportColumn("hour", "hour", "time"), _JOB, _ATTEMPTS, ReportColumn("p95_us", "p95", "us"),
      ReportColumn("median_us", "usual p95", "us"), ReportColumn("times", "times", "times"),
      ReportColumn("score", "score", "decimal")),
-    "The hour's p95 against the job's median hour, in robust standard deviations; over 3.5 is listed. Jobs with too "
-    "few hours or runs are left out, and jobs that are slow in most hours count as normal.",
+    "The hour's p95 against the job's median hour, in robust standard deviations; scores over 3.5 are listed. Jobs "
+    "with too few hours or runs are left out, and jobs that are slow in most hours count as normal.",
     "No hour stood out among the jobs with enough hours and runs.",
     parameters=("zone", "min_runs", "min_hours", "min_score"),
     chart=Chart("bars", ("job", "hour"), "score", "Score of the hour"),
@@ -268,7 +268,7 @@ COST = Report(
      ReportColumn("run_share", "of all run time", "share"), ReportColumn("cpu_per_run", "CPU / run", "share"),
      ReportColumn("peak_kib", "peak memory", "kib")),
     "Peak memory is the largest process that ever ran the job, including memory of jobs it ran before. CPU / run "
-    "near 100 % means that a job computes, near 0 that it waits.",
+    "near 100 % means that a job computes, near 0 that the job waits.",
     "No attempts with a known run time in the range.",
     chart=Chart("bars", ("job",), "cpu_us", "Processor time of all attempts together"),
     rollup="hours",
@@ -279,8 +279,8 @@ KEYS = Report(
      ReportColumn("p95_ms", "wait p95", "ms"), ReportColumn("max_ms", "longest wait", "ms"), _ATTEMPTS,
      ReportColumn("cpu_us", "CPU", "us"), ReportColumn("cpu_share", "of the queue's CPU", "share"),
      ReportColumn("run_us", "run time", "us"), ReportColumn("run_share", "of its run time", "share")),
-    "Queues whose messages have keys; the row without a key is their other messages. The wait is the time before "
-    "the first run, in the key's queue and for its limits. Older events without a key field count as without a key.",
+    "Queues whose messages have keys; the row without a key is for other messages. The wait is the time before "
+    "the first run. Older events without a key field count as without a key.",
     "No attempt of the range had a key.",
     chart=Chart("bars", ("queue", "key"), "run_us", "Run time of all attempts of the key together"),
     lacks="keys",
@@ -296,8 +296,8 @@ FLOWS = Report(
     "to the end of its last. Edges aren't in the history: a step counts as having waited for the step that ended last "
     "before it was enqueued. Waits, timers and steps ending outside the range are missing.",
     "No step of a flow ended in the range.",
-    chart=Chart("bars", ("flow", "step"), "p95_ms", "Time that 95 % don't exceed"),
-    rollup="flows", lacks="A revived message counts there once it has ended again.",
+    chart=Chart("bars", ("flow", "step"), "p95_ms", "95th percentile of the time"),
+    rollup="flows", lacks="Rollups count a revived message when it has ended again.",
 )  # fmt: skip
 
 REPORTS = (

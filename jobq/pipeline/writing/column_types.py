@@ -30,7 +30,7 @@ _WHOLE = frozenset(("tinyint", "smallint", "int", "bigint"))
 _ISO = frozenset(("date", "timestamp_ntz", "time"))
 _REMEDIES = {
     "binary": "use base64(column) and decode it in the job, or pass where the bytes are stored",
-    "variant": "use to_json(column), or cast what is needed of it",
+    "variant": "use to_json(column), or cast the needed fields",
 }
 
 
@@ -76,7 +76,7 @@ def check(kind: DataType, where: str) -> None:
     elif name == "struct":
         _check_struct(kind, where)
     elif name not in _AS_THEY_ARE | _ISO | {"decimal", "timestamp"} and not _is_interval(kind):
-        remedy = _REMEDIES.get(name, "use cast(column as string), or pass what identifies it")
+        remedy = _REMEDIES.get(name, "use cast(column as string), or pass an identifier")
         raise ConfigError(f"{where} is of type {kind.simpleString()}; {remedy}")
 
 

@@ -115,7 +115,7 @@ class Gate:
             return None
         return RefusedRequest(
             421,
-            f"This dashboard is not served under the name {host!r:.100}. "
+            f"This dashboard doesn't accept the host name {host!r:.100}. "
             "Start it with --host and that name to allow it.",
         )
 

@@ -195,7 +195,7 @@ class WhyReply(JsonRecord):
     reasons: list[Reason]
 
 
-FILTER = Parameter("f", "A filter as on the pages: job:shop.* error:Timeout age:>5m.")
+FILTER = Parameter("f", "A filter, as in the dashboard: job:shop.* error:Timeout age:>5m.")
 
 
 @resource("/overview")

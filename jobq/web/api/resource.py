@@ -198,12 +198,12 @@ def path_names(path: str) -> list[str]:
 
 RANGE = (
     Parameter("range", "Length of the range, such as 15m, 6h or 7d.", "duration", default="1h"),
-    Parameter("since", "Start, such as 2026-11-23T14:00Z or 2h (ago); instead of range."),
-    Parameter("until", "End, like since.  Default: now."),
+    Parameter("since", "Start, such as 2026-11-23T14:00Z or 2h (ago). Replaces range."),
+    Parameter("until", "End, in the format of since.  Default: now."),
 )
 PAGING = (
     Parameter("limit", "Maximum number of rows in this reply.", "number", default="100"),
-    Parameter("cursor", "`next` of the previous reply."),
+    Parameter("cursor", "Value of `next` in the previous reply."),
 )
 
 

@@ -45,14 +45,14 @@ VERBS = {
     for verb in (
         BulkVerb(
             "revive", "Revive", "revived", UserRole.OPERATE, ("dead",), "revived",
-            "Enqueue dead messages again, with all their attempts.",
+            "Enqueue dead messages again, with a full number of attempts.",
         ),
         BulkVerb(
             "purge", "Purge", "purged", UserRole.ADMIN, ("dead",), "dead", "Delete dead messages.",
         ),
         BulkVerb(
             "cancel", "Cancel", "cancelled", UserRole.OPERATE, ("ready", "due"), "waiting",
-            "Remove waiting messages from their queues. Running messages stay.",
+            "Remove waiting messages from their queues. Running messages continue.",
         ),
         BulkVerb(
             "run-now", "Run now", "moved", UserRole.OPERATE, ("due",), "time",

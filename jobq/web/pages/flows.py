@@ -32,7 +32,7 @@ PER_PAGE = 25
 #: Messages shown after an action.
 SAID = {
     "signal": "The signal was sent.", "retry": "The retry was sent: dead members run again.",
-    "cancel": "The cancel was sent: no more steps will start, and running members stop at the next lease renewal.",
+    "cancel": "Cancelled: no more steps will start, and running members stop at the next lease renewal.",
 }  # fmt: skip
 
 

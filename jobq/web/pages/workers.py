@@ -39,8 +39,8 @@ nav("workers", "Workers", section="Now", order=50, key="w")
 LOOKS = {"working": "running", "quiet": "paused", "leaving": "retry", "lost": "dead", "damaged": "dead"}  # fmt: skip
 UNDOABLE = ("quiet", "resume", "dump")
 FINAL = {
-    "drain": "It finishes its running jobs, returns other messages, and exits. Its process manager may restart it.",
-    "restart": "It replaces its children one by one, when their jobs have ended. To load new code, start a new worker.",
+    "drain": "The worker finishes running jobs, returns other messages, and exits. A process manager may restart it.",
+    "restart": "The worker replaces its children one by one after their jobs. To load new code, start a new worker.",
 }
 MAX_SEARCH_LENGTH = 200
 
@@ -132,7 +132,7 @@ def worker(request: Request) -> Response:
     answer = orders.answer(client, order_id) if order_id else None
     if entry is None and answer is None:
         raise HTTPException(
-            404, f"no worker {name!r:.120}; it left, or it was lost more than an hour ago"
+            404, f"no worker {name!r:.120}; the worker exited, or was lost more than an hour ago"
         )
     now_ms = client.clock_ms()
     entry = entry or WorkerEntry(name)

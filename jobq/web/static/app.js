@@ -34,7 +34,7 @@ function answered(yes) {
   if (failures === 1) since = new Date().toLocaleTimeString();
   document.documentElement.toggleAttribute("data-stale", !yes);
   note.hidden = yes;
-  const text = yes ? "" : `No answer since ${since}. The page shows the figures from then, and its actions are disabled.`;
+  const text = yes ? "" : `No answer since ${since}. The page shows figures from that time, and actions are disabled.`;
   if (note.textContent !== text) note.textContent = text;
 }
 document.addEventListener("submit", (event) => {

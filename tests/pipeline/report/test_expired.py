@@ -292,9 +292,9 @@ def test_reports_equal_their_references_when_rollups_answer_for_what_has_expired
                 assert "begin at 2026-10-19T11:00:00Z, not at 2026-10-19T10:20:00Z" in note
                 assert query.since == BEGIN
             elif not report.rollup:
-                assert f"the rollups have no {report.lacks}; the figures begin then" in note
+                assert f"the rollups have no {report.lacks}; the figures begin at that time" in note
             else:
-                assert "comes from job_runs" in note
+                assert "come from job_runs" in note
             if report.name == "backlog":
                 figures = {key: row for key, row in figures.items() if key[1] not in TOLD}
                 untold = [row for row in HISTORY if row["queue"] not in TOLD]

@@ -306,7 +306,7 @@ def test_figures_are_beside_those_of_the_earlier_range():
     head, first, _ = csv.reader(io.StringIO(spreadsheet(made)))
     assert dict(zip(head, first, strict=True))["p95_us_before"] == "2000000"
     nothing = page([ReportResult(RUN, now)], COMPARED, SEEN)
-    assert "No data to compare with" in nothing and "<small>" not in nothing
+    assert "No data from" in nothing and "<small>" not in nothing
 
 
 def test_page_and_json_name_the_server_when_a_report_is_of_one_source():
@@ -320,7 +320,10 @@ def test_page_and_json_name_the_server_when_a_report_is_of_one_source():
 def test_comparison_says_when_the_limit_cut_the_earlier_range_and_names_no_hour():
     by_name = {one.report.name: one for one in full()}
     cut = compared(by_name["run-time"], COMPARED, replace(by_name["run-time"], more=True))
-    assert cut.notes[-1] == "The earlier range has more than 1,000 rows: new rows may be in it."
+    assert (
+        cut.notes[-1]
+        == "The earlier range has more than 1,000 rows, so rows marked as new may be in it."
+    )
     hours = by_name["heatmap"]
     alone = compared(replace(hours, rows=hours.rows[:1]), COMPARED, hours)
     assert alone.notes == [*hours.notes, *(f"Earlier range: {one}" for one in hours.notes)]

@@ -289,8 +289,8 @@ def test_a_report_is_compared_with_the_range_before_it(report, tmp_path):
     assert told["notes"] == ["Only in the earlier range: low/app.gone."]
     lines = report("run-time", *given, "2026-11-20T11:05Z..2026-11-20T11:15Z").out.splitlines()
     assert "p95 before" in lines[0] and "1 s ↑ 100.0 %" in lines[1]
-    assert "That range has another length" in lines[-1]
+    assert "The ranges differ in length" in lines[-1]
     alone = report("run-time", *given, "2026-11-01T00:00Z..2026-11-02T00:00Z").out
-    assert "p95 before" not in alone and "No data to compare with from 2026-11-01" in alone
+    assert "p95 before" not in alone and "No data from 2026-11-01" in alone
     for wrong in ("yesterday", "2026-11-02T00:00Z..2026-11-01T00:00Z"):
         assert "--compare" in report("run-time", *given, wrong).err

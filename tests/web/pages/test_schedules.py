@@ -68,7 +68,10 @@ def test_schedule_that_no_running_worker_declares_is_marked(visit: Any, client: 
     page = visit()
     assert names(page.get("/schedules?state=undeclared").text) == ["gone"]
     assert "No running worker of queue" in page.get("/schedules/gone").text
-    assert "No running worker of low declares it, so it doesn&#39;t run." in page.get("/").text
+    assert (
+        "No running worker of low declares this schedule, so it doesn&#39;t run."
+        in page.get("/").text
+    )
 
 
 def test_schedule_says_why_its_jobs_do_not_run(visit: Any, client: Any, redis: Any) -> None:
