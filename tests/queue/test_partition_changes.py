@@ -29,6 +29,7 @@ from jobq.queue.partitions import fence_of, map_key, read_map
 from jobq.queue.queue import Queue, enqueue_values, queue_scripts
 from jobq.queue.routing import PartitionRouter
 from jobq.queue.types import FENCES_PER_EPOCH, Ending, Message
+from jobq.worker.partition_watch import queues_to_serve
 from jobq.worker.partition_watch import map_of
 from tests.waiting import until
 
@@ -438,6 +439,28 @@ def test_messages_go_to_the_queue_itself_when_the_server_lost_all_its_data(
     partition(client, "low", 2)
     assert queue.enqueue(b"x", mid="m1", **options).action == "exists"
     assert queue.enqueue(b"x", mid="m2").partition in ("low/0", "low/1")
+
+
+def test_no_message_stays_behind_when_a_server_without_persistence_lost_the_map(
+    client: Client, redis: Any
+) -> None:
+    producer = drained_producer(client, 2)
+    earlier = [name for name, _ in queues_to_serve(client, [("low", 1)], {})]  # a running worker
+    redis.flushdb()  # a restart
+    newer = Queue("low", client)
+    newer.enqueue(b"x", mid="by a new client")
+    producer.enqueue(b"x", mid="by a running client")
+    later = [name for name, _ in queues_to_serve(client, [("low", 1)], {})]
+    assert (earlier, later) == (["low", "low/0", "low/1"], ["low"])
+    assert {each.mid for each in producer.dequeue(9).messages} == {
+        "by a new client", "by a running client",
+    }  # fmt: skip
+
+    partition(client, "low", 2)
+    done = [queue.enqueue(b"x") for queue in (producer, newer) for _ in range(10)]
+
+    assert {each.partition for each in done} == {"low/0", "low/1"}
+    assert map_violations(client, "low", ["low", "low/0", "low/1"]) == []
 
 
 def test_messages_go_to_the_partitions_of_the_map_when_an_older_backup_was_restored(
