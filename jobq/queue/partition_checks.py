@@ -50,6 +50,12 @@ def _unfinished(known: PartitionMap, samples: Mapping[str, Sample]) -> Iterator[
         size = known.newest.size
         text = f"the change of queue {known.queue} to {size} partitions isn't finished: {unsealed[0]} isn't sealed"
         yield Finding("partitions", "warn", text, f"jobq partitions {known.queue} {size}")
+    newest = known.newest.names(known.queue) if known.is_partitioned else ()
+    sealed = [name for name in newest if name in samples and samples[name].sealed]
+    if sealed:
+        text = f"a deletion of queue {known.queue} stopped midway: {sealed[0]} rejects messages"
+        remedy = f"jobq partitions {known.queue} {known.newest.size}, or repeat jobq queue delete {known.queue}"
+        yield Finding("partitions", "fail", text, remedy)
 
 
 def _skewed(known: PartitionMap, samples: Mapping[str, Sample]) -> Iterator[Finding]:

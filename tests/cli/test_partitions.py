@@ -6,7 +6,7 @@ import pytest
 
 from jobq.queue import presence
 from jobq.queue.partitions import read_map
-from jobq.queue.queue import Queue
+from jobq.queue.queue import Queue, queue_scripts
 from jobq.queue.types import Ending
 
 
@@ -343,3 +343,14 @@ def test_fsck_repairs_a_map_when_another_program_wrote_it(cli, client, redis):
     redis.hset("jobq:{low}:partitions", "map", "1,2")
     assert cli("check", "fsck", "low", "--repair", "--yes").code
     assert cli("check", "fsck", "low").code == 0
+
+
+def test_doctor_names_the_command_when_a_deletion_stopped_midway(cli, client):
+    cli("partitions", "low", "2")
+    queue_scripts(client, "queue", "low/0")["seal"].run({"epoch": 2})
+
+    remedy = "jobq partitions low 2, or repeat jobq queue delete low"
+    text = "a deletion of queue low stopped midway: low/0 rejects messages"
+    assert of_partitions(cli) == [("fail", text, remedy)]
+    assert cli("partitions", "low", "2").code == 0
+    assert of_partitions(cli) == []
