@@ -100,7 +100,7 @@ class SharedLimit:
 
     @property
     def calls(self) -> LimitCalls:
-        """The limit's calls on its current client."""
+        """The limit's scripts, bound to its current client."""
         client: Client = self._client or default_client()
         bound = self._bound
         if bound is None or bound.client is not client:

@@ -44,7 +44,7 @@ class HolderEntry(msgspec.Struct, array_like=True):
 
 
 class SlotLease:
-    """A slot that a `with` or `async with` block holds. Enter each slot only once.
+    """A slot for one `with` or `async with` block. Don't enter the same object again.
 
     Inside a job, the worker renews the slot's lease; elsewhere, a thread does. If renewals fail until the lease ends,
     the slot is `lost`, and another caller may hold it.

@@ -41,7 +41,7 @@ class LimitRecord(JsonRecord):
         program: The latest declaration by a program.
         set_here: Whether the rule was set on the server, overriding programs.
         used: Starts in the last span, or slots in use. If the rate is above 10,000 per span: the used part of a burst.
-        waits_ms: Time until the last of the turns that were promised to rejected callers.
+        waits_ms: Time until the turn of the last waiting caller.
         held_ms: Time until the hold ends; 0 without a hold.
         seen_at: Time of the latest declaration.
         holders: Holders of slots, at most 1,000.
@@ -118,7 +118,7 @@ def _facts(name: str, said: str, reply: list[Any]) -> LimitRecord:
 
 
 def _parsed(program: str) -> tuple[int, int, int]:
-    """Return the starts, the span in ms and the margin in ms of a declaration. The span of slots is 0."""
+    """Return a declared limit as numbers: starts, span in ms, and margin in ms. For slots, the span is 0."""
     rate, _, margin = program.partition("+")
     try:
         parsed = rate_of(rate)
@@ -216,7 +216,7 @@ def _is_time(value: bytes) -> bool:
 
 
 def _ring(client: Client, key: str) -> str:
-    """Check that all entries are times, latest first; return the violated rule or ''.
+    """Check that the list at `key` has times of starts, latest first; return the violated rule, or ''.
 
     Pages overlap by one entry, so that the order is also checked between two pages.
     """

@@ -44,7 +44,7 @@ def rights(namespace: str = "jobq") -> list[str]:
 
 
 def within(namespace: str = "jobq", *, repairing: bool = False) -> list[str]:
-    """Return ACL rules that add the right to use all limits to a user's rights.
+    """Return additional ACL rules for a user who may use all limits.
 
     Args:
         namespace: The namespace of the limits.

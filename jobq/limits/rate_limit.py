@@ -23,7 +23,7 @@ _UNITS = {1000: "a second", 60_000: "a minute", 3_600_000: "an hour", 86_400_000
 
 
 class Grant:
-    """The result of trying to count a start. If it is false, the start isn't allowed for `retry_after` seconds."""
+    """The result of a request to start. A false grant means that no start is allowed for `retry_after` seconds."""
 
     __slots__ = ("_limit", "cost", "counted", "granted", "rate", "retry_after", "started_ms")
 
@@ -34,8 +34,8 @@ class Grant:
         """Create a grant.
 
         Args:
-            counted: For an allowed start, whether the server counted it. For a rejected start, whether the rate is the
-                reason, not a hold.
+            counted: For an allowed start, whether the server counted it. For a rejected start, False if a hold is the
+                reason.
         """
         self._limit, self.cost, self.granted, self.rate = limit, cost, granted, rate
         self.retry_after, self.started_ms, self.counted = retry_after, started_ms, counted
@@ -65,7 +65,7 @@ class Grant:
             self._log_unused(error)
 
     async def aundo(self) -> None:
-        """Return the whole cost without blocking the event loop; see `undo`."""
+        """Give the whole cost back to the limit without blocking the event loop; see `undo`."""
         try:
             await self.aadjust(0)
         except JobqError as error:
@@ -101,8 +101,8 @@ class Grant:
 class RateLimit(SharedLimit):
     """Limit the starts of all processes together: with "100/m", any span of a minute has at most 100 starts.
 
-    `jobq limit set stripe 200/m` overrides the rate without a deploy. If the rate is above 10,000 per span, a burst
-    has at most a twentieth of the span's starts.
+    `jobq limit set stripe 200/m` overrides the rate without a deploy. With a rate above 10,000 per span, at most a
+    twentieth of the starts are allowed in a burst.
 
     Args:
         name: Programs that use the same name on the same server share the limit.
@@ -197,7 +197,7 @@ class RateLimit(SharedLimit):
         await self.calls.aio.perform(self.hold_steps(checked_hold(seconds)))
 
     def admit(self, call: Call, worker: str) -> Grant:
-        """Count the start of a job. If the rate doesn't allow it now, the grant has the time until the job's turn."""
+        """Count the start of a job. If the rate doesn't allow it now, the grant contains the waiting time."""
         return self.calls.perform(self._turn_steps())
 
     async def aadmit(self, call: Call, worker: str) -> Grant:
@@ -205,10 +205,7 @@ class RateLimit(SharedLimit):
         return await self.calls.aio.perform(self._turn_steps())
 
     def _turn_steps(self) -> Steps[Grant]:
-        """Count a start for a job.
-
-        If it isn't allowed now, the grant has the time until the job's turn, however long.
-        """
+        """Count a start for a job, or return a grant that contains the waiting time."""
         return (yield from self._acquire_steps(1, MAX_TURN_S))
 
     def _wait_steps(self, timeout: Duration | None, cost: int) -> Steps[Grant]:
@@ -225,7 +222,7 @@ class RateLimit(SharedLimit):
     def _acquire_steps(self, cost: int, patience_s: float, now: int | None = None) -> Steps[Grant]:
         """Try to count a start.
 
-        If it isn't allowed now and the caller can wait `patience_s`, the grant has the time until its turn.
+        If it isn't allowed now and the caller can wait `patience_s`, the grant contains the waiting time.
         """
         if isinstance(cost, bool) or not isinstance(cost, int) or cost < 1:
             raise ConfigError(

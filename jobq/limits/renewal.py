@@ -72,7 +72,7 @@ class Renewals:
                 logger.exception("could not renew %r", lease)
 
     def _next(self) -> Renewable | None:
-        """Wait until a renewal is due and return its lease; return None after a while without leases."""
+        """Wait until a renewal is due, and return its lease. If there are no leases for a while, return None."""
         with self._changed:
             while True:
                 if not self._due:

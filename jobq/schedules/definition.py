@@ -82,11 +82,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.cron or f"every {self.every_ms / 1000:g}s"
 
     def shift_ms(self, queue: str) -> int:
-        """Return the delay in ms between a tick and its call in this queue. It is always the same part of `spread`."""
+        """Return the delay in ms between a tick and its call in this queue, a fixed part of `spread`."""
         return zlib.crc32(f"{queue}/{self.name}".encode()) % self.spread_ms if self.spread_ms else 0
 
     def tick(self, at_ms: int, missed: int) -> Tick:
-        """Return the value of `current().tick`."""
+        """Return the facts about a tick that its job reads in `current().tick`."""
         return Tick(self.name, at_ms, missed, self.zone, self.rule)
 
     def mid(self, tick_ms: int) -> str:
@@ -116,7 +116,7 @@ def owed(schedule: Schedule, last_ms: int, now_ms: int) -> list[Owed]:
     """Return the due ticks after the last tick, oldest first.
 
     Args:
-        now_ms: The current time minus the schedule's shift.
+        now_ms: The current time minus `shift_ms`.
     """
     all_of_them = schedule.missed == "all"
     newest: list[int] = []
@@ -210,7 +210,7 @@ def checked_name(name: Any) -> str:
 
 
 def encoded(schedule: Schedule) -> str:
-    """Return the definition as the server stores it."""
+    """Return the schedule's definition in the form that the server stores."""
     return msgspec.json.encode(schedule).decode()
 
 
@@ -226,7 +226,7 @@ def decoded(text: str) -> Schedule:
 
 
 def _bounds(name: str, given: Mapping[str, Any], tz: str | None) -> dict[str, int]:
-    """Return the bounds of a schedule and its number of ticks; raise ConfigError if they are invalid."""
+    """Check the options `start`, `end` and `times`, and return them as numbers. Raises ConfigError."""
     moments = {
         f"{key}_ms": _moment_ms(key, given[key], tz) for key in ("start", "end") if key in given
     }

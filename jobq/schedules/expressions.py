@@ -53,7 +53,7 @@ class Ticks(Protocol):
 
 
 class Within:
-    """The ticks of another object between two moments, both included."""
+    """The ticks of a schedule that has a first and a last moment."""
 
     def __init__(self, ticks: Ticks, first_ms: int, last_ms: float) -> None:
         self._ticks, self._before_ms, self._last_ms = ticks, first_ms - 1, last_ms

@@ -48,7 +48,7 @@ class ScheduleRow(NamedTuple):
 
     @property
     def state(self) -> str:
-        """The problem, if there is one; otherwise "paused" or ''."""
+        """The schedule's problem. Without a problem, "paused" or ''."""
         return self.problem or ("paused" if self.paused else "")
 
 
@@ -94,7 +94,7 @@ OVERDUE_MS = 60_000
 
 
 class WorkerCode(NamedTuple):
-    """The names of jobs, and of one queue's schedules, in the code of a live worker; None if unknown."""
+    """The jobs, and the schedules of one queue, that the code of a live worker declares; None if unknown."""
 
     jobs: frozenset[str] | None
     schedules: frozenset[str] | None
@@ -125,7 +125,7 @@ def known_if_readable(client: Client) -> dict[str, list[WorkerCode]] | None:
 def of_queue(
     known: Mapping[str, Sequence[WorkerCode]] | None, queue: str
 ) -> Sequence[WorkerCode] | None:
-    """Return the declared names of a queue's workers; None if they are unknown."""
+    """Return the names that the workers of a queue declare; None if they are unknown."""
     return None if known is None else known.get(queue, ())
 
 
@@ -295,7 +295,7 @@ def run_now(
     Raises ConfigError if the server has no readable definition, and KeyFullError if the line of its key is full.
 
     Args:
-        job: Its job, if the caller has it.
+        job: The schedule's job, if the caller has imported it.
     """
     text = schedules.definitions.get(name, "")
     if not text:

@@ -1,7 +1,7 @@
 """Enqueues the ticks of schedules. Every worker has one for the queues that it serves; there is no leader.
 
-A scheduler follows the server's clock: each look at a queue reads that clock, and a monotonic clock measures the time
-between looks. If processes disagree about the time, the script `tick` decides which ticks are enqueued.
+A scheduler follows the server's clock: each check of a queue reads that clock, and a monotonic clock measures the time
+between checks. If processes disagree about the time, the script `tick` decides which ticks are enqueued.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ class Scheduler:
         return {queue.name: sorted(declared) for queue, declared in named if declared}
 
     def next_s(self) -> float:
-        """Return the number of seconds until the next look is due."""
+        """Return the number of seconds until the next check of a queue's schedules."""
         return max(0.0, min(self._look_at) - self._monotonic())
 
     def enqueue_due(self, ask: Ask) -> None:
-        """Look at all due queues, and enqueue due ticks. Errors of `ask` are raised."""
+        """Enqueue due ticks of all queues whose next check is due. Raises the errors of `ask`."""
         now = self._monotonic()
         due = [index for index, at in enumerate(self._look_at) if at <= now]
         others = [index for index in due if not self._declared[index]]
@@ -156,7 +156,7 @@ class Scheduler:
         self._look_at[index] = began + wait_s + self._share() * WAIT_S
 
     def _tell_undeclared(self, index: int, schedules: Schedules) -> None:
-        """Log a warning for each schedule that code declared earlier, but no running worker declares now."""
+        """Log a warning for each schedule that code declared before, unless a running worker declares it."""
         queue, declared = self._queues[index], self._declared[index]
         names = {
             name
