@@ -44,7 +44,7 @@ def commands(script: Script) -> set[str]:
 def allowed_for(
     called: Iterable[Script], own: Iterable[str] = (), calls: Iterable[str] = CALLS
 ) -> list[str]:
-    """Return ACL rules that allow only `calls`, the commands that these scripts send, and the commands in `own`."""
+    """Return ACL rules that allow `calls`, `own`, and all commands that the scripts in `called` send."""
     needed = set(own).union(*map(commands, called))
     return ["-@all", *CONNECTION, *_allowed((*calls, *sorted(needed)))]
 

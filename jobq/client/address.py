@@ -210,7 +210,7 @@ def connection_options(plain: str) -> tuple[Any, dict[str, Any]]:
 
 @cache
 def _known(make: type[AbstractConnection]) -> frozenset[str]:
-    """Return the options of a connection class that have an effect in jobq."""
+    """Return the options of redis-py's connection class that have an effect in jobq."""
     names = {name for part in make.__mro__[:-1] for name in inspect.signature(part).parameters}
     return frozenset(names - _OTHERWISE.keys())
 

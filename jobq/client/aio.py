@@ -196,9 +196,9 @@ class AsyncClient:
                 state = instead
 
     def _instead(self, state: CallState, reply: Any, is_read: bool) -> CallState | None:
-        """Return the call to make after this reply, or None if the reply is final.
+        """Return the call that this reply makes necessary, or None if the reply is final.
 
-        A script for plain calls may leave the call to the general script. Any script may ask for the same call again.
+        A script for plain calls may demand a call of the general script. A read may demand the same call again.
         """
         if not is_read:
             return state.as_general() if state.is_left_by(reply) else None
@@ -493,7 +493,7 @@ class SharedConnection:
             raise
 
     def _look(self) -> None:
-        """Close the connection if the server has been silent for too long while replies are awaited."""
+        """Close the connection if calls wait for replies and the server has been silent for too long."""
         self._watch = None
         if not self._waiting:
             return
@@ -507,9 +507,9 @@ class SharedConnection:
         self._watch = self._loop.call_later(left_s, self._look)
 
     def _waits_on(self) -> bool:
-        """Let calls that can't be repeated wait longer, and time out all other calls.
+        """If calls that must not be repeated can wait longer, time out all other calls and return True.
 
-        Return whether any call may still wait.
+        Otherwise, return False.
         """
         if self._timeout_s >= self._longest_s or not any(r and r.once for r in self._waiting):
             return False
@@ -521,7 +521,7 @@ class SharedConnection:
         return True
 
     def _lose(self, kind: type[redis_errors.RedisError], text: str) -> None:
-        """Close the connection. Each waiting coroutine gets an error that shows whether its command was sent."""
+        """Close the connection. Raise an error in each waiting coroutine, which shows whether its command was sent."""
         sock, self._sock, self.is_open = self._sock, None, False
         if sock is None:
             return
@@ -575,7 +575,6 @@ def _retrieve(opening: asyncio.Future[Any]) -> None:
 
 
 def _running() -> asyncio.AbstractEventLoop | None:
-    """Return the running event loop of this thread; None if there is none."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -51,7 +51,7 @@ class Channel:
         return None if self._connection is None else self._client.fileno(self._connection)
 
     def wait(self, seconds: float, others: Iterable[int] = ()) -> bool:
-        """Sleep until a message is published, a file in `others` is readable, or the time is over.
+        """Sleep for `seconds`, or until a message is published or a file in `others` is readable.
 
         Return whether a file in `others` is readable.
         """

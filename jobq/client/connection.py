@@ -88,7 +88,7 @@ class AttachedBuffer(Protocol):
         ...
 
     def forget(self) -> None:
-        """Drop all waiting messages. A forked child does this, because the parent sends them."""
+        """Drop all waiting messages. Only for a forked child, because its parent sends the messages."""
         ...
 
 
@@ -204,7 +204,7 @@ class Client:
         """Make one call on the node that serves `key`, repeat it as `state` demands, and return the raw reply.
 
         Args:
-            by: Makes each exchange, so that more than one command can share a connection.
+            by: Function that sends a command and reads its reply, instead of the client's own function.
         """
         by = by or exchange
         load = opened = False
@@ -238,7 +238,7 @@ class Client:
                 return reply
 
     def borrow(self, key: str) -> tuple[Hashable, Connection]:
-        """Return the node that serves `key`, and an open connection to it that nobody else uses until `give_back`."""
+        """Return the node that serves `key`, and an open connection to it for the caller alone, until `give_back`."""
         node = self.nodes.node or self.topology.locate(key)
         try:
             connection = self._idle[node].pop()
@@ -251,13 +251,13 @@ class Client:
         return node, connection
 
     def give_back(self, node: Hashable, connection: Connection) -> None:
-        """Take back a borrowed or lent connection. It must not have pending replies."""
+        """Take back a borrowed or lent connection. The connection must not have pending replies."""
         self._idle[node].append(connection)
 
     def lend(self, key: str) -> tuple[Hashable, Connection]:
-        """Return the node that serves `key`, and a connection to it that nobody else uses until `give_back`.
+        """Return the node that serves `key`, and a connection to it for the caller alone, until `give_back`.
 
-        Unlike `borrow`, this waits for the server if a new connection is needed, as `open_connection` does.
+        Like `open_connection`, this waits for the server if a new connection is needed.
         """
         node = self.nodes.node
         idle = self._idle[node] if node is not None else []
@@ -338,7 +338,7 @@ class Client:
                 connection.disconnect()
 
     def abandon(self) -> None:
-        """Close the parent's connections. A forked child does this, without sending anything to the server."""
+        """Close the parent's connections. Only for a forked child, which must not send anything on them."""
         if self.outage:
             self.outage.forget()
         self.of_loops = {}
@@ -532,7 +532,7 @@ def waiting_longer(connection: Connection) -> Iterator[None]:
 
 
 def longest_s(connection: Connection) -> float | None:
-    """Return how long a reply on this connection may take; None if unlimited. A first try waits less."""
+    """Return how long a reply on this connection may take; None if unlimited. The first try of a call waits less."""
     return getattr(connection, _TIMEOUT_S, connection.socket_timeout)
 
 

@@ -97,12 +97,12 @@ def _named(library: str, script: Script) -> str:
 
 
 def called(script: Script) -> tuple[str, str]:
-    """Return the first two words of a call of the script as a function."""
+    """Return the first two words of the command that runs the script as a server function."""
     return library().commands[script.sha]
 
 
 def called_by_sha(script: Script) -> tuple[str, str]:
-    """Return the first two words of a call of the script by its hash."""
+    """Return the first two words of the command that calls the script by its hash."""
     return "EVALSHA", script.sha
 
 

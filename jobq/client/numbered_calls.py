@@ -125,7 +125,7 @@ class Tries:
 
     @property
     def over(self) -> bool:
-        """Whether the call must not be sent again. Always False while no try can have arrived."""
+        """Whether it is too late to send the call again. Always False while the server can't have received it."""
         return bool(self.since) and clock.boot_ns() - self.since >= REPEAT_S * 1e9
 
 
@@ -134,8 +134,8 @@ class Caller:
 
     Attributes:
         id: 96 random bits, in 16 characters.
-        arrived: Called when a reply with messages has arrived, before the messages are read.
-        renewals: How often a call got a new number because it could no longer be repeated under its old number.
+        arrived: Function to call when a reply with messages has arrived, before the messages are read.
+        renewals: How many calls were repeated under a new number, because their old number had expired.
     """
 
     __slots__ = ("arrived", "heads", "id", "number", "renewals")
@@ -268,7 +268,7 @@ class CallState:
         self._sent = True
 
     def again(self, client: Patience | None = None) -> CallState:
-        """Return the state for another round of tries, with the full patience of `client` or the previous client."""
+        """Return the call's state for a new round of tries, limited by `client` or by the previous client."""
         client = client or self._client
         state = CallState(client, self.command, self.script, self.tries, self._renew)
         state.general = self.general
@@ -377,7 +377,7 @@ def first_try_s(patience_s: float, socket_timeout_s: float) -> float:
 
 
 def gave_up(error: Exception, client: Patience, deadline: float, unknown: bool) -> Exception | None:
-    """Return the final error of a call if it must end: its time is up, or the login or the certificate was rejected.
+    """Return the call's final error if its deadline has passed, or if the login or the certificate was rejected.
 
     Args:
         unknown: Whether the call may have taken effect.
@@ -498,13 +498,13 @@ class Driver(Patience, Protocol):
     """The interface of a blocking client.
 
     Attributes:
-        clock: Returns the time for scripts in epoch ms; None for the server's clock.
+        clock: Function that returns the time for scripts, in epoch ms; None means the server's clock.
     """
 
     clock: Callable[[], int] | None
 
     def verb(self, script: Script) -> tuple[Argument, Argument]:
-        """Return the first two words of a call of `script`."""
+        """Return the first two words of the command that calls `script`."""
         ...
 
     def perform(self, key: str, state: CallState, by: Any = None) -> Any:
@@ -543,7 +543,7 @@ class NumberedCall(Generic[T]):
         self.read = read
 
     def sent(self) -> bytes:
-        """Return the command, and record that it is sent now."""
+        """Return the command for sending, and record that its sending begins."""
         self._state.sending()
         self._is_sent = True
         return wire(self._state.command)
@@ -572,7 +572,7 @@ class NumberedCall(Generic[T]):
 
 
 class FixedValues(dict[str, Argument]):
-    """Arguments that many numbered calls share, after caller and number. They are packed once per script."""
+    """Arguments that many numbered calls share, without caller and number. They are packed once per script."""
 
     __slots__ = ("kept",)
 
@@ -654,7 +654,7 @@ class BoundScript:
         Args:
             extra_keys: Keys that follow the key of the caller's record.
             by: Makes the exchange, so that other commands can share the connection.
-            fenced: Tokens also fence the call. So it may get a new number once the server may have dropped its record.
+            fenced: The script also checks tokens of attempts. So a late repetition may use a new number.
         """
         state = self.numbered(caller, values, rest, extra_keys, fenced=fenced)
         reply = self._client.perform(self.keys[0], state, by)
@@ -681,7 +681,7 @@ class BoundScript:
     def state(
         self, values: Values, rest: Sequence[Argument] = (), extra_keys: Sequence[str] = ()
     ) -> CallState:
-        """Return a call that is harmless to repeat, without making it."""
+        """Prepare a call that is safe to repeat, without sending it."""
         if len(values) != self.script.nargs:
             raise self.script.misnamed(values)
         head = self._head
@@ -702,7 +702,7 @@ class BoundScript:
         tries: Tries | None = None,
         fenced: bool = False,
     ) -> CallState:
-        """Return the next numbered call of `caller`, without making it."""
+        """Prepare the next numbered call of `caller`, without sending it."""
         script = self.script
         # Only the parts that differ between calls are packed each time.
         head = None if extra_keys else caller.heads.get(self)
@@ -770,8 +770,8 @@ class PlainFirst:
 
     The script for plain calls has fewer keys and arguments, so it costs the server less. Whether a call is plain also
     depends on the queue. If the call isn't plain, the script answers GENERAL, and the same call is made with the
-    general script. While calls in a row aren't plain, `skip` grows up to MAX_SKIPPED. Threads may share a PlainFirst: a
-    lost count only costs a round trip.
+    general script. While calls in a row aren't plain, more calls use the general script directly. Threads may share a
+    PlainFirst: a lost count only costs a round trip.
     """
 
     __slots__ = ("_most", "sent", "skip")
@@ -792,7 +792,7 @@ class PlainFirst:
 
 
 class TimedScript(BoundScript):
-    """A bound script of a client with a clock. If `now` is '', the client's clock sets it."""
+    """A script bound to the keys of one name. If its argument `now` is '', the client's clock replaces the server's."""
 
     __slots__ = ("_clock",)
 
@@ -811,7 +811,7 @@ class TimedScript(BoundScript):
     def state(
         self, values: Values, rest: Sequence[Argument] = (), extra_keys: Sequence[str] = ()
     ) -> CallState:
-        """Return a call that is harmless to repeat, without making it."""
+        """Prepare a call that is safe to repeat, without sending it."""
         return super().state(self._timed(values), rest, extra_keys)
 
     def numbered(
@@ -823,7 +823,7 @@ class TimedScript(BoundScript):
         tries: Tries | None = None,
         fenced: bool = False,
     ) -> CallState:
-        """Return the next numbered call of `caller`, without making it."""
+        """Prepare the next numbered call of `caller`, without sending it."""
         return super().numbered(caller, self._timed(values), rest, extra_keys, tries, fenced)
 
     def under(

@@ -60,7 +60,7 @@ def _socket(connection: Any) -> tuple[socket.socket, Any] | None:
 
 
 async def greet(send: Callable[[bytes], Awaitable[Any]], connection: Any) -> None:
-    """Log in, name the client and select the database, as redis-py does with RESP 2."""
+    """Log in, name the client and select the database, with the same commands as redis-py."""
     login = connection.credential_provider
     if login is None and (connection.username or connection.password):
         login = UsernamePasswordCredentialProvider(connection.username, connection.password)

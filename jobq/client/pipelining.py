@@ -195,8 +195,9 @@ def _read_alone(client: Client, call: Read | ScriptCall[Any]) -> Any:
 class OverlappingCalls:
     """Repeatable calls on one connection, each sent before the previous reply is read.
 
-    The calls take effect in order, unless the server rejects a call for now or a reply is lost: then the client repeats
-    that call. Only one thread may use this object at a time. Each numbered call needs its own caller.
+    The calls take effect in order. An exception is a call that the client repeats, because its reply was lost or the
+    server couldn't accept it yet. Only one thread may use this object at a time. Each numbered call needs its own
+    caller.
     """
 
     def __init__(self, client: Client, key: str) -> None:
@@ -219,9 +220,9 @@ class OverlappingCalls:
             self._break_off(error)
 
     def reply(self) -> Any:
-        """Return the reply to the earliest call.
+        """Return the reply to the earliest call that has no reply yet.
 
-        Repeat the call if that can help; raise errors as Client.perform does.
+        After a temporary error, the call is repeated. Other errors are raised as Client.perform does.
         """
         state, outcome = self._calls[0]
         self._read(outcome)
@@ -268,7 +269,7 @@ class OverlappingCalls:
 
 
 class _Pipeline:
-    """The replies to pipelined calls so far. The client repeats `exchange`, which sends the unanswered calls."""
+    """Collects the replies to pipelined calls. The client repeats `exchange`, which sends the calls without a reply."""
 
     def __init__(self, client: Client, calls: Sequence[ScriptCall[Any]]) -> None:
         self._client = client
@@ -338,7 +339,9 @@ class _Pipeline:
             self.replies[number] = reply
 
     def _refused(self, number: int, error: Exception) -> Exception | None:
-        """Return the error if the server may accept the call later; else make it the call's result and return None."""
+        """Store an error as the call's result, and return None. If the server may accept the call later, return the
+        error.
+        """
         if is_full_for_now(error):
             return error
         final = refusal(error, (), self._calls[number].script)

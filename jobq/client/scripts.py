@@ -35,7 +35,7 @@ def wire(command: Command) -> bytes:
 
 
 def words_packed(words: tuple[Argument, ...]) -> bytes:
-    """Pack some words of a command, without the line that contains the number of words."""
+    """Pack words of a command, without the header line that counts them."""
     made = packed(words)
     return made[made.index(b"\n") + 1 :]
 

@@ -88,7 +88,7 @@ def drive(steps: Steps[T], run: Callable[[Any], Any]) -> T:
 
 
 def call_on(client: Client, call: ScriptCall[T] | Request | ItemAt) -> Any:
-    """Make one call of steps in this thread, and return its result."""
+    """Make one call that steps have yielded, in this thread, and return its result."""
     if isinstance(call, Request):
         return client.perform(call.key, call.state)
     if isinstance(call, ItemAt):

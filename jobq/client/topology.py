@@ -56,9 +56,9 @@ class KnownNodes:
     Attributes:
         node: The node that serves every key, while it is known.
         slots: The slots of a Cluster with their nodes, while they are known.
-        last: The slots that were known last, even if they were forgotten.
+        last: The latest slots that were ever known, even after `forget`.
         hosts: Nodes of a Cluster to query for the slots.
-        silent: Nodes that didn't answer, with the time (time.monotonic) until which each is queried last.
+        silent: Nodes that didn't answer. Until the given time (time.monotonic), each is queried after all other nodes.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class KnownNodes:
 
 
 class Topology(Protocol):
-    """The interface that a deployment has for clients."""
+    """The interface through which clients find the nodes of a deployment and connect to them."""
 
     nodes_known: KnownNodes
 
@@ -121,7 +121,7 @@ def _embedded(settings: ServerSettings) -> str:
 
 
 class _Opening:
-    """Base of topologies, which opens connections with the timeouts of the settings."""
+    """Base class of topologies. It opens connections with the timeouts of the settings."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.timeout_s = settings.socket_timeout_s
@@ -176,7 +176,7 @@ class _OneNode(_Opening):
 
 
 class Single(_OneNode):
-    """A deployment of one server; `url` returns the server's URL."""
+    """A deployment with a single server; `url` returns the server's URL."""
 
     def __init__(self, settings: ServerSettings, url: Callable[[], str]) -> None:
         super().__init__(settings)
@@ -224,7 +224,7 @@ class Sentinel(_OneNode):
         raise ConnectionError(f"no Sentinel knows the master of {self._address.service}: {told}")
 
     def _asked(self, host: Host) -> dict[bytes, bytes]:
-        """Return the facts about the master that the Sentinel at `host` knows."""
+        """Return facts about the master, as reported by the Sentinel at `host`."""
         _, options = connection_options("redis://sentinel")
         connection = Connection(
             **self._options({**options, **self._login}, host), retry=Retry(NoBackoff(), 0)

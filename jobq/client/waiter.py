@@ -35,13 +35,13 @@ SHORT_GRACE_S = 0.5
 
 
 class BlockingConnection:
-    """Sends blocking commands to the node that serves `key`. It connects for the first command.
+    """Sends blocking commands to the node that serves `key`. It connects at the first command.
 
     Any error closes the connection; the next `send` opens another. Read a reply only after `file` has become readable,
     because a read has the usual timeout.
 
     Args:
-        lent: Use a connection of the client, which the client's own calls use after `give_back`.
+        lent: Use one of the client's connections. After `give_back`, the client's own calls use it again.
     """
 
     def __init__(self, client: Client, key: str, *, lent: bool = False) -> None:
@@ -75,7 +75,7 @@ class BlockingConnection:
         return self._connection
 
     def give_back(self) -> None:
-        """Let the client's own calls use the connection. It must not have pending replies."""
+        """Let the client's own calls use the connection. The connection must not have pending replies."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._client.give_back(self._node, connection)
@@ -164,12 +164,12 @@ def first_item(client: Client, key: str, seconds: float) -> bytes | None:
 
 
 def lateness(seconds: float) -> float:
-    """Return how long to wait beyond `seconds` for the server itself to end the wait."""
+    """Return the extra seconds to wait for a reply, because servers end long blocking commands late."""
     return LATE_S if seconds >= LONG_S else 0.0
 
 
 class WakeWaiter:
-    """Waits for the markers of some queues on one connection; on a Cluster, on one connection per queue.
+    """Waits for the wake markers of some queues on one connection; on a Cluster, on one connection per queue.
 
     Between waits, the client's own calls use that connection, except on a Cluster. So an idle child has one connection.
 
@@ -249,7 +249,7 @@ class WakeWaiter:
     def cut_short(self) -> list[int]:
         """Tell the server to end the waits now, because it checks its own timeouts only every 100 ms.
 
-        Return the files of waits that were given up because their server doesn't answer.
+        Return the files of abandoned waits, whose server doesn't answer.
         """
         given_up = []
         for number, connection in list(self._waiting.items()):
@@ -268,7 +268,7 @@ class WakeWaiter:
         return given_up
 
     def end(self, ready: Iterable[int]) -> bool:
-        """Read the replies on these files and end all other waits. Return False if a connection had to be closed."""
+        """Read the replies on these files, and end all other waits. Return False if a connection was closed."""
         ready = set(ready)
         whole = True
         for number, connection in list(self._waiting.items()):
@@ -291,22 +291,27 @@ class WakeWaiter:
         return whole
 
     def _note(self, number: int, index: int) -> None:
-        """Record that a queue's marker came, and put the queue last in the next wait, so that others get their turn."""
+        """Record that a queue's wake marker came. In the next wait, that queue is the last, so that others get their
+        turn.
+        """
         self.woken.append(index)
         if self._many:
             self._groups[number].remove(index)
             self._groups[number].append(index)
 
     def by_priority(self) -> None:
-        """Restore the order of `wake_keys`, so that the first queue's marker is taken first."""
+        """Let waits check the queues in the order of `wake_keys` again, so that the first queue's marker is taken
+        first.
+        """
         for group in self._groups:
             group.sort()
 
     def _stopped(self, number: int) -> bool:
-        """End a wait for several queues, or with a pipelined command; return whether its reply comes now.
+        """End a wait at the server; return whether its reply comes now.
 
-        A simple wait isn't worth a call. But if the connection were closed, the server might still run the pipelined
-        command after the call was repeated elsewhere. Then nobody would get its messages until their leases end.
+        A simple wait for one queue isn't ended here. But if the connection of a pipelined command were closed, the
+        server might still run the command after the call was repeated elsewhere. Then nobody would get its messages
+        until their leases end.
         """
         wanted = self._many or self._behind
         if not wanted or not self._may_unblock or number not in self._ids:
@@ -325,7 +330,7 @@ class WakeWaiter:
         return False
 
     def look(self, asleep: Sequence[int], seconds: float) -> int:
-        """Take the first marker of these queues, without waiting. Return the number of checked queues.
+        """Take one wake marker of these queues, without waiting. Return the number of checked queues.
 
         On a Cluster, take all markers, with one command per queue, and stop after `seconds`.
         """
