@@ -109,7 +109,7 @@ class Admin:
         return folded([own, *run_all(self.client, calls)])
 
     def sample_call(self) -> ScriptCall[Sample]:
-        """Return a call of `sample` to send together with other calls. It doesn't include partitions."""
+        """Return a call of `sample` to send together with other calls. The sample doesn't include partitions."""
         script = self.scripts["counts"]
         return ScriptCall(script.script, script.keys, (), _sample)
 
@@ -208,7 +208,7 @@ class Admin:
     ) -> tuple[int, int]:
         """Promote due messages, recover expired locks, and remove done messages: at most `limit` of each.
 
-        Return how many mids remain in the circle, and in due.
+        Return the numbers of message ids that remain in the list `mid-circle` and in the set `due`.
         """
         left = self.upkeep(limit, crash_limit=crash_limit, now=now)
         return left.circle, left.due
@@ -454,7 +454,7 @@ class Admin:
         )
 
     def call_on_dead(self) -> None:
-        """Enqueue a message for each later dead-lettered message, so that a worker calls the job's on_dead function."""
+        """Enable on_dead functions: for each newly dead-lettered message, enqueue a call of its job's function."""
         self.scripts["retention"].run({"most": "", "age_ms": "", "on_dead": "1"})
 
     def fsck(self) -> list[Violation]:

@@ -122,6 +122,5 @@ async def send(
 
 
 async def _ended(before: asyncio.Task[Sequence[Enqueued]] | None) -> None:
-    """Wait until the task `before` has ended."""
     if before is not None:
         await asyncio.wait([before])

@@ -44,9 +44,9 @@ class Audited:
         finished: Done, dead, expired, cancelled or cleared messages.
         duplicates: Number of runs that may have repeated a message's work, because a worker died or a lease was lost.
         superseded: Messages that newer content replaced.
-        earlier: Number of endings, in the range, of messages accepted before the range.
+        earlier: Messages accepted before the range whose end is in the range.
         unreadable: Events with an unreadable column. If their kind and mid are readable, they still count.
-        clock_jumps: How often the server's clock was set back, so that times occur twice.
+        clock_jumps: How often the server's clock was set back.
     """
 
     queue: str
@@ -70,7 +70,7 @@ class Audit:
     Args:
         since_ms: Start of the range. Default: the time when the queue's event level became 'all'.
         until_ms: End of the range; by default now. Messages accepted in the range count, whenever they end.
-        following: Start now, after the latest event, even if the clock was set back.
+        following: Ignore events that are already in the stream, even if the clock was set back.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Audit:
 
 
 def _is_of_a_mid(event: Event | None) -> bool:
-    """Return whether the event's mid is valid; True for an event that isn't about one message."""
+    """Return False if the event is about one message whose mid is invalid; otherwise, return True."""
     if event is None or event.kind not in _OF_ONE:
         return True
     try:
@@ -239,7 +239,7 @@ def position(entry_id: bytes) -> Position:
 
 
 class Figures(TypedDict):
-    """The totals of a tally."""
+    """The totals of an audit."""
 
     accepted: int
     finished: int
@@ -276,7 +276,7 @@ class _Life:
 
 
 class Tally:
-    """Counts events in the order of the stream. Messages accepted after `until_ms` don't count."""
+    """Counts the outcomes of messages. It ignores messages accepted after `until_ms`."""
 
     def __init__(self, until_ms: int | None = None) -> None:
         self._until_ms = until_ms
@@ -308,7 +308,7 @@ class Tally:
         """Return the totals.
 
         Args:
-            gone: Mids of open messages that the queue no longer has.
+            gone: Mids of unfinished messages that the queue no longer has.
         """
         lost = [*self._lost, *(mid for mid in gone for _ in range(self._open[mid].weight))]
         live = sum(self._open[mid].weight for mid in self._open.keys() - set(gone))

@@ -84,7 +84,7 @@ class KeptAuditEntry(AuditEntry, kw_only=True):
 
 
 class Performed:
-    """An operation in progress. When the operation ends, `act` is written as its last entry."""
+    """An operation in progress. Its last entry in the audit log will record `act`."""
 
     def __init__(self, act: Act) -> None:
         self.act = act
@@ -119,9 +119,9 @@ class AuditLog:
     def performing(
         self, act: Act, lost: Callable[[JobqError], object] | None = None, ending: Phase = "done"
     ) -> Iterator[Performed]:
-        """Write an intent, run the block, and write how the operation ended.
+        """Write to the audit log before the block runs, and again when it has ended.
 
-        If the block raises UnavailableError, no second entry is written.
+        After an UnavailableError, the second entry isn't written.
 
         Args:
             lost: Called with the error if an entry can't be written. By default, the error is raised, so that no

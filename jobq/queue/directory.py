@@ -105,7 +105,7 @@ def _used(client: Client, names: Sequence[str]) -> list[str]:
 def _used_first(client: Client, names: Sequence[str]) -> list[str]:
     """Return the names of queues that workers serve, then the names of other queues with keys.
 
-    Other names are left out. A queue counts as having keys if they can't be checked.
+    Other names are left out. If a queue's keys can't be checked, its name is kept.
     """
     try:
         workers = presence.workers(client)

@@ -65,7 +65,7 @@ class Finding(NamedTuple):
 
 @dataclass(kw_only=True)
 class Facts:
-    """The replies of one server.
+    """Facts about one server, as the server reported them.
 
     Attributes:
         durability: The durability of the client's enqueues.
@@ -73,7 +73,7 @@ class Facts:
         away: Why the server didn't answer; '' if it did.
         is_replica: Whether the server is a replica that a failover may promote.
         refused: Key -> commands that the user may not send.
-        unknown: Part of the facts -> error that replaced it.
+        unknown: Name of each fact that couldn't be read -> the error.
     """
 
     durability: str = "memory"
@@ -243,7 +243,7 @@ def _missing(client: Answerer) -> list[str]:
 def _refused(client: Answerer) -> dict[str, list[str]]:
     """Return the commands that the user may not send, by key.
 
-    Rights can depend on the key, so a queue's key and two keys outside the slots of queues are checked.
+    Rights can depend on the key, so a key of a queue and two other keys are checked.
     """
     space = client.namespace
     serves = client.serves if isinstance(client, Node) else lambda key: True
@@ -275,7 +275,7 @@ def _timed(client: Answerer, *command: str) -> tuple[float, Any]:
 
 
 def _skew(client: Answerer) -> float:
-    """Return how many ms the server's clock is ahead of this host's clock. The fastest of five round trips counts."""
+    """Return how many ms the server's clock is ahead of this host's clock, by the fastest of five round trips."""
     best: tuple[float, float] | None = None
     for _ in range(5):
         took_ms, (seconds, micros) = _timed(client, "TIME")
@@ -575,7 +575,7 @@ def exposure(facts: Facts) -> Iterator[Finding]:
 
 
 def connections(facts: Facts) -> Iterator[Finding]:
-    """Check the number of connections. Each idle child of a worker has one connection; some jobs need another."""
+    """Check the number of connections. Each idle child of a worker has one connection, and jobs may open others."""
     now, most = facts.number("connected_clients"), facts.number("maxclients")
     if now and most:
         full = now > 0.8 * most

@@ -47,14 +47,11 @@ PROBE_MS = 3_000
 
 
 class UnconfirmableError(ConfigError):
-    """The server can't confirm the durability, because of its settings or the user's rights.
-
-    Messages and flows can't cause this.
-    """
+    """The server can't confirm the durability, because of its settings or the user's rights."""
 
 
 class Confirmation:
-    """Confirms one enqueue. `exchange` calls the script, and waits for durability on the same connection."""
+    """Makes one enqueue durable: `exchange` calls the script, and waits on the same connection."""
 
     def __init__(self, level: str, client: Client, call_key: str) -> None:
         self._level = level
@@ -66,7 +63,7 @@ class Confirmation:
         self._missing = ""
 
     def exchange(self, connection: Connection, command: Command, asking: bool = False) -> Any:
-        """Run the command as an exchange of `Client.perform`, and wait for durability."""
+        """Send the command, wait until its write is durable, and return the reply."""
         if self._word == "memory":
             return exchange(connection, command, asking)
         waits = self._word == "replicas" or not _answers_after_fsync(connection, self._namespace)
@@ -77,11 +74,11 @@ class Confirmation:
 
     @property
     def missing(self) -> str:
-        """Why the last exchange wasn't confirmed; '' if it was."""
+        """Why the last enqueue may not be durable; '' if it is durable."""
         return self._missing
 
     def check(self, mids: Sequence[str]) -> None:
-        """Raise NotDurableError if the last exchange wasn't confirmed.
+        """Raise NotDurableError if the last enqueue may not be durable.
 
         Args:
             mids: The accepted messages.
@@ -105,9 +102,9 @@ class Confirmation:
 
 
 class SharedConfirmation:
-    """Confirms many calls together, perhaps on several nodes. Threads must not share it.
+    """Makes the writes of many calls durable, perhaps on several nodes. Threads must not share it.
 
-    Make each call with the exchange that `by` returns. Then `missing` waits once per node. Each call writes a mark
+    Send each call with the function that `by` returns. Then `missing` waits once per node. Each call writes a mark
     after its own write. A node that has the last mark also has all earlier writes; a promoted or restarted node may
     lack it.
     """
@@ -119,10 +116,10 @@ class SharedConfirmation:
         self._marks: dict[tuple[Any, ...], tuple[str, str]] = {}
 
     def by(self, mark: str) -> Exchange | None:
-        """Return the exchange for calls on keys in the slot of `mark`; None if the client's usual exchange is enough.
+        """Return a function that sends a call and then writes `mark`; None if no confirmation is needed.
 
         Args:
-            mark: A key that only this confirmation uses.
+            mark: A key in the slot of the call's keys. Only this confirmation uses it.
         """
         if self._word == "memory":
             return None
@@ -137,7 +134,7 @@ class SharedConfirmation:
         return marked
 
     def missing(self) -> str:
-        """Wait until all writes since the last wait are durable; return why they aren't, '' if they are.
+        """Wait until all writes since the last wait are durable; return '', or the reason why they aren't durable.
 
         Raises ConfigError if the server can't confirm the durability, UnavailableError if it doesn't answer.
         """
@@ -158,7 +155,7 @@ class SharedConfirmation:
             )
 
     def missing_at(self, key: str) -> str:
-        """Wait until writes of other calls on the node of `key` are durable; return why they aren't, '' if they are."""
+        """Wait until writes of other calls on the node of `key` are durable; return '', or why they aren't durable."""
         if self._word == "memory":
             return ""
         self._client.command("SET", key, "", "PX", SHARED_MARK_MS)
@@ -185,14 +182,13 @@ class SharedConfirmation:
 
 
 def _each(asking: bool, *commands: Command) -> list[Command]:
-    """Return the commands, each preceded by ASKING if `asking`. A Cluster node that is importing a slot requires it."""
+    """Put ASKING before each command if `asking`. A Cluster node that is importing a slot requires ASKING."""
     return [
         part for command in commands for part in ([("ASKING",), command] if asking else [command])
     ]
 
 
 def _node(connection: Connection) -> tuple[Any, ...]:
-    """Return the address of a connection's server."""
     return tuple(getattr(connection, name, "") for name in ("host", "port", "path"))
 
 
@@ -201,7 +197,7 @@ def _waited(
 ) -> tuple[list[Any], str]:
     """Send the commands, and wait until their writes are durable.
 
-    Return the replies, and why the writes aren't durable; '' if they are.
+    Return the replies, and '' or the reason why the writes aren't durable.
     """
     word, replicas = parse_durability(level)
     within_s = min(within_s, 0.8 * (longest_s(connection) or math.inf))
@@ -312,7 +308,7 @@ def _is_waitaof_honest(connection: Connection, namespace: str) -> bool:
 
 
 def _probed(connection: Connection, namespace: str) -> bool:
-    """Return whether WAITAOF works: each call after the first waited for another fsync."""
+    """Return whether WAITAOF works, because each tested call after the first waited for another fsync."""
     probe = f"{checked_name('namespace', namespace)}:probe:{secrets.token_urlsafe(12)}"
     within_ms = min(PROBE_MS, round(800 * (longest_s(connection) or math.inf)))
     for number in range(PROBES):

@@ -21,13 +21,15 @@ def by_base(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def without_partitions(items: Sequence[tuple[str, T]]) -> list[tuple[str, T]]:
-    """Leave out partitions if the list has their queue. An item is a queue's name and a value."""
+    """Return the items without partitions whose queue is also an item. Each item has a queue's name and a value."""
     names = {name for name, _ in items}
     return [item for item in items if item[0] == base_of(item[0]) or base_of(item[0]) not in names]
 
 
 def summed(counts: Sequence[Counts]) -> Counts:
-    """Return the sums. The result is paused if any of the queues is paused, except for drained partitions."""
+    """Return the sums of counts. The sums are marked as paused if any of the queues is paused, except for drained
+    partitions.
+    """
     total = Counts._make(map(sum, zip(*counts, strict=True)))
     served = [count for count in counts if count.served_partitions] or counts
     return total._replace(paused=any(count.paused for count in served))

@@ -128,7 +128,7 @@ def repair(queue: CheckedQueue, violations: Sequence[Violation]) -> Iterator[tup
 
 
 def _set_aside(queue: CheckedQueue, violation: Violation) -> str:
-    """Repair a violation that doesn't need the repair script; return a description.
+    """Repair a violation for which the repair script isn't needed; return a description.
 
     Return '' for any other violation.
     """
@@ -186,7 +186,7 @@ def _twice(
 
 
 def _places(queue: CheckedQueue, mid: bytes, limit: int) -> int:
-    """Return how many copies of a mid the queue's places contain. Stale copies don't count."""
+    """Return how often a mid is in the lists and sets of waiting and running messages. Stale copies don't count."""
     pages = (page for part in PLACES for page in _pages(queue, part, limit))
     return sum(page.mids.count(mid) for page in pages)
 
@@ -201,7 +201,7 @@ def _unseen(queue: CheckedQueue, suspects: set[bytes], limit: int) -> set[bytes]
 
 
 def _members(queue: CheckedQueue, limit: int) -> tuple[int, set[bytes]]:
-    """Return the number of members that haven't ended, and each count that `meta` had while the pages were read."""
+    """Return the number of unfinished messages of flows, and the values that `meta` had for it during the count."""
     members, said = set[bytes](), set[bytes]()
     for page in _pages(queue, "members", limit):
         members.update(page.mids)
@@ -210,7 +210,7 @@ def _members(queue: CheckedQueue, limit: int) -> tuple[int, set[bytes]]:
 
 
 def _miscounted(queue: CheckedQueue, limit: int) -> list[Violation]:
-    """Return a violation if `meta` has a wrong number of members in two checks in a row.
+    """Return a violation if two checks in a row show that `meta` miscounts the messages of flows.
 
     A single mismatch may be due to a concurrent change.
     """

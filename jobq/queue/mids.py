@@ -75,7 +75,7 @@ def no_members_mid(mid: str) -> str:
 
 
 def members_mid(mid: str) -> str:
-    """Return the mid of a flow's message; raise ConfigError if it is invalid or doesn't begin with '~'."""
+    """Return `mid`; raise ConfigError if it isn't the valid id of a flow's message, which begins with '~'."""
     if not mid.startswith("~"):
         raise ConfigError(f"mid={mid!r} is not the mid of a flow's message, which begins with '~'")
     return checked_mid(mid)

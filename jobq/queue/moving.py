@@ -23,7 +23,7 @@ _OPTIONS = re.compile(r"(\d*),([@<>]?)(\d*)(?:,(o?)-?\d*,(.+))?", re.DOTALL)
 
 
 class Accepting(Destination, Protocol):
-    """A queue that accepts messages, and has live messages."""
+    """The queue methods that `revive_moved` needs."""
 
     def content(self, mid: str) -> bytes | None:
         """Return the content of a live message."""
@@ -83,10 +83,7 @@ def _values(options: re.Match[str], mid: str, at_ms: int | None) -> dict[str, Ar
 def instead_of(
     word: str, words: list[str], ids: Sequence[str], call: Callable[..., list[str]]
 ) -> list[str]:
-    """Repeat a call for each id whose outcome in `words` is `word`.
-
-    Return `words` with the new outcomes filled in.
-    """
+    """Repeat a call for each id whose outcome in `words` is `word`. Return `words` with the new outcomes."""
     left = [id_ for id_, told in zip(ids, words, strict=True) if told == word]
     again = iter(call(*left) if left else ())
     return [next(again) if told == word else told for told in words]

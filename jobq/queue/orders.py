@@ -61,7 +61,7 @@ class Order(NamedTuple):
 
 
 class ChildStack(NamedTuple):
-    """The stacks of one child, and the messages that it was running then, as (queue, mid) pairs."""
+    """The stacks of a worker's child process, and the messages that it was running, as (queue, mid) pairs."""
 
     pid: int
     running: tuple[tuple[str, str], ...]
@@ -222,7 +222,7 @@ def _order(facts: Any, raw: bytes) -> Order | None:
 
 
 def put_answer(client: Client, order_id: str, given: OrderAnswer) -> None:
-    """Store an answer. In long stacks, the middle is left out."""
+    """Store a worker's answer to an order. If the answer has long stacks, their middle is left out."""
     share = MAX_ANSWER_BYTES // max(1, len(given.children))
     facts = given._asdict() | {
         "children": [

@@ -6,9 +6,9 @@ safely while the server certainly keeps the record of the call. After that, the 
 next `flush` name its mids. Unsent calls keep waiting. While the server is away, all later calls wait
 for them.
 
-A rejection isn't an outage: it concerns one call. If it is temporary, because the line of a key is full, the call is
-set aside: it is retried for a while, calls with its keys wait for it, and all other calls overtake it. Any other
-rejected call is lost; the log names its mids, and its queue counts them.
+A rejection isn't an outage: it concerns one call. If the line of a key is full, the rejected call is retried
+for a while. Calls with the same keys wait for it, and all other calls are sent. Any other rejected call is lost;
+the log names its mids, and its queue counts them.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class OutageBuffer:
         runtime.buffers.add(self)
 
     def forget(self) -> None:
-        """Drop all waiting calls. A forked child does this, because its parent sends the calls."""
+        """Drop all waiting calls. Only for a forked child, because its parent sends the calls."""
         self._changed = threading.Condition()
         #: Calls in order. Calls that are `aside` were rejected, or wait for a rejected call.
         self._waiting: dict[_Call, None] = {}
@@ -146,8 +146,8 @@ class OutageBuffer:
     def flush(self, within_s: float | None = None) -> None:
         """Wait until the buffer is empty, by default for the client's patience or 10 s, whichever is longer.
 
-        Raises UnavailableError if the buffer isn't empty by then. Also raises it if the outcome of messages has become
-        unknown since the last flush; the error then has their mids.
+        Raises UnavailableError if the buffer isn't empty by then, or if the outcome of messages has become unknown
+        since the last flush. The error's `mids` lists these messages.
         """
         within_s = max(self._patience_s, FLUSH_S) if within_s is None else within_s
         with self._changed:
@@ -270,7 +270,6 @@ class OutageBuffer:
         return "aside"
 
     def _outcome(self, call: _Call) -> Outcome:
-        """Send one call and return the outcome."""
         try:
             call.send()
         except NotDurableError as error:
@@ -317,9 +316,9 @@ class OutageBuffer:
             call.queue.count_refused(len(call.left))
 
     def _give_up(self, call: _Call) -> None:
-        """Log a call that isn't sent again.
+        """Log a call that is given up.
 
-        Another try might take effect twice, because the server may have dropped the call's record.
+        Another try might enqueue its messages twice, because the server may have dropped the call's record.
         """
         if call.accepted:
             logger.error(
@@ -384,7 +383,7 @@ class _Call:
     def may_pass(self, error: Exception) -> bool:
         """Return whether a retry may succeed after `error`.
 
-        A full line has room later, unless the call exceeds its limit.
+        A full line can have room later, unless the call has more messages than the line's limit.
         """
         if isinstance(error, KeyFullError):
             return self._keys[error.key] <= error.most

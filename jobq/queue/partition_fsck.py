@@ -127,7 +127,7 @@ def _strays(client: Client, queue: str, epoch: Epoch, name: str) -> list[str]:
 
 
 def mend_map(client: Client, queue: str, violation: Violation) -> str:
-    """Repair a violation; return a description, or '' if a person must decide."""
+    """Repair a violation in the queue's partition map; return a description, or '' if only a person can repair it."""
     rule, name = violation.rule, violation.mid
     if rule in (UNREADABLE, LOST):
         return _rebuilt(client, queue)
@@ -165,7 +165,7 @@ def _rebuilt(client: Client, queue: str) -> str:
 
 
 def _completed(client: Client, queue: str, name: str) -> str:
-    """Replace an outdated map, if the fences of the partitions show the missing epochs."""
+    """If the partitions' fences show that the map lacks epochs, replace the map; return a description, or ''."""
     known, made = read_map(client, queue), _from_fences(client, queue)
     if made is None or name not in made.names():
         return ""
@@ -176,10 +176,7 @@ def _completed(client: Client, queue: str, name: str) -> str:
 
 
 def _from_fences(client: Client, queue: str) -> PartitionMap | None:
-    """Return the map that the fences of the partitions show; None if some partitions are missing.
-
-    A worker marks the drained epochs later.
-    """
+    """Reconstruct the partition map from the partitions' fence counters; return None if partitions are missing."""
     numbers: dict[int, list[int]] = {}
     number = empty = 0
     while empty < MAX_PARTITIONS:

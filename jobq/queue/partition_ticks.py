@@ -1,7 +1,5 @@
-"""Ticks of schedules whose queue has partitions.
-
-The queue itself is the home of its schedules, whatever the number of partitions. A script takes a tick there and keeps
-its message; a client then sends the message to its partition and reports the result. If the client dies between the
+"""The queue itself keeps its schedules, whatever the number of partitions. A script enqueues a tick by storing its
+message there; a client then sends the message to its partition and reports the result. If the client dies between the
 steps, another client repeats the call with the same number, so the partition accepts the message only once.
 """
 
@@ -66,7 +64,7 @@ def _message_of(values: dict[str, Argument]) -> bytes:
 
 
 class PartitionTicks:
-    """Takes the ticks of one partitioned queue, and sends their messages to the partitions."""
+    """Enqueues the ticks of one partitioned queue, by sending their messages to the partitions."""
 
     def __init__(self, queue: Queue, clock: Callable[[], float] = monotonic) -> None:
         self._queue, self._clock = queue, clock
@@ -112,7 +110,7 @@ class PartitionTicks:
     def send(self) -> int:
         """Send all kept messages to their partitions; return how many were sent.
 
-        It stops at the first partition that doesn't answer. The next call sends the messages in another order.
+        The method returns when a partition doesn't answer. The next call sends the messages in another order.
         """
         kept, nsent = self._kept(()), 0
         while kept:
@@ -128,9 +126,9 @@ class PartitionTicks:
         return nsent
 
     def _kept(self, sent: Sequence[Argument]) -> list[KeptMessage]:
-        """Delete the records of sent messages; return the messages that still await sending.
+        """Delete the records of sent messages; return the unsent messages.
 
-        Messages that can't be read are deleted, because a kept message stops its schedule.
+        An unreadable message is deleted, because its schedule has no more ticks until it is sent or deleted.
         """
         script = self._queue.scripts["ticks_sent"]
         rows = iter(script.run({"limit": PER_CALL}, sent))

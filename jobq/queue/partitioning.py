@@ -62,12 +62,12 @@ class Left(NamedTuple):
 
     @property
     def is_drained(self) -> bool:
-        """Whether workers can skip the queue."""
+        """Whether workers can skip the queue, because it is sealed and has no work for them."""
         return self.is_sealed and not self.messages and not self.for_flows
 
     @property
     def is_empty(self) -> bool:
-        """Whether deleting the queue would lose nothing."""
+        """Whether the queue can be deleted without losing any messages or results."""
         return not (self.messages or self.kept or self.for_flows)
 
 
@@ -99,8 +99,8 @@ def _with_epoch(
 ) -> PartitionMap:
     """Add an epoch of `count` partitions to the map, unless the newest epoch has this size; return the map.
 
-    If a deletion has sealed partitions of the newest epoch, add an epoch in any case: the deletion may still be under
-    way, and would delete messages in partitions that accept them again. It doesn't delete anything if the map changes.
+    If a deletion has sealed partitions of the newest epoch, always add an epoch: the deletion may still be under way,
+    and a changed map stops it before it deletes new messages.
     """
     number = known.newest.number
     is_stopped = known.newest.size == count and any_sealed(client, known)
@@ -126,7 +126,7 @@ def _with_epoch(
 
 
 def any_sealed(client: Client, known: PartitionMap) -> bool:
-    """Return whether a deletion has sealed partitions that accept new messages according to the map."""
+    """Return whether a deletion has sealed partitions to which the map still directs new messages."""
     names = known.newest.names(known.queue) if known.is_partitioned else ()
     return any(left_in(client, name).is_sealed for name in names)
 
@@ -165,8 +165,8 @@ def created(client: Client, name: str, count: int) -> PartitionMap:
     """Create a queue with `count` partitions if it doesn't exist, and return its map.
 
     An existing queue keeps its number of partitions. If several clients create the queue, the first client's `count` is
-    used. Messages enqueued before the seal run from the queue itself. Without the right to create partitions, or
-    without a server, nothing is created.
+    used. Messages that are already in the queue stay there and run. Without the right to create partitions, or without
+    a server, nothing is created.
     """
     checked_number(count)
     try:
@@ -192,7 +192,7 @@ def _created(client: Client, name: str, count: int) -> PartitionMap:
 
 
 def exists(client: Client, name: str) -> bool:
-    """Return whether the queue has or had messages, schedules or settings. Waiting workers leave none of these."""
+    """Return whether the queue has or had messages, schedules or settings. Waiting workers don't create any."""
     prefix = keys.prefix(client.namespace, name)
     meta = keys.key(prefix, "meta")
     traces = [keys.key(prefix, key) for key in ("messages", "dead", "events", "schedules", "rules")]
@@ -276,7 +276,7 @@ class _BusyError(JobqError):
 
 
 def _keep(client: Client, known: PartitionMap, sealed: Sequence[str]) -> None:
-    """Let partitions accept messages again, because they aren't deleted."""
+    """Unseal partitions whose deletion was abandoned, so that they accept messages again."""
     with suppress(JobqError):
         kept = read_map(client, known.queue)
         for name in set(sealed).intersection(kept.newest.names(known.queue)):
@@ -299,9 +299,7 @@ def without_drained(
     left: Mapping[str, Left] | None = None,
     now_s: int | None = None,
 ) -> PartitionMap:
-    """Return the map with drained epochs marked. After KEEP_S, it leaves out drained epochs without kept messages.
-
-    A sealed partition that is empty stays empty, so a concurrent change can't falsify the result.
+    """Return the map with drained epochs marked, and without epochs that drained KEEP_S ago and don't keep messages.
 
     Args:
         left: The results of `left_in` for the queues of older epochs, if known.
@@ -339,10 +337,10 @@ def tidy(client: Client, known: PartitionMap, now_s: int | None = None) -> Parti
 
 
 def forget_gone(client: Client, known: PartitionMap) -> list[str]:
-    """Remove partitions that the map no longer has from the list of queues; return their names.
+    """Remove partitions from the list of queues if the map no longer has them; return their names.
 
-    A partition stays in the list if it isn't sealed and empty. So none of them can get a message later, not even from a
-    client with an earlier map, which adds the name again.
+    Only sealed, empty partitions are removed, because a client with an old map can still enqueue messages in unsealed
+    partitions.
     """
     beyond = known.newest.first + known.newest.size
     gone = {f"{known.queue}/{number}" for number in range(beyond)}.difference(known.names())
@@ -379,7 +377,7 @@ def mark_of(client: Client, name: str) -> str:
 
 
 def left_in(client: Client, name: str) -> Left:
-    """Return whether the queue is sealed, and its numbers of messages."""
+    """Return whether the queue is sealed, and the numbers of its remaining messages."""
     prefix = keys.prefix(client.namespace, name)
     meta = keys.key(prefix, "meta")
     asked = [

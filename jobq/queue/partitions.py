@@ -34,8 +34,7 @@ class Epoch(NamedTuple):
 
     Attributes:
         first: Number of the epoch's first partition. Numbers are never reused.
-        drained_at: Time in epoch seconds when the epoch was found sealed and without messages; 0 until then. Dead
-            messages and results may remain.
+        drained_at: When all its partitions were found sealed and without live messages, in Unix seconds; 0 until then.
     """
 
     number: int
@@ -55,7 +54,7 @@ class Epoch(NamedTuple):
         return [f"{queue}/{number}" for number in range(self.first, self.first + self.size)]
 
     def name_for(self, queue: str, text: str) -> str:
-        """Return the name of the queue for a message with this `place_text`."""
+        """Return the name of the partition, or queue, for a message with this `place_text`."""
         if not self.number:
             return queue
         digest = blake2b(text.encode(), digest_size=8).digest()
@@ -66,14 +65,14 @@ class Epoch(NamedTuple):
 
 
 class PartitionMap(NamedTuple):
-    """The epochs of a queue, oldest first, as stored on the server."""
+    """A queue's partition map, as stored on the server: its epochs, oldest first."""
 
     queue: str
     epochs: tuple[Epoch, ...] = (Epoch(0),)
 
     @property
     def newest(self) -> Epoch:
-        """The epoch that accepts new messages."""
+        """The latest epoch, whose partitions accept new messages."""
         return self.epochs[-1]
 
     @property
@@ -135,13 +134,13 @@ def read_map(client: Client, queue: str) -> PartitionMap:
 
 
 def start_fence(client: Client, name: str, number: int) -> None:
-    """Start the fence of a partition of epoch `number`, above all fences of older epochs."""
+    """Set the fence counter of a partition of epoch `number` above all counters of older epochs."""
     meta = keys.key(keys.prefix(client.namespace, name), "meta")
     client.command("HSETNX", meta, "fence", number * FENCES_PER_EPOCH)
 
 
 def fence_of(client: Client, name: str) -> int:
-    """Return the last fence of a queue; 0 if it has none. Raises ScriptError if it isn't a number."""
+    """Return a queue's latest fence number; 0 if it has none. Raises ScriptError if the stored value isn't a number."""
     meta = keys.key(keys.prefix(client.namespace, name), "meta")
     stored: bytes | None = client.command("HGET", meta, "fence")
     if stored is None:
@@ -154,7 +153,7 @@ def fence_of(client: Client, name: str) -> int:
 
 
 def with_partitions(client: Client, names: Iterable[str]) -> list[str]:
-    """Return the names of queues and of their partitions. Raises the error of a map that can't be read."""
+    """Return the names of queues and of their partitions. Raises an error if a partition map can't be read."""
     places, unread = with_readable_partitions(client, names)
     for error in unread.values():
         raise error
@@ -195,7 +194,7 @@ def map_in(queue: str, stored: bytes | None) -> PartitionMap:
 
 
 def _follow(epochs: Sequence[Epoch]) -> bool:
-    """Return whether the numbers of epochs and of partitions rise, and all sizes are allowed."""
+    """Return whether the numbers of epochs and partitions rise from epoch to epoch, and all sizes are allowed."""
     last, beyond = -1, 0
     for epoch in epochs:
         fits = epoch.number > last and epoch.first >= beyond and epoch.size <= MAX_PARTITIONS

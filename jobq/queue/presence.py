@@ -54,7 +54,7 @@ _NUMBERS = ("pid", "slots", "running", "lease_ms", "started_at", "seen_at")
 
 
 class RunningJob(JsonRecord):
-    """One message that a child runs.
+    """One message that a worker's child process runs.
 
     Attributes:
         started_at: Start time, by the worker's estimate of the server's clock.
@@ -66,10 +66,10 @@ class RunningJob(JsonRecord):
 
 
 class GatheringCall(JsonRecord):
-    """One waiting call of a batch job, in a child that gathers more calls.
+    """A call of a batch job, waiting in a child process for more calls.
 
     Attributes:
-        starts_at: When its batch starts at the latest, by the worker's estimate of the server's clock.
+        starts_at: Latest start of its batch, by the worker's estimate of the server's clock.
     """
 
     queue: str
@@ -142,7 +142,7 @@ class WorkerEntry(NamedTuple):
         return not self.damaged and not self.is_live(now_ms) and now_ms - self.seen_at < KEPT_MS
 
     def keeps_name(self, now_ms: int) -> bool:
-        """Return whether the worker's name stays reserved, because the worker may only be suspended and come back."""
+        """Return whether the worker's name stays reserved, because a suspended worker may resume."""
         return not self.damaged and now_ms - self.seen_at < 3 * self.lease_ms + NAME_KEPT_MS
 
     def serves(self, queue: str) -> bool:
@@ -255,7 +255,7 @@ def forget_worker(client: Client, name: str) -> None:
 
 
 def should_clean(client: Client, chance: float) -> bool:
-    """Return whether a worker should call `remove_stale` now. On average, MAX_CLEANERS workers get True.
+    """Return whether a worker should call `remove_stale` now. On average, the result is True for MAX_CLEANERS workers.
 
     Args:
         chance: A random number from 0 to 1.
@@ -341,7 +341,7 @@ def served(client: Client) -> dict[str, int]:
 
 
 def running(client: Client, names: Sequence[str]) -> dict[str, tuple[ChildEntry, ...] | None]:
-    """Return worker -> its children, or None if the entry is damaged. Workers without an entry are left out."""
+    """Return the children of each worker; None for a damaged entry. Workers without an entry are left out."""
     children: dict[str, tuple[ChildEntry, ...] | None] = {}
     for first in range(0, len(names), PER_CALL):
         some = names[first : first + PER_CALL]
@@ -381,7 +381,7 @@ def redactions(client: Client, jobs: Iterable[str]) -> dict[str, tuple[str, ...]
 
 
 def every_redaction(client: Client) -> dict[str, tuple[str, ...]]:
-    """Return the `redactions` of all jobs that have an entry."""
+    """Return the arguments to hide for each job that has an entry; see `redactions`."""
     reply = client.command("HGETALL", keys.redactions(client.namespace))
     return {text_of(raw): _hidden(text) for raw, text in _pairs(reply)}
 
@@ -399,7 +399,6 @@ def _read(client: Client) -> Iterator[tuple[bytes, WorkerEntry]]:
 
 
 def _pairs(reply: Any) -> Iterable[tuple[bytes, bytes]]:
-    """Return the fields and values of a reply to HGETALL."""
     return reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
 
 
@@ -469,7 +468,7 @@ def _child(facts: Any) -> ChildEntry | None:
 
 
 def _placed(kind: Callable[[str, str, int], T], facts: Any) -> T | None:
-    """Parse a message that a child has, as `kind(queue, mid, time)`; return None if it can't be read."""
+    """Parse a child's facts about a message as `kind(queue, mid, time)`; return None if they can't be read."""
     if not isinstance(facts, list) or len(facts) != 3:
         return None
     queue, mid, at = facts

@@ -320,10 +320,11 @@ class Queue:
         return text_of(reply[1])
 
     def flow_outbox(self, limit: int = 64, drainer: str = "", after: str = "") -> list[OutboxEntry]:
-        """Return the oldest entries for flows. They stay in the outbox until flow_outbox_drop deletes them.
+        """Return the oldest entries of the queue's outbox for flows. flow_outbox_drop deletes delivered entries.
 
         Args:
-            drainer: Id of the reading process. For a second after another process has read, no entries are returned.
+            drainer: Id of the calling process. A call reserves the entries for one second, so other
+                processes don't receive them.
             after: Id of the entry after which to begin.
         """
         values: Values = {
@@ -335,7 +336,7 @@ class Queue:
         return read_entries(self.scripts["flow_read"].run(values))
 
     def flow_outbox_drop(self, entry_ids: Sequence[str], drainer: str = "") -> int:
-        """Delete up to 1,000 delivered entries; return how many are left."""
+        """Delete up to 1,000 delivered entries; return the number of remaining entries."""
         if not entry_ids:
             return self.admin.flow_backlog().entries
         return int(self.scripts["flow_drop"].run({"drainer": drainer}, entry_ids)[1])
@@ -349,7 +350,7 @@ class Queue:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> Dequeued:
-        """Fetch up to `limit` messages, each leased for `lease`. A message that crashed before comes alone."""
+        """Fetch up to `limit` messages, each leased for `lease`. A message with a crash is fetched alone."""
         own = caller or self.callers.take()
         state = self._dequeue(own, _wanted(limit, lease, crash_limit, now))
         reply = self.client.perform(self.wake_key, state)
@@ -372,7 +373,6 @@ class Queue:
         return NumberedCall(self.client, self.wake_key, state, read)
 
     def _dequeue(self, caller: Caller, values: Values) -> CallState:
-        """Return the call of `caller` that dequeues messages."""
         plainly, scripts = self.dequeues, self.scripts
         if plainly.skip:
             plainly.skip -= 1
@@ -454,7 +454,6 @@ class Queue:
         crash_limit: int,
         now: int | None,
     ) -> CallState:
-        """Return the call of `caller` that ends these attempts."""
         if not (0 <= dequeue <= MAX_COUNT and len(endings) <= MAX_COUNT):
             raise _out_of_range(dequeue if len(endings) <= MAX_COUNT else len(endings), 0)
         values: Values = {
@@ -476,7 +475,7 @@ class Queue:
         return state
 
     def _rows(self, endings: Sequence[Ending]) -> tuple[list[Argument], list[str]]:
-        """Return the arguments of finish that follow its named arguments, and the keys of the results."""
+        """Return the endings as arguments of the script `finish`, and the keys of their results."""
         rows: list[Argument] = []
         result_keys: list[str] = []
         results: list[Argument] = []
@@ -501,7 +500,7 @@ class Queue:
         *,
         now: int | None = None,
     ) -> list[bool]:
-        """Renew leases, each given as a mid and a token; return for each whether the lease is still held."""
+        """Renew leases, each given as a mid and a token; return for each lease whether the attempt still has it."""
         if not leases:
             return []
         if len(leases) > MAX_COUNT:
@@ -582,8 +581,8 @@ class Queue:
     def check_lease(self, lease: Lease, missing: str) -> None:
         """Raise UnavailableError unless the current server has this lease.
 
-        A server that has the lease also has all earlier data, so missing data is really gone. Another server, such as a
-        replica, may lack data that still exists elsewhere.
+        A server that has the lease also has all earlier data, so data missing there doesn't exist. But a promoted
+        replica may lack data that another server still has.
 
         Args:
             missing: The data that was not found, for the error's text.
@@ -642,7 +641,7 @@ class Queue:
     def _cancelled_elsewhere(
         self, mids: Sequence[str], words: list[str], remember: Duration | None
     ) -> list[str]:
-        """Cancel messages in the partitions if the queue itself doesn't have them; return the updated words."""
+        """Cancel messages that are in the queue's partitions; return `words` with the new outcomes."""
         for queue in self.partitions():
             missing = [at for at, word in enumerate(words) if word == "nil"]
             told = queue.cancel(*[mids[at] for at in missing], remember=remember) if missing else []
@@ -714,7 +713,7 @@ class Queue:
         return reply
 
     def hold(self, key: str, wait: Duration, *, now: int | None = None) -> int:
-        """Don't start messages of a key for `wait`. Running messages continue; 0 ends the hold.
+        """Stop starting messages with this key for the duration `wait`. Running messages continue; 0 ends the hold.
 
         Return when the hold ends, in epoch ms by the server's clock, or 0 if the key isn't held.
         """
@@ -730,7 +729,7 @@ class Queue:
         return until
 
     def why(self, mid: str, *, now: int | None = None) -> KeyFacts:
-        """Return why `mid` runs or waits, from the partition that has it."""
+        """Return the facts that explain why a message runs or waits; the queue's partitions are also searched."""
         values: Values = {"mid": checked_mid(mid), "now": moment(now)}
         known = facts_of(self.scripts["why"].run(values))
         if known.status != "nil":
@@ -752,7 +751,7 @@ class Queue:
         return [Queue(name, self.client) for name in known.names() if name != self.name]
 
     def alone(self) -> list[Queue]:
-        """Return the queue and each of its partitions. Their methods don't search other partitions."""
+        """Return the queue and its partitions, as objects whose methods ignore all other partitions."""
         return alone(self.client, [self.name])
 
     def place_of(self, mid: str) -> Queue | None:
@@ -769,7 +768,7 @@ class Queue:
         return None
 
     def holder(self, mid: str) -> Queue:
-        """Return the partition that has this live message; the queue itself if it has the message, or if none has."""
+        """Return the partition that has this live message. If no other partition has it, return the queue itself."""
         places = self.alone()
         known = run_all(self.client, [place.status_call(mid) for place in places])
         return next(
@@ -888,7 +887,9 @@ class Queue:
         commands(self.client, self.wake_key, counted)
 
     def _overlap(self, batches: Iterable[Batch | Exception], done: EnqueuedMany) -> None:
-        """Make enqueue calls, each with its own caller and at most two under way; add their results to `done`."""
+        """Make enqueue calls, at most two simultaneously, and add their results to `done`. Each call has its own
+        caller.
+        """
         script, calls = self.scripts["enqueue"], OverlappingCalls(self.client, self.wake_key)
         under_way: deque[tuple[Caller, CallState, Batch]] = deque()
 
@@ -986,7 +987,7 @@ class Queue:
 
 
 def _take_back(caller: Caller | None, tries: Tries | None) -> None:
-    """Reuse the number of a call that a sealed queue rejected, because the script didn't record the call."""
+    """Let the caller use a number again after a sealed queue rejected the call without recording it."""
     if caller is not None:
         caller.number -= 1
     if tries is not None:
@@ -1017,7 +1018,7 @@ def queue_scripts(client: Client, area: str, name: str) -> BoundScripts:
 
 
 def alone(client: Client, names: Iterable[str]) -> list[Queue]:
-    """Return the named queues and their partitions, each once. Their methods don't search other partitions."""
+    """Return the named queues and their partitions, each once, as objects whose methods ignore all other partitions."""
     made: dict[str, Queue] = {}
     for name in names:
         queue = Queue(name, client)
@@ -1079,14 +1080,14 @@ def _debounce_max_ms(options: EnqueueOptions) -> Argument:
 
 
 def is_of_flows(again: Argument) -> bool:
-    """Return whether this value of `again` marks messages of flows."""
+    """Return whether this value of the script argument `again` stands for messages of flows."""
     return again in (MEMBER, NEXT)
 
 
 def members_batches(
     contents: Iterable[Content], options: EnqueueOptions, in_order: bool = False
 ) -> Iterator[Batch | Exception]:
-    """Return the round trips that enqueue messages of flows; see batches_of."""
+    """Yield batches of contents of flows' messages, one per enqueue call; see batches_of."""
     values, until = enqueue_values(**options), options.get("until")
     alone = until not in ("done", "start") and options.get("throttle") is None
     if values["can_update"] or values["can_requeue"] or values["drop_results"] or not alone:
@@ -1127,7 +1128,7 @@ def line_full(reply: Sequence[bytes]) -> KeyFullError:
 
 
 def prepared(content: bytes, mid: str | None, options: EnqueueOptions) -> Batch:
-    """Return a round trip for one message."""
+    """Return one message as a batch for an enqueue call."""
     try:
         size = len(content)
     except TypeError:
@@ -1142,7 +1143,7 @@ def prepared(content: bytes, mid: str | None, options: EnqueueOptions) -> Batch:
 
 
 def batch_of(contents: Sequence[Content], values: Values, key: str | None = None) -> Batch:
-    """Return a round trip with these contents; `key` applies to contents without a key."""
+    """Return these contents as a batch for an enqueue call; `key` applies to contents without a key."""
     bare = [item for item in contents if isinstance(item, bytes)]
     own_keys: list[str] = []
     if len(bare) < len(contents):
@@ -1174,7 +1175,9 @@ def batch_of(contents: Sequence[Content], values: Values, key: str | None = None
 
 
 def batches_of(contents: Iterable[Content], options: EnqueueOptions) -> Iterator[Batch | Exception]:
-    """Yield round trips for these contents. If reading or checking a content fails, yield the error last."""
+    """Yield batches of these contents, one per enqueue call. If reading or checking a content fails, yield the error
+    last.
+    """
     values = enqueue_values(**options) if options else NO_OPTIONS
     return _batches(contents, values, options.get("key"))
 
@@ -1207,7 +1210,7 @@ def _wanted(limit: int, lease: Duration, crash_limit: int, now: int | None) -> V
 
 
 def _plain_rows(endings: Sequence[Ending]) -> list[Argument] | None:
-    """Return the endings as arguments of finish_plain; None if there are none, or if any isn't a plain success."""
+    """Return the endings as arguments of finish_plain; None if there are none, or if any needs the general script."""
     rows: list[Argument] = []
     for ending in endings:
         if ending.outcome != "done" or ending.backoff is not None or ending.result is not None:
@@ -1238,7 +1241,7 @@ def _finished(
 
 
 def _unreadable(error: Exception) -> ScriptError:
-    """Return the error for an unreadable reply. A script repeats its caller's record, which may be forged."""
+    """Return the error for an unreadable reply, which may come from a forged record of a call."""
     return ScriptError(
         f"a reply can't be read: another version of jobq is in use here, or the record of a call was forged: {error!r}"
     )
@@ -1271,7 +1274,7 @@ def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeue
 
 
 def _generally_handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeued:
-    """Return the messages in a reply of the general script; the facts about them begin at index `start`."""
+    """Return the messages in a reply of the general dequeue script. Facts about messages begin at index `start`."""
     if len(reply) > start + 3:
         caller.arrived()
     if len(reply) > start + 3 + 7 * limit:

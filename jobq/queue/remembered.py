@@ -1,6 +1,6 @@
-"""Cancel messages whose ends are remembered.
+"""Cancel messages for which the server must remember that they have ended.
 
-The script finds in a message's content how long to remember the message's end, under its result key. But a script may
+A message's content tells the script how long to remember the end, in the message's result key. But a script may
 write only keys that its call declares. So if the result key wasn't declared, the script answers REMEMBERS, and the call
 is repeated with the key.
 """

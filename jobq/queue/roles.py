@@ -1,4 +1,4 @@
-"""Kinds of users of queues and their permissions: the lines that `jobq acl` prints."""
+"""Roles of users with their permissions, which `jobq acl` prints as ACL rules."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _patterns(namespace: str, queues: Sequence[str]) -> list[str]:
 
 
 def _operations(namespace: str) -> list[str]:
-    """Return patterns for the keys with the dashboard's operations and their list."""
+    """Return patterns for the keys of the dashboard's operations, and for the list of operations."""
     each, listed = keys.web_operation(namespace, ""), keys.web_operations(namespace)
     return [f"{literal(each)}*", literal(listed)]
 
@@ -196,7 +196,7 @@ def _logins(namespace: str) -> list[str]:
 
 
 def _beside(key: Callable[[str, str], str], namespace: str, queues: Sequence[str]) -> list[str]:
-    """Return patterns for one key per queue, which not every user of the queue may write."""
+    """Return patterns for one key per queue. Users of the queue need a separate right to write this key."""
     if queues:
         return [literal(key(namespace, queue)) for queue in queues]
     return [literal(key(namespace, "")).removesuffix("}") + "*"]

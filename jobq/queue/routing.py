@@ -31,7 +31,7 @@ Step = Literal["", "old", "newest"]
 
 
 class SealedError(JobqError):
-    """The queue is sealed, and the call didn't expect that.
+    """The queue is sealed, so it rejected the call.
 
     Attributes:
         unknown: If the queue isn't sealed, the name of a partition that lost its data or was never made.
@@ -43,7 +43,7 @@ class SealedError(JobqError):
 
 
 class PartlyAcceptedError(UnavailableError):
-    """Partitions accepted some messages of a call, but another partition rejected messages. `mids` lists those.
+    """Partitions accepted some messages of a call, but another partition rejected the messages in `mids`.
 
     Attributes:
         refusal: Why they were rejected.
@@ -153,13 +153,12 @@ class PartitionRouter:
         caller: Caller | None = None,
         tries: Tries | None = None,
     ) -> list[Enqueued]:
-        """Enqueue messages where they belong, in one call for each partition; see `Queue.send`.
+        """Enqueue messages in their partitions, with one call for each partition; see `Queue.send`.
 
         If one partition rejects its messages, the messages for other partitions are still sent.
 
         Args:
-            caller: The calls to all partitions have the caller's next number, so the same messages can be sent again
-                under that number.
+            caller: All calls use the caller's next number, so the same messages can be sent again under that number.
         """
         call = _RoutedCall(level, values, rows, mids, caller, tries)
         asked, number = -1, caller.number if caller else 0
@@ -201,10 +200,10 @@ class PartitionRouter:
             )
 
     def _after(self, asked: int, is_repeatable: bool) -> tuple[Epoch, bool]:
-        """Return the epoch to ask next, and whether it is the newest.
+        """Return the next epoch that should get the call, and whether it is the newest epoch.
 
-        A repeatable call also asks drained epochs, because an earlier try may have asked them. They repeat their
-        replies.
+        A call that may be a repetition also goes to drained epochs, because an earlier try may have reached them. They
+        repeat their replies.
         """
         for known in (self.map, self.refresh):
             newest = (known() if callable(known) else known).newest
@@ -219,7 +218,7 @@ class PartitionRouter:
         raise self._sealed()
 
     def _sealed(self) -> ScriptError:
-        """Return the error for a sealed queue without later partitions. Mostly a deletion stopped midway."""
+        """Return the error for a sealed queue without later partitions, usually left by an interrupted deletion."""
         name, size = self._name, self._map.newest.size
         remedy = f"run jobq check fsck {name} --repair"
         if is_partition(name):
@@ -238,7 +237,7 @@ class _RoutedCall:
         texts: For each message, the text that decides its partition; see `place_text`.
         pending: Indexes of messages that no partition has accepted or rejected.
         is_numbered: Whether the call may be repeated under its number.
-        was_answered: Whether a partition remembers the call by its number.
+        was_answered: Whether a partition has recorded the call's number.
     """
 
     def __init__(

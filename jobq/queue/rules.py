@@ -17,7 +17,7 @@ MAX_HOLD_S = 365 * DAY_MS / 1000
 
 
 class Unchanged:
-    """A setting that a call leaves as it is."""
+    """The type of UNCHANGED, which leaves a setting as it is."""
 
     def __repr__(self) -> str:
         return "UNCHANGED"

@@ -191,7 +191,7 @@ def loads(
 
 
 def _work(was: Sample, now: Sample) -> tuple[int, int]:
-    """Return the number of enqueues and starts together between two samples, and the number of starts alone."""
+    """Return how many messages were enqueued or started between two samples, and how many were started."""
     started = max(0, now.fence - was.fence)
     ended = started - (now.counts.locked - was.counts.locked)
     more = (now.counts.messages - now.counts.done) - (was.counts.messages - was.counts.done)
@@ -267,7 +267,7 @@ def steps(load: NodeLoad) -> Iterator[str]:
 
 
 def _distributing(name: str) -> str:
-    """Return the advice to distribute this queue, or to distribute the queue of this partition further."""
+    """Return advice to distribute a queue over partitions, or a partition's queue over more partitions."""
     base = base_of(name)
     if base != name:
         return f"give queue {base} more partitions: jobq partitions {base} shows how many it has"

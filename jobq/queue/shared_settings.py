@@ -20,7 +20,7 @@ _LIMITS = ("most", "starts", "span_ms", "weight", "waiting")
 
 
 def shares(most: Argument, number: int) -> list[Argument]:
-    """Divide a limit on running messages among the partitions. Any other value is the same for each partition."""
+    """Return the partitions' shares of a limit on running messages. If `most` isn't an integer, it is each share."""
     if not isinstance(most, int):
         return [most] * number
     each, more = divmod(most, number)
@@ -28,7 +28,7 @@ def shares(most: Argument, number: int) -> list[Argument]:
 
 
 def check_shares(queue: str, most: Argument, newest: Epoch) -> None:
-    """Raise ConfigError if a partition of the newest epoch would have no share."""
+    """Raise ConfigError if the limit `most` is less than the number of partitions in the newest epoch."""
     if isinstance(most, int) and most < newest.size:
         raise ConfigError(
             f"max={most} of queue {queue!r} is less than {counted(newest.size, 'partition')}, and each partition runs "
@@ -46,7 +46,7 @@ def set_limits(
 
 
 class Settings:
-    """A queue's current settings, to copy them to partitions."""
+    """A queue's settings, which are copied to its partitions."""
 
     def __init__(self, client: Client, queue: str) -> None:
         self._queue = queue

@@ -257,9 +257,9 @@ class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         backoff: Delay before the next attempt. For 'done', how long the mid stays taken; None uses the message's
             options.
         reason: Why the message is dead or crashed.
-        traceback: Traceback of an attempt to retry, kept until the message's next failure or its end.
+        traceback: Traceback of a failed attempt, if the message will be retried.
         age_ms: How long ago the run ended.
-        figures: Figures of a finished run to count; None doesn't count it.
+        figures: Figures of a finished run for the queue's statistics, or None.
     """
 
     mid: str
@@ -406,7 +406,7 @@ class Sample(NamedTuple):
 
     @property
     def records_attempts(self) -> bool:
-        """Whether the queue records how attempts end. If not, a rate of 0 means that the rate is unknown."""
+        """Whether the queue records how attempts end. Without these records, a rate of 0 means an unknown rate."""
         return bool(self.added) and not self.events_off
 
 
@@ -500,9 +500,9 @@ class Ticked(NamedTuple):
     - `replaced`: the run replaced the previous run.
     - `skipped`: there is no run, because the previous run isn't over.
     - `full`: there is no run, because the line of its key is full.
-    - `exists`: there is no run, because the caller's last tick is outdated.
+    - `exists`: there is no run, because another tick was enqueued since the caller's last read.
     - `new`: the schedule starts now.
-    - `clock`: the schedule continues from now.
+    - `clock`: the schedule continues from now, because the clock was set back.
 
     Attributes:
         detail: The mid of the run or of the previous run, or a time in epoch ms.
@@ -513,7 +513,7 @@ class Ticked(NamedTuple):
 
 
 class TickState(NamedTuple):
-    """Position of a schedule's ticks.
+    """The last tick of a schedule.
 
     Attributes:
         last_ms: Time of the last tick.
@@ -545,7 +545,7 @@ class Schedules(NamedTuple):
 
     Attributes:
         definitions: Name -> a letter ('c' if declared in code, 'a' if added), then the definition as JSON.
-        ticks: Name -> position of the schedule's ticks.
+        ticks: Name -> the schedule's last tick.
         log: Latest ticks, newest first.
     """
 
