@@ -29,8 +29,7 @@ from jobq.queue.partitions import fence_of, map_key, read_map
 from jobq.queue.queue import Queue, enqueue_values, queue_scripts
 from jobq.queue.routing import PartitionRouter
 from jobq.queue.types import FENCES_PER_EPOCH, Ending, Message
-from jobq.worker.partition_watch import queues_to_serve
-from jobq.worker.partition_watch import map_of
+from jobq.worker.partition_watch import map_of, queues_to_serve
 from tests.waiting import until
 
 pytestmark = pytest.mark.one_server
