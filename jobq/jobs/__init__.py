@@ -1,1 +1,1 @@
-"""Jobs are functions that a worker runs. This package encodes their calls, and runs a message to its outcome."""
+"""Jobs are functions that a worker runs. This package encodes their calls, and runs messages."""

@@ -22,7 +22,7 @@ MAX_HOLDINGS = 512
 
 
 class Admitted(Protocol):
-    """The answer of one limit. Call `undo` if the job doesn't start. Otherwise, call `leave` when the job is over.
+    """The decision of one limit. Call `undo` if the job doesn't start; otherwise, call `leave` when the job ends.
 
     Neither method raises a JobqError.
     """
@@ -55,27 +55,33 @@ class JobLimit(Protocol):
 
 
 class HoldingTable(Protocol):
-    """Memory in which a child records the slots that its jobs hold; the supervisor renews and returns them."""
+    """Shared memory for the slots that a child's jobs hold.
+
+    The supervisor renews these slots, and returns them if the child dies.
+    """
 
     lease_s: float
 
     def note(self, owner: str, entry: bytes) -> int | None:
-        """Record a slot that the message with token `owner` will acquire. Return its index, or None without room."""
+        """Record a slot that the message with token `owner` is about to acquire.
+
+        Return its index; None if the table is full.
+        """
         ...
 
     def keep(self, index: int) -> None:
-        """Record that the slot was acquired, so that the supervisor renews it."""
+        """Record that the slot was acquired, so that the supervisor renews the slot."""
 
     def drop(self, index: int, entry: bytes) -> None:
         """Forget a returned slot."""
 
     def is_lost(self, index: int) -> bool:
-        """Return whether a slot could not be renewed."""
+        """Return whether the supervisor failed to renew the slot at `index`."""
         ...
 
 
 class Holdings:
-    """The table of slots in this process; None unless it is a worker's child."""
+    """Holds this process's table of slots; None unless the process is a worker's child."""
 
     table: HoldingTable | None = None
 
@@ -88,9 +94,11 @@ FillInputs = Callable[[Call], Call]
 
 
 def filled(call: Call, worker: str, fill: FillInputs | None) -> Call | Ending:
-    """Return the call with results of steps inserted, or an Ending that postpones it while the flow's server is away.
+    """Put results of steps into the arguments of a call.
 
-    Raises the error of `fill` if the results can't be read, or CodecError without a `fill`.
+    If they can't be read now, return an Ending that postpones the call.
+
+    Raises other errors of `fill`, and CodecError without a `fill`.
     """
     if fill is None:
         raise CodecError("its arguments are results of steps, which can't be read here")
@@ -104,9 +112,9 @@ def filled(call: Call, worker: str, fill: FillInputs | None) -> Call | Ending:
 
 
 def run_admitted(call: Call | Ending, worker: str, run: Callable[[Call], Ending]) -> Ending:
-    """Run a call if all its limits admit it; otherwise, return an ending that postpones it.
+    """Run a call if it passes all its limits; otherwise, return an ending that postpones it.
 
-    If `call` is already an ending, return it.
+    If `call` is already an ending, return that ending.
     """
     if isinstance(call, Ending):
         return call
@@ -137,7 +145,7 @@ def admit(call: Call, worker: str, held: list[Admitted]) -> Ending | None:
 async def arun_admitted(
     call: Call | Ending, worker: str, run: Callable[[Call], Coroutine[Any, Any, Ending]]
 ) -> Ending:
-    """Run an async job if all its limits admit it; see run_admitted."""
+    """Run an async job if it passes all its limits; see run_admitted."""
     if isinstance(call, Ending):
         return call
     held: list[Admitted] = []

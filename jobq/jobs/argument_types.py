@@ -1,4 +1,4 @@
-"""Typed arguments and results: JSON in a message, and values of the annotated types in the function.
+"""Typed arguments and results: JSON in messages, and values of the annotated types in functions.
 
 `datetime`, `date`, `time`, `timedelta`, `UUID`, `Decimal`, enums, `bytes`, sets, dataclasses, `msgspec.Struct`,
 TypedDict, NamedTuple, pydantic models, and lists, dicts and unions of these are encoded and decoded by msgspec. An
@@ -118,7 +118,7 @@ class _Parameters(NamedTuple):
 
     @property
     def used(self) -> bool:
-        """Whether any argument or the result is converted."""
+        """Whether an argument or the result needs conversion."""
         kinds = [kind for _, kind in self.positions] + [*self.keywords.values()]
         return any(kind is not None for kind in (*kinds, self.rest[1], self.more, self.result))
 
@@ -221,7 +221,7 @@ class ArgumentTypes:
     def _check_declared(self) -> None:
         """Log annotations that msgspec can't decode.
 
-        If an annotation has undefined names, the check waits until the first call.
+        If an annotation has undefined names, this check runs at the first call.
         """
         function = inspect.unwrap(self._function)
         if all(kind in _CERTAIN for kind in getattr(function, "__annotations__", {}).values()):
@@ -285,7 +285,7 @@ class ArgumentTypes:
 
 
 def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the function's annotations. An annotation that can't be evaluated stays text."""
+    """Return the function's annotations. Annotations that can't be evaluated remain strings."""
     function = inspect.unwrap(function)
     try:
         return typing.get_type_hints(function, include_extras=True)
@@ -324,7 +324,7 @@ def _check_decodable(annotation: Any) -> None:
 
 
 def _is_model(kind: Any) -> bool:
-    """Return whether this is a pydantic model's class. A program with such a class has imported pydantic."""
+    """Return whether this is a class of a pydantic model. This never imports pydantic."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
 

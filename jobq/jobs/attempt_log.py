@@ -1,4 +1,4 @@
-"""The log of an attempt, kept for jobs that declare `keep_logs`: the last 64 KiB."""
+"""Stores the last 64 KiB of an attempt's log, for jobs that declare `keep_logs`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AttemptLog:
     """The log of one attempt.
 
     Args:
-        store: Called with the whole text. Its errors don't affect the job or its log.
+        store: Called with the log's whole text. Errors of `store` don't affect the job or its log.
     """
 
     def __init__(self, store: Callable[[bytes], None]) -> None:
@@ -88,7 +88,7 @@ class _Handler(logging.Handler):
         self._pid = os.getpid()
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Handle one record without the handler's lock. Each log has its own lock, so one log can't block others."""
+        """Handle one record without a lock of the handler. Each log has a lock, so that logs don't block each other."""
         # From Python 3.12 on a filter may return another record.
         allowed: object = self.filter(record)
         if allowed:
@@ -120,7 +120,7 @@ class AttemptLogs:
     def of(
         self, queue: str, mid: str, attempt: int, keep_s: float, seal: Callable[[bytes], bytes]
     ) -> Iterator[None]:
-        """Keep records logged within the block.
+        """Store the log records that an attempt makes within the block.
 
         Args:
             seal: Transforms the text before it is stored.

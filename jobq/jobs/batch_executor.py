@@ -138,7 +138,7 @@ class _BatchRun:
         self._lock, self._is_over = threading.RLock(), False
 
     def add(self, position: int, call: Call | Ending, waits: Ending | None) -> None:
-        """Add a call. If it must wait, deliver its ending instead."""
+        """Add a call to the batch. If a limit makes it wait, deliver that ending instead."""
         if waits is not None:
             self._take(position, waits)
         elif isinstance(call, Call):
@@ -206,7 +206,7 @@ class _BatchRun:
         return BatchContext(self._members[0], self.calls, executor.worker, self._owners)
 
     def _close(self) -> None:
-        """Reject further endings, and wait for threads that deliver an ending, because slots may be reused."""
+        """Reject further endings. Then wait for threads that are delivering an ending."""
         self._is_over = True
         with self._lock:
             pass
@@ -215,7 +215,7 @@ class _BatchRun:
         return structs.replace(self._members[0], args=[self.calls], kwargs={})
 
     def _called(self) -> Any:
-        """Call the function within its timeout. A process forked by it ends here, outside the middleware."""
+        """Call the function within its timeout. If it forks and returns in the child process, end the child process."""
         executor, settings = self._executor, self._members[0].job.settings
         timeout, soft_timeout = settings.timeout, executor.hooks.soft_timeout
         limited = timeout is not None and soft_timeout is not None
@@ -296,7 +296,7 @@ class _BatchRun:
         return executor.sealed(call, ending)
 
     def _cpu_ns(self) -> int:
-        """Return this call's CPU time: the time since the previous ending, or an equal share at the end of the run."""
+        """Return the CPU time since the previous ending; at the end of the run, an equal share of it."""
         if threading.get_ident() != self._thread:
             return 0
         now, count = self._spent(), 1

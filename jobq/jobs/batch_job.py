@@ -67,7 +67,10 @@ class BatchJob(Job[P, R]):
         return super().options(**changes)
 
     def with_overrides(self, overrides: Overrides) -> Self:
-        """Return a copy with the options stored in one message, except timeouts, which apply to all calls."""
+        """Return a copy with the overrides from one message.
+
+        Timeouts are ignored, because they apply to the whole batch.
+        """
         return super().with_overrides(
             structs.replace(overrides, **dict.fromkeys(_OF_THE_FUNCTION, UNSET))
         )
@@ -104,7 +107,6 @@ class BatchJob(Job[P, R]):
 
 
 def _check(job: str, settings: JobSettings) -> None:
-    """Raise ConfigError for an option that a batch job can't have."""
     for name, why in _REFUSED.items():
         value = getattr(settings, name)
         if value is not None and value is not False:

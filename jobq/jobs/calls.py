@@ -73,7 +73,7 @@ class BatchContext(Context):
         self.calls, self._owners = calls, owners
 
     def is_of(self, call: Call) -> bool:
-        """Return whether `call` was fetched for this batch, even if a limit then rejected it."""
+        """Return whether `call` was fetched for this batch, even if a limit then postponed it."""
         return any(call is owner for owner in self._owners)
 
     @property
@@ -118,19 +118,19 @@ class Calls(Sequence[BatchedCall], Generic[P]):
         return cls([_direct(number, call) for number, call in enumerate(calls, 1)])
 
     def done(self, index: int, result: Any = None) -> None:
-        """End a call as done. The result is kept if the job has a `result_ttl`.
+        """End a call as done. The result is stored if the job has a `result_ttl`.
 
-        Raises ConfigError if the call has already ended, or the function's run is over.
+        Raises ConfigError if the call has already ended, or the function has returned.
         """
         self._end(index, self.results, result)
 
     def fail(self, index: int, error: BaseException) -> None:
-        """End a call as failed, as if it had run alone and raised `error`.
+        """End a call as failed, as if the job had raised `error` for this call alone.
 
-        The job's rules decide whether it is retried.
+        The job's rules decide whether the call is retried.
 
-        `error` may be `Retry`, `Snooze` or `Dead`. Raises ConfigError if the call has already ended, or the function's
-        run is over.
+        `error` may be `Retry`, `Snooze` or `Dead`. Raises ConfigError if the call has already ended, or the function
+        has returned.
         """
         if not isinstance(error, BaseException):
             raise TypeError(
@@ -175,7 +175,7 @@ class Calls(Sequence[BatchedCall], Generic[P]):
 
 
 def _direct(number: int, call: Args[..., Any]) -> BatchedCall:
-    """Return a call without a message in a queue."""
+    """Return a call for a test, without a message in a queue."""
     settings = call.target.settings
     message = Message(f"call-{number}", b"", 1, 0, number, f"call-{number}", "", 0)
     headers = dict(settings.headers)

@@ -3,11 +3,11 @@
 ``{"job":"mail.send","args":["a@b"],"kwargs":{"retry":true},"enqueued_at":1700000000000}``
 
 Fields with their default value are left out, such as empty args or `v` 1. Sealed calls also have `not_after` and
-`nonce`. `remember_ms` comes first, because scripts that cancel the message read it only there. Whatever the bytes are,
-`decode` raises only CodecError.
+`nonce`. `remember_ms` must be the first field, because scripts that cancel a message look for it only there. For any
+bytes, `decode` raises only CodecError.
 
 An argument must survive JSON unchanged. msgspec would silently write a datetime, a set or bytes as text, and the job
-would get that text. So `check` rejects every value that would arrive as something else. The one exception is a tuple,
+would get that text. So `check` rejects every value that would arrive with another type. The only exception is a tuple,
 which arrives as a list.
 
 A call from another language that no job can run is kept with the reason:
@@ -161,7 +161,7 @@ def _content(envelope: Envelope, limit: int) -> bytes:
 
 
 class CallEncoder:
-    """Encodes many calls of one job. It works like `encode`, but encodes their common parts only once."""
+    """Encodes many calls of one job, like `encode`, but encodes their common parts only once."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class CallEncoder:
 
 
 def remembered(content: bytes, remember_ms: int, limit: int = LIMIT) -> bytes:
-    """Add to a call how long its end is remembered; raise CodecError if the call becomes too long."""
+    """Store in a call how long its end is remembered; raise CodecError if the call becomes too long."""
     if not remember_ms:
         return content
     content = REMEMBER % remember_ms + content[1:]
@@ -217,7 +217,7 @@ def remembered(content: bytes, remember_ms: int, limit: int = LIMIT) -> bytes:
 
 
 def remember_ms_in(call: bytes) -> bytes:
-    """Return how long the call's end is remembered, in ms, as digits; b"" if it isn't remembered."""
+    """Return how many ms the end of a call is remembered, as digits; b"" if it isn't remembered."""
     told = _REMEMBERED.match(call)
     return told[1] if told else b""
 
@@ -261,7 +261,7 @@ def decode_any(content: bytes) -> Any:
 
 
 def encode_plain(value: Any, what: str) -> bytes:
-    """Return a value as JSON, by the rules for arguments; `what` names it in a CodecError."""
+    """Encode a value as JSON by the rules for arguments; errors call the value `what`."""
     check(value, what)
     try:
         return _write(value)

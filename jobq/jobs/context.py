@@ -1,4 +1,4 @@
-"""The running attempt (`jobq.current()`): its call, its requests and reports, and its logger."""
+"""The running attempt (`jobq.current()`): its facts, its reports to the server, and its logger."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
-        """Merge both `extra` dicts. The standard adapter would drop the fields of the logging call."""
+        """Merge both `extra` dicts, because the standard adapter drops the fields of the logging call."""
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
         return msg, kwargs
 
 
 class Call(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """A decoded attempt, ready to run.
+    """A decoded message, ready to run.
 
     Attributes:
-        sealed: Whether its results and reasons are also sealed.
+        sealed: Whether its results and reasons must be sealed.
     """
 
     job: Job[..., Any]
@@ -92,10 +92,10 @@ LINES_SIZE = min(4096, select.PIPE_BUF)
 
 
 class JobLines(Protocol):
-    """The log of finished runs. Lines may be buffered briefly, so that many are written together."""
+    """Logs finished runs. Lines are buffered briefly, so that many are written together."""
 
     def keep_in(self, memory: memoryview) -> None:
-        """In a child, buffer lines in this memory of LINES_SIZE bytes, so that they aren't lost if the child dies."""
+        """In a child, buffer lines in `memory` (LINES_SIZE bytes), so that they aren't lost if the child dies."""
 
     def started(self, call: Call) -> None:
         """Log a start immediately."""
@@ -107,7 +107,7 @@ class JobLines(Protocol):
         """Write buffered lines."""
 
     def write_rest(self, memory: memoryview) -> None:
-        """In the supervisor, write the lines that a dead child buffered in this memory."""
+        """In the supervisor, write the log lines that a dead child left in this memory."""
 
 
 class Context:
@@ -177,7 +177,7 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt, from 1. Crashed attempts count."""
+        """The number of this attempt, counted from 1. Crashed attempts count."""
         return self._call.message.attempt
 
     @property
@@ -351,7 +351,7 @@ class Context:
         return self._logger
 
     def decide(self, error: BaseException) -> Decision:
-        """Return how this attempt ends if it raises `error`. Repeated calls return the same decision."""
+        """Decide how this attempt ends if it raises `error`. Repeated calls return the same decision."""
         if self._decision is None or self._decision[0] is not error:
             self._decision = (
                 error,
@@ -360,11 +360,11 @@ class Context:
         return self._decision[1]
 
     def overrule(self, error: BaseException, decision: Decision) -> None:
-        """Set how this attempt ends if it raises `error`. Middleware calls this."""
+        """Set how this attempt ends if it raises `error`. Middleware may call this."""
         self._decision = (error, decision)
 
     def is_of(self, call: Call) -> bool:
-        """Return whether this is the context of `call`."""
+        """Return whether this context belongs to `call`."""
         return self._call is call
 
     @property
@@ -374,20 +374,20 @@ class Context:
         return f"{function.__module__}.{function.__qualname__}"
 
     def continues_trace(self, longest_wait_s: float) -> bool:
-        """Return whether this attempt joins its enqueuer's trace.
+        """Return whether this attempt continues the enqueuer's trace, rather than starting a new trace.
 
-        The attempt starts a new trace with trace="link", or if the message is older than `longest_wait_s`.
+        It starts a new trace with trace="link", or if the message is older than `longest_wait_s`.
         """
         call = self._call
         return call.age_s <= longest_wait_s and call.job.settings.trace != "link"
 
     @property
     def own_policy(self) -> bool:
-        """Whether the job declares how long to wait before a retry."""
+        """Whether the job declares a retry policy."""
         return self._call.job.settings.retry is not None
 
     def forget_decision(self) -> None:
-        """Forget the decision, and the error that it refers to."""
+        """Forget the ending that the job decided on, and the related error."""
         self._decision = None
 
     def __repr__(self) -> str:

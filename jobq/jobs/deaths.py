@@ -48,7 +48,7 @@ class DeadCall(msgspec.Struct, frozen=True):
 
 
 def dead_id_in(content: bytes) -> str:
-    """Return the dead message's id in the content of a message about a death; raise CodecError if it is unreadable."""
+    """Parse the id of a dead message from a message that calls on_dead; raise CodecError if it is unreadable."""
     return str(decode(content).args[0])
 
 

@@ -1,4 +1,4 @@
-"""Makes the endings of attempts that raised, and of messages that no job here can run.
+"""Makes the endings of failed attempts, and of messages that no job here can run.
 
 An ending has the outcome, the reason of a dead message, the event's columns and the result to store. Each ending is
 logged.
@@ -40,17 +40,17 @@ MAX_NAMES = 1_000
 
 @dataclass(frozen=True)
 class UnknownJobs:
-    """How long messages whose job isn't registered here are retried, in seconds.
+    """How long to retry messages whose job isn't registered here, in seconds.
 
     Each wait is twice as long as the previous wait, from 1 s to `longest_wait_s`. Once the waits add up to `for_s`, the
-    message is dead. These retries don't count as attempts of the job.
+    message is dead-lettered. These retries don't count as attempts of the job.
     """
 
     longest_wait_s: float = 60.0
     for_s: float = 900.0
 
     def wait_s(self, times: int) -> float | None:
-        """Return the next wait after `times` waits; None if the message must be dead-lettered instead."""
+        """Return the wait after `times` earlier waits; None if the message must be dead-lettered instead."""
         waited = 0.0
         for number in range(times):
             waited += self._wait_s(number)
@@ -70,11 +70,11 @@ def failed_ending(
     stops: Stops,
     traced: bool = True,
 ) -> Ending:
-    """Return the ending of an attempt that raised `error`. If the job's rules also raise, the default policy decides.
+    """Return the ending of an attempt that raised `error`. If the job's rules also fail, the default policy decides.
 
     Args:
-        stops: Returns whether an error must be raised instead.
-        traced: Whether to log and keep the error's traceback.
+        stops: Returns whether an error interrupts the attempt; such an error is raised.
+        traced: Whether to log and store the error's traceback.
     """
     try:
         return _ending(context, call, error, figures, stops, traced)
@@ -159,7 +159,7 @@ def _decision(context: Context, call: Call, error: BaseException, stops: Stops) 
 
 
 def _is_verdict(error: BaseException) -> bool:
-    """Return whether the job raised `Dead` itself, and not because of another error."""
+    """Return whether the job raised `Dead` on purpose, not because of another error."""
     return isinstance(error, Dead) and error.__cause__ is None
 
 
@@ -170,7 +170,7 @@ def _reason(error: BaseException, why: str, trace: str) -> str:
 
 
 def _figured(call: Call, outcome: str, run_us: int, kind: str, mark: str) -> dict[str, Any]:
-    """Return the additional fields of a failure's log line."""
+    """Return the additional fields of a failed attempt's log line."""
     # The word that events use.
     word = "snoozed" if outcome in ("snooze", "hold") else outcome
     fields: dict[str, Any] = {"outcome": word, "run_ms": run_us / 1000}
@@ -204,7 +204,7 @@ def _log_failure(
 
 
 class Unrunnable:
-    """Makes the endings of messages that this process can't run."""
+    """Makes the endings of messages that this process can't run, for example because their job isn't registered."""
 
     def __init__(self, worker: str, rules: UnknownJobs) -> None:
         self._worker, self._rules = worker, rules
@@ -220,7 +220,8 @@ class Unrunnable:
     ) -> Ending:
         """Return the ending of a message whose job or envelope version isn't known here.
 
-        It is retried for a while, because workers of a newer release may know it; after that, it is dead.
+        The message is retried for a while, because workers of a newer release may know it; after that, it is
+        dead-lettered.
         """
         record = self._record(message, name, "jobq.errors.JobNotFoundError", headers or {})
         wait_s = self._rules.wait_s(message.unknowns)
@@ -251,7 +252,7 @@ class Unrunnable:
         return self._unstarted(call, "expired", why, "expired")
 
     def too_late(self, call: Call) -> Ending:
-        """Return the ending `dead` of a message whose retry would start after its `retry_within`."""
+        """Return the ending `dead` for a message whose next retry would start after its `retry_within`."""
         why = f"attempt {call.message.attempt} did not run: {call.job.settings.rules.over().why}"
         context = Context(call, worker=self._worker)
         job_logger(context, failure_log).error(
@@ -276,14 +277,14 @@ class Unrunnable:
         )  # fmt: skip
 
     def nothing(self, message: Message) -> Ending:
-        """Return the ending `done` for a message about a death if there is no on_dead function to call."""
+        """Return the ending `done` for a message that calls on_dead, if there is no function to call."""
         record = self._record(message, "jobq.on_dead", "", {})
         return Ending(mid=message.mid, token=message.token, record=record)
 
     def broken(self, queue: str, message: Message, error: Exception) -> Ending:
         """Return the ending of a message that couldn't be read because of an unexpected error.
 
-        The message is retried for a while, and is dead after that.
+        The message is retried for a while, and then dead-lettered.
         """
         why = f"it could not be read: {summary(error)}"
         record = self._record(message, "", class_name(error), {})
@@ -296,7 +297,7 @@ class Unrunnable:
         return Ending(outcome="unknown", backoff=wait_s, **ending)
 
     def unreadable(self, queue: str, message: Message, why: str) -> Ending:
-        """Return the ending `dead` of a message that no version can read."""
+        """Return the ending `dead` for a message that can't be decoded."""
         record = self._record(message, "", "jobq.errors.CodecError", {})
         return self._dead(queue, message, why, record)
 

@@ -1,4 +1,4 @@
-"""Facts about an encoded call that don't need a key, such as when it was enqueued. Signatures aren't checked."""
+"""Read facts about an encoded call, such as its enqueue time, without checking its signature."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def enqueued_at(content: bytes) -> int:
 
 
 def head_enqueued_at(head: WaitingHead | None) -> int:
-    """Return when the next message began to wait, in epoch ms by its producer's clock; 0 if that is unknown.
+    """Return the enqueue time of the next message, in epoch ms by its producer's clock; 0 if unknown.
 
-    It is unknown for a retry, which was enqueued long before it began to wait, and for an encrypted call.
+    It is unknown for a retry, because that began to wait later, and for an encrypted call.
     """
     return enqueued_at(head.content) if head and not head.attempts else 0
 

@@ -1,9 +1,9 @@
-"""Runs one message to one outcome, without a server. A worker's child uses this for each message.
+"""Runs one message and returns its ending, without a server. A worker's child uses this for each message.
 
-`resolve` comes first, then `run` or `arun`. `resolve` never raises. `run` and `arun` raise only exceptions that must
-stop the child's work on this message without an outcome. These are KeyboardInterrupt, JobAborted and, in `arun`, the
-cancellation of the asyncio task. Any other exception of a job, including SystemExit, is a failure, and the job's rules
-decide about it.
+First call `resolve`, then `run` or `arun`. `resolve` never raises. `run` and `arun` raise only exceptions that stop the
+child's work on the message without an ending. These are KeyboardInterrupt, JobAborted and, in `arun`, the cancellation
+of the asyncio task. Any other exception of a job, including SystemExit, is a failure, and the job's rules decide
+whether it is retried.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ class Meter:
 def _metered(
     coroutine: Coroutine[Any, Any, Any], meter: Meter, home: Home
 ) -> Generator[Any, Any, Any]:
-    """Await `coroutine` and add its CPU time to `meter`. A process forked in a step ends with that step."""
+    """Await `coroutine` and add its CPU time to `meter`.
+
+    If a step of the coroutine forks, end the child after that step.
+    """
     step: Any = coroutine.send
     pid = home.pid
     value: Any = None
@@ -96,21 +99,21 @@ def _metered(
 
 
 class RunHooks(NamedTuple):
-    """Functions that the running program provides to an executor. A function is None if the program doesn't have it.
+    """Functions that the worker passes to an executor; None if the program doesn't have such a function.
 
     Attributes:
         soft_timeout: Returns a context manager that raises JobTimeout in a sync job after the given seconds.
         lease_deadline: Returns when the lease of the running message ends, in seconds of CLOCK_BOOTTIME.
-        checkpoint: Keeps and reads the checkpoints of jobs.
-        attempt_logs: Keeps the logs of jobs that declare keep_logs.
-        find_dead: Finds the dead message that on_dead must be called for.
+        checkpoint: Stores and reads the checkpoints of jobs.
+        attempt_logs: Stores the logs of jobs that declare keep_logs.
+        find_dead: Finds the dead message for which on_dead must be called.
         fill_inputs: Inserts results of steps into the arguments of a member.
         flow_of: Returns the flow of a running member.
         on_failure: Called with the error of each failed attempt.
-        log: The log of starts and ends.
-        built_in: Jobs by name, for jobs that aren't in the registry but can run anyway.
-        tracebacks: Whether to log and keep the tracebacks of failed attempts.
-        counted: Whether endings contain the figures of their runs.
+        log: Logs starts and ends.
+        built_in: Jobs that can run although they aren't in the registry, by name.
+        tracebacks: Whether to log and store the tracebacks of failed attempts.
+        counted: Whether endings contain run times and CPU times.
     """
 
     soft_timeout: SoftTimeout | None = None
@@ -219,7 +222,7 @@ class Executor:
             return self._unresolved(queue, message, error)
 
     def _on_dead(self, queue: str, message: Message) -> Call | Ending:
-        """Return the call of a dead message's on_dead function; if there is nothing to call, the ending `done`."""
+        """Return the call of on_dead for a dead message; the ending `done` if there is no function to call."""
         lease = Lease(message.mid, message.token)
         find = self.hooks.find_dead
         dead = find and find(queue, dead_id_in(message.content), lease)
@@ -275,8 +278,8 @@ class Executor:
         """Run a sync job.
 
         Args:
-            admitted: Whether its limits have already admitted it.
-            logged: Whether its log is already kept.
+            admitted: Whether the job has already passed its limits.
+            logged: Whether this attempt already has a log.
         """
         if not admitted and (call.job.settings.limits or FLOW_HEADER in call.headers):
             ready = self._filled(call)
@@ -337,8 +340,8 @@ class Executor:
 
         Args:
             told_to_stop: See `run`. This also applies to cancellation, so a job that cancels itself fails.
-            admitted: Whether its limits have already admitted it.
-            logged: Whether its log is already kept.
+            admitted: Whether the job has already passed its limits.
+            logged: Whether this attempt already has a log.
         """
         if not admitted and (call.job.settings.limits or FLOW_HEADER in call.headers):
             ready = await self._afilled(call)
@@ -393,15 +396,12 @@ class Executor:
         return kind(call, report, hooks.lease_deadline, self.worker, keep, hooks.flow_of)
 
     def _own_decimal(self) -> None:
-        """Give this context its own decimal context if jobs would otherwise share a decimal context."""
+        """Give each job a decimal context of its own if jobs would otherwise share one."""
         if self._copies_decimal:
             decimal.setcontext(decimal.getcontext().copy())
 
     def _filled(self, call: Call) -> Call | Ending:
-        """Return the call with results of steps inserted into its arguments.
-
-        If they aren't available, return the ending.
-        """
+        """Insert results of steps into the arguments of a call. Return an ending instead if they aren't available."""
         try:
             whole = (
                 filled(call, self.worker, self.hooks.fill_inputs) if _takes_results(call) else call
@@ -436,7 +436,7 @@ class Executor:
         return value
 
     def called(self, call: Call) -> Any:
-        """Call the function. A process forked by it ends here, outside the middleware."""
+        """Call the function. If the function forks and returns in the child process, end the child process."""
         try:
             value = call.job.function(*call.args, **call.kwargs)
         except BaseException as error:
@@ -581,7 +581,7 @@ def _takes_results(call: Call) -> bool:
 
 
 def stops(error: BaseException, told_to_stop: Asked | None) -> bool:
-    """Return whether an error must end the run without an outcome."""
+    """Return whether an error interrupts the attempt, so that the attempt has no outcome."""
     if isinstance(error, JobAborted) and told_to_stop is not None:
         return told_to_stop()
     return isinstance(error, KeyboardInterrupt | JobAborted)

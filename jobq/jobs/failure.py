@@ -42,7 +42,7 @@ def fingerprint(error: BaseException) -> str:
 
 
 def place(error: BaseException) -> str:
-    """Return the innermost frame outside jobq, such as `shop/pay.py:42 in charge`; '' if there is none."""
+    """Return the innermost frame outside jobq, such as `shop/pay.py:42 in charge`; '' without such a frame."""
     shown, trace = "", error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
@@ -93,7 +93,6 @@ def _leave_out_ours(described: TracebackException) -> None:
 
 
 def _end_of(text: str, room: int) -> str:
-    """Return the last lines of a text, in at most `room` bytes."""
     if len(text.encode()) <= room:
         return text
     tail = text.encode()[3 - room :].decode("utf-8", "ignore")
@@ -109,7 +108,7 @@ def clean(text: str) -> str:
 
 
 def one_column(name: str) -> str:
-    """Return a name from outside as a column of an event. Separators are replaced: they would shift later columns."""
+    """Replace separators in a name, so that it can be one column of an event."""
     return clean(name).replace("\n", " ").replace("\t", " ")[:200]
 
 

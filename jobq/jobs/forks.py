@@ -1,4 +1,4 @@
-"""Processes that user code forks. They end where they would return to jobq, because the rest is the parent's work."""
+"""Ends processes that user code forks as soon as they return to jobq, because only the parent may continue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ForkedProcessError(JobqError, RuntimeError):
 
 
 class Home:
-    """The process that created this object."""
+    """Remembers the process that created this object."""
 
     __slots__ = ("pid",)
 
@@ -26,7 +26,7 @@ class Home:
         self.pid = os.getpid()
 
     def only(self, error: BaseException | None = None) -> None:
-        """Do nothing in this process. End a forked process like a program, with `error` if given.
+        """If the current process is a fork of the original process, end it, with `error` if given.
 
         This compares process ids, because libraries can fork without calling os.fork.
         """
@@ -50,7 +50,7 @@ def leave(error: BaseException | None = None) -> NoReturn:
 
 
 def flush() -> None:
-    """Write printed output that is still buffered, because os._exit doesn't."""
+    """Write buffered output of print, because os._exit doesn't."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -1,4 +1,4 @@
-"""Checks of job functions: are they async, are two of them the same, do they return work that never runs?"""
+"""Checks job functions: whether they are async, are the same function, or return work that never runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OWN_LOOP = (
 
 
 def awaited(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function`, or an async function that awaits it if it is a plain wrapper of an async function."""
+    """Return an async function for a plain wrapper of an async function. Other functions are returned unchanged."""
     if inspect.iscoroutinefunction(function) or not inspect.iscoroutinefunction(
         inspect.unwrap(function)
     ):
@@ -74,7 +74,7 @@ def is_same(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
 
 
 def place(function: Callable[..., Any]) -> str:
-    """Return the location of a function, and of the first function that it closes over, for errors."""
+    """Describe where a function, and the functions that it wraps, are defined."""
     around = [
         value
         for _, value in _closed_over(function)
@@ -87,7 +87,7 @@ def place(function: Callable[..., Any]) -> str:
 
 
 class _Comparison:
-    """Compares two values. A pair that is already being compared counts as equal."""
+    """Compares two values that may contain themselves. A pair that is being compared counts as equal."""
 
     def __init__(self) -> None:
         self._pairs: dict[tuple[int, int], tuple[Any, Any]] = {}
@@ -204,7 +204,6 @@ def _code(function: Any) -> types.CodeType | None:
 
 
 def _file(thing: Any) -> str:
-    """Return the file of a function or a class, or the name of its module if the module has no file."""
     code = _code(thing)
     if code is not None:
         return code.co_filename
@@ -216,7 +215,7 @@ def _file_of_module(module: Any) -> str:
 
 
 def _is_in_source(code: types.CodeType) -> bool:
-    """Return whether the file still contains this code. It doesn't if the function was edited after loading."""
+    """Return whether the file still contains this code. It may have been edited after loading."""
     try:
         text = Path(code.co_filename).read_bytes()
         whole = compile(text, code.co_filename, "exec", dont_inherit=True)

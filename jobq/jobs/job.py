@@ -1,4 +1,4 @@
-"""A job: a function that can be called, and enqueued with its options.
+"""A job is a function that can be called directly, or enqueued with options.
 
 A call is delivered at least once: it runs again if it fails, its worker dies, its lease is lost, or Redis loses writes.
 `@job` is in `registry.py`. Neither `@job` nor a Job needs a server until a call is enqueued.
@@ -71,9 +71,9 @@ class Args(Generic[P, R]):
 
 
 class Outgoing:
-    """Up to 250 calls of one job that are about to be enqueued. Middleware may change every field except the job.
+    """Up to 250 calls of one job, before they are enqueued. Middleware may change every field except the job.
 
-    `headers` go with each call. `mid` is set for a single call only. `size` is the encoded size in bytes.
+    `headers` are added to each call. `mid` is set for a single call only. `size` is the encoded size in bytes.
     """
 
     __slots__ = ("calls", "headers", "job", "mid", "queue", "size")
@@ -93,7 +93,7 @@ class Outgoing:
         return self.job.settings.partitions if self.queue == self.job.queue else None
 
     def prepared(self, queue: QueueLike) -> list[Prepared]:
-        """Return the calls as messages of the queue."""
+        """Return the calls in the form in which the queue stores them."""
         return [self.job.prepared(queue, args, kwargs, self) for args, kwargs in self.calls]
 
     def deliver(self) -> list[Receipt[Any]]:
@@ -158,7 +158,7 @@ class Job(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def _one_call(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function with the parameters and the annotations of one call."""
+        """Return the function that defines the parameters and annotations of one call."""
         return function
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
@@ -227,8 +227,8 @@ class Job(Generic[P, R]):
         """Enqueue many calls: `resize.enqueue_many(resize.args(path, width=200) for path in paths)`.
 
         Plain tuples of positional arguments also work, but type checkers don't check them. `arguments` is read while
-        calls are sent. One round trip has up to 250 calls, and is accepted or rejected in full. After an error, earlier
-        round trips stay enqueued, and the failed round trip may be enqueued.
+        calls are sent, in requests of up to 250 calls. The server accepts all calls of a request or none. After an
+        error, the calls of earlier requests stay enqueued, and the calls of the failed request may be enqueued.
         """
         calls = self._many(arguments)
         layers = self._enqueue_layers()
@@ -297,7 +297,7 @@ class Job(Generic[P, R]):
         return self._calls(arguments)
 
     def rows(self, messages: Iterable[Prepared]) -> Iterator[Row]:
-        """Yield the messages in the form that `Queue.enqueue_many` takes."""
+        """Yield the messages as rows for `Queue.enqueue_many`."""
         if self.settings.key is not None:
             yield from messages
             return
@@ -305,7 +305,7 @@ class Job(Generic[P, R]):
             yield content if mid is None else (mid, content)
 
     def _rows_of_calls(self, queue: QueueLike, calls: Iterable[Arguments]) -> Iterator[Row]:
-        """Yield these calls in the form that `Queue.enqueue_many` takes."""
+        """Yield these calls as rows for `Queue.enqueue_many`."""
         settings, server, types = self.settings, queue.client.settings, self.types
         asked = settings.key, self.unique, settings.expires_in, server.codec
         if any(option is not None for option in asked):
@@ -334,7 +334,7 @@ class Job(Generic[P, R]):
         kwargs: dict[str, Any],
         outgoing: Outgoing | None = None,
     ) -> Prepared:
-        """Return one call as a message: its mid (None to generate it), its bytes and its key.
+        """Return one call as a message: its mid (None to generate it), its content and its key.
 
         Args:
             outgoing: The job's mid and headers, as changed by middleware.
@@ -385,7 +385,7 @@ class Job(Generic[P, R]):
         return encode_result(value, self.name, mid)
 
     def per_message_options(self, now: int) -> Overrides | None:
-        """Return the options to store in a call enqueued now."""
+        """Return the options to store in a call enqueued at `now`."""
         if self.settings.expires_in is None:
             return self.overrides
         expires_at = round(self.due_ms(now) + self.settings.expires_in * 1000)
@@ -397,7 +397,7 @@ class Job(Generic[P, R]):
         return key_of_call(self.name, key, args, kwargs) if callable(key) else key
 
     def options_with(self, key: str | None) -> dict[str, Any]:
-        """Return the arguments of `Queue.enqueue` for one call with this key."""
+        """Return the arguments of `Queue.enqueue` for a call with this key."""
         if key is not None:
             return {**self.queue_options, "key": key}
         return {name: value for name, value in self.queue_options.items() if name != "ordered"}
@@ -478,7 +478,7 @@ class Job(Generic[P, R]):
         return changed
 
     def calling(self, function: Callable[..., Any]) -> Self:
-        """Return a copy that calls another function of the same kind, without limits."""
+        """Return a copy without limits that calls another function of the same kind."""
         changed = copy.copy(self)
         changed.function = function
         changed._use(structs.replace(self.settings, limits=()))
@@ -507,7 +507,6 @@ class Job(Generic[P, R]):
             raise TypeError(text) from None
 
     def _use(self, settings: JobSettings) -> None:
-        """Use these settings; raise ConfigError if they contradict one another."""
         self.settings = settings
         self._encoder = None
         self.unique = unique_of(self.name, self._signature, settings, self.types)
@@ -581,7 +580,6 @@ class AsyncJob(Job[P, R]):
 
 @cache
 def _asyncio_calls() -> Any:
-    """Return the module that enqueues on an event loop. Programs without an event loop never load it."""
     import jobq.queue.aio
 
     return jobq.queue.aio
@@ -596,7 +594,7 @@ async def _in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T
 def _positional(signature: inspect.Signature) -> tuple[int, int]:
     """Return the minimum and maximum number of positional arguments that certainly fit.
 
-    If the minimum is larger than the maximum, no number certainly fits.
+    If no number certainly fits, the minimum is larger than the maximum.
     """
     parameters = list(signature.parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

@@ -1,4 +1,4 @@
-"""Actions of a running flow member, for jobs. A higher layer implements them."""
+"""The interface through which a running member adds steps to its flow. A higher layer implements it."""
 
 from __future__ import annotations
 

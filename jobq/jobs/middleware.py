@@ -1,6 +1,6 @@
-"""Middleware: layers around enqueue and run.
+"""Middleware: layers around enqueueing and running jobs.
 
-A middleware is any object with some of these methods. Each does its part and calls `next`::
+A middleware is an object with some of these methods. Each method calls `next` to continue::
 
     class Timed:
         def enqueue(self, outgoing, next):        # outgoing: Outgoing; -> list of Receipts
@@ -17,7 +17,8 @@ A middleware is any object with some of these methods. Each does its part and ca
         async def arun(self, context, next):      # async jobs
             return await next()
 
-The layer that was added first is the outermost. Layers added here surround every job; layers of a Registry are inside.
+The middleware that was added first is the outermost. Middleware added here applies to every job, and runs around the
+middleware of a Registry.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _METHODS = ("enqueue", "run", "arun")
 
 
 class Middlewares:
-    """An ordered set of middleware, inside the layers of `outer`."""
+    """An ordered set of middleware. The middleware of `outer` runs around it."""
 
     def __init__(self, outer: Middlewares | None = None) -> None:
         self.outer = outer
@@ -67,13 +68,13 @@ class Middlewares:
         self._awaited[module] = provider
 
     def add_imported(self) -> None:
-        """Add the middleware passed to add_when_imported whose modules have been imported since."""
+        """Add the middleware registered with add_when_imported, if its module has been imported since."""
         for module in [name for name in self._awaited if name in sys.modules]:
             provider = importlib.import_module(self._awaited.pop(module))
             self.add(provider.middleware)
 
     def all_layers(self) -> Layers:
-        """Return the layers of `outer`, then the layers of this object."""
+        """Return the layers of `outer`, followed by the layers of this object."""
         outer = self.outer
         if outer is None:
             return self.layers

@@ -154,7 +154,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def stores_result(self) -> bool:
-        """Whether the job's result is kept."""
+        """Whether the job's result is stored."""
         return self.result_ttl is not None
 
     @property
@@ -164,12 +164,12 @@ class JobSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def remember_ms(self) -> int:
-        """`remember_s` in ms, as messages store it; 0 if the end isn't remembered."""
+        """`remember_s` in ms; 0 if the end isn't remembered."""
         return remember_ms(self.remember_s)
 
     @property
     def nretries(self) -> int:
-        """Maximum number of retries. If it isn't declared, the policy or `retry_within` implies it."""
+        """Maximum number of retries. If none is declared, the policy or `retry_within` determines it."""
         if self.retries is not None:
             return self.retries
         if isinstance(self.retry, Listed):
@@ -231,7 +231,7 @@ def checked_options(given: Mapping[str, Any], *, declaring: bool) -> dict[str, A
 
 
 def option_meant(name: str) -> str:
-    """Return how to pass an option that was given as an argument of the job; '' if there is no such option."""
+    """Explain how to pass an option that was given as an argument of the job; '' if there is no such option."""
     return f"{name}=…" if name in Options.__annotations__ else remedy("options", name)
 
 

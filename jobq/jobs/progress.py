@@ -19,7 +19,7 @@ class Progress(NamedTuple):
     Attributes:
         fraction: Completed share, from 0 to 1.
         note: A text for people.
-        data: The job's `data`; None if there is none.
+        data: The reported `data`; None if there is none.
     """
 
     fraction: float
@@ -48,7 +48,7 @@ def shown_progress(text: str) -> str:
 
 
 def read_progress(text: str) -> Progress | None:
-    """Return a stored report as data, None if there is none. Text that isn't a report becomes the note."""
+    """Parse a stored progress report; return None for ''. A text in another format becomes the note."""
     shown, _, encoded = text.partition(MARK)
     number, _, note = shown.partition(" ")
     try:

@@ -1,7 +1,7 @@
-"""The queues of jobs and results, without importing redis before a queue is needed.
+"""The queues of jobs and results, without importing redis early.
 
-Declaring a job doesn't require a server or redis. So this module declares the parts of clients and queues that jobs
-use, and imports the real classes at first use.
+Declaring a job doesn't need redis. So this module only declares the methods of clients and queues that jobs use, and
+imports the real classes at their first use.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class QueueLike(Protocol):
 
 
 def queue_of(name: str, client: ClientLike | None, partitions: int | None = None) -> QueueLike:
-    """Return the queue object that all senders of this process share. Without a client, use the default client.
+    """Return this process's shared object for a queue. Without a client, use the default client.
 
     Args:
         partitions: Number of partitions, if the queue doesn't exist yet.

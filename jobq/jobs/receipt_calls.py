@@ -48,7 +48,7 @@ class ResultWaits:
 
     Attributes:
         on_wait: Called with the receipt after each blocking wait.
-        advice: What to do when no result comes; {mid} is the message's id.
+        advice: Advice in the error if no result arrives; {mid} is replaced by the message's id.
     """
 
     on_wait: Callable[[Receipt[Any]], object] | None = None
@@ -77,7 +77,7 @@ async def aperform(client: Any, steps: Steps[T]) -> T:
 
 
 def status(receipt: Receipt[Any]) -> Steps[Status]:
-    """Return the message's status, with its progress as text for people."""
+    """Return the message's status, with readable progress."""
     known = yield from _status(receipt)
     return known._replace(progress=receipt.shown("progress", known.progress))
 
@@ -93,9 +93,9 @@ def _status(receipt: Receipt[Any]) -> Steps[Status]:
 
 
 def _is_elsewhere(receipt: Receipt[Any]) -> Steps[bool]:
-    """Find the partition that has the message, and bind the receipt to it. Return whether this changed the receipt.
+    """Find the partition that has the message, and bind the receipt to it. Return whether the receipt changed.
 
-    Receipts made from a mid, and receipts of callers that didn't know the partition map, don't know the partition.
+    A receipt doesn't know the partition if it was made from a mid, for example.
     """
     queue = receipt.bound_queue
     if is_partition(queue.name):
@@ -109,7 +109,8 @@ def _is_elsewhere(receipt: Receipt[Any]) -> Steps[bool]:
 def state(receipt: Receipt[Any]) -> Steps[State]:
     """Return the message's public state.
 
-    A live message decides the state. Otherwise, the remembered end or the dead message decides it, whichever is later.
+    While the message is live, its status decides. Otherwise, the stored end or the dead message decides, whichever is
+    later.
     """
     known = yield from _status(receipt)
     return (yield from _state(receipt, known))
@@ -142,7 +143,7 @@ async def afollow(receipt: Receipt[Any]) -> AsyncIterator[State]:
 
 
 def state_in(queue: Any, mid: str, known: Status) -> State:
-    """Return the public state of any job's message, given its status; unknown if its stored end is unreadable."""
+    """Return the public state of a message from its status, or `unknown` if the stored result is unreadable."""
     receipt: Receipt[Any] = Receipt(mid, "exists", "", "the job", queue, JobSettings())
     try:
         return perform(queue.client, _state(receipt, known))
@@ -180,7 +181,7 @@ def _state(receipt: Receipt[Any], known: Status, is_again: bool = False) -> Step
 
 
 def _remembered(receipt: Receipt[Any]) -> Steps[Any]:
-    """Return the stored end of the message; None if there is none. Raises CodecError if it is unreadable."""
+    """Return the stored result or failure of the message, or None. Raises CodecError if it is unreadable."""
     key = receipt.bound_queue.result_key(receipt.mid)
     content: bytes | None = yield _plain(receipt, "LINDEX", key, 0)
     if content is None:
@@ -226,7 +227,7 @@ def _numbered(
     rest: Sequence[Argument],
     extra_keys: Sequence[str] = (),
 ) -> Steps[Any]:
-    """Make a numbered call of the queue.
+    """Call a script of the queue so that the call can be repeated safely.
 
     If the call is interrupted, no later call reuses its caller, because the call may still arrive.
     """
@@ -271,9 +272,9 @@ def result(receipt: Receipt[Any], timeout: Duration | None) -> Steps[bytes]:
 
 
 def _of_earlier_life(receipt: Receipt[Any], content: bytes) -> Steps[bool]:
-    """Return whether this end belongs to an earlier use of the mid, before a revival or another enqueue.
+    """Return whether this end was stored before a revival, or before another message got the same mid.
 
-    A result always belongs to the current use.
+    A result is never that old.
     """
     if not content.startswith((CANCELLED, b'{"error"')):
         return False

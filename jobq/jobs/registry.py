@@ -33,8 +33,8 @@ Kind = TypeVar("Kind")
 class Registry:
     """Jobs by name, and middleware for these jobs only.
 
-    This middleware runs inside `around`, the middleware of the process. `Registry(Middlewares())` leaves out the
-    middleware of the process.
+    The middleware of `around`, by default that of the whole process, runs around it. `Registry(Middlewares())` leaves
+    out that middleware.
     """
 
     #: The registries of this process.
@@ -205,7 +205,7 @@ class Declaration(Options, total=False):
 
 
 class Lingering(Declaration, total=False):
-    """Options that a batch job may leave out; see BatchDeclaration."""
+    """Declares `linger` as optional; see BatchDeclaration."""
 
     linger: Duration | None
 
@@ -304,7 +304,7 @@ def stand_in(name: str) -> Job[..., Any]:
 
 
 def _anything(*args: Any, **kwargs: Any) -> None:
-    """Represent a job whose code this process doesn't have."""
+    """The function of a job whose code this process doesn't have."""
 
 
 def job_name(function: Callable[..., Any]) -> str:

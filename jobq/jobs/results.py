@@ -2,7 +2,7 @@
 
 A stored end is `{"ok": value}`, `{"error": text, "type": class name}` for a dead or expired message, or `{"end": "done"
 or "cancelled"}` for a message without a result. Each has the number of the last `attempt`, and the time `at` in epoch
-ms. Errors come back as text only: their classes are never looked up.
+ms. Errors are returned as text, because their classes aren't imported.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def encode_failure(summary: str, kind: str) -> bytes:
 
 
 def ended(record: bytes, attempt: int) -> bytes:
-    """Add the attempt and the time to a stored end."""
+    """Add the attempt's number and the current time to the stored result of a message."""
     return b'%b,"attempt":%d,"at":%d}' % (record[:-1], attempt, wall.ms())
 
 
 def opened_end(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
-    """Return a stored end without its seal; raise CodecError if it isn't trusted."""
+    """Decrypt or verify the stored end of a message; raise CodecError if it isn't trusted."""
     if content.startswith(CANCELLED):
         # Scripts write this end, and they have no key to seal it.
         return content
@@ -70,7 +70,7 @@ def opened_end(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes
 
 
 def decode_result(content: bytes, job: str, mid: str) -> Any:
-    """Return the job's result; raise JobFailedError if it failed, ResultNotStoredError if its end has no result."""
+    """Return the job's result; raise JobFailedError if it failed, ResultNotStoredError if no result was stored."""
     stored = decode_any(content)
     if isinstance(stored, dict) and "ok" in stored:
         return stored["ok"]
@@ -83,7 +83,7 @@ def decode_result(content: bytes, job: str, mid: str) -> Any:
 
 
 class Receipt(Generic[R]):
-    """One enqueued message.
+    """The receipt of an enqueued call.
 
     `action` is the result of the enqueue, for example:
 
@@ -174,7 +174,7 @@ class Receipt(Generic[R]):
         return bool(self._run(_calls().revive(self)))
 
     async def arevive(self) -> bool:
-        """Revive the message like `revive`, using the event loop's own connection."""
+        """Revive the message like `revive`, on the event loop's own connection."""
         return bool(await self._arun(_calls().revive(self)))
 
     def result(self, timeout: Duration | None = None) -> R:
@@ -189,7 +189,7 @@ class Receipt(Generic[R]):
         return self._decoded(self._run(_calls().result(self, timeout)))
 
     async def aresult(self, timeout: Duration | None = None) -> R:
-        """Return the result like `result`, using the event loop's own connections. Cancelling ends the wait."""
+        """Return the result like `result`, on the event loop's own connections. Cancelling ends the wait."""
         return self._decoded(await self._arun(_calls().result(self, timeout)))
 
     def _run(self, steps: Any) -> Any:
@@ -227,7 +227,7 @@ class Receipt(Generic[R]):
         return states
 
     def opened(self, purpose: Purpose, text: str) -> str:
-        """Return a text of the message, opened if it is sealed, including the data of a progress report."""
+        """Decrypt or verify a text of the message, including the data of a progress report."""
         return opened_text(seal_of(self.bound_queue.client), purpose, self.queue, self.mid, text)
 
     def shown(self, purpose: Purpose, text: str) -> str:
@@ -243,7 +243,7 @@ class Receipt(Generic[R]):
 
 
 class Receipts(Sequence[Receipt[R]], Generic[R]):
-    """The receipts of many calls of one job, in order. Each access makes a new receipt, which saves memory."""
+    """The receipts of many calls of one job, in order. To save memory, each access makes a new receipt."""
 
     __slots__ = ("_accepted", "_job", "_queue", "_settings", "_types")
 
@@ -291,7 +291,6 @@ class Receipts(Sequence[Receipt[R]], Generic[R]):
 
 @cache
 def _calls() -> Any:
-    """Return the module with the calls of receipts. A program that only enqueues never loads it."""
     import jobq.jobs.receipt_calls
 
     return jobq.jobs.receipt_calls

@@ -46,7 +46,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Linear:
-    """Wait `step` longer before each retry, up to `longest`."""
+    """Wait `step` seconds longer before each retry, but never longer than `longest`."""
 
     step: float
     longest: float
@@ -69,7 +69,7 @@ class Exponential:
     random: Callable[[], float] = field(default=_random.random, repr=False, compare=False)
 
     def ceiling(self, failures: int) -> float:
-        """Return the longest possible wait after a number of failures."""
+        """Return the longest possible wait after this number of failures."""
         try:
             return min(self.longest, self.base * self.factor ** (failures - 1))
         except OverflowError:
@@ -128,7 +128,7 @@ def exponential(
 
 
 def listed(waits: Sequence[Duration]) -> Listed:
-    """Return a policy with the given waits: `listed([1, 30, "5m"])` waits 1, 30 and 300 seconds, then gives up."""
+    """Return a policy with the given waits: `listed([1, 30, "5m"])` waits 1, 30 and 300 seconds, and then gives up."""
     return Listed(tuple(_positive("listed", wait) for wait in waits))
 
 
@@ -197,7 +197,7 @@ class Rules:
         return decision if age_s + decision.after_s <= self.retry_within else self.over()
 
     def over(self) -> Decision:
-        """Return the decision about a message that is older than `retry_within`."""
+        """Return the decision for a message that is too old for another retry."""
         return Decision("dead", why=f"retry_within={self.retry_within:g} s is over")
 
     def _decision(self, failures: int, error: BaseException) -> Decision:
@@ -218,7 +218,7 @@ class Rules:
         return self._by_policy(failures, error)
 
     def by_count(self, failures: int, error: BaseException) -> Decision:
-        """Return the decision if `decide` raises. It uses `retries` and the default policy, but no code of the job."""
+        """Return the decision if `decide` raised an error. It depends only on `retries` and the default policy."""
         if failures > self.retries:
             return Decision("dead", why=f"attempt {failures} of {self.retries + 1}")
         return Decision("retry", DEFAULT_POLICY(failures, error))
@@ -233,7 +233,10 @@ class Rules:
 
 
 def checked(decision: Decision) -> Decision:
-    """Return a decision, perhaps from middleware, with a bounded wait; raise ConfigError or ValueError if invalid."""
+    """Check a decision of the job or middleware, and limit its wait.
+
+    Raises ConfigError or ValueError if it is invalid.
+    """
     if decision.outcome not in get_args(AfterError):
         raise ConfigError(
             f"outcome {decision.outcome!r:.40} is unknown; use retry, dead, snooze or hold"
@@ -249,7 +252,7 @@ def matches(wanted: ErrorFilter, error: BaseException) -> bool:
 
 
 def checked_filter(name: str, value: object) -> ErrorFilter | None:
-    """Return `value` as exception classes or as a function of the error; raise ConfigError for other values."""
+    """Check that `value` is an exception class, several of them, or a function of the error; else raise ConfigError."""
     if value is None:
         return None
     given: tuple[Any, ...] = (

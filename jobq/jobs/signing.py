@@ -1,9 +1,8 @@
 """Signs (HMAC-SHA-256) or encrypts (AES-256-GCM) calls, results and other texts for one queue, mid and purpose.
 
-Signed: ``jobq-s1 <key id> <64 hex digits>`` LF, then the call as it is. Encrypted: ``jobq-e1 <key id>`` LF, 12
-bytes of salt, 12 of nonce, then AES-GCM's text with its tag (docs/operating/security.md). A call's `remember_ms`, which
-scripts read, follows the key id. A seal is checked before any part of the call is read. Whatever the bytes are, opening
-them raises only CodecError.
+Signed: ``jobq-s1 <key id> <64 hex digits>`` LF, then the unchanged call. Encrypted: ``jobq-e1 <key id>`` LF, 12 bytes
+of salt, 12 of nonce, then AES-GCM's text with its tag (docs/operating/security.md). A call's `remember_ms`, which
+scripts read, follows the key id. A seal is checked before the call is parsed. Invalid bytes raise only CodecError.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _MAX_HEADER_LENGTH = 128
 
 
 class Seal:
-    """Seals with the first key of the settings, and opens with any of their keys."""
+    """Signs or encrypts with the first key of the settings, and verifies or decrypts with any of their keys."""
 
     def __init__(self, settings: CodecSettings, purpose: Purpose = "call") -> None:
         self.settings = settings
@@ -85,16 +84,16 @@ class Seal:
     def _closed(
         self, queue: str, mid: str, content: bytes, key_id: bytes, shown: bytes = b""
     ) -> bytes:
-        """Seal the content.
+        """Sign or encrypt the content.
 
-        With encryption, `shown` stays readable before the encrypted content, but can't be changed.
+        If it is encrypted, `shown` stays readable before the encrypted content but is protected against changes.
         """
         if self._encrypts:
             return self._hidden(queue, mid, content, key_id, shown)
         return self._signed(queue, mid, content, key_id)
 
     def close_text(self, queue: str, mid: str, text: str, like: bytes = b"") -> str:
-        """Seal a text like `close`; return it as text."""
+        """Seal a text, like `close` but as text."""
         sealed = self.close(queue, mid, text.encode(), like)
         if not self._encrypts:
             return sealed.decode()
@@ -113,7 +112,7 @@ class Seal:
         return self.open(queue, mid, content).decode()
 
     def open(self, queue: str, mid: str, content: bytes) -> bytes:
-        """Return the sealed bytes; raise CodecError, with the reason, if `content` isn't trusted."""
+        """Verify or decrypt sealed bytes; raise CodecError, with the reason, if `content` isn't trusted."""
         if len(content) > HARD_LIMIT + ROOM:
             raise CodecError(
                 f"content of {len(content):,} bytes is over the limit of {HARD_LIMIT:,}"
@@ -171,7 +170,7 @@ def _seal(settings: CodecSettings, purpose: Purpose) -> Seal:
 
 
 def seal_for(settings: CodecSettings | None) -> Seal | None:
-    """Return the seal for calls with these settings; None without settings."""
+    """Return the seal for calls; None if calls aren't sealed."""
     return _seal(settings, "call") if settings else None
 
 
@@ -186,7 +185,7 @@ def is_sealed(content: bytes) -> bool:
 
 
 def opened(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
-    """Check the content's seal, and return the content without it; raise CodecError if it isn't trusted."""
+    """Verify or decrypt the content; raise CodecError if it isn't trusted."""
     if seal is not None:
         return seal.open(queue, mid, content)
     if is_sealed(content):
@@ -195,9 +194,9 @@ def opened(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
 
 
 def shown_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: str) -> str:
-    """Return a progress report or a reason for people: the opened text, or why it can't be opened.
+    """Decrypt or verify a progress report or a reason for people. If that fails, return the reason in parentheses.
 
-    Texts without a seal are returned as they are. jobq writes such texts, for example, after a worker died. But anyone
+    Texts without a seal are returned unchanged. jobq writes such texts, for example, after a worker died, but anyone
     can write them without a key. The data of a progress report is left out.
     """
     shown = opened_text(seal, purpose, queue, mid, text)
@@ -205,7 +204,7 @@ def shown_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: 
 
 
 def opened_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: str) -> str:
-    """Return a text like shown_text, but including the data of a progress report."""
+    """Decrypt or verify a text, as shown_text does, but keep the data of a progress report."""
     if not text.startswith(MARK.decode()):
         return text
     if seal is None:
@@ -235,16 +234,16 @@ def _key(ring: dict[bytes, bytes], key_id: bytes) -> bytes:
 
 
 def key_id_of(sealed: bytes) -> bytes:
-    """Return the key id that a seal names, without verifying the seal; b'' if the content has no seal."""
+    """Return the key id in a seal, without verifying the seal; b'' if the content has no seal."""
     header = sealed[:_MAX_HEADER_LENGTH].partition(b"\n")[0].split(b" ")
     return header[1] if header[0] in (SIGNED, ENCRYPTED) and len(header) > 1 else b""
 
 
 def _bound(mark: bytes, key_id: bytes, queue: str, mid: str, shown: bytes = b"") -> bytes:
-    """Return the additional data that a seal protects.
+    """Return the additional data that the signature or encryption of a message protects.
 
-    Each part is preceded by its length, so that the parts are unambiguous. The data contains the queue's name without a
-    partition, because the producer can't know which partition accepts a message.
+    Each part is preceded by its length, so that the parts are unambiguous. The queue's name has no partition, because
+    the producer can't know which partition accepts a message.
     """
     base = base_of(queue).encode("utf-8", "replace")
     parts = [mark, key_id, base, mid.encode("utf-8", "replace")]

@@ -68,15 +68,15 @@ if not TYPE_CHECKING:  # a type checker would accept every misspelt name
 
 
 def state_word(status: Status) -> StateWord:
-    """Return the public state, given only the queue's status. The queue also stores a cancelled run as `done`."""
+    """Return the public state that follows from the queue's status alone. A cancelled run counts as `done`."""
     word = STATE_OF.get(status.word, "unknown")
     return "retrying" if status.attempts and status.word.startswith("queued") else word
 
 
 def state_text(status: Status, word: StateWord | None = None) -> str:
-    """Return a state as text for people, such as `running, enqueued again`.
+    """Describe a state for people, for example `running, enqueued again`.
 
-    Without `word`, the status decides the state.
+    Without `word`, the state is derived from the status.
     """
     if status.word == "queued" and status.lock_expires_at:
         return "retrying, lease ended"
@@ -85,12 +85,12 @@ def state_text(status: Status, word: StateWord | None = None) -> str:
 
 
 def is_over(status: Status) -> bool:
-    """Return whether the message has ended, so that its remembered end decides its state."""
+    """Return whether the message has ended."""
     return state_word(status) in ENDED
 
 
 def live_state(status: Status, progress: Progress | None = None, traceback: str = "") -> State:
-    """Return the state of a live message; `progress` and `traceback` are the opened values of its latest attempt."""
+    """Return the state of a live message, with decrypted `progress` and `traceback` of its latest attempt."""
     word = state_word(status)
     if status.word == "done-with-requeue":
         # Newer content. The queue still describes the earlier run, which is over.
@@ -101,7 +101,7 @@ def live_state(status: Status, progress: Progress | None = None, traceback: str 
 
 
 def ended_state(record: Any) -> State:
-    """Return the state in a stored end; unknown if there is none."""
+    """Convert a stored end to a state; return `unknown` without a stored end."""
     if not isinstance(record, dict):
         return State("unknown", error=UNKNOWN_TEXT)
     word: StateWord = "done"

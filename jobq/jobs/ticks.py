@@ -1,4 +1,4 @@
-"""The header of a call that identifies the tick that enqueued the call."""
+"""The header that tells a call which tick of a schedule enqueued it."""
 
 from __future__ import annotations
 

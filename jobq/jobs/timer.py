@@ -10,7 +10,7 @@ from jobq.jobs.registry import Registry, job
 
 
 def _elapsed() -> None:
-    """Do nothing, because the flow waits only for the message's end."""
+    """Return immediately, because a flow only waits for the end of the timer's message."""
 
 
 #: Every worker can run this job, whatever modules it imports.

@@ -72,7 +72,7 @@ class Unique:
         return f"={name}:{digest[:DIGEST_CHARACTERS].decode()}"
 
     def shown(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return the call's name for errors, such as `send=7`."""
+        """Describe a call by its compared values in errors, such as `send=7`."""
         value = self._value(args, kwargs)
         values = value.values() if isinstance(value, dict) else [value]
         text = ",".join([_encode(value).decode() for value in values])
@@ -141,7 +141,7 @@ def conflict_options(job: str, settings: JobSettings, unique: Unique | None) -> 
 
 
 def _options_of_mid(job: str, settings: JobSettings) -> dict[str, Any]:
-    """Return the options of `Queue.enqueue` for a call that isn't unique, but may have a mid."""
+    """Return the options of `Queue.enqueue` for a call that may have a mid but isn't unique."""
     if settings.unique is False and not settings.mid:
         return {}  # ignores options that the job declares for unique calls
     if settings.debounce_max is not None and settings.unique is not False:
@@ -206,7 +206,7 @@ def refuse(call: str, receipt: Receipt[Any], queue: QueueLike) -> None:
 
 
 def refuse_any(job: str, receipts: Sequence[Receipt[Any]]) -> None:
-    """Raise DuplicateError if some of many calls were rejected; the others are enqueued."""
+    """Raise DuplicateError if a receipt shows a rejected call. The other calls stay enqueued."""
     refused = tuple([receipt for receipt in receipts if receipt.action == "exists"])
     if refused:
         more = f"{len(refused):,} of {len(receipts):,} calls of {job}"
@@ -226,7 +226,7 @@ def _only(job: str, settings: JobSettings, name: str, others: Sequence[str]) -> 
 
 
 def _lives(receipt: Receipt[Any], queue: QueueLike) -> str:
-    """Return the state of the existing message, and how long ago it was queued if this user may read that."""
+    """Return a text such as `waits already`, with the time since the message was queued if this user may read it."""
     status = receipt.existing_status
     if status == "done-with-backoff":
         left_s = max(0.0, queue.status(receipt.mid).not_before / 1000 - wall.s())
