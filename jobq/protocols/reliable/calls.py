@@ -23,9 +23,9 @@ EMPTY_KEY = "EMPTYKEY"
 
 
 class ReliableCalls(BlockingFacade):
-    """The scripts of one namespace on one client. Threads may share it.
+    """The scripts of one namespace on one client. Several threads may share an instance.
 
-    Methods whose names end in `_steps` are for use in other steps; see `client.steps`.
+    Methods whose names end in `_steps` return steps; see `client.steps`.
     """
 
     def __init__(self, client: Client | None, ns: str) -> None:
@@ -34,17 +34,17 @@ class ReliableCalls(BlockingFacade):
         self._callers = Callers()
 
     def places(self, names: Sequence[str]) -> list[str]:
-        """Return the keys of these queues; raise ConfigError if a Cluster can't serve them together."""
+        """Return the keys of these queues; raise ConfigError if they are in different slots of a Redis Cluster."""
         if self.client.is_cluster and len(names) > 1:
             keys.of_one_slot(names)
         return [place for name in names for place in keys.places(self.ns, name)]
 
     def tickets(self, names: Sequence[str]) -> list[str]:
-        """Return the keys that a blocking pop waits on."""
+        """Return the keys on which a blocking pop waits."""
         return [f"{keys.prefix(self.ns, name)}tickets" for name in names]
 
     def name_of(self, tickets: bytes) -> str:
-        """Return the queue that a key from `tickets` belongs to."""
+        """Return the name of the queue to which the key `tickets` belongs."""
         name = tickets.decode().removeprefix(f"{self.ns}:").removesuffix(":tickets")
         bare = name[1:-1]
         return bare if name == f"{{{bare}}}" else name
@@ -57,7 +57,7 @@ class ReliableCalls(BlockingFacade):
         now: int | None = None,
         whole: bool = False,
     ) -> Steps[Any]:
-        """Run a script that changes something, as a numbered call; for `whole`, see Request."""
+        """Run a script that changes the queues, so that it can be repeated safely. For `whole`, see Request."""
         places = self.places(names)
         caller = self._callers.take()
         places.append(f"{keys.prefix(self.ns, names[0])}call:{caller.id}")
@@ -68,7 +68,7 @@ class ReliableCalls(BlockingFacade):
         return reply
 
     def ask_steps(self, verb: str, names: Sequence[str], *args: Argument) -> Steps[Any]:
-        """Run a script that is harmless to repeat."""
+        """Run a script that can be repeated safely."""
         return self._run(verb, self.places(names), args, False)
 
     change = stepwise(change_steps)

@@ -82,7 +82,7 @@ def places(ns: str, name: str) -> tuple[str, ...]:
 
 
 def of_one_slot(names: Iterable[str]) -> None:
-    """Raise ConfigError unless a Cluster serves all these queues from one slot."""
+    """Raise ConfigError unless all queues are in the same slot of a Redis Cluster."""
     tags = {tag_of(name): name for name in names}
     if len(tags) > 1:
         shown = " and ".join(repr(name) for name in list(tags.values())[:2])
@@ -109,9 +109,9 @@ _OF_LOOKING = ("info", "inspect")
 
 
 def rights_to_look(ns: str = "reliable") -> list[str]:
-    """Return the ACL rules that let a user see queues whose names it knows.
+    """Return ACL rules for a user who may look at queues, but must know their names.
 
-    Listing queues needs SCAN, which reveals the names of all keys of a server, so the rules leave it out.
+    Listing queues would need SCAN, which reveals all keys of a server.
     """
     called = [
         script for script in scripts() if script.area == "reliable" and script.name in _OF_LOOKING

@@ -36,7 +36,7 @@ def find_queues(client: Client, ns: str = "reliable", most: int = MAX_KEYS) -> F
 
 
 def _name(ns: str, key: str) -> str:
-    """Return the queue's name in `reliable:{mails}:meta` or `reliable:{shop}mails:meta`; '' if there is none."""
+    """Parse a queue's name from a key such as `reliable:{mails}:meta`; return '' for other keys."""
     tagged = key.removeprefix(f"{ns}:").removesuffix(":meta")
     whole = tagged.startswith("{") and tagged.endswith("}") and "}" not in tagged[1:-1]
     try:

@@ -1,4 +1,4 @@
-"""`ReliableQueue` and `AsyncReliableQueue`: RedisRQ's commands and more, with a script for each."""
+"""`ReliableQueue` and `AsyncReliableQueue` implement the commands of RedisRQ and additional methods."""
 
 from __future__ import annotations
 
@@ -132,14 +132,14 @@ class ReliableQueue(BlockingFacade):
     def release(
         self, key: str, *ids: str, token: str = "", now: int | None = None
     ) -> Steps[list[str] | None]:
-        """Put unhandled messages back at the front of the queue, so that their delivery doesn't count."""
+        """Put unhandled messages back at the front of the queue. Their delivery doesn't count."""
         return self._of_ids("nack", key, ids, *_token(token), "FRONT", "RELEASE", now=now)
 
     @stepwise
     def extend(
         self, key: str, *ids: str, token: str = "", now: int | None = None
     ) -> Steps[list[str] | None]:
-        """Restart the delivery time of messages to delay their recovery. Return ids as `ack` does."""
+        """Count the delivery time of messages from now, to delay their recovery. Return ids as `ack` does."""
         return self._of_ids("extend", key, ids, *_token(token), now=now)
 
     @stepwise
@@ -206,7 +206,7 @@ class ReliableQueue(BlockingFacade):
     def dead(
         self, key: str, start: int = 0, count: int = 100, *, now: int | None = None
     ) -> Steps[list[DeadItem]]:
-        """Return dead messages, which were delivered too often, in the order in which they died.
+        """Return dead messages, which were delivered too often, oldest death first.
 
         Raises EmptyKeyError.
         """
@@ -264,13 +264,13 @@ class ReliableQueue(BlockingFacade):
 
     @stepwise
     def configure(self, key: str, *, max_deliveries: int) -> Steps[None]:
-        """Set the number of unacknowledged deliveries after which a message is dead; 0 means no limit."""
+        """Set how often a message is delivered before it is dead-lettered; 0 means no limit."""
         most = at_least("max_deliveries", max_deliveries, 0)
         yield from self._calls.ask_steps("configure", [checked_key(key)], most)
 
     @stepwise
     def clear(self, key: str) -> Steps[int | None]:
-        """Remove all messages; return their number. The queue stays; its ids continue after the last id."""
+        """Remove all messages; return their number. The queue still exists, and its ids continue after the last id."""
         return self._calls.change_steps("clear", [checked_key(key)])
 
     @stepwise

@@ -1,4 +1,4 @@
-"""Results of calls: typed tuples in RedisRQ's shapes, with attributes for facts that RedisRQ doesn't return."""
+"""Results of calls, as tuples in RedisRQ's order. Attributes have facts that RedisRQ doesn't return."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jobq.records import JsonRecord
 
 
 def text_of(written: bytes) -> str:
-    """Decode a name or an id; other programs may have written any bytes."""
+    """Decode a name or an id. Invalid UTF-8 is shown as escapes."""
     return written.decode("utf-8", "backslashreplace")
 
 
@@ -80,10 +80,10 @@ class DeadItem(NamedTuple):
 
 
 class ReliableRecord(JsonRecord):
-    """A queue and the number of its messages in each place.
+    """A queue and counts of its messages by state.
 
     Attributes:
-        promised: Undelivered messages promised to a waiting client.
+        promised: Undelivered messages for which a waiting client has a ticket.
         max_deliveries: Number of deliveries after which a message is dead, or 0 for no limit.
         last_id: Empty before the first push.
     """

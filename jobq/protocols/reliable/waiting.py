@@ -1,7 +1,8 @@
 """Blocking pop and blocking recover, as steps (see `client.steps`).
 
-To wait for a message, a client waits for a ticket, by a blocking pop. The server serves the client that blocked first.
-A ticket is not a message: if a client crashes with a ticket, no message is lost, and the scripts issue another ticket.
+To wait for a message, a client blocks on a list of tickets. The server serves the longest waiting client first. A
+ticket only announces a message: if a client crashes with a ticket, no message is lost, and the scripts issue another
+ticket.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Pop = Callable[..., Steps[list[Popped]]]
 
 
 class BlockingPop:
-    """One waiting client. It waits in line for a ticket, and polls for recoverable messages."""
+    """A blocking pop of one client. While the client waits, it regularly looks for messages to recover."""
 
     def __init__(
         self, calls: ReliableCalls, pop: Pop, names: Sequence[str], block: int,
@@ -41,7 +42,7 @@ class BlockingPop:
         self._line = BlockingConnection(calls.client, self._tickets[0])
 
     def steps(self) -> Steps[list[Popped] | None]:
-        """Wait for messages and return them; return None at the timeout."""
+        """Wait for messages and return them; None at the timeout."""
         popped: list[Popped] | None = []
         try:
             while popped == []:
@@ -56,7 +57,7 @@ class BlockingPop:
             self._line.close()
 
     def _stand(self) -> bool:
-        """Get in line for a ticket. Raises UnavailableError."""
+        """Start to wait for a ticket; return False if the connection breaks."""
         self._line.open()
         now = time.monotonic()
         seconds = min(LINE_S, max(self._until - now, 0.001))
@@ -68,11 +69,11 @@ class BlockingPop:
         return True
 
     def _leave(self, _: bool) -> None:
-        """Leave the line. A ticket that arrives now is lost; the scripts issue another ticket."""
+        """Close the connection. If a ticket arrives now, it is lost; the scripts issue another ticket."""
         self._line.close()
 
     def _turn(self) -> Steps[list[Popped] | None]:
-        """Wait a while; return messages, [] if none came yet, None at the final timeout."""
+        """Wait for a limited time. Return messages, [] if none came yet, or None at the timeout of the pop."""
         popped: list[Popped]
         if (yield from self._came()):
             try:
@@ -94,7 +95,7 @@ class BlockingPop:
         return []
 
     def _came(self) -> Steps[bool]:
-        """Wait a while; return whether there is a reply."""
+        """Wait for a limited time for the server's reply; return whether it has arrived."""
         pause = TICK_S
         if self._recover_ms is not None:
             due = yield from self._calls.ask_steps("rest", self._names, "RECOVER", self._recover_ms)
@@ -106,7 +107,7 @@ class BlockingPop:
         return bool((yield Nap(pause, (self._line.file,))))
 
     def _ticket(self) -> tuple[str, bytes] | None:
-        """Leave the line; return a queue's name and a ticket, or None at the timeout."""
+        """Stop waiting; return the name of a queue and its ticket, or None if no ticket arrived."""
         try:
             got = self._line.reply()
         finally:
@@ -114,7 +115,7 @@ class BlockingPop:
         return (self._calls.name_of(got[0]), got[1]) if got else None
 
     def _give_back(self) -> Steps[None]:
-        """Give back a ticket that arrived while this client got other messages, so that the next client gets it."""
+        """Give back a ticket that this client no longer needs, so that the next client gets it."""
         if not self._line.is_open or not (yield Nap(0, (self._line.file,))):
             return
         try:
@@ -132,7 +133,7 @@ def recovering(
     block: int,
     elapsed: int,
 ) -> Steps[list[Recovered] | None]:
-    """Repeat `recover` whenever the oldest delivery is old enough, for up to `block` ms."""
+    """Wait up to `block` ms until a message is old enough to be recovered, and return recovered messages."""
     until = _deadline(block)
     while (left := until - time.monotonic()) > 0:
         due = yield from calls.ask_steps("rest", [name], "RECOVER", elapsed)

@@ -38,7 +38,7 @@ class UnknownMethodError(JobqError):
 class Bridge:
     """Answers the calls of one process.
 
-    Only the end of the input, or `quit`, ends the bridge; an error is also an answer.
+    An error is also an answer. Only the end of the input, or `quit`, ends the bridge.
     """
 
     def __init__(self, client: Client, calls: Requests) -> None:
@@ -65,7 +65,7 @@ class Bridge:
         self.ended = False
 
     def serve(self, source: int, sink: int) -> None:
-        """Read lines from `source` and write an answer to each line to `sink`, until `source` ends."""
+        """Read lines from `source` and write a reply to each line to `sink`, until `source` or the bridge ends."""
         for lines in _lines(source):
             answers = b"".join(self.answer(lines))
             while answers:
@@ -74,7 +74,7 @@ class Bridge:
                 return
 
     def answer(self, lines: list[bytes]) -> Iterator[bytes]:
-        """Yield an answer for each line, in order."""
+        """Yield a reply for each request line, in the same order."""
         calls: list[tuple[Any, Any]] = []
         for line in lines:
             n, call = self._understood(line)
@@ -90,7 +90,7 @@ class Bridge:
             yield _encoded({"n": n, key: value}) + b"\n"
 
     def _understood(self, line: bytes) -> tuple[Any, Any]:
-        """Return the call's number, and its request, or an answer that is known without a request."""
+        """Return the line's call number, with a request, or with a reply or an error if no request is needed."""
         try:
             call = _decoded(line)
         except ValueError as error:
@@ -135,7 +135,7 @@ class Bridge:
 
 
 def _lines(source: int) -> Iterator[list[bytes]]:
-    """Yield all available whole lines, at most 1,000; the last line may lack its newline."""
+    """Yield lists of complete lines, up to 1,000 at a time. The last line needn't end with a newline."""
     rest = b""
     while data := os.read(source, READ_BYTES):
         *lines, rest = (rest + data).split(b"\n")

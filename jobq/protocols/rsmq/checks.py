@@ -46,14 +46,14 @@ def queue_name(value: Any) -> str:
 
 
 def existing_name(value: Any) -> str:
-    """Return the name of an existing queue. PyRSMQ accepts names that Node's client rejects."""
+    """Check the name of an existing queue, and return it. PyRSMQ accepts names that Node's client rejects."""
     if isinstance(value, str) and can_name(value):
         return value
     return queue_name(value)
 
 
 def can_name(name: str) -> bool:
-    """Whether a queue can have this name. The list of queues may contain any bytes."""
+    """Return whether a queue can have this name. Use this to check names that other programs wrote."""
     return name != RESERVED and _FOREIGN_NAME.fullmatch(name) is not None
 
 
@@ -139,7 +139,7 @@ def random_parts(count: int) -> list[bytes]:
 
 
 def random_part() -> bytes:
-    """Return the random end of one id."""
+    """Return random bytes for the end of a message id."""
     try:
         return _drawn.pop()
     except IndexError:

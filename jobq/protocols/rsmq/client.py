@@ -103,7 +103,7 @@ class Rsmq(BlockingFacade):
 
     @stepwise
     def counts(self, qname: str) -> Steps[RsmqCounts]:
-        """Return the exact number of messages that can be received now, and of messages that are still hidden."""
+        """Return the exact number of messages that can be received now, and of hidden messages."""
         return steps.counts(self.requests, qname)
 
     @stepwise
@@ -169,7 +169,7 @@ class Rsmq(BlockingFacade):
     def delete_messages(
         self, qname: str, held: Iterable[RsmqMessage | MessageRef]
     ) -> Steps[list[bool]]:
-        """Delete messages; return for each whether it still existed and no other client had received it since."""
+        """Delete messages. Return False for each message that was missing or that another client had received again."""
         return steps.each(held, lambda some: self.requests.delete(qname, some))
 
     @stepwise
@@ -194,7 +194,7 @@ class Rsmq(BlockingFacade):
     def change_messages_visibility(
         self, qname: str, held: Iterable[RsmqMessage | MessageRef], vt: int
     ) -> Steps[list[bool]]:
-        """Change the visibility of messages, except for messages that another client has received since."""
+        """Make messages visible in `vt` seconds. Messages that another client has received again are left out."""
         return steps.each(held, lambda some: self.requests.visibility(qname, some, vt))
 
     @stepwise
@@ -215,7 +215,7 @@ class Rsmq(BlockingFacade):
     ) -> Steps[list[bool]]:
         """Move messages to another queue, where they have the same ids and are visible immediately.
 
-        Return for each whether it was moved, as delete_messages does.
+        The result for a message is False if it was missing or another client had received it again.
         """
         return steps.each(held, lambda some: self.requests.move(qname, target, some))
 

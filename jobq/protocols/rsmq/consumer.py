@@ -114,11 +114,11 @@ class Consuming:
         return vt
 
     def is_worn_out(self, message: RsmqMessage) -> bool:
-        """Whether a message was received too often, because its receivers crashed before they reported an outcome."""
+        """Return whether a message was received too often without an outcome, for example because receivers crashed."""
         return self.max_receives is not None and message.rc > self.max_receives
 
     def worn_out(self, message: RsmqMessage) -> Settlement:
-        """Return the settlement of a message received too often."""
+        """Return the settlement of a message received too often without an outcome."""
         return Settlement("dead", reason=f"received {message.rc} times without a reported outcome")
 
     def settlement(self, message: RsmqMessage, error: BaseException | None) -> Settlement:
@@ -138,7 +138,7 @@ class Consuming:
         return Settlement("retry", self._after_s(error), repr(error))
 
     def log_failure(self, message: RsmqMessage, error: BaseException | None) -> None:
-        """Log the error, with a traceback unless the handler ended this way on purpose."""
+        """Log the error, without a traceback if the handler raised an Outcome on purpose."""
         said = f": {error}" if isinstance(error, Outcome) else ""
         logger.warning(
             "queue %s: message %s failed%s", self.qname, message.id, said,
@@ -160,7 +160,7 @@ class Consuming:
 
 
 class Settlement(NamedTuple):
-    """The action for a message. A retry is visible after `after_s` seconds, or if that is None, when its vt ends."""
+    """How to settle a message. A retried message is visible after `after_s` seconds; for None, when its vt ends."""
 
     verb: Literal["delete", "dead", "retry"]
     after_s: int | None = None
@@ -168,7 +168,7 @@ class Settlement(NamedTuple):
 
 
 def whole_s(seconds: float) -> int:
-    """Round up to whole seconds, because RSMQ has no fractions."""
+    """Round up to whole seconds, because RSMQ doesn't support fractions."""
     return checks.seconds("vt", math.ceil(seconds))
 
 
@@ -206,7 +206,7 @@ class AsyncQueues(Protocol):
 
 
 class BaseConsumer:
-    """Base class of both consumers. It stops a consumer, and handles a message in steps."""
+    """Base class of both consumers. It handles messages in steps, and can be stopped."""
 
     def __init__(self, requests: Requests, qname: str, options: ConsumeOptions) -> None:
         self.options = Consuming(qname=qname, **options)
@@ -226,14 +226,14 @@ class BaseConsumer:
         os.write(self._waking, b"!")
 
     def _begin(self) -> Steps[int]:
-        """Check the queue, and create the dead-letter queue if necessary; return the visibility timeout."""
+        """Check that the queue exists, create a missing dead-letter queue, and return the visibility timeout."""
         vt = self.options.hidden_s((yield from ask(self._requests.describe(self._qname))))
         if self.options.max_receives is not None:
             yield from self._make_dead_queue()
         return vt
 
     def _receive(self, channel: Channel, limit: int, vt: int) -> Steps[list[RsmqMessage] | None]:
-        """Return messages; [] when the wait is over, None if the server can't be reached."""
+        """Return messages: [] if none came in time, None if the server can't be reached."""
         patience_s = 0.0 if self.options.burst else POLL_S
         try:
             return (
@@ -246,7 +246,7 @@ class BaseConsumer:
             return None
 
     def _next(self, message: RsmqMessage, vt: int) -> Steps[list[RsmqMessage]]:
-        """Delete a message and receive the next message."""
+        """Delete a message and receive the next message in one request."""
         try:
             [deleted], messages = yield from steps.next_messages(
                 self._requests, self._qname, [message], 1, vt
@@ -261,7 +261,7 @@ class BaseConsumer:
     def _settle(
         self, message: RsmqMessage, settlement: Settlement, *, again: bool = False
     ) -> Steps[None]:
-        """Delete a message, move it, or make it visible later.
+        """Delete a message, move it to another queue, or make it visible later.
 
         Args:
             again: Whether the reply to an earlier try was lost.
@@ -274,7 +274,7 @@ class BaseConsumer:
             self._counted.append("lost")
 
     def _settled(self, message: RsmqMessage, settlement: Settlement, again: bool) -> Steps[str]:
-        """Settle a message; return the word under which it is counted."""
+        """Settle a message; return the word for the count, such as `done`."""
         receipt, calls = (message.id, message.receipt), self._requests
         if settlement.verb == "delete":
             ours = yield from self._once_more(calls.delete(self._qname, [receipt]), again)
@@ -296,9 +296,9 @@ class BaseConsumer:
         yield from ask(self._requests.visibility(self._qname, [receipt], after_s))
 
     def _once_more(self, request: ScriptCall[list[bool]], again: bool) -> Steps[bool]:
-        """Send a request, and repeat it if the reply is lost.
+        """Send a request. If the reply is lost, repeat the request.
 
-        If the message is then missing, the first try settled it.
+        In a repeated request, a missing message counts as success, because the first request may have deleted it.
         """
         if not again:
             try:
@@ -332,7 +332,7 @@ class BaseConsumer:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Stop at the first signal; the second signal has its usual effect."""
+        """Stop the consumer at the first signal; a second signal has its usual effect."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -358,8 +358,8 @@ class Consumer(BaseConsumer):
     """Consumes one queue; for the options see Consuming.
 
     If a handler raises an error, its message stays in the queue. `Retry(after=…)` sets when the message is visible
-    again, and `Dead(…)` moves the message to the dead-letter queue. `stop()`, from any thread, ends the consumer after
-    its running handlers. So does SIGTERM or SIGINT in the main thread; a second signal has its usual effect.
+    again, and `Dead(…)` moves the message to the dead-letter queue. `stop()`, from any thread, stops the consumer after
+    its running handlers. SIGTERM and SIGINT do the same in the main thread; a second signal has its usual effect.
     """
 
     def __init__(
@@ -383,7 +383,10 @@ class Consumer(BaseConsumer):
         return self._result()
 
     def _one_by_one(self, channel: Channel, held: VisibilityRenewer, vt: int) -> None:
-        """Handle one message at a time. While messages wait, one call deletes a message and receives the next."""
+        """Handle one message at a time.
+
+        If another message waits, one request deletes a message and receives the next.
+        """
         for messages in self._received(channel, vt, lambda: 1):
             while messages:
                 [message] = messages
@@ -418,10 +421,7 @@ class Consumer(BaseConsumer):
     def _received(
         self, channel: Channel, vt: int, free: Callable[[], int]
     ) -> Iterator[list[RsmqMessage]]:
-        """Yield messages as they arrive, until the consumer is stopped.
-
-        A burst also ends when no message is visible.
-        """
+        """Yield messages as they arrive, until the consumer is stopped or, in a burst, no message is visible."""
         while not self._stopping.is_set():
             limit = free()
             if self._stopping.is_set():
@@ -542,7 +542,7 @@ class AsyncConsumer(BaseConsumer):
 
 
 class VisibilityRenewer:
-    """The messages that a Consumer holds. A thread hides them again every third of `vt` seconds."""
+    """Keeps received messages hidden. While a message is handled, a thread hides it again every `vt` / 3 seconds."""
 
     def __init__(self, rsmq: Queues, qname: str, vt: int) -> None:
         self._rsmq, self._qname, self._vt = rsmq, qname, vt
@@ -564,12 +564,12 @@ class VisibilityRenewer:
         return len(self._messages)
 
     def add(self, message: RsmqMessage) -> None:
-        """Keep a message hidden, starting now."""
+        """Start to keep a message hidden."""
         with self._lock:
             self._messages[message.id] = message
 
     def let_go(self, message: RsmqMessage) -> None:
-        """Stop renewing a message. When this returns, no renewal is running."""
+        """Stop hiding a message, and wait until no renewal is running."""
         with self._lock:
             self._messages.pop(message.id, None)
 

@@ -1,4 +1,4 @@
-"""Values converted to text as in JavaScript, because RSMQ's Node client validates that text."""
+"""Conversion of values to text as in JavaScript, because RSMQ's Node client validates that text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def text(value: Any) -> str:
 
 
 def is_falsy(value: Any) -> bool:
-    """Whether `!value` is true in JavaScript, which it never is for lists and objects."""
+    """Return whether JavaScript treats the value as false."""
     return not isinstance(value, list | dict) and (not value or value != value)
 
 
@@ -40,7 +40,6 @@ def _number(value: float) -> str:
 
 
 def _placed(digits: str, point: int) -> str:
-    """Return the number with a decimal point after the first `point` digits, formatted as JavaScript does."""
     if len(digits) <= point <= 21:
         return digits.ljust(point, "0")
     if 0 < point <= 21:

@@ -45,7 +45,7 @@ class Keys:
         return f"{self.ns}:{queue}:Q"
 
     def named(self, name: str, queue: str, target: str = "") -> str:
-        """Return one key by its name in Lua; `to_…` are the keys of the queue `target`."""
+        """Return the key that a Lua script names `name`. Names with `to_` belong to the queue `target`."""
         if name == "queues":
             return self.queues
         owner = target if name.startswith("to_") else queue
@@ -63,7 +63,7 @@ _OWN = ("subscribe",)
 def rights(ns: str = "rsmq", queues: Sequence[str] = ()) -> list[str]:
     """Return ACL rules, without passwords, for a user with all rights to `queues`, or to the whole namespace.
 
-    A user who may create or delete one queue may write the list of all names, because those calls declare its key.
+    If the user may create or delete one queue, the rules also permit writing the list of all queue names.
     """
     keys = Keys(ns)
     called = (script for script in scripts() if script.area == "rsmq")

@@ -16,7 +16,7 @@ LATEST_MS = 1 << 53
 
 
 class RsmqMessage(msgspec.Struct, frozen=True):
-    """A received message. `rc` is how often it was received, and `fr` is when it was first received, epoch ms."""
+    """A received message. `rc` counts how often it was received, and `fr` is its first receive time, epoch ms."""
 
     id: str
     body: bytes
@@ -30,7 +30,7 @@ class RsmqMessage(msgspec.Struct, frozen=True):
 
     @property
     def sent(self) -> float | None:
-        """When the message was sent, in epoch ms with microseconds; None if the id doesn't contain this time."""
+        """When the message was sent, in epoch ms with microseconds; None if its id has another format."""
         if not is_regular_id(self.id) or ":" in self.id[:10]:
             return None
         return int(self.id[:10], 36) / 1000
@@ -82,7 +82,7 @@ class Attributes(msgspec.Struct, frozen=True):
 
 
 class RsmqCounts(NamedTuple):
-    """The numbers of messages that can be received now, and of messages that are still hidden."""
+    """The numbers of messages that can be received now, and of hidden messages."""
 
     visible: int
     hidden: int
@@ -106,14 +106,14 @@ class PeekedPage(NamedTuple):
 
 
 class Repaired(NamedTuple):
-    """Removed leftovers: ids without a body, and fields without a message."""
+    """Counts of removed leftovers: ids without a body, and fields without a message."""
 
     phantoms: int
     fields: int
 
 
 def read_messages(reply: list[Any]) -> list[RsmqMessage]:
-    """Return the messages of a reply, which follow its status."""
+    """Parse the messages that follow the status in a reply."""
     if len(reply) == 5:  # usually one message, so this has a faster branch
         _, id_, body, rc, fr = reply
         return [RsmqMessage(text_of(id_), body, rc, _number(fr))]
@@ -132,10 +132,10 @@ def read_peeked(reply: list[Any]) -> PeekedPage:
 
 
 def read_attributes(reply: list[Any], *, as_node: bool = False) -> Attributes:
-    """Return the attributes in a reply.
+    """Parse the attributes in a reply.
 
     Args:
-        as_node: Count hidden messages as Node's client does, by the beginning of the current second.
+        as_node: Like the Node client, count messages as hidden if they became visible within this second.
     """
     vt, delay, maxsize, received, sent, created, modified = map(_text, reply[1:8])
     return Attributes(

@@ -78,7 +78,7 @@ class Requests:
         return self._call("remove", name, {"name": name}, read, repeatable=False)
 
     def _unlisted(self, qname: Any) -> ScriptCall[int]:
-        """Return a request that removes an entry from the list of queues. The entry can't be a queue's name."""
+        """Return a request that removes an invalid name from the list of queues."""
         written = checks.bytes_of(qname) if isinstance(qname, str) else b""
         if not written:
             raise InvalidFormatError("qname")
@@ -141,7 +141,10 @@ class Requests:
         return self._call("receive", name, values, _existing(name, _received))
 
     def send_one(self, qname: str, message: Any, delay: Any) -> ScriptCall[str]:
-        """Return a request that sends one message. In the common case, this is faster than `send`."""
+        """Return a request that sends one message.
+
+        For arguments of the usual types, this is faster than `send`.
+        """
         if delay is not None or self._clock is not None or type(qname) is not str:
             return then(self.send(qname, [message], delay), first)
         script, keys, args, read, _ = self._usual("send", qname)
@@ -158,7 +161,10 @@ class Requests:
         return self._usual("receive", qname)
 
     def delete_one(self, qname: str, id_: str, receipt: int | None) -> ScriptCall[bool]:
-        """Return a request that deletes one message. In the common case, this is faster than `delete`."""
+        """Return a request that deletes one message.
+
+        For arguments of the usual types, this is faster than `delete`.
+        """
         if type(receipt) is not int or type(qname) is not str:
             return then(self.delete(qname, [(id_, receipt)]), first)
         script, keys, _, read, _ = self._usual("delete", qname)
@@ -169,7 +175,7 @@ class Requests:
         return ScriptCall(script, keys, (written, receipt), read, False)
 
     def _usual_call(self, script_name: str, qname: str) -> ScriptCall[Any]:
-        """Return the call for one message of this queue, with the arguments that are the same each time."""
+        """Return the call for one message of this queue, with the usual arguments."""
         name = checks.existing_name(qname)
         if script_name == "receive":
             values: Values = {"now": "", "vt": "", "limit": 1}
@@ -265,7 +271,7 @@ class Requests:
         return self._call("repair", name, values, _existing(name, _repaired))
 
     def _if_there(self, name: str, error: RsmqError) -> ScriptCall[Any]:
-        """Return a request that raises `error`, or QueueNotFoundError if the queue doesn't exist."""
+        """Return a request that raises QueueNotFoundError if the queue doesn't exist, and `error` otherwise."""
 
         def read(_: Any) -> Any:
             raise error
@@ -276,7 +282,7 @@ class Requests:
     def _after_name(
         self, name: str, error: RsmqError, held: Sequence[MessageRef] = ()
     ) -> ScriptCall[Any]:
-        """Raise `error`; if Node rejects the name, return a request that raises `error` after finding the queue."""
+        """Raise `error`, or return a request that checks the queue first if only Node rejects the name."""
         if not checks.is_regular_name(name):
             return self._if_there(name, error)
         # RSMQ would first report an id that only other clients make.
@@ -314,7 +320,7 @@ class Requests:
 
 
 def then(request: ScriptCall[T], make: Callable[[T], R]) -> ScriptCall[R]:
-    """Convert a request's result with `make`; return the new request."""
+    """Return a request that converts the result of `request` with `make`."""
     script, keys, args, read, repeatable = request
     return ScriptCall(script, keys, args, lambda reply: make(read(reply)), repeatable)
 
@@ -325,7 +331,7 @@ def first(results: Sequence[T]) -> T:
 
 
 def outcome_words(request: ScriptCall[list[bool]]) -> ScriptCall[list[str]]:
-    """Convert a request's result to the server's statuses: 'deleted' or 'moved', 'absent', 'stale'."""
+    """Make the request return the server's words: 'deleted' or 'moved', 'absent', 'stale'."""
 
     def words(reply: list[Any]) -> list[str]:
         request.read(reply)
@@ -370,7 +376,7 @@ def _lawful(name: str, read: Callable[[list[Any]], T]) -> Callable[[list[Any]], 
 
 
 def _refuse_irregular_name(name: str) -> None:
-    """After the server has found no queue of this name, reject the name if Node rejects it."""
+    """Reject a name that Node rejects. This runs only if no queue has the name."""
     if not checks.is_regular_name(name):
         raise InvalidFormatError("qname")
 

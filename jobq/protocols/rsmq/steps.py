@@ -1,4 +1,4 @@
-"""Calls that need several requests or a wait, as steps (see `client.steps`)."""
+"""Calls that consist of several requests or wait, written as steps (see `client.steps`)."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def await_messages(
     seconds: float,
     woken: int | None = None,
 ) -> Steps[list[RsmqMessage]]:
-    """Receive messages, waiting on the caller's channel. The wait also ends when the file `woken` is readable."""
+    """Wait up to `seconds` for messages and receive them. The wait also ends when the file `woken` becomes readable."""
     pauses = Pauses(seconds)
     while True:
         if channel.open_file is None:
@@ -112,11 +112,10 @@ def await_messages(
 
 
 class Pauses:
-    """Limits how long a waiting poll sleeps before it polls again, in seconds.
+    """Limits the sleeps between two polls.
 
-    A publish ends the sleep. But a publish may never come: the sender may not publish, the connection may be lost, or
-    the message may be delayed. So a sleep never lasts beyond the time when the next hidden message becomes visible, and
-    sleeps grow to a second without publishes.
+    A published message ends a sleep, but it may never come: the sender may not publish, or the connection may be lost.
+    So no sleep continues after the next hidden message becomes visible, and sleeps never exceed a second.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -124,7 +123,7 @@ class Pauses:
         self._pause = FIRST_S
 
     def next_s(self, received: Received) -> float:
-        """Return the seconds until the next poll; 0 when the wait is over."""
+        """Return the seconds until the next poll; 0 after the deadline."""
         left = self._deadline - time.monotonic()
         pause, self._pause = self._pause, min(MAX_S, self._pause * 2)
         if received.next_s is not None:
@@ -144,7 +143,7 @@ def each(
 
 
 def refs(messages: Iterable[RsmqMessage | MessageRef]) -> list[MessageRef]:
-    """Return the id and the receipt of each message. References are returned unchanged."""
+    """Return the id and receipt of each message. Existing references are returned unchanged."""
     return [
         (message.id, message.receipt) if isinstance(message, RsmqMessage) else message
         for message in messages
@@ -187,7 +186,7 @@ def peek(
 
 
 def redrive(requests: Requests, qname: str, target: str, limit: int | None) -> Steps[int]:
-    """Move visible messages to another queue, except for messages that other clients receive during the call."""
+    """Move visible messages to another queue, but not messages that a client receives during the call."""
     yield from ask(requests.describe(target))
     there = yield from ask(requests.describe(qname))
     unseen = there.msgs - there.hiddenmsgs

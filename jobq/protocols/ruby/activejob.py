@@ -1,4 +1,4 @@
-"""Rails' ActiveJob inside a Sidekiq or Resque job: the call inside the wrapper.
+"""Reads the call in an ActiveJob wrapper of a Sidekiq or Resque job.
 
 Its arguments have markers where JSON lost a type. Types with a plain equivalent are converted: symbols and keys of
 hashes become text, keyword arguments stay keyword arguments, and a GlobalID becomes its `gid://…` text.

@@ -1,4 +1,4 @@
-"""Find a job inside a claim: it is no longer on Ruby's list, and not yet in the jobq queue."""
+"""Find a job in a claim. Such a job is no longer on Ruby's list, and not yet in the jobq queue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class ClaimedJob(NamedTuple):
 def claimed_job(
     client: Client, ruby_queues: Sequence[RubyQueueName], mid: str
 ) -> tuple[ClaimedJob | None, list[Exception]]:
-    """Return the claim on these queues in which the job with this mid waits, and the errors of unreadable claims.
+    """Search the claims of these queues for the job with this mid.
+
+    Return it with its claim, and the errors of failed reads.
 
     This needs two round trips on one server.
     """

@@ -41,7 +41,7 @@ _LATEST_MS = 253_402_300_799_999
 class Claim(NamedTuple):
     """Jobs claimed from one list, oldest first. `claim_id` is the id of the caller that enqueues them.
 
-    A job that is already in its queue is replaced by the claim's id, which nobody else knows.
+    After a job is enqueued, the claim's id replaces it in the list `jobs`.
     """
 
     claim_id: str
@@ -95,7 +95,7 @@ class Claims:
         return Claim(claim_id, self._run("claim", values, claim_id))
 
     def rescue(self) -> Claim | None:
-        """Take over a claim whose holder hasn't settled it in time; return None if there is no such claim."""
+        """Take over a claim whose lease has expired; return None if there is none."""
         reply = self._run("rescue", {"now": "", "lease_ms": self._lease_ms})
         if reply is None:
             return None
@@ -103,7 +103,7 @@ class Claims:
         return Claim(claim_id, self.client.command("LRANGE", self._taken(claim_id), 0, -1))
 
     def reread(self, claim_id: str) -> Claim:
-        """Renew the lease of a claim, and return the claim. If it has no jobs, another intake has settled it."""
+        """Renew the lease of a claim, and return the claim. If another intake has settled it, it has no jobs."""
         until = self.client.clock_ms(self._claims) + self._lease_ms
         self.client.command("ZADD", self._claims, "XX", until, claim_id)
         return Claim(claim_id, self.client.command("LRANGE", self._taken(claim_id), 0, -1))
@@ -116,13 +116,13 @@ class Claims:
         when_taken: Callable[[ClaimedMessage], None],
         stopped: set[str] | None = None,
     ) -> list[ClaimedMessage]:
-        """Enqueue the messages of a claim's jobs, once; return messages that the queue rejects for now.
+        """Enqueue the messages of a claim's jobs once. Return the messages that the queue rejects for now.
 
-        If the queue accepts all messages, settle the claim. Live messages are never replaced.
+        If the queue accepts all messages, delete the claim. Existing messages are never replaced.
 
         Args:
             when_taken: Handles a message whose mid is already in use.
-            stopped: Keys with waiting earlier messages; keys of rejected messages are added.
+            stopped: Keys with earlier waiting messages; keys of rejected messages are added.
         """
         stopped = set() if stopped is None else stopped
         left: list[ClaimedMessage] = []
@@ -149,10 +149,10 @@ class Claims:
         when_taken: Callable[[ClaimedMessage], None],
         stopped: set[str],
     ) -> tuple[Sequence[ClaimedMessage], list[ClaimedMessage]]:
-        """Enqueue all messages in one call. An ordered call needs a separate caller.
+        """Enqueue all messages of a claim in one call. Ordered messages need a call of their own.
 
-        Return messages to enqueue one by one, because the call or a partition rejected them, and messages with taken
-        mids that the queue rejects for now.
+        Return messages to enqueue one by one, because this call was rejected, and messages with taken mids that the
+        queue rejects for now.
         """
         if not messages or claim.delivered in claim.jobs or not stopped.isdisjoint(
             message.key for message in messages
@@ -194,7 +194,7 @@ class Claims:
         stopped: set[str],
         message: ClaimedMessage,
     ) -> bool:
-        """Enqueue one message, unless earlier messages with its key wait; return whether it was accepted."""
+        """Enqueue one message unless earlier messages with its key wait; return whether the queue accepted it."""
         if message.key in stopped:
             return False
         caller = Caller(caller_id=f"{claim.claim_id}.{message.place}.alone")
@@ -218,7 +218,7 @@ class Claims:
         return True
 
     def _mark(self, claim: Claim, places: Sequence[int]) -> None:
-        """Record in the claim that its messages are enqueued one by one, and which of them already are."""
+        """Record in the claim which of its messages were enqueued one by one."""
         taken = self._taken(claim.claim_id)
         marks = [
             ("LSET", taken, place, claim.delivered)
@@ -236,7 +236,7 @@ class Claims:
         self._run("settle", {"claim": claim_id}, claim_id)
 
     def waiting(self) -> list[OpenClaim]:
-        """Return unsettled claims, oldest first. Members of the set that no intake wrote are left out."""
+        """Return unsettled claims, oldest first."""
         claims = []
         for claim_id, lease_at in self.read_listed(self.client.command(*self.listed_call(0).words)):
             taken = self._taken(claim_id)
@@ -246,11 +246,11 @@ class Claims:
         return claims
 
     def listed_call(self, most: int) -> Read:
-        """Return a command that reads the first `most` claims, or all for 0. `read_listed` parses its reply."""
+        """Return a command that reads the first `most` claims, or all claims for 0. `read_listed` parses its reply."""
         return Read(self._claims, ("ZRANGE", self._claims, 0, most - 1, "WITHSCORES"))
 
     def read_listed(self, reply: Sequence[bytes]) -> list[tuple[str, int]]:
-        """Return the ids of claims, each with the end of its lease. Members that no intake wrote are left out."""
+        """Parse the ids of claims, each with the end of its lease. Other members of the set are left out."""
         return [
             (item.decode(), int(max(0.0, min(float(at), _LATEST_MS))))
             for item, at in zip(reply[::2], reply[1::2], strict=True)
@@ -258,11 +258,11 @@ class Claims:
         ]
 
     def taken_call(self, claim_id: str, most: int) -> Read:
-        """Return a command that reads the first `most` jobs of a claim."""
+        """Return a command that reads up to `most` jobs of a claim."""
         return Read(self._claims, ("LRANGE", self._taken(claim_id), 0, most - 1))
 
     def give_back(self, claim_id: str) -> int:
-        """Put a claim's jobs back at the front of their list; return their number. The claim must not have a holder."""
+        """Put a claim's jobs back at the front of their Ruby list; return their number."""
         values = {"claim": claim_id, "side": self.ruby_queue.oldest}
         return int(self._run("return", values, claim_id))
 

@@ -1,6 +1,6 @@
-"""A worker in the dashboards of Resque and Sidekiq: entry, heartbeat, running jobs, totals.
+"""Shows a worker in the dashboards of Resque and Sidekiq, with its heartbeat, running jobs and totals.
 
-Sidekiq's "quiet" and "stop" buttons reach the supervisor as the corresponding signals.
+Sidekiq's "quiet" and "stop" buttons send the corresponding signals to the supervisor.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _write = msgspec.json.Encoder().encode
 
 
 class DashboardEntry:
-    """The common part of both systems' entries for one worker and one namespace.
+    """A worker's entry in the dashboards of one namespace. Base class for Sidekiq and Resque.
 
-    Statistics are separate commands, not a script, so after a lost reply the jobs of a heartbeat may be counted twice.
+    If a reply is lost, the jobs since the last heartbeat may be counted twice.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class DashboardEntry:
         raise NotImplementedError
 
     def _run_since(self) -> dict[str, int]:
-        """Add the jobs since the last heartbeat to the system's own statistics; return the added counts."""
+        """Add the executed jobs since the last heartbeat to Ruby's own statistics. Return the added counts."""
         ran, failed = self._counts.totals(self._ruby_queue.system)
         counts = {"processed": ran - self._counted[0], "failed": failed - self._counted[1]}
         self._counted = ran, failed
@@ -94,7 +94,7 @@ class SidekiqEntry(DashboardEntry):
         self._shown: dict[str, set[str]] = {}
 
     def beat(self, content: Content) -> None:
-        """Send a heartbeat, and carry out the dashboard's commands to the worker."""
+        """Send a heartbeat to Sidekiq, and obey the buttons of its dashboard."""
         command, key = self._client.command, self._ruby_queue.key(self.identity)
         running = self._fed_worker.running()
         asked_at = time.perf_counter()
@@ -169,7 +169,7 @@ class ResqueEntry(DashboardEntry):
         self._started = time.strftime("%Y-%m-%d %H:%M:%S +0000", time.gmtime())
 
     def beat(self, content: Content) -> None:
-        """Send a heartbeat, and show the job that has run longest."""
+        """Send a heartbeat to Resque, and show the job that has been running longest."""
         command = self._client.command
         seconds = int(command("TIME")[0])
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -1,6 +1,6 @@
-"""Dead jobs from Ruby, shown in Ruby's own places: Sidekiq's dead set, Resque's failed list.
+"""Shows dead jobs that Ruby pushed in Sidekiq's dead set or in Resque's failed list.
 
-Sidekiq's web interface and API show them there and can retry them.
+There, Sidekiq's web interface and API can retry them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ _write = msgspec.json.Encoder().encode
 def show_dead(
     client: Client, ruby_queue: RubyQueueName, fields: dict[str, Any], died: DeadMessage
 ) -> bool:
-    """Show a dead message to Ruby; return False for a Sidekiq job that forbids it (`dead: false`, `retry: false`)."""
+    """Add a dead message to Ruby's dead jobs.
+
+    Return False if the Sidekiq job forbids that (`dead: false`, `retry: false`).
+    """
     kind, _, text = died.reason.partition("\n")[0].partition(": ")
     if not text:
         kind, text = "jobq", kind
@@ -61,7 +64,7 @@ def show_dead(
 
 
 def add_dead(client: Client, namespace: str, job: bytes, at: float | None = None) -> None:
-    """Put a job into Sidekiq's dead set unchanged, and trim the set as Sidekiq does."""
+    """Put a job unchanged into Sidekiq's dead set, and trim the set as Sidekiq does."""
     at = at or time.time()
     dead = RubyQueueName("sidekiq", namespace, "").key("dead")
     client.command("ZADD", dead, repr(at), job)
@@ -70,7 +73,7 @@ def add_dead(client: Client, namespace: str, job: bytes, at: float | None = None
 
 
 def refuse(client: Client, ruby_queue: RubyQueueName, raw: bytes, why: str, once: str) -> None:
-    """Move a job to Ruby's dead jobs, because no queue of jobq can store it."""
+    """Move a job that no jobq queue can store to Ruby's dead jobs."""
     logger.error("rejected a job of %s: %s; it was moved to Ruby's dead jobs", ruby_queue, why)
     _show_refused(client, ruby_queue, raw, why, once, once, time.time())
 
@@ -78,7 +81,7 @@ def refuse(client: Client, ruby_queue: RubyQueueName, raw: bytes, why: str, once
 def show_refused(
     client: Client, ruby_queue: RubyQueueName, raw: bytes, why: str, died: DeadMessage
 ) -> None:
-    """Add a job to Ruby's dead jobs, with the reason why it can't become a call."""
+    """Add a job to Ruby's dead jobs, with the reason why it couldn't be converted."""
     _show_refused(client, ruby_queue, raw, why, died.mid, died.dead_id, died.died_at / 1000)
 
 
@@ -101,10 +104,10 @@ def _show_refused(
 
 
 def with_reason(raw: bytes, queue: str, jid: str, why: str, kind: str = REFUSED) -> bytes:
-    """Return a Sidekiq job with the reason of its death, otherwise byte for byte unchanged, so that it can be retried.
+    """Add the reason of its death to a Sidekiq job. Other bytes stay unchanged, so that Ruby can retry the job.
 
-    A job of over 8 MiB is returned without the reason, which is only in the log. If Sidekiq's API and web interface
-    couldn't show the job, it becomes the only argument of another job with the same queue and jid.
+    A job of over 8 MiB is returned without the reason, which is only logged. If Sidekiq's web interface couldn't show
+    the job, it becomes the only argument of another job with the same queue and jid.
     """
     if len(raw) > MAX_BYTES:
         return raw  # with a reason or a wrapper, the job might be longer than a server accepts
@@ -131,7 +134,7 @@ def _is_call(fields: dict[str, Any]) -> bool:
 
 
 def _shows(fields: dict[str, Any]) -> bool:
-    """Whether Ruby's API can show a job. If one job can't be shown, Ruby's web page doesn't show any job."""
+    """Return whether Ruby's API can show a job. A single job that can't be shown breaks Ruby's web page."""
     args = fields["args"]
     if fields["class"] in WRAPPERS and not _shows_wrapped(fields.get("wrapped"), args):
         return False
@@ -160,7 +163,7 @@ def _shows_wrapped(wrapped: object, args: list[Any]) -> bool:
 
 
 def _sidekiq_job(fields: dict[str, Any], kind: str, text: str, died: DeadMessage) -> bytes:
-    """Return the job with its failures recorded as Sidekiq does, in the unit of time that the job uses."""
+    """Return the job in Sidekiq's format, with its failures and in the unit of time that the job uses."""
     in_ms = isinstance(fields.get("created_at"), int) and epoch_ms(fields["created_at"])
     died_at: float = died.died_at if in_ms else died.died_at / 1000
     used = fields.get("retry_count")
@@ -196,7 +199,7 @@ PASSES = 20
 
 
 class DeadJobs:
-    """Shows dead messages of some queues to Ruby. `ruby` is a client of the server with Ruby's dead jobs."""
+    """Shows dead messages of these queues to Ruby. `ruby` is a client of the server with Ruby's dead jobs."""
 
     def __init__(self, ruby: Client, queues: Sequence[Queue]) -> None:
         self._ruby, self._queues = ruby, queues
@@ -205,9 +208,9 @@ class DeadJobs:
         return ", ".join(queue.name for queue in self._queues)
 
     def fill(self) -> int:
-        """Show Ruby all deaths since the last call; return the number of dead messages.
+        """Show Ruby all dead messages since the last call; return their number.
 
-        Raises the error of a queue or partition that can't be read, after all others were shown.
+        If a queue or partition can't be read, its error is raised after all others were shown.
         """
         number, errors = 0, list[JobqError]()
         for queue in self._queues:
@@ -242,9 +245,9 @@ class DeadJobs:
         return len(fresh)
 
     def _died_since(self, queue: Queue, until: int, shown: Sequence[str]) -> list[DeadMessage]:
-        """Return each dead message whose death was at `until` or later, except for `shown` messages.
+        """Return each dead message since `until`, except for `shown` messages.
 
-        Other clients add and remove dead messages between two pages, which shifts the pages. So the ids are read first,
+        Other clients add and remove dead messages between two reads, which shifts the pages. So the ids are read first,
         and the pages are read again until all these messages were seen.
         """
         wanted = self._ids(queue, until) - set(shown)
@@ -297,12 +300,12 @@ class DeadJobs:
 
 
 def _places(queue: Queue) -> Sequence[Queue]:
-    """Return the queue, or the queue and its partitions, each alone. Each has its own dead-letter set and clock."""
+    """Return the partitions of the queue, or the queue itself if it has none."""
     return queue.alone() if queue.partitions() else [queue]
 
 
 def _pages(queue: Queue, until: int) -> Iterator[DeadMessage]:
-    """Yield dead messages from newest to oldest. Stop at the first death before `until`."""
+    """Yield dead messages, the latest first. Stop at the first death before `until`."""
     offset = 0
     while page := queue.admin.dead(offset, PAGE):
         for died in page:
@@ -313,7 +316,7 @@ def _pages(queue: Queue, until: int) -> Iterator[DeadMessage]:
 
 
 def _noted(stored: bytes | None) -> tuple[int, list[str]]:
-    """Return the time of the latest death that was shown, and the ids shown for it; (-1, []) for unreadable bytes."""
+    """Parse the time of the latest death that Ruby was shown, and the ids of its messages; (-1, []) if unreadable."""
     try:
         until, shown = json.loads(stored or b"[-1,[]]")
         return int(until), [str(dead_id) for dead_id in shown]

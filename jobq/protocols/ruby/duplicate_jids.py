@@ -1,8 +1,8 @@
-"""A job whose jid is already the mid of a message in its queue: the same call, its next run, or a separate message.
+"""Decides what happens to a Ruby job whose jid is already the mid of a message in its queue.
 
-A waiting message is never replaced: between reading it and a write, other processes may have put another job there. If
-an intake crashes after that read and before its claim is settled, the next intake decides. It may then run a job again
-that the first intake found to be a duplicate.
+The job may be the same call, the next run of that call, or a different call, which gets a message of its own. A waiting
+message is never replaced, because another process may have changed it since it was read. If an intake crashes before it
+settles a claim, the next intake decides again, and may run a duplicate.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DuplicateJids:
         self._ruby_queue, self._queue, self._seal = ruby_queue, queue, seal
 
     def apart(self, arrivals: list[tuple[str, Arrival]]) -> list[tuple[str, Arrival]]:
-        """If different calls of a claim have the same mid, give them different mids. Return equal calls only once."""
+        """Give different calls of a claim different mids. Return equal calls only once."""
         by_mid: dict[str, tuple[str, Arrival]] = {}
         for own, arrival in arrivals:
             known = by_mid.get(arrival.mid)
@@ -41,10 +41,7 @@ class DuplicateJids:
         return list(by_mid.values())
 
     def settle(self, own: str, arrival: Arrival, sealed: bytes, sealed_as_own: bytes) -> None:
-        """Ensure that a call runs, although its mid was taken when it was enqueued.
-
-        Repeating this doesn't enqueue the call twice.
-        """
+        """Ensure that a call runs although its mid is in use. Repeated calls have no effect."""
         mid, plain = arrival.mid, arrival.content
         options: EnqueueOptions = {}
         if arrival.key:
@@ -66,7 +63,7 @@ class DuplicateJids:
         self._queue.enqueue(sealed_as_own, mid=own, caller=caller, **options)
 
     def _compared(self, mid: str, plain: bytes) -> str:
-        """Return 'one' if the same call waits, 'another' if a different call waits or runs, else 'next'."""
+        """Return 'one' if an equal call waits, 'another' for a different call, or 'next' if the mid is free."""
         word = self._queue.status(mid).word
         waits = word.endswith("-with-requeue")
         if word == "nil" or (word.startswith("done") and not waits):
@@ -81,7 +78,7 @@ class DuplicateJids:
         return "next" if word == "locked" else "one"
 
     def _stored(self, name: str, mid: str) -> bytes | None:
-        """Return the field of a message in the hash `name` of the queue or of a partition."""
+        """Return a message's field in the hash `name` of the queue or one of its partitions."""
         for place in (self._queue, *self._queue.partitions()):
             stored: bytes | None = place.client.command("HGET", f"{place.prefix}{name}", mid)
             if stored is not None:

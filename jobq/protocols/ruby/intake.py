@@ -1,9 +1,10 @@
-"""The intake: one loop that moves Ruby's jobs into queues of jobq while a worker runs them.
+"""The intake moves Ruby's jobs into queues of jobq while a worker runs them.
 
-For every Ruby queue, each round takes over a dead intake's claims, claims up to 100 jobs and delivers them. While a
-jobq queue is paused or holds about a second's work, the intake doesn't claim jobs for it, so they stay visible to Ruby.
-Jobs of a key whose line is full wait in their claims, and jobs of other keys overtake them. An idle loop sleeps until a
-list has jobs or the next scheduled job is due. The loop has one thread, in a process of its own.
+In each round, the intake handles every Ruby queue: it takes over the claims of a crashed intake, claims up to 100 jobs
+and enqueues them. While a jobq queue is paused or has about a second's work, the intake doesn't claim more jobs for it,
+so that the jobs stay visible to Ruby. If a key has too many waiting messages, the intake holds back only jobs with this
+key. An idle intake sleeps until a list has jobs or the next scheduled job is due. It uses one thread in its own
+process.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ T = TypeVar("T")
 
 
 class DeclaredKeys:
-    """Finds the key of a call, as its job in `registry` declares it. Calls of other jobs don't have a key."""
+    """Computes the key of a call as its job in `registry` declares it. Calls of other jobs don't have a key."""
 
     def __init__(self, registry: Registry) -> None:
         self._find = registry.find
@@ -82,7 +83,7 @@ class DeclaredKeys:
 
 
 class QueueIntake:
-    """One Ruby queue and the jobq queue that its jobs go to."""
+    """Moves the jobs of one Ruby queue to one jobq queue."""
 
     def __init__(
         self, ruby: Client, ruby_queue: RubyQueueName, queue: Queue, settings: IntakeSettings
@@ -103,7 +104,7 @@ class QueueIntake:
         self.parked: dict[str, set[str]] = {}
 
     def carry(self, greedy: bool) -> int:
-        """Claim and deliver jobs once; return their number.
+        """Claim and enqueue jobs once; return their number.
 
         Args:
             greedy: Claim as many jobs as possible, regardless of the backlog.
@@ -120,7 +121,7 @@ class QueueIntake:
         return moved
 
     def _carry_owed(self) -> int:
-        """Deliver a claim that an earlier round couldn't deliver or, now and then, a claim left by another intake."""
+        """Deliver a claim from an earlier round or, at intervals, an expired claim of another intake."""
         if self._owed is None and time.monotonic() >= self._rescue_at:
             self._rescue_at = time.monotonic() + self.settings.lease_s / 3
             self._owed = self.claims.rescue()
@@ -143,7 +144,7 @@ class QueueIntake:
         return moved
 
     def _carry_parked(self) -> int:
-        """Deliver jobs parked for lack of room."""
+        """Try again to enqueue the jobs of claims that were set aside."""
         moved, now = 0, time.monotonic()
         if not self.parked or now < self._parked_at:
             return 0
@@ -158,16 +159,16 @@ class QueueIntake:
         return moved
 
     def _room(self) -> tuple[int, int]:
-        """Return how many messages are ready, and how many jobs to take."""
+        """Return the number of ready messages, and the number of jobs to claim."""
         counts = self.queue.admin.counts()
         room = 0 if counts.all_paused else self._window.room(counts.ready, time.monotonic())
         return counts.ready, room
 
     def _deliver(self, claim: Claim, stopped: set[str]) -> int:
-        """Deliver a claim; return the number of delivered jobs. Park the claim if some jobs must wait.
+        """Enqueue the jobs of a claim and return their number. If some jobs must wait, set the claim aside.
 
         Args:
-            stopped: Keys with waiting earlier messages; keys of rejected messages are added.
+            stopped: Keys with earlier waiting messages; keys of rejected messages are added.
         """
         arrivals, njobs = [], 0
         for index, raw in enumerate(claim.jobs):
@@ -216,7 +217,7 @@ class QueueIntake:
             return refused(self.ruby_queue, raw, arrival.mid, str(error))
 
     def _sealed(self, mid: str, content: bytes) -> bytes:
-        """Return the content to enqueue. Raises CodecError for content that no queue accepts."""
+        """Return the content to enqueue, sealed if calls are sealed. Raises CodecError if it is too long."""
         if self._seal is not None:
             # Add a nonce, because pushing an identical job again is not a replay.
             content = self._seal.close_call(self.queue.name, mid, content)
@@ -262,7 +263,7 @@ class Intake:
         self._reminder = Reminder(COMPLAIN_S)
 
     def _take_from(self, ruby_queues: Iterable[RubyQueueName]) -> None:
-        """Add these queues to the queues whose jobs are claimed."""
+        """Start to claim the jobs of these queues."""
         for ruby_queue in ruby_queues:
             name = ruby_queue.queue
             queue = self._queues.get(name)
@@ -287,7 +288,7 @@ class Intake:
         self._beat_at = 0.0
 
     def take_jobs(self) -> None:
-        """Run until the worker stops or, in a burst, until nothing is left."""
+        """Claim and enqueue jobs until the worker stops or, in a burst, until no jobs are left."""
         try:
             while not self._fed_worker.stopping() and not self._round():
                 pass
@@ -295,7 +296,7 @@ class Intake:
             self._leave()
 
     def _leave(self) -> None:
-        """Report to Ruby for the last time. The worker's children have already ended."""
+        """Remove this worker from Ruby's dashboards after its children have ended."""
         self._sleep.close()
         try:
             for dead_jobs in self._dead_jobs:
@@ -306,7 +307,7 @@ class Intake:
             logger.warning("Ruby's dashboards may list this worker for another minute: %s", error)
 
     def _round(self) -> bool:
-        """Do one round; return whether a burst is over."""
+        """Do one round of the intake; return whether a burst has ended."""
         self._troubled = False
         self._look_after()
         if self._fed_worker.quiet():
@@ -330,7 +331,7 @@ class Intake:
         return False
 
     def _promote(self) -> float:
-        """Move due scheduled jobs, but not in every round; return the seconds until the next move."""
+        """Move due scheduled jobs to their queues when a move is due. Return the seconds until the next move."""
         now = time.monotonic()
         if now >= self._promote_at:
             wait_s = IDLE_S
@@ -350,7 +351,7 @@ class Intake:
             self._fed_worker.drain()
 
     def _attempt(self, what: str, do: Callable[[], T], default: T) -> T:
-        """Call `do`; if it fails, return `default`. A later round tries again, so other queues aren't delayed."""
+        """Call `do`; return `default` if it fails. So an error in one queue doesn't block others."""
         try:
             return do()
         except Exception as error:
@@ -364,7 +365,10 @@ class Intake:
             return default
 
     def _all_done(self) -> bool:
-        """Return whether all claimed jobs have run. A burst ends only then, so that their results are shown to Ruby."""
+        """Return whether all claimed jobs have run.
+
+        A burst mustn't end earlier, because Ruby's dashboards show the results.
+        """
         counts = [queue.admin.counts() for queue in self._queues.values()]
         waits = any(count.ready and not count.paused for count in counts)
         if waits or self._fed_worker.running() or any(line.parked for line in self.lines):
@@ -391,7 +395,7 @@ class Intake:
                 self._attempt("the heartbeat", partial(presence.beat, self._content), None)
 
     def _match(self) -> None:
-        """Serve new queues that match a pattern, as Ruby's workers do."""
+        """Serve new queues whose names match a pattern."""
         served = dict.fromkeys((line.ruby_queue for line in self.lines), 1)
         try:
             matching = expanded(
@@ -446,5 +450,5 @@ def _side(ruby_queue: RubyQueueName) -> tuple[str, str]:
 def source(
     client: Client, ruby_url: str | None, settings: IntakeSettings, counts: RubyJobCounts
 ) -> partial[None]:
-    """Return the source that `jobq worker` runs in a separate process."""
+    """Return the function that `jobq worker` runs in a separate process for an intake."""
     return partial(run_intake, client, ruby_url, settings, counts)

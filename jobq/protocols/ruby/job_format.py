@@ -1,8 +1,8 @@
-"""Convert a job that Ruby wrote to a message of jobq. It does not access a server or a clock.
+"""Convert a job that Ruby wrote to a message of jobq, without a server or a clock.
 
-A Sidekiq job's jid becomes the mid. Its other fields are stored in the header `ruby-fields`, so that its outcome can be
-shown to Ruby; its tags in `ruby-tags`, as JSON. A job that can't become a call becomes a refusal, never a message with
-the job's bytes. Those bytes might decode as a jobq call that Ruby may not make.
+A Sidekiq job's jid becomes the mid. The header `ruby-fields` stores its other fields, so that its outcome can be shown
+to Ruby, and `ruby-tags` stores its tags as JSON. A job that can't be converted becomes a refusal. Its original bytes
+are never used as a message, because they might decode as a jobq call that Ruby may not make.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _write = msgspec.json.Encoder().encode
 
 
 class Arrival(NamedTuple):
-    """One claimed job. If it has a `fault`, it can't become a call, and `content` is a refusal.
+    """A claimed job and its message. If it has a `fault`, it can't be converted, and `content` is a refusal.
 
     Attributes:
         key: Its key in the queue, '' for none.
@@ -101,7 +101,7 @@ def read_fields(raw: bytes) -> dict[str, Any]:
 
 
 def _shown_before(args: object) -> bytes:
-    """Return the original text of a job that was shown to Ruby as unreadable and then pushed again."""
+    """Return the original text of a job that Ruby showed as unreadable and then retried."""
     match args:
         case [str(text)]:
             return text.encode()
@@ -180,7 +180,7 @@ def _caution(fields: Mapping[str, Any]) -> str:
 
 
 def origin(headers: Mapping[str, str]) -> tuple[RubyQueueName, dict[str, Any]] | None:
-    """Return the Ruby queue of a message, and the job's fields; None for messages that aren't from Ruby."""
+    """Return the Ruby queue and the fields of a message's original job; None if Ruby didn't push it."""
     try:
         fields = decode_any(headers[FIELDS].encode())
         return _queue_of(headers), fields if isinstance(fields, dict) else {}
@@ -194,7 +194,7 @@ def _queue_of(headers: Mapping[str, str]) -> RubyQueueName:
 
 
 def read_back(content: bytes) -> tuple[RubyQueueName, dict[str, Any]] | None:
-    """Return the Ruby queue and the whole job from which a message was made; None for other messages."""
+    """Return the Ruby queue and the fields of a message's original job, with its arguments; None for other messages."""
     try:
         envelope = decode(content)
     except CodecError:
@@ -208,7 +208,7 @@ def read_back(content: bytes) -> tuple[RubyQueueName, dict[str, Any]] | None:
 
 
 def refused_back(content: bytes) -> tuple[RubyQueueName, bytes, str] | None:
-    """Return the queue, the bytes and the fault of a Ruby job that couldn't become a call; None for other messages."""
+    """Return the Ruby queue, the original bytes and the reason of a job that couldn't be converted; else None."""
     stored = read_refusal(content)
     try:
         return stored and (_queue_of(stored.headers), stored.raw, stored.why)
@@ -217,7 +217,10 @@ def refused_back(content: bytes) -> tuple[RubyQueueName, bytes, str] | None:
 
 
 def call_of(content: bytes) -> bytes:
-    """Return bytes that are equal for messages with the same job and arguments. A refusal equals only itself."""
+    """Return bytes that are equal for messages with the same job and arguments.
+
+    A call that can't be decoded is returned as is.
+    """
     try:
         envelope = decode(content)
     except CodecError:

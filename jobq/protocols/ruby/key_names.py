@@ -38,7 +38,7 @@ class RubyQueueName(NamedTuple):
         return f"{self.system} {self.key(f'queue:{self.queue}')}"
 
     def key(self, name: str) -> str:
-        """Return a key of the system, with its namespace."""
+        """Return a key of Sidekiq or Resque, with the namespace as its prefix."""
         return f"{self.namespace}:{name}" if self.namespace else name
 
     @property
@@ -57,7 +57,7 @@ class RubyQueueName(NamedTuple):
 
     @property
     def oldest(self) -> str:
-        """The end of the list that has the next job."""
+        """The end of the list from which the next job is taken."""
         return "RIGHT" if self.system == "sidekiq" else "LEFT"
 
     @property
@@ -84,15 +84,15 @@ def checked_queue(system: System, queue: str, namespace: str) -> RubyQueueName:
 
 
 def system_of(system: System, namespace: str | None = None) -> RubyQueueName:
-    """Return a queue without a name, to build other keys of its namespace. Default: the system's default namespace."""
+    """Return the key names of a system and namespace, without a queue."""
     return RubyQueueName(system, DEFAULT_NAMESPACE[system] if namespace is None else namespace, "")
 
 
 def queue_named(system: System, text: str, namespace: str | None = None) -> RubyQueueName:
-    """Return the queue that an option of the command line names.
+    """Parse a queue named on the command line.
 
-    Without a chosen namespace, a name with the system's default namespace as its prefix is rejected, because the prefix
-    may be meant as the namespace.
+    If no namespace was chosen, a name with the default namespace as its prefix is rejected, because the user may have
+    meant that namespace.
 
     Args:
         namespace: The chosen namespace, None if none was chosen.
@@ -107,7 +107,7 @@ def queue_named(system: System, text: str, namespace: str | None = None) -> Ruby
 
 
 def beside(key: str, namespace: str, name: str) -> str:
-    """Return a key of jobq in the slot of `key`: `beside("queue:low", "jobq", "claims")`."""
+    """Return a key of jobq in the same slot as `key`: `beside("queue:low", "jobq", "claims")`."""
     tagged = key if _TAG.search(key) else f"{{{key}}}"
     return f"{namespace}:intake:{tagged}:{name}"
 

@@ -1,7 +1,7 @@
 """Ruby's lists: add jobs once, and wait until a list has jobs, without removing jobs.
 
-The wait is a blocking move of the next job onto its own end of the list. It ends as soon as there is a job, and leaves
-the list unchanged, so a broken connection can't lose a job.
+To wait, a client makes a blocking move of the list's next job to the same end of the list. That leaves the list
+unchanged, so a broken connection can't lose a job.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ListWaiter:
         self._waiting: set[int] = set()
 
     def wait(self, seconds: float, others: Sequence[int]) -> None:
-        """Return when a list has a job, when one of `others` becomes readable, or after this many seconds."""
+        """Wait until a list has a job, until one of `others` becomes readable, or until `seconds` have passed."""
         try:
             files = {
                 self._begin(number, seconds): number for number in range(len(self._ruby_queues))
@@ -54,7 +54,7 @@ class ListWaiter:
         self._waiting.clear()
 
     def _begin(self, number: int, seconds: float) -> int:
-        """Begin to wait for a list, unless a wait for it hasn't ended; return the connection's file."""
+        """Start to wait for a list, unless such a wait is active. Return the connection's file."""
         connection = self._connections[number]
         if number not in self._waiting:
             key, end = self._ruby_queues[number].list_key, self._ruby_queues[number].oldest
@@ -81,7 +81,7 @@ def push(client: Client, ruby_queue: RubyQueueName, jobs: Sequence[bytes], once:
 
 
 def append(client: Client, list_key: str, side: str, jobs: Sequence[bytes], once: str = "") -> bool:
-    """Add values to any list; return False if a push with the same `once` was already made."""
+    """Add values to a list. Return False if an earlier push had the same `once`."""
     mark = beside(list_key, client.namespace, f"pushed:{once or secrets.token_urlsafe(12)}")
     keys = {"target": list_key, "pushed": mark}
     return bool(client.run(*bound("ruby", "push", keys.__getitem__, {"side": side}, jobs)))

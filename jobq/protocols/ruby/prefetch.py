@@ -1,7 +1,7 @@
-"""Decides how many jobs of a Ruby queue jobq takes before they run: about as many as end within a second.
+"""Decides how many jobs of a Ruby queue jobq claims before they run: about as many as end within a second.
 
-Ruby's API, dashboards and workers see only the jobs left on the list. So a fixed number would hide hours of slow jobs
-and starve quick jobs. The caller passes all times, in seconds of any steady clock.
+Ruby's API, dashboards and workers see only unclaimed jobs. So a fixed number would hide hours of slow jobs and starve
+quick jobs. The caller passes all times in seconds, from any clock that never jumps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ QUICK_S, SLOW_S = 0.2, 1.0
 
 
 class PrefetchWindow:
-    """Decides how many jobs of one queue to hold, up to `most`."""
+    """Decides how many jobs of a queue may be claimed ahead, up to `most`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -23,7 +23,7 @@ class PrefetchWindow:
         self._held, self._taken_at = 0, 0.0
 
     def room(self, ready: int, now: float) -> int:
-        """Return how many jobs to take while `ready` jobs wait to run."""
+        """Return how many jobs to claim while `ready` jobs wait to run."""
         ended = self._held - ready
         if ended >= self._step():
             self._fit((now - self._taken_at) * self.size / ended)
@@ -31,12 +31,12 @@ class PrefetchWindow:
         return min(LIMIT, room) if room >= self._step() else 0
 
     def took(self, ready: int, asked: int, got: int, now: float) -> None:
-        """Record a take. A take with fewer jobs than requested doesn't show how fast jobs run."""
+        """Record how many jobs were claimed. With fewer jobs than requested, this doesn't show how fast jobs run."""
         self._held = ready + got if got == asked else 0
         self._taken_at = now
 
     def _step(self) -> int:
-        """Return the minimum number of jobs to take, so that jobs aren't taken one by one as messages end."""
+        """Return the minimum number of jobs to claim together, so that the intake doesn't claim jobs one by one."""
         return max(1, min(LIMIT, self.size // 4))
 
     def _fit(self, seconds: float) -> None:

@@ -13,7 +13,7 @@ from jobq.records import JsonRecord
 
 
 def queues_of(client: Client, system: RubyQueueName) -> list[RubyQueueName]:
-    """Return the queues that a system lists, sorted."""
+    """Return the queues in a Ruby system's set of queue names, sorted."""
     names = sorted(map(text_of, client.command("SMEMBERS", system.key("queues"))))
     return [system._replace(queue=name) for name in names]
 
@@ -26,11 +26,11 @@ def usable_queues(client: Client, system: RubyQueueName) -> list[RubyQueueName]:
 
 
 class RubyQueueRecord(JsonRecord):
-    """The jobs of one queue.
+    """Counts of the jobs of one queue.
 
     Attributes:
         waiting: Jobs in the Ruby queue.
-        taken: Jobs that a worker of jobq has claimed but not yet enqueued.
+        taken: Jobs that jobq has claimed but not yet enqueued.
         held: Waiting, running and retrying messages of the jobq queue with this name.
     """
 

@@ -57,7 +57,7 @@ class SidekiqOptions(TypedDict, total=False):
 
 
 class RubyQueue:
-    """Base class of both systems' queues: a list, and how to read it."""
+    """Base class of Sidekiq's and Resque's queues."""
 
     system: System
 

@@ -37,17 +37,14 @@ _write = msgspec.json.Encoder().encode
 
 
 class RubyJobCounts:
-    """Counts of Ruby jobs and their failures.
-
-    Children count in shared memory that was created before the children were forked.
-    """
+    """Counts of Ruby jobs and their failures, in memory that all children of a worker share."""
 
     def __init__(self) -> None:
         # Each child has words of shared memory that no other child writes, so that no child waits for another.
         self._words = memoryview(mmap.mmap(-1, 8 * _WORDS * _CELLS)).cast("q")
 
     def add(self, system: System, failed: bool) -> None:
-        """Count a job that this process ran."""
+        """Count an executed job, and whether it failed."""
         word = _WORDS * (os.getpid() % _CELLS) + 2 * (system == "resque")
         self._words[word] += 1
         self._words[word + 1] += failed
@@ -130,7 +127,7 @@ class RubyRetries:
         origin: tuple[RubyQueueName, dict[str, Any]],
         after_s: float,
     ) -> bool:
-        """Put a job whose retries go to another queue into Sidekiq's retry set; return whether that was done."""
+        """Put the job into Sidekiq's retry set if its retries go to another queue. Return whether they do."""
         ruby_queue, fields = origin
         queue, count = retry_queue(fields), _retry_count(context, fields)
         if not queue or queue == ruby_queue.queue or ruby_queue.system != "sidekiq":
@@ -165,7 +162,7 @@ class RubyRetries:
     ) -> int:
         """Return the time of the first failure in epoch ms.
 
-        It is recorded once, because a retried message doesn't contain it.
+        The time is stored in a key of its own, because the message doesn't contain it.
         """
         known = epoch_ms(fields.get("failed_at"))
         if known:

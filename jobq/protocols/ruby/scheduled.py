@@ -1,6 +1,6 @@
-"""Sidekiq's scheduled jobs and retries: each moves to its list when it is due, by the server's clock.
+"""Moves Sidekiq's scheduled jobs and retries to their lists when they are due, by the server's clock.
 
-Sidekiq's poller does the same, for all queues. Here, a crash loses no job, and jobs that can't be read go to the dead
+Sidekiq's own poller does the same. Unlike it, this never loses a job in a crash, and moves unreadable jobs to the dead
 set.
 """
 
@@ -25,9 +25,9 @@ LIMIT = 100
 
 
 def promote(client: Client, namespace: str) -> float:
-    """Move up to 100 due jobs of each set. Return the seconds until the next call is needed; inf if no job waits.
+    """Move up to 100 due jobs from each of Sidekiq's sorted sets to the queues. Return the seconds until the next call.
 
-    If a job is rejected, its error is raised after the other jobs are moved.
+    The result is inf if no job waits. If a job is rejected, its error is raised after the other jobs are moved.
     """
     wait_s, refused = float("inf"), None
     for name in SETS:

@@ -1,4 +1,4 @@
-"""The settings of an intake, and its view of the worker that it feeds."""
+"""The settings of an intake, and the part of the worker that an intake uses."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def parse_names(texts: Iterable[str]) -> dict[str, str]:
 
 
 class FedWorker(Protocol):
-    """The worker that an intake feeds; `woken` becomes readable when its state changes."""
+    """The worker for the jobs of an intake. The file `woken` becomes readable when the worker's state changes."""
 
     @property
     def name(self) -> str:
@@ -146,12 +146,12 @@ class FedWorker(Protocol):
 
     @property
     def woken(self) -> int:
-        """A file that becomes readable after any change."""
+        """A file that becomes readable when the worker's state changes."""
         ...
 
     @property
     def supervisor(self) -> int:
-        """The process that receives signals for the whole worker."""
+        """The id of the worker's supervisor process, which receives signals."""
         ...
 
     @property
