@@ -1,4 +1,4 @@
-"""Enqueue the members of steps. A flow must not wait forever because an ended message has a member's mid."""
+"""Enqueue the members of steps. If the message of a member has already ended, report that end to the flow."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ def enqueue_members(
 ) -> None:
     """Enqueue messages of one step, at most 250, in the order of their numbers.
 
-    A member is already accepted if its message is live, or if `unapplied` has its end. If a message has ended, but
-    neither `unapplied` nor the flow has the end, the flow's server lost the end in a failover. Then the end is reported
-    to the flow again. An accepted member that left no trace is enqueued again. Raises KeyFullError if the line of a key
-    is full. The messages before the first rejected message are accepted.
+    Accepted members aren't enqueued again, unless the queue has neither their message nor an outcome. If a
+    failover lost an end that the flow had, the end is reported to the flow again. Raises KeyFullError if a key has too
+    many waiting messages. The messages before the first rejected message are accepted.
 
     Args:
-        unapplied: Returns a queue's entries that haven't reached the flow yet; called with the queue and the run.
+        unapplied: Called with a queue and a run; returns the changes in that queue's outbox for the run.
         is_retry: Don't report ended messages to the flow, because their members will run again.
     """
     replies: list[Enqueued] = []
@@ -73,7 +72,7 @@ def _still_live(
     mids: Iterable[str],
     unapplied: Callable[[str, str], Sequence[FlowChange]],
 ) -> dict[str, str]:
-    """Return the status of each member whose message has ended, although the flow still waits for its end."""
+    """Return the status of each member whose end the queue has and the flow lacks."""
     # Read the statuses before the outbox. An end is in the outbox before its message is deleted, and at the flow before
     # it is deleted from the outbox.
     words = {mid: word for mid, word in statuses(queue, list(mids)).items() if word not in LIVE}
@@ -88,7 +87,7 @@ def _still_live(
 
 
 def _end(store: FlowStore, queue: Queue, ends: Mapping[str, str]) -> None:
-    """Report ends that the flow's server lost."""
+    """Report these ends to the flow, because the flow's server lost them."""
     results = results_at(queue, [mid for mid, end in ends.items() if end == "done"])
     for mid, end in ends.items():
         _log.warning("%s had already ended (%s), but its flow had lost the result", mid, end)
@@ -97,7 +96,7 @@ def _end(store: FlowStore, queue: Queue, ends: Mapping[str, str]) -> None:
 
 
 def ending(member: Member, kind: str, result: bytes | None = None, entry: str = "") -> FlowChange:
-    """Return the change that ends a member. If its result is too long for the flow, the member ends as dead."""
+    """Return the change that records the end of a member. With a result over the size limit, the end is `dead`."""
     if result is not None and len(result) > MAX_RESULT_BYTES:
         kind, result = "dead", None
     return FlowChange(kind, member.step, member.number, result, entry)
@@ -110,7 +109,7 @@ def apply_all(store: FlowStore, queue: str, changes: Sequence[FlowChange]) -> No
 
 
 def statuses(queue: Queue, mids: Sequence[str]) -> dict[str, str]:
-    """Return mid -> status for messages, and look in all partitions of their queues."""
+    """Return the status of each message. All partitions of the queue are searched."""
     replies = run_all(queue.client, [queue.status_call(mid) for mid in mids])
     words = {mid: status.word for mid, status in zip(mids, replies, strict=True)}
     missing = [mid for mid, word in words.items() if word == "nil"]
@@ -121,9 +120,9 @@ def statuses(queue: Queue, mids: Sequence[str]) -> dict[str, str]:
 
 
 def results_at(queue: Queue, mids: Sequence[str]) -> dict[str, bytes]:
-    """Return the stored results of members. A missing result has already been delivered to the flow.
+    """Return the stored results of members. Members whose results the flow already has are left out.
 
-    A key of another type is damaged, so it has no result. After any other error, the result is unknown.
+    A key of another type counts as no result. Raises UnavailableError after any other error.
     """
     if not mids:
         return {}

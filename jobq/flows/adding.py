@@ -90,7 +90,7 @@ class RunningFlow(StepList):
         return whens
 
     def add_reference(self, ref: ResultOf, after: dict[str, When]) -> None:
-        """Add a reference to an existing step; see StepList."""
+        """Record that an argument refers to the result of an existing step; see StepList."""
         if ref.what == "result" and not ref.step.keeps_results:
             raise ConfigError(
                 f"{ref!r} has no stored result, because the step was already added; declare its job with result_ttl=…"

@@ -1,8 +1,8 @@
 """Signals from people and programs to a flow: begin, signal, cancel, retry and look.
 
-Signals go through the outbox of the flow's home queue. Once a signal is recorded there, it is accepted and can't be
-lost. A drainer delivers it to the flow. If calls are sealed, signals are also sealed, for one queue and flow. Then
-write access to the server isn't enough to cancel a flow or to approve a waiting step.
+A signal is recorded in the outbox of the flow's queue, and can't be lost after that. A drainer delivers it to the flow.
+If calls are sealed, signals are also sealed, for one queue and flow. Then write access to the server isn't enough to
+cancel a flow or to approve a waiting step.
 """
 
 from __future__ import annotations
@@ -52,10 +52,7 @@ def announce(
 
 
 def announced(client: ClientLike, home: str, word: str, run: str, detail: str) -> str:
-    """Return the detail of a signal's record.
-
-    Raises CodecError if its seal is wrong or can't be opened here, or if a required seal is missing.
-    """
+    """Return the text that was sent with a signal. Raises CodecError if a required seal is missing or invalid."""
     seal = seal_of(client)
     if seal is None:
         opened(None, home, run, detail.encode())
@@ -67,7 +64,7 @@ def announced(client: ClientLike, home: str, word: str, run: str, detail: str) -
 
 
 def is_for_others(client: ClientLike, detail: bytes) -> bool:
-    """Return whether a record is sealed and this process has no keys."""
+    """Return whether a signal is sealed and this process has no keys."""
     return seal_of(client) is None and is_sealed(detail)
 
 

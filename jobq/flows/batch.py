@@ -117,7 +117,7 @@ class Batch(Generic[R]):
         return self.flow.start()
 
     async def astart(self) -> FlowRun:
-        """Run `start` in a thread, without blocking the event loop."""
+        """Run `start` in a thread, so that the event loop isn't blocked."""
         return await self.flow.astart()
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""Repair flows: deliver the queues' entries to them, and compare their members with the queues.
+"""Repairs flows: delivers missing records, and compares their members with the queues.
 
-A server that lost writes in a failover may know less about a flow than its queues do. Facts that a queue still has are
-applied again, which is harmless. A member that left no trace is reported, and a person chooses its outcome.
+A server that lost writes in a failover may know less about a flow than its queues do. The queues' facts are applied
+again, which is harmless. If a queue doesn't know a member either, it is reported, and a person chooses its outcome.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class CheckedFlow(NamedTuple):
     """Result of a check.
 
     Attributes:
-        ended: Number of ends that this check delivered to the flow.
-        lost: Mids of the first members that left no trace.
-        nlost: Number of members that left no trace.
+        ended: Number of ended members that this check reported to the flow.
+        lost: Mids of the first lost members, which have neither a message nor an outcome.
+        nlost: Number of lost members.
         state: State of the flow; '' if it is missing.
     """
 
@@ -56,7 +56,7 @@ class FlowCheck:
     """Checks the flows of one server.
 
     Args:
-        lost: Outcome to set for members that left no trace; None only reports them.
+        lost: Outcome to set for lost members; None only reports them.
     """
 
     def __init__(self, client: Client, lost: Lost | None = None) -> None:
@@ -64,7 +64,7 @@ class FlowCheck:
         self._drainer = Drainer(client)
 
     def drain(self, queue: str) -> int:
-        """Deliver a queue's entries to its flows; return their number."""
+        """Deliver the records in a queue's outbox to its flows; return their number."""
         return self._drainer.drain(queue)
 
     def flow(self, flow: str) -> CheckedFlow:
@@ -75,7 +75,7 @@ class FlowCheck:
         """Check a flow.
 
         Args:
-            parent: Check only if the flow was stored as this `flow.run_id.step`; '' to check any flow.
+            parent: The `flow.run_id.step` for which the flow must have been stored; '' to check any flow.
         """
         view = flow_view(self._client, flow) if is_flow(flow) else None
         if view is None:
@@ -99,7 +99,7 @@ class FlowCheck:
     def _sub_flow(
         self, view: FlowView, step: StepView, within: frozenset[str]
     ) -> tuple[int, list[str]]:
-        """Check a step that is a sub-flow. Returns the number of delivered ends, and the mids of lost members."""
+        """Check a step that is a sub-flow. Returns the number of newly reported ends, and the mids of lost members."""
         if step.state != "running" or not is_flow(step.facts.flow):
             return 0, []
         checked = self._flow(step.facts.flow, within, f"{view.facts.run}.{step.name}")
@@ -117,7 +117,10 @@ class FlowCheck:
         return ended, lost
 
     def _step(self, view: FlowView, step: StepView) -> tuple[int, list[str]]:
-        """Deliver missing ends to a step. Returns the number of ends, and the mids of members that left no trace."""
+        """Report ended members to a step that missed them.
+
+        Returns their number, and the mids of members that no longer exist.
+        """
         facts = step.facts
         if step.state != "running" or facts.todo or not facts.queue or facts.kind == "wait":
             return 0, []
@@ -144,7 +147,7 @@ class FlowCheck:
     def _compared(
         self, queue: Queue, store: FlowStore, step: StepView
     ) -> tuple[dict[Member, str], list[Member]]:
-        """Compare a step's members with their queue.
+        """Compare the members that a flow still waits for with their queue.
 
         Return the outcomes of members whose messages have ended, and the members that the queue doesn't have.
         """
@@ -175,7 +178,7 @@ class FlowCheck:
 
 
 def ends_in(queue: Queue, mids: set[str]) -> dict[str, str]:
-    """Return the outcomes of these messages by mid, according to the latest events of their queue."""
+    """Look up the outcomes of these messages in the latest events of their queue; return the outcome by mid."""
     outcomes: dict[str, str] = {}
     for _, fields in _newest(queue):
         try:

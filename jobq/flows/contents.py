@@ -1,7 +1,7 @@
 """Calls of steps: their stored form in the flow, and the messages enqueued later.
 
-A stored call has no timestamp, because its step may begin much later. If calls are sealed, a stored call is sealed for
-its own purpose: it can't run before its step begins, and the message gets a seal whose validity starts then.
+A stored call has no timestamp, because its step may begin much later. If calls are sealed, a stored call has a seal
+with another purpose, so that it can't run before its step begins. The message then gets a seal of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def kept_call(
     kwargs: dict[str, Any] | None = None,
     headers: dict[str, str] | None = None,
 ) -> bytes:
-    """Return a call in the form that the flow stores.
+    """Encode and seal a call so that a flow can store it.
 
     Args:
         where: Queue and `Member.address` of the call's message; for a map, of its first member.
@@ -38,7 +38,7 @@ def kept_call(
 def message_of(
     client: ClientLike, queue: str, member: Member, kept: bytes, due_ms: float = 0
 ) -> bytes:
-    """Return the content of a stored call's message; raise CodecError if it wasn't stored for this queue and member.
+    """Return a stored call's message content; raise CodecError if the call was stored for another queue or member.
 
     Args:
         due_ms: Start time of a delayed message, in epoch ms. The validity of a seal starts then.

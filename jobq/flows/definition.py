@@ -1,7 +1,7 @@
 """Definition of a flow: its steps, their dependencies, and the results that they use as arguments.
 
-Defining a flow doesn't need a server. A step object can only be passed to later steps, so only names in `after` can
-create a circle. `checked_graph` rejects circles.
+Defining a flow doesn't need a server. Only names in `after` can create a cycle, because a step object can only be
+passed to later steps. `checked_graph` rejects cycles.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ CHECKED_ITEMS = 250
 
 
 class Failure(TypedDict):
-    """A dead member, as `failures` passes it to a step."""
+    """A dead member of a step, in the list that `failures` passes to a job."""
 
     index: int
     mid: str
@@ -208,7 +208,7 @@ class MapStep(FlowStep, Generic[R]):
         return cast("list[R]", ResultOf(self, "results"))
 
     def refuse_keys_of_arguments(self) -> None:
-        """Raise ConfigError if the job makes keys from arguments. Members of a waiting map can't have such keys."""
+        """Raise ConfigError if the job computes keys from arguments, because a waiting map doesn't support that."""
         if callable(self.job.settings.key):
             raise ConfigError(
                 f"map {self.name!r} waits for steps, so the key of {self.job.name} can't be computed from arguments of "
@@ -447,9 +447,9 @@ class StepList:
         return self._add(made)
 
     def wait(self, name: str, timeout: Duration | None = None, *, after: After = None) -> WaitStep:
-        """Add a step that is done when `run.signal(name)` arrives, and fails after `timeout`.
+        """Add a step to wait for `run.signal(name)`. Without a signal, the step fails after `timeout`.
 
-        The wait doesn't occupy a worker. A signal that arrives before the step begins also counts.
+        The step doesn't occupy a worker. A signal that arrives before the step begins also counts.
 
         Args:
             timeout: Maximum wait after the step has begun.
@@ -475,7 +475,7 @@ class StepList:
         return self._add(TimerStep(self, self._name(name, None), self._after(after, "done"), at_s))
 
     def add_reference(self, ref: ResultOf, after: dict[str, When]) -> None:
-        """Make a step depend on the step whose result it uses, and make that step keep its result."""
+        """Make a step depend on the step whose result it uses, and make the latter store its result."""
         source = ref.step
         if source.owner is not self:
             raise ConfigError(
@@ -607,7 +607,7 @@ class Definition(StepList):
         return self._add(SubFlowStep(self, self._name(name, None), edges, sub))
 
     def check(self) -> None:
-        """Raise ConfigError if the flow has no steps, if a dependency is missing, or if dependencies form a circle."""
+        """Raise ConfigError if the flow has no steps, if a dependency is missing, or if dependencies form a cycle."""
         if not self.steps:
             raise ConfigError(f"flow {self.flow_id} has no steps; add one with flow.step(job, …)")
         checked_graph(self.steps)
@@ -638,7 +638,7 @@ S = TypeVar("S", bound=FlowStep)
 
 
 def sent_with(job: Job[..., Any], key: str | None) -> dict[str, Any]:
-    """Return the enqueue options of a step's message."""
+    """Return the options with which a step's messages are enqueued."""
     settings = job.settings
     options = {name: value for name in _SENT_WITH if (value := getattr(settings, name))}
     if key is not None:
@@ -695,7 +695,7 @@ def checked_graph(steps: Mapping[str, FlowStep], known: Iterable[str] = ()) -> N
 
 
 def _circle(steps: Mapping[str, FlowStep]) -> list[str]:
-    """Return the names of steps in a circle, with the first name repeated at the end; [] if there is no circle."""
+    """Return the names of steps that form a cycle, and the first name again; [] if there is no cycle."""
     left = {name: {other for other in step.after if other in steps} for name, step in steps.items()}
     while free := [name for name, after in left.items() if not after]:
         for name in free:

@@ -1,9 +1,9 @@
-"""Deliver the entries of a queue's flow-outbox to flows, and send the flows' next steps to their queues.
+"""Delivers the records in queues' outboxes to flows, and enqueues the next steps of the flows.
 
-A drainer reads entries, applies them to the flows, sends ready steps, and deletes the entries last. If it dies before
-that, the next drainer repeats the work. This is safe, because each member counts only once, and unsent steps stay in
-the flow. If the client requires a durability, the drainer waits before it deletes entries. It waits once per batch, at
-each node where a flow was changed, until that node's disk or n of its replicas have the changes.
+A drainer reads records, applies them to the flows, enqueues ready steps, and deletes the records last. If it dies
+before that, the next drainer repeats the work. This is safe, because each member counts only once, and steps that
+weren't enqueued stay in the flow. If the client requires a durability, the drainer waits before it deletes records,
+until the disk or n replicas of each changed node have the changes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _log = logging.getLogger("jobq.flows")
 
 
 class Drainer:
-    """Drains the outboxes of queues. Only one thread at a time may use it.
+    """Delivers records from the outboxes of queues to the flows. Only one thread at a time may use an instance.
 
     Args:
         clock: Clock for tests. It returns nanoseconds, including time while the machine sleeps.
@@ -67,15 +67,15 @@ class Drainer:
         self._behind: dict[str, tuple[str, int]] = {}
 
     def drain(self, queue: str, most: int | None = None) -> int:
-        """Deliver a queue's entries to the flows, until none is left or another drainer is active.
+        """Deliver the records in a queue's outbox to the flows, unless another drainer is active.
 
-        Queues that get signals to sub-flows are also drained. Returns the number of delivered entries. Steps that can't
-        be sent yet are left for the next call. Raises UnavailableError if a server can't be used now; the entries stay
-        in the outbox. A flow's entries also stay if there is no room for its next steps or, on a Cluster, if the flow's
-        node doesn't answer. Entries of other flows are still delivered.
+        Signals for sub-flows are delivered in the same call. Returns the number of delivered records. Steps that can't
+        be started yet are left for the next call. Raises UnavailableError if a server can't be reached; the records
+        stay in the outbox. The records of one flow also stay if there is no room for its next steps or, on a Cluster,
+        if the flow's node doesn't answer.
 
         Args:
-            most: Stop after about this many entries, and leave entries that are written during the call.
+            most: Stop after about this many records, and leave records that are written during the call.
         """
         taken, left = self._drain(queue, most), self._said_at
         while left and (most is None or taken < most):
@@ -121,7 +121,7 @@ class Drainer:
         return after if self._clock() < until else ""
 
     def _goes_on_behind(self, queue: str, entry: OutboxEntry) -> str:
-        """For a while, start reads of this queue after `entry`, so that skipped entries aren't read again and again."""
+        """Skip entries up to `entry` in the next reads of this queue, for a limited time. Return the entry's id."""
         _, until = self._behind.get(queue, ("", 0))
         now = self._clock()
         self._behind[queue] = (entry.entry_id, until if now < until else now + PASS_OVER_NS)
@@ -133,12 +133,12 @@ class Drainer:
         return [entry for entry in read if self._away.keys().isdisjoint(runs_in([entry]))]
 
     def look(self, flow: str) -> bool:
-        """Send one flow's pending items; return whether all were sent."""
+        """Enqueue the flow's pending items; return whether none is left."""
         sender = StepSender(self._sending(self._clock()), flow)
         return sender.send_all(sender.store.apply("q", []))
 
     def _take(self, queue: Queue, entries: Sequence[OutboxEntry], read_at: int) -> set[str]:
-        """Deliver entries to their flows; return the flows whose next steps can't be sent yet."""
+        """Deliver records to their flows; return the flows whose next steps can't be enqueued yet."""
         sending, stuck = self._sending(read_at), set()
         self._unfinished.clear()
         self._kept.clear()
@@ -183,7 +183,7 @@ class Drainer:
         self._away[flow] = self._clock() + PASS_OVER_NS
 
     def _confirm(self, queue: Queue, confirmation: SharedConfirmation, said: Heard) -> None:
-        """Wait until the flows' changes are durable; then delete results from the queue that the flows now store."""
+        """Wait until the flows' changes are durable, and then delete results that the flows have stored."""
         if missing := confirmation.missing():
             self.client.look_again()
             for flow in said.keys() - self._away.keys():
@@ -197,10 +197,9 @@ class Drainer:
             commands(self.client, queue.wake_key, [("DEL", key) for key in self._kept])
 
     def _sealed_for_others(self, said: Heard) -> set[str]:
-        """Return flows with sealed signals, if this process lacks the key. Processes with the key deliver them.
+        """Return flows with sealed signals that this process can't open. Processes with the key deliver them.
 
-        Entries older than an hour are dropped as unreadable: maybe no process has the key, or the sender was
-        unauthorized.
+        Signals older than an hour are deleted, because perhaps no process has their key.
         """
         sealed = [
             (item.entry_id, flow)
@@ -229,7 +228,7 @@ class Drainer:
         )
 
     def unapplied(self, queue: str, run: str) -> list[FlowChange]:
-        """Return ends of a run's members that are still in a queue's outbox. This doesn't reserve the outbox."""
+        """Return the ends in a queue's outbox that report members of a run."""
         changes = list[FlowChange]()
         for source in queue_at(self.client, queue).alone():
             after = ""
@@ -298,7 +297,7 @@ class Drainer:
 
 
 def _is_damage(error: Exception) -> bool:
-    """Return whether a flow's keys hold impossible values: other types, or invalid names and numbers."""
+    """Return whether the error shows that a flow's keys are damaged, rather than that the server can't be reached."""
     if not isinstance(error, ScriptError):
         return not isinstance(error, UnconfirmableError)
     return any(words in str(error) for words in ("WRONGTYPE", " must be "))

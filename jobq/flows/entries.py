@@ -24,10 +24,10 @@ _NUMBERS = re.compile(rb"(?:0|[1-9][0-9]{0,6})(?:,(?:0|[1-9][0-9]{0,6}))*")
 
 
 class Said(NamedTuple):
-    """A record about a flow in a queue's outbox.
+    """An outbox record that reports an ended member of a flow or sends a signal to a flow.
 
     Attributes:
-        member: The ended member; None if the record is a signal, one of WORDS.
+        member: The ended member; None for a signal.
     """
 
     entry_id: str
@@ -36,7 +36,7 @@ class Said(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Done members of one step without results, all from one outbox entry."""
+    """Done members of one step without results, all reported by one outbox entry."""
 
     entry_id: str
     step: str
@@ -48,7 +48,7 @@ Heard = dict[str, list[Said | Done]]
 
 
 def heard(entries: Sequence[OutboxEntry]) -> Heard:
-    """Return the records for each flow. Records that can't belong to a flow are left out."""
+    """Group the records by flow. Records that don't belong to a flow are left out."""
     by_run: Heard = {}
     for entry in entries:
         some = _members_of_a_map(entry.text)
@@ -66,7 +66,7 @@ def heard(entries: Sequence[OutboxEntry]) -> Heard:
 
 
 def runs_in(entries: Sequence[OutboxEntry]) -> set[str]:
-    """Return the flows that the entries are about, each with its run id."""
+    """Return the flows, with their run ids, that the entries concern."""
     return set(heard(entries))
 
 
@@ -80,7 +80,7 @@ def _add_done(by_run: Heard, entry_id: str, member: Member, numbers: Sequence[in
 
 
 def _members_of_a_map(text: bytes) -> tuple[Member, list[int]] | None:
-    """If an entry only reports done members of one step, return the first member and all numbers; else None."""
+    """Return the first member and all numbers if an entry only reports done members of one step; else None."""
     if not text.startswith(b"done\x1f~"):
         return None
     first = text.partition(b"\x1e")[0]
@@ -94,13 +94,13 @@ def _members_of_a_map(text: bytes) -> tuple[Member, list[int]] | None:
 
 
 def _member_in(record: OutboxRecord) -> Member | None:
-    """Return the member whose end a record reports; None for other records. A message's mid includes a run id."""
+    """Return the flow member whose end a record reports; None for other records."""
     member = member_of(record.subject) if record.kind in ENDINGS else None
     return member if member and member.run_id else None
 
 
 def _named_run(record: OutboxRecord) -> str:
-    """Return the flow that gets a signal, with its run id if the record has it; '' for other records."""
+    """Return the flow to which a record sends a signal, with its run id if known; '' for other records."""
     try:
         return run_of(*parts_of_run(record.subject)) if record.kind in WORDS else ""
     except ConfigError:
@@ -108,7 +108,7 @@ def _named_run(record: OutboxRecord) -> str:
 
 
 def in_calls(changes: Sequence[FlowChange]) -> Iterator[Sequence[FlowChange]]:
-    """Yield the changes in order, in groups that fit into one call."""
+    """Group the changes, in order, so that each group fits into one call."""
     some: list[FlowChange] = []
     nbytes = ndone = 0
     for change in _divided(changes):

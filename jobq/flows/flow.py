@@ -46,9 +46,9 @@ class Flow(Definition):
         """Start the flow, and enqueue the items of maps without dependencies.
 
         If this process ends while it enqueues items, start the flow again with the same id and items to continue.
-        Raises FlowConflictError, before anything begins, if this id was started with another definition. A sub-flow
-        that belongs to another flow, or still runs for an earlier run, also raises it. Raises UnavailableError or
-        ServerFullError if the server can't be used now.
+        Raises FlowConflictError, before anything begins, if this id was started with another definition, or if a
+        sub-flow belongs to another flow or an earlier run. Raises UnavailableError or ServerFullError if the server
+        can't be used now.
         """
         self.check()
         run = started(self)
@@ -56,7 +56,7 @@ class Flow(Definition):
         return run
 
     async def astart(self) -> FlowRun:
-        """Run `start` in a thread, without blocking the event loop."""
+        """Run `start` in a thread, so that the event loop isn't blocked."""
         return await in_thread(self.start)
 
     if not TYPE_CHECKING:  # a type checker would accept every misspelt name

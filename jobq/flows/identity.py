@@ -43,7 +43,7 @@ class Member(NamedTuple):
 
     @property
     def run(self) -> str:
-        """The member's flow with the run id."""
+        """The flow of the member, with its run id."""
         return run_of(self.flow, self.run_id)
 
     @property
@@ -53,7 +53,7 @@ class Member(NamedTuple):
 
     @property
     def address(self) -> str:
-        """The mid without a run id. The seal of a stored call uses it, because the run has no id yet."""
+        """The member's mid without a run id. The seal of a stored call uses it, because the run doesn't exist yet."""
         return member_mid(self.flow, self.step, self.number)
 
 
@@ -68,7 +68,7 @@ def run_of(flow: str, run_id: str) -> str:
 
 
 def without_run(place: str) -> str:
-    """Return `flow.step` for `flow.run_id.step`, and '' for ''."""
+    """Remove the run id: `flow.run_id.step` becomes `flow.step`, and '' stays ''."""
     name, _, rest = place.partition(":")
     given, _, rest = rest.partition(".")
     return f"{name}:{given}.{rest.rpartition('.')[2]}" if rest else place

@@ -1,4 +1,4 @@
-"""The worker's entry point to flows; `import jobq` registers it, and the first message of a flow loads it."""
+"""The worker's entry point to flows. `import jobq` registers it, and it loads when the first flow message arrives."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class FlowsInWorker:
         self._client, self._drainer = client, Drainer(client)
 
     def drain(self, queue: str, most: int) -> int:
-        """Deliver about `most` entries from a queue's outbox to the flows; return how many were delivered."""
+        """Deliver about `most` records from a queue's outbox to the flows; return how many were delivered."""
         return self._drainer.drain(queue, most)
 
     def fill_inputs(self, call: Call) -> Call:
-        """Return the call with the results of other steps filled in as arguments."""
+        """Return the call with the results of other steps in its arguments."""
         return FlowInputs(self._client)(call)
 
     def flow_of(self, context: Context) -> MemberFlow:

@@ -75,7 +75,7 @@ class StepResults:
         self._facts: FlowFacts | None = None
 
     def of(self, input_: FlowInput) -> Any:
-        """Return the value for an input."""
+        """Return the value that fills an argument."""
         if input_.what in ("failures", "results"):
             facts = self._step(input_.step)
             if not facts.sealed or facts.ended < facts.size:
@@ -128,9 +128,9 @@ class StepResults:
         ]
 
     def failures(self, step: str) -> list[dict[str, Any]]:
-        """Return up to 1,000 dead members. The first 100 have their last error as the reason.
+        """Return up to 1,000 dead members of a step. For the first 100, the reason is the latest error.
 
-        For the other members, the reason explains how to look up the error.
+        For the others, the reason explains how to look up the error.
         """
         whys: dict[int, str] = {}
         for name, why in self._store.failures().items():

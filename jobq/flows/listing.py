@@ -112,7 +112,7 @@ def _is_wanted(row: FlowRow, name: str, part: str, state: str) -> bool:
 
 
 def flow_ids(client: Client, most: int = MAX_READ) -> list[str]:
-    """Return the ids of the newest flows, including flows that no longer exist."""
+    """Return the ids of the latest flows. Some of these flows may no longer exist."""
     reply = client.command("ZRANGE", keys.flow_names(client.namespace), 0, most - 1, "REV")
     return [_shown(raw) for raw in reply]
 
@@ -124,7 +124,7 @@ def take_off_list(client: Client, flow: str) -> None:
 
 
 def _names_on_list(client: Client, flow: str) -> list[bytes]:
-    """Return the names on the list that `flow` can mean. The list may contain any bytes."""
+    """Return the stored names that `flow` can mean. Stored names may have any bytes."""
     index = keys.flow_names(client.namespace)
     if is_flow(flow):
         return [] if client.command("ZSCORE", index, flow) is None else [flow.encode()]
@@ -159,7 +159,7 @@ def _whole(score: bytes) -> int:
 
 
 def _rows(client: Client, indexed: Sequence[tuple[str, int]]) -> Iterator[FlowRow | None]:
-    """Yield one row per flow; None for a missing flow. The index and the keys of flows are untrusted."""
+    """Yield one row per flow; None for a missing flow. Invalid data in the index or the flows doesn't raise errors."""
     known = [flow for flow, _ in indexed if is_flow(flow)]
     calls = [FlowStore(client, flow).facts_call() for flow in known]
     replies = dict(zip(known, run_each(client, calls), strict=True))
@@ -203,7 +203,7 @@ def known_flow(client: Client, flow: str) -> FlowView:
 
 
 def message_of_member(client: Client, mid: str) -> str:
-    """Return the mid of `~flow.step.number` in the flow's current run; return other mids unchanged."""
+    """Add the run id of the current run to `~flow.step.number`; return other mids unchanged."""
     member = member_of(mid)
     if member is None or member.run_id:
         return mid
@@ -212,7 +212,7 @@ def message_of_member(client: Client, mid: str) -> str:
 
 
 def known_or_listed(client: Client, flow: str) -> str:
-    """Return `flow` if it exists or is on the list; otherwise raise ConfigError like `known_flow`."""
+    """Return `flow` if it exists or is listed; otherwise raise ConfigError like `known_flow`."""
     if not _names_on_list(client, flow):
         known_flow(client, flow)
     return flow
@@ -231,7 +231,7 @@ class FailedMember(JsonRecord):
 
 
 def failed_members(client: Client, view: FlowView, most: int) -> list[FailedMember]:
-    """Return the first failed members, with their errors if the queues still have them."""
+    """Return the first failed members, with their errors if available."""
     members: list[FailedMember] = []
     for name, word in islice(FlowStore(client, view.facts.flow_id).failures().items(), most):
         step, _, number = name.rpartition(":")
@@ -244,9 +244,9 @@ def failed_members(client: Client, view: FlowView, most: int) -> list[FailedMemb
 
 
 def purged_members(client: Client, flow: str) -> Counter[str]:
-    """Count for each step the members that a retry couldn't run again, because their messages are gone.
+    """Count for each step the members that a retry couldn't run again because their messages are missing.
 
-    A flow stores the reasons of at most 1,000 failed members.
+    At most 1,000 failed members are examined.
     """
     items = FlowStore(client, flow).failures().items()
     return Counter(name.rpartition(":")[0] for name, why in items if why == PURGED)
@@ -261,7 +261,7 @@ def _reason(client: Client, queue: str, mid: str) -> str:
 
 
 def unserved(client: Client, view: FlowView) -> dict[str, str]:
-    """Return a sentence for each queue that no worker serves although steps of the flow wait for it.
+    """Return a sentence for each queue that steps of the flow wait for, but no worker serves.
 
     For example: `no worker serves queue 'pdf'; web-1 did until 4 min ago`.
     """

@@ -30,7 +30,7 @@ _Step = Annotated[str, Meta(min_length=1, max_length=MAX_STEP_LENGTH)]
 
 
 class FlowInput(NamedTuple):
-    """The path of one argument in a call, and the step whose result fills it."""
+    """An argument whose value is the result of a step. `path` is the argument's place in the call."""
 
     path: Path
     step: str
@@ -108,12 +108,12 @@ _decoder = msgspec.json.Decoder(Annotated[list[_Stored], Meta(max_length=MAX_INP
 
 
 def header_of(inputs: Sequence[FlowInput]) -> str:
-    """Return the text of the header `flow` for these inputs."""
+    """Encode inputs as the header `flow`."""
     return msgspec.json.encode([list(input_) for input_ in inputs]).decode()
 
 
 def inputs_in(header: str) -> list[FlowInput]:
-    """Parse the references in a header; raise CodecError if it can't be read."""
+    """Parse the header `flow` of a call; raise CodecError if it is invalid."""
     try:
         stored = _decoder.decode(header)
     except (ValueError, RecursionError) as error:
@@ -124,7 +124,7 @@ def inputs_in(header: str) -> list[FlowInput]:
 def put_in(
     args: list[Any], kwargs: dict[str, Any], inputs: Sequence[tuple[FlowInput, Any]]
 ) -> None:
-    """Put each value at its position; raise CodecError if the position doesn't exist or isn't null."""
+    """Put each value at its path in the arguments; raise CodecError if that place doesn't exist or isn't null."""
     for ref, value in inputs:
         first, *rest = ref.path
         inside: Any = args if isinstance(first, int) else kwargs

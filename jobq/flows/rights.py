@@ -1,9 +1,9 @@
 """Proof that the author of a flow was allowed to write to the queues of its steps.
 
-A drainer with wide rights sends the steps of flows. The keys of flows belong to no queue, so all users of flows may
-write them. So each stored step, and each chunk of stored items, carries a proof, made with a secret of the queue where
-it will run. The server gives that secret only to users who may write to the queue. The drainer computes the proof again
-before it sends a step; a step without a valid proof fails.
+A drainer with wide rights enqueues the steps of flows, and all users of flows may write the flows' keys. So each stored
+step, and each chunk of stored items, has a proof, made with a secret of the queue where it will run. The server gives
+that secret only to users who may write to the queue. The drainer checks the proof before it enqueues a step; a step
+without a valid proof fails.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _NO_OPTIONS = b"{}"
 
 
 def refresh(client: Client, queues: Iterable[str]) -> None:
-    """Read the secrets of these queues, and create missing secrets. Raises ScriptError if the user may not do that."""
+    """Read the secrets of these queues, and create missing secrets. Raises ScriptError without the right to do that."""
     _read(client, list(dict.fromkeys(queues)), may_make=True)
 
 
 def proven(client: Client, flow: str, steps: Sequence[StoredStep]) -> list[StoredStep]:
-    """Return the steps with their proofs in their options."""
+    """Return the steps, with a proof in the options of each step."""
     known = _secrets(client, {step.queue for step in steps if step.queue})
     return [
         _with_proof(step, known[step.queue], flow) if step.queue in known else step
@@ -50,7 +50,7 @@ def proof_of_items(
 
 
 def check_step(client: Client, flow: str, item: TodoItem) -> None:
-    """Raise ConfigError unless a proof shows that the step's author was allowed to write to its queue."""
+    """Raise ConfigError unless the proof in the item shows that its author may write to the step's queue."""
     match = _PROVEN.fullmatch(item.options)
     start, given = (match[1].removesuffix(b","), match[2]) if match else (b"", b"")
     parts = _parts(flow, item.step, item.kind, item.queue, item.source, start + b"}", item.call)
@@ -60,7 +60,7 @@ def check_step(client: Client, flow: str, item: TodoItem) -> None:
 def check_items(
     client: Client, flow: str, step: str, queue: str, chunk: int, stored: Sequence[bytes]
 ) -> Sequence[bytes]:
-    """Return the items of a stored chunk, without their proof. Raises ConfigError if the proof is wrong."""
+    """Check the proof of a stored chunk, and return the chunk's items. Raises ConfigError if the proof is wrong."""
     if not stored:
         return stored
     given, *contents = stored

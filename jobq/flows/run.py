@@ -87,7 +87,7 @@ class FlowRun:
         self._say(view, "signal", f"{step}{SEPARATOR}{text}")
 
     def cancel(self) -> None:
-        """Cancel the flow: stop sending steps, and cancel waiting messages.
+        """Cancel the flow: enqueue no more steps, and cancel waiting messages.
 
         Workers notice the cancellation of running messages when they next renew their leases.
         """
@@ -112,9 +112,9 @@ class FlowRun:
         self._say(view, "retry", name or "")
 
     def wait(self, timeout: Duration | None = None) -> FlowView:
-        """Return once the flow is over, or raise ResultTimeoutError.
+        """Wait until the flow ends, and return it; raise ResultTimeoutError after `timeout`.
 
-        It polls the flow, often at first and later once a second.
+        The flow is polled often at first, and later once a second.
         """
         pauses = LongerPauses(timeout)
         while (view := self.status()).state not in FLOW_OVER:
@@ -201,7 +201,7 @@ class FlowRun:
         await in_thread(self.cancel)
 
     async def aretry(self, step: FlowStep | str | None = None) -> None:
-        """Run `retry` in a thread, without blocking the event loop."""
+        """Run `retry` in a thread, so that the event loop isn't blocked."""
         await in_thread(self.retry, step)
 
     async def await_end(self, timeout: Duration | None = None) -> FlowView:
@@ -240,10 +240,9 @@ class FlowRun:
 
 
 def drain_soon(client: Client, home: str) -> None:
-    """Deliver announced signals to their flow now.
+    """Try to deliver a queue's signals to their flows immediately. If that fails, a worker delivers them later.
 
-    If that fails, or if many entries are waiting, a worker delivers them. A user with only a producer's rights may not
-    deliver signals. The server logs each rejection, so this is tried only once for such a client.
+    A client without the necessary rights tries only once, because the server logs each rejection.
     """
     if client in _MAY_NOT_DRAIN:
         return
@@ -255,7 +254,7 @@ def drain_soon(client: Client, home: str) -> None:
 
 
 class LongerPauses:
-    """Pauses that become longer and longer, up to a deadline."""
+    """Pauses between polls that become longer, up to a deadline."""
 
     def __init__(self, timeout: Duration | None) -> None:
         self._timeout_s = None if timeout is None else duration_s(timeout)
@@ -263,7 +262,10 @@ class LongerPauses:
         self._pause_s = FIRST_PAUSE_S
 
     def next_s(self, what: Callable[[], str]) -> float:
-        """Return the seconds to sleep now. After the timeout, raise ResultTimeoutError with the text of `what()`."""
+        """Return the seconds until the next poll.
+
+        After the timeout, raise ResultTimeoutError with the text of `what()`.
+        """
         pause_s = self._pause_s
         if self._until is not None:
             pause_s = min(pause_s, self._until - time.monotonic())

@@ -1,9 +1,8 @@
-"""Send a flow's ready steps to their queues, and signals to its sub-flows and its parent.
+"""Enqueue a flow's ready steps, and send signals to its sub-flows and its parent.
 
 Each item is sent before it is deleted from the flow, so another drainer may send it again. That is harmless, because a
-queue keeps the record of an accepted step for an hour. The mid of a step stays taken while its message is live, for an
-hour after it is done, and while it is dead. If an item may already have been sent, its queue is checked first, because
-the queue's entries may not have reached the flow yet.
+queue keeps the record of an accepted step for an hour. If an item may already have been sent, its queue's outbox is
+checked first, because it may have ends that the flow doesn't have yet.
 """
 
 from __future__ import annotations
@@ -63,13 +62,13 @@ _log = logging.getLogger("jobq.flows")
 
 
 class Sending(NamedTuple):
-    """Shared parameters for sending a flow's items.
+    """Shared parameters for sending the items of a flow.
 
     Attributes:
         may_go: Returns whether the pending items were read recently enough to be sent.
-        unapplied: Returns a queue's undelivered entries for a flow's run.
-        confirmation: Confirms the flows' changes.
-        said: Called with the home queue of each flow to which a signal was sent.
+        unapplied: Returns the changes in a queue's outbox that the flow doesn't have yet.
+        confirmation: Confirms the changes of all flows.
+        said: Called with the queue of each flow to which a signal was sent.
         reminder: Limits how often waiting items are logged.
     """
 
@@ -86,7 +85,7 @@ class StepSender:
     """Sends the pending items of one flow.
 
     Args:
-        run: The flow with its run id. Without a run id, the run that the first reply names.
+        run: The flow with its run id. Without a run id, the run is taken from the first reply.
     """
 
     def __init__(self, sending: Sending, run: str) -> None:
@@ -104,7 +103,7 @@ class StepSender:
         return self.pages <= 0
 
     def send_all(self, applied: Applied) -> bool:
-        """Send all pending items; return False if some must wait."""
+        """Send all pending items; return False if some items must wait."""
         self.store.run_id = self.store.run_id or applied.run_id
         while applied.todo:
             doubts = [item for item in applied.todo if item.again and item.stamp not in self._known]
@@ -121,7 +120,7 @@ class StepSender:
         return True
 
     def _look_for(self, doubtful: Sequence[TodoItem]) -> Applied:
-        """Apply undelivered entries of the items' queues to the flow; return the items that must still be sent."""
+        """Apply changes in the items' queues that the flow lacks. Return the items that must still be sent."""
         for queue in sorted({item.queue for item in doubtful if item.queue}):
             try:
                 apply_all(self.store, queue, self.sending.unapplied(queue, self.store.run))
@@ -177,7 +176,7 @@ class StepSender:
         self.store.apply(source, [FlowChange("dead", step, number, detail)])
 
     def _failing_member(self, step: str) -> int:
-        """Seal a map that can't be expanded further; return the number of the member that stands for the rest."""
+        """Seal a map to which no more members can be added; return the number of a member that represents the rest."""
         reserved = self.store.reserve(step, 0, 1)
         for chunk in (reserved.chunks, reserved.chunks - 1):
             if reserved.outcome not in ("added", "other"):
@@ -194,7 +193,7 @@ class StepSender:
         contents: Sequence[Content],
         options: Mapping[str, Any],
     ) -> Reserved:
-        """Enqueue one chunk of a map. If the chunk may already be enqueued, enqueue only members that haven't ended."""
+        """Enqueue one chunk of a map. If it may already be enqueued, enqueue only members that haven't ended."""
         reserved = self.store.reserve(step, chunk, len(contents))
         if reserved.outcome == "new":
             self.accept(queue, contents, **options)
@@ -212,7 +211,7 @@ class StepSender:
 
 
 class ItemSender:
-    """Sends one item. `send` may be interrupted at any point and called again."""
+    """Sends one item of a flow. `send` may be interrupted at any point and called again."""
 
     def __init__(self, sender: StepSender, item: TodoItem) -> None:
         self.sender, self.item = sender, item
@@ -223,12 +222,12 @@ class ItemSender:
         raise NotImplementedError
 
     def say(self, child: FlowFacts, word: Word) -> None:
-        """Send a signal to a sub-flow."""
+        """Send a signal to a sub-flow, through the outbox of its queue."""
         announce(self.client, child.queue, word, child.run)
         self.sending.said(child.queue)
 
     def is_durable(self, missing: str) -> bool:
-        """Return True if `missing` is empty; otherwise, log it and return False."""
+        """Return True if `missing` is empty. Otherwise, log that messages aren't durable."""
         if missing:
             _log.warning("flow %s sent messages that are not durable: %s", self.store.flow, missing)
         return not missing
@@ -263,7 +262,7 @@ class ExpandMap(ItemSender):
     """Enqueues the members of a map that had dependencies."""
 
     def send(self) -> bool:
-        """Enqueue the members, chunk by chunk, starting where an earlier call stopped."""
+        """Enqueue the members in chunks, starting where an earlier call stopped."""
         options, queue = _options(self.item.options), queue_at(self.client, self.item.queue)
         check_step(self.client, self.store.flow, self.item)
         chunks, chunk = self._chunks(), 0
@@ -329,7 +328,7 @@ class CancelMembers(ItemSender):
     """Cancels the messages of a step."""
 
     def send(self) -> bool:
-        """Cancel the live members, page by page."""
+        """Cancel the running and waiting members in batches."""
         queue, cursor = queue_at(self.client, self.item.queue), 0
         while cursor >= 0:
             if self.sender.has_more or not self.sending.may_go():
@@ -350,7 +349,7 @@ class DropTimer(EnqueueStep):
     """Cancels a timer that is no longer needed."""
 
     def send(self) -> bool:
-        """Enqueue and cancel the timer, so that its queue rejects later copies."""
+        """Enqueue and cancel the timer. Later copies of the timer are then rejected."""
         # Another drainer may be about to enqueue this timer; once the timer was accepted, its queue rejects it.
         if not self.enqueue():
             return False
@@ -359,10 +358,10 @@ class DropTimer(EnqueueStep):
 
 
 class ReviveMembers(EnqueueStep):
-    """Runs the failed members of a step again, for a retry of the flow."""
+    """Revives the failed members of a step, for a retry of the flow."""
 
     def send(self) -> bool:
-        """Revive the dead members, page by page."""
+        """Revive the dead members in batches."""
         # Earlier ends must not end the new run, even if a stalled drainer delivers them later.
         queue = queue_at(self.client, self.item.queue)
         # Partitions on nodes with different clocks have different ids. An end of the new run must never come before the
@@ -388,7 +387,7 @@ class ReviveMembers(EnqueueStep):
         return True
 
     def _is_taken_over(self, numbers: Sequence[int], mark: str) -> bool:
-        """Record that these members run again; return True if another drainer has already revived the whole item.
+        """Record that these members run again; return True if another drainer has already revived them all.
 
         If this drainer dies, the next drainer begins with these members.
         """
@@ -437,16 +436,16 @@ class SubFlowSender(ItemSender):
     """Sends signals to the sub-flow of a step."""
 
     def child(self) -> FlowFacts | None:
-        """Return the step's sub-flow; None if the sub-flow is gone, or belongs to another flow."""
+        """Return the step's sub-flow; None if it is missing or belongs to another flow."""
         child = FlowStore(self.client, self.item.source).facts()
         return child if child and child.parent == f"{self.store.run}.{self.item.step}" else None
 
 
 class BeginSubFlow(SubFlowSender):
-    """Begins a sub-flow, which was stored together with its parent."""
+    """Begins a sub-flow, which is stored before its parent begins."""
 
     def send(self) -> bool:
-        """Send the signal to the sub-flow; if it is missing, its step fails."""
+        """Send the signal 'begin' to the sub-flow. If the sub-flow is missing, fail the step."""
         child = self.child()
         if child is None:
             self.sender.fail(
@@ -461,7 +460,7 @@ class CancelSubFlow(SubFlowSender):
     """Cancels a sub-flow."""
 
     def send(self) -> bool:
-        """Announce the cancellation to the sub-flow, unless it has ended or is gone."""
+        """Send 'cancel' to the sub-flow. If the sub-flow has ended or is missing, record its step as cancelled."""
         child = self.child()
         if child is None or child.ended_at:
             self.store.apply(f"f{self.item.source}", [FlowChange("cancelled", self.item.step)])
@@ -471,10 +470,10 @@ class CancelSubFlow(SubFlowSender):
 
 
 class RetrySubFlow(SubFlowSender):
-    """Retries the failed steps of a sub-flow."""
+    """Retries the failed steps of a sub-flow, for a retry of its parent."""
 
     def send(self) -> bool:
-        """Announce the retry to the sub-flow. First, apply the sub-flow's previous end to this flow."""
+        """Send 'retry' to the sub-flow, after this flow has recorded the sub-flow's previous end."""
         child = self.child()
         below = FlowStore(self.client, child.run) if child else None
         # The sub-flow's earlier end must not reach this flow after the mark, because it would end the retry.
@@ -495,7 +494,7 @@ class RetrySubFlow(SubFlowSender):
 
 
 class TellParent(ItemSender):
-    """Reports the end of a flow to its parent flow."""
+    """Reports the end of a sub-flow to its parent."""
 
     def send(self) -> bool:
         """Report the end to the parent flow, and send the steps that then become ready."""
@@ -511,12 +510,12 @@ class TellParent(ItemSender):
 
 
 class TellSubFlows(ItemSender):
-    """Ends sub-flows whose steps never begin."""
+    """Ends sub-flows that can't begin any longer."""
 
     def send(self) -> bool:
-        """End sub-flows whose steps never begin.
+        """End sub-flows that can't begin any longer.
 
-        If a sub-flow's step may still begin, keep the sub-flow longer instead.
+        If a sub-flow may still begin, store it for a longer time instead.
         """
         state, facts = self.item.options.decode("utf-8", "replace"), self.store.facts()
         if facts is None:
@@ -532,7 +531,7 @@ class TellSubFlows(ItemSender):
         return True
 
     def _not_begun(self, facts: FlowFacts) -> Iterator[FlowFacts]:
-        """Yield the sub-flows of the flow's steps that haven't begun."""
+        """Yield the sub-flows that haven't begun."""
         left = (step for step in facts.steps if step.kind == "flow" and not step.ready_at)
         while some := list(islice(left, SUBS_TOGETHER)):
             calls = [FlowStore(self.client, step.flow).facts_call() for step in some]
@@ -542,7 +541,7 @@ class TellSubFlows(ItemSender):
                     yield child
 
     def _set_life(self, child: FlowFacts, stamp: int, life_ms: int, depth: int = 0) -> None:
-        """Set how long a sub-flow, and its own sub-flows, may wait before they begin."""
+        """Set how long a sub-flow and its own sub-flows are kept while they haven't begun."""
         store = FlowStore(self.client, child.run, self.sending.confirmation)
         if store.set_life(child.parent, stamp, life_ms) == "ok" and depth < DEEPEST:
             for below in self._not_begun(child):
@@ -560,10 +559,7 @@ _SUB_FLOW_SENDERS: dict[str, type[ItemSender]] = _SENDERS | {
 
 
 def _ends_told(item: TodoItem, step: str) -> list[FlowChange]:
-    """Return the change that ends the step of a sub-flow, given the sub-flow's state in `item`.
-
-    Return [] if the sub-flow continues.
-    """
+    """Return the change that ends a sub-flow's step; [] if the sub-flow hasn't ended."""
     state = item.options.decode("utf-8", "replace")
     return [FlowChange("done" if state == "done" else "dead", step)] if state in FLOW_OVER else []
 

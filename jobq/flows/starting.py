@@ -82,7 +82,7 @@ def started(flow: Definition) -> FlowRun:
 
 
 class Planned:
-    """The stored form of a definition, with its sub-flows.
+    """A definition in its stored form, with its sub-flows.
 
     Args:
         above: The parent flow, if this is a sub-flow.
@@ -131,10 +131,10 @@ class Planned:
         return [*(flow_id for sub in self.subs for flow_id in sub.flow_ids), self._flow.flow_id]
 
     def check_subs(self) -> None:
-        """Raise FlowConflictError if the id of a sub-flow is taken, before anything is stored.
+        """Raise FlowConflictError if the id of a sub-flow is in use, before anything is stored.
 
-        A sub-flow of another flow, or of an earlier run of this flow, would never report its end to this run. If
-        another start stores such a sub-flow after this check, `store` finds it.
+        A sub-flow of another flow or an earlier run would never report its end to this run. `store` detects a sub-flow
+        that another start stores after this check.
         """
         subs = [nested for sub in self.subs for nested in sub.with_subs()]
         calls = [nested._store.facts_call() for nested in subs]
@@ -153,11 +153,11 @@ class Planned:
 
     @property
     def _place(self) -> str:
-        """The parent's `flow.step` that runs this flow; '' without a parent."""
+        """Return the `flow.step` in the parent that runs this flow as a sub-flow; '' without a parent."""
         return f"{self._above._flow.flow_id}.{self._step}" if self._above else ""
 
     def keep(self) -> None:
-        """Store the flow so that, like a sub-flow, it may wait up to a year before it begins."""
+        """Store the flow so that it is kept for up to a year before it begins, like a sub-flow."""
         store = FlowStore(self._client, self._flow.flow_id)
         store.create(self._record()._replace(life_ms=LONG_LIFE_MS))
 
@@ -172,9 +172,8 @@ class Planned:
     def store(self) -> str:
         """Store the flow; return 'created', 'same' or 'over'.
 
-        Sub-flows are stored after their parent, because they contain its run id. If an error is raised, flows that were
-        already stored never begin. Raises FlowConflictError if the id belongs to another definition or to another
-        flow's sub-flow.
+        The parent is stored first, because sub-flows contain its run id. After an error, flows that were already stored
+        never begin. Raises FlowConflictError if the id belongs to another definition or to another flow's sub-flow.
         """
         flow = self._flow
         outcome = self._store.create(self._record())
@@ -238,7 +237,7 @@ def stored_step(
 
 
 def in_order(steps: dict[str, FlowStep]) -> list[FlowStep]:
-    """Return the steps, each after its dependencies; `checked_graph` has checked that this is possible."""
+    """Return the steps so that each comes after its dependencies. The dependencies must not form a cycle."""
     order: dict[str, FlowStep] = {}
     left = list(steps.values())
     while left:
@@ -251,7 +250,7 @@ def in_order(steps: dict[str, FlowStep]) -> list[FlowStep]:
 
 
 def source_of(step: MapStep[Any], is_sub: bool = False) -> str:
-    """Return the source of a map's items; see `StoredStep.source`."""
+    """Return where a map's items come from; see `StoredStep.source`."""
     if isinstance(step.items, ResultOf):
         return f"={step.items.name}"
     if is_sub:
@@ -265,19 +264,19 @@ def source_of(step: MapStep[Any], is_sub: bool = False) -> str:
 
 
 def options_of(job: Job[..., Any], options: dict[str, Any]) -> bytes:
-    """Return the options of a step as they are stored."""
+    """Encode the options of a step for the flow's storage."""
     return msgspec.json.encode({"job": job.name, **options}, order="sorted")
 
 
 def keeping(job: Job[..., Any], keeps_results: bool) -> Job[..., Any]:
-    """Return the job, changed to store its results or not, as `keeps_results` requires."""
+    """Return the job with storing of results turned on or off."""
     if job.settings.stores_result == keeps_results:
         return job
     return job.options(result_ttl=RESULT_S if keeps_results else None)
 
 
 def headers_of(step: Step[Any], home: str) -> dict[str, str]:
-    """Return the headers of a step's call. The header `flow` names the queue for which an input's result is sealed."""
+    """Return the headers of a step's call. The header `flow` lists the arguments to fill with results."""
     headers = dict(step.job.settings.headers)
     if step.inputs:
         inputs = [
@@ -291,7 +290,7 @@ def headers_of(step: Step[Any], home: str) -> dict[str, str]:
 
 
 def put_items(client: Client, store: FlowStore, step: MapStep[Any]) -> None:
-    """Store the calls of a map that can't begin yet."""
+    """Store the calls of a map whose dependencies aren't done."""
     size = 0
     job = keeping(step.job, step.keeps_results)
     headers = dict(job.settings.headers)
@@ -315,11 +314,11 @@ def _too_long(step: MapStep[Any]) -> None:
 
 
 def add_members(client: Client, run: str, step: MapStep[Any], home: str) -> None:
-    """Enqueue a map's members as they are read; skip members that an earlier, interrupted call enqueued.
+    """Enqueue a map's members while its items are read. Members that an interrupted call enqueued are skipped.
 
-    If no call can be made for an item, the map fails, because the same items could never complete it. If the iterable
-    itself raises an exception, the map stays open, so that the same call can continue it. While the line of a key is
-    full, this waits for room. After half a minute without room, it raises KeyFullError; repeat the call to continue.
+    If an item can't become a call, the map fails. If the iterable itself raises an exception, the map stays open, and
+    the same call can continue it. If the map's key has too many waiting messages, this waits; after half a minute, it
+    raises KeyFullError. Repeat the call to continue.
 
     Args:
         run: The flow with its run id.
@@ -358,9 +357,9 @@ def add_members(client: Client, run: str, step: MapStep[Any], home: str) -> None
 
 
 def _when_there_is_room(enqueue: Callable[[], Reserved], what: str) -> Reserved:
-    """Call `enqueue`, and repeat it while the line of a key is full.
+    """Call `enqueue`, and repeat the call while too many messages of the key are waiting.
 
-    Raises KeyFullError if it stays full for FULL_S.
+    Raises KeyFullError if no message could be enqueued for FULL_S.
     """
     left, pauses = 0, LongerPauses(FULL_S)
     while True:
@@ -401,7 +400,7 @@ def _refuse(store: FlowStore, step: MapStep[Any], outcome: str) -> None:
 
 
 class MemberRows:
-    """Messages of the members of one map."""
+    """Builds the messages of one map's members."""
 
     def __init__(self, client: Client, run: str, step: MapStep[Any]) -> None:
         self._client, self._run, self._step = client, run, step
@@ -415,7 +414,7 @@ class MemberRows:
         self.options = {name: value for name, value in named if name != "key"}
 
     def of(self, chunk: int, items: Sequence[Any]) -> list[Any]:
-        """Return the messages of one chunk of items."""
+        """Build the messages for one chunk of items."""
         first = chunk * PER_CHUNK
         calls = self._step.calls(items, first)
         return [

@@ -1,7 +1,8 @@
-"""Derived facts of a flow: the states of its steps, its pending dependencies, layers and the critical path.
+"""Computes the states of a flow's steps, its pending dependencies, its layers and its critical path.
 
-`FlowFacts` is read from the server. Pure functions compute everything else here. Computed facts are never stored, so a
-retry has nothing to undo. Facts may come from a damaged server: unknown steps and circles of edges are tolerated.
+`FlowFacts` is read from the server. Pure functions compute everything else from these facts and never store it, so a
+retry needn't undo anything. The functions tolerate unknown steps and cycles of edges, because the server's data may be
+damaged.
 """
 
 from __future__ import annotations
@@ -55,22 +56,22 @@ class StepFacts:
     """Stored facts of a step. Times are epoch ms, 0 if unknown.
 
     Attributes:
-        size: Members so far.
+        size: Number of members so far.
         sealed: Whether all members have been added.
-        done: Successful members.
+        done: Number of successful members.
         ended: Number of members with at least one end.
-        dead: Currently dead or individually cancelled members.
-        cut: Whether the flow was cancelled before the step was over.
-        cancelled: Members that failed after the flow was cancelled.
-        retried: Formerly dead members that run again.
+        dead: Number of dead or individually cancelled members.
+        cut: Whether the flow was cancelled before the step ended.
+        cancelled: Number of failed members after the flow was cancelled.
+        retried: Number of formerly dead members that run again.
         sent: Whether the step was enqueued, or its wait or timer has begun.
         todo: Whether the step has an item that must be sent.
-        reviving: Whether a retry is reviving its dead members. So far, it has reached the member `revived`.
-        due_at: When a timer is due, or when a wait times out.
+        reviving: Whether a retry is reviving its dead members, so far up to the member `revived`.
+        due_at: When a timer ends, or when a wait times out.
         flow: The id of its sub-flow.
         added_at: When members were last added.
         ready_at: When its dependencies were satisfied.
-        key: The key of its messages if its definition has a fixed key; else ''.
+        key: The fixed key of its messages; else ''.
     """
 
     name: str
@@ -99,12 +100,11 @@ class StepFacts:
 
     @property
     def needs_room(self) -> str:
-        """A clause such as `when the line of key k in queue q has room`; '' if its messages have no key."""
         return f"when the line of key {self.key} in queue {self.queue} has room" if self.key else ""
 
     @property
     def has_begun(self) -> bool:
-        """Whether the step's dependencies were satisfied, so that it was sent or will be sent."""
+        """Whether the step's dependencies were satisfied, so that its messages were or will be enqueued."""
         return self.sent or self.todo or self.ended > 0
 
     @property
@@ -116,7 +116,7 @@ class StepFacts:
 
     @property
     def live(self) -> int:
-        """Number of known members that haven't ended."""
+        """The number of known members that haven't ended."""
         return max(0, self.size - self.ended) + self.retried
 
 
@@ -153,12 +153,12 @@ class FlowFacts:
 
     @property
     def run(self) -> str:
-        """The flow's id with the run id, as in mids."""
+        """Return the flow's id with the run id, in the form used in message ids."""
         return run_of(self.flow_id, self.run_id)
 
 
 class WaitsFor(JsonRecord):
-    """One thing that a flow waits for.
+    """A step or a condition that a flow waits for.
 
     Attributes:
         code: A word for programs.
@@ -188,7 +188,7 @@ class StepView(NamedTuple):
         return self.facts.name
 
     def stopped_ms(self, now_ms: int) -> int:
-        """Return the time in ms since the last member was added to an unsealed map; 0 if that is less than a minute."""
+        """Return how long no member was added to an unfinished map, in ms; 0 if less than a minute."""
         facts = self.facts
         if facts.sealed or not facts.added_at or self.state != "running":
             return 0
@@ -200,7 +200,7 @@ class PathStep(JsonRecord):
     """A step of the critical path.
 
     Attributes:
-        took_ms: Time between the step's ready time and its end, or now if it hasn't ended.
+        took_ms: Time from the step's ready time to its end, or until now if it hasn't ended.
     """
 
     step: str
@@ -236,12 +236,12 @@ class FlowView:
 
     @property
     def members(self) -> int:
-        """Number of members of all begun steps."""
+        """The number of members in all begun steps."""
         return sum(view.facts.size for view in self.steps if view.facts.has_begun)
 
     @property
     def ended(self) -> int:
-        """Number of members that ended at least once."""
+        """The number of ended members, including members that run again."""
         return sum(view.facts.ended for view in self.steps)
 
     @property
@@ -284,7 +284,7 @@ class FlowView:
 
     @property
     def remark(self) -> str:
-        """A fact that needs attention, such as `adding, stopped 10 min ago`; '' if there is none."""
+        """A fact about the flow that needs attention, such as `adding, stopped 10 min ago`; '' if there is none."""
         now_ms = self.facts.now_ms
         stopped = max((view.stopped_ms(now_ms) for view in self.steps), default=0)
         if stopped:
@@ -294,7 +294,7 @@ class FlowView:
         return f"{self.dead:,} dead" if self.dead else ""
 
     def __str__(self) -> str:
-        """Return a summary for people: state, progress and remark, and a line for each pending dependency."""
+        """Describe the flow for people: its state, its progress and its pending dependencies."""
         lines = [f"{self.facts.flow_id}: {self.state}, {self.progress}"]
         if self.remark:
             lines[0] += f" ({self.remark})"
@@ -359,7 +359,7 @@ def flow_state(facts: FlowFacts, views: Mapping[str, StepView] | None = None) ->
 def layers(steps: tuple[StepFacts, ...]) -> tuple[tuple[str, ...], ...]:
     """Group the steps into layers by the longest path from a step without dependencies.
 
-    Steps in circles form one last layer.
+    Steps in cycles form a last layer.
     """
     known = {step.name for step in steps}
     before = {step.name: {edge.step for edge in step.after if edge.step in known} for step in steps}
@@ -472,7 +472,7 @@ def _running(view: StepView, now_ms: int) -> WaitsFor:
 
 
 def step_sentence(flow: FlowView, name: str) -> str:
-    """Return an unbegun step's pending dependencies, or why it is skipped; '' for other steps."""
+    """Return the pending dependencies of a step, or why the step is skipped; '' if the step has begun."""
     view = flow.by_name.get(name)
     if view is None or view.state not in ("waiting", "skipped"):
         return ""

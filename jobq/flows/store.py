@@ -52,13 +52,13 @@ def _kind_and_step(change: FlowChange) -> tuple[str, str]:
 
 
 class FlowStore:
-    """The flow `run`, a `name:id.run_id` or `name:id`, on `client`. Each call is harmless to repeat.
+    """The stored state of the flow `run`, a `name:id.run_id` or `name:id`. Each call is harmless to repeat.
 
     Threads may share it, except for `create`, which sets `run_id` to the run that it finds or begins. For tests, most
     methods take `now`, epoch ms, instead of the server's clock.
 
     Attributes:
-        run_id: The run that calls are for; '' for any run. A stored flow with another run id counts as missing.
+        run_id: Id of the run; '' for any run. A stored flow with another run id counts as missing.
         confirmation: Confirms the writes of several calls together. Threads must not share a store with a confirmation.
     """
 
@@ -73,7 +73,7 @@ class FlowStore:
 
     @property
     def run(self) -> str:
-        """The flow's id with the run id, as in mids."""
+        """Return the flow's id with the run id, in the form used in message ids."""
         return run_of(self.flow, self.run_id)
 
     def create(self, record: StoredFlow, *, now: int | None = None) -> str:
@@ -89,7 +89,10 @@ class FlowStore:
     def create_call(
         self, record: StoredFlow, *, now: int | None = None
     ) -> ScriptCall[tuple[str, str]]:
-        """Return a call of `create` to send later or together with others. It also returns the existing run's id."""
+        """Return the script call that `create` makes, so that it can be sent with other calls.
+
+        It also returns the run's id.
+        """
         head = (
             self._now(now), record.run_id or new_run_id(), record.definition, record.home, record.keep_ms,
             record.parent, record.life_ms,
@@ -105,7 +108,7 @@ class FlowStore:
     ) -> str:
         """Add steps to a running flow; return 'added', 'closed', 'full', or 'conflict' if a different step exists.
 
-        The next drainer that applies changes to the flow also sends steps that became ready.
+        The next drainer that applies changes to the flow starts new steps that are ready.
         """
         steps = rights.proven(self.client, self.flow, steps)
         return self._ask(self.add_steps_call(steps, now=now))
@@ -116,12 +119,12 @@ class FlowStore:
         *,
         now: int | None = None,
     ) -> ScriptCall[str]:
-        """Return a call of `add_steps` to send later or together with others."""
+        """Return the script call that `add_steps` makes, so that it can be sent with other calls."""
         args = (self._now(now), self.run_id, *_rows(steps))
         return self._call("add", args, lambda reply: _text(reply[0]))
 
     def put_items(self, step: str, queue: str, chunk: int, contents: Sequence[bytes]) -> str:
-        """Store one chunk of calls for a map with dependencies, before the map can be ready.
+        """Store one chunk of a map's calls, before the map's dependencies are done.
 
         Returns 'ok', 'full' (a flow stores at most 8 MiB) or 'closed'.
         """
@@ -132,7 +135,7 @@ class FlowStore:
     def items(self, step: str, queue: str, chunk: int) -> Sequence[bytes]:
         """Return the stored calls of a chunk; [] after the last chunk.
 
-        Raises ConfigError if they must not run in `queue`.
+        Raises ConfigError if the proof doesn't permit them to run in `queue`.
         """
         [packed] = self._read("items", [f"{step}:{chunk}"])
         stored = [] if packed is None else unpacked_items(packed)
@@ -145,7 +148,7 @@ class FlowStore:
     def reserve_call(
         self, step: str, chunk: int, count: int, *, now: int | None = None
     ) -> ScriptCall[Reserved]:
-        """Return a call of `reserve` to send later or together with others."""
+        """Return the script call that `reserve` makes, so that it can be sent with other calls."""
         args = (self._now(now), self.run_id, step, chunk, count)
         return self._call(
             "reserve", args, lambda reply: Reserved(_text(reply[0]), *map(int, reply[1:3]))
@@ -155,12 +158,12 @@ class FlowStore:
         """Declare that a map is complete, because all of its `chunks` chunks are enqueued.
 
         Returns 'ok', 'closed', 'sealed' (it was sealed before with another number of chunks) or 'other' (another number
-        of chunks is reserved). Announce 'look' afterwards, so that a drainer sends the steps that became ready.
+        of chunks is reserved). Then announce 'look', so that a drainer starts the steps that became ready.
         """
         return self._ask(self.seal_call(step, chunks, now=now))
 
     def seal_call(self, step: str, chunks: int, *, now: int | None = None) -> ScriptCall[str]:
-        """Return a call of `seal` to send later or together with others."""
+        """Return the script call that `seal` makes, so that it can be sent with other calls."""
         return self._call(
             "seal", (self._now(now), self.run_id, step, chunks), lambda reply: _text(reply[0])
         )
@@ -170,7 +173,7 @@ class FlowStore:
     ) -> Applied:
         """Apply up to 1,000 changes with up to 2,000 done members.
 
-        Changes for another run of the flow are ignored. Ends of members that happened before a retry are also ignored.
+        Changes for another run of the flow are ignored, and so are ends of members before their retry.
 
         Args:
             source: `q` and the queue from which the changes were read, or `f` and a flow.
@@ -212,14 +215,14 @@ class FlowStore:
         mark: str = "",
         now: int | None = None,
     ) -> int:
-        """Record that these members will be revived; return how many of them had failed.
+        """Record that these failed members will be revived; return their number.
 
         Returns -1 if the item with this stamp is no longer needed.
 
         Args:
             stamp: Stamp of the item that requests the retry.
-            cursor: Failed members with smaller numbers than this have been revived.
-            mark: An entry in the outbox of the step's queue. Earlier ends don't end the new run.
+            cursor: Failed members with smaller numbers have been revived.
+            mark: An outbox entry of the step's queue. Earlier entries don't end the new run.
         """
         args = (self._now(now), self.run_id, step, stamp, cursor, mark, *numbers)
         return self._ask(self._call("retried", args, lambda reply: int(reply[0])))
@@ -233,7 +236,7 @@ class FlowStore:
         return self._existing("calls", steps)
 
     def failures(self) -> dict[str, str]:
-        """Return the reasons why members aren't done, by `step:number`, at most 1,000."""
+        """Return why members failed: a reason for each `step:number`, at most 1,000 reasons."""
         flat = self._read("failed", ())
         return {
             _text(name): _text(why) for name, why in zip(flat[::2], flat[1::2], strict=True)
@@ -244,7 +247,7 @@ class FlowStore:
         return self._ask(self.facts_call(now=now))
 
     def facts_call(self, *, now: int | None = None) -> ScriptCall[FlowFacts | None]:
-        """Return a call of `facts` to send later or together with others."""
+        """Return the script call that `facts` makes, so that it can be sent with other calls."""
         return self._call("look", (self._now(now),), self._facts_in)
 
     def _facts_in(self, reply: Sequence[Any]) -> FlowFacts | None:
@@ -256,7 +259,7 @@ class FlowStore:
         return Member(self.flow, step, number, self.run_id)
 
     def set_life(self, parent: str, stamp: int, life_ms: int) -> str:
-        """Set how long a flow may wait before it begins. Returns 'ok', 'older' or 'other'; see lua/flow/life.lua.
+        """Set how long a flow is stored before it begins. Returns 'ok', 'older' or 'other'; see lua/flow/life.lua.
 
         Args:
             parent: The parent's `flow.run_id.step` that runs the flow.
@@ -307,12 +310,12 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def packed_items(contents: Iterable[bytes]) -> bytes:
-    """Pack the members of a chunk, each preceded by its length."""
+    """Join the encoded calls of a chunk. Each call is preceded by its length."""
     return b"".join(len(content).to_bytes(4, "big") + content for content in contents)
 
 
 def unpacked_items(packed: bytes) -> list[bytes]:
-    """Unpack the result of `packed_items`; an incomplete last member is left out."""
+    """Split the result of `packed_items` into its members, without an incomplete last member."""
     members, at = [], 0
     while at + 4 <= len(packed):
         end = at + 4 + int.from_bytes(packed[at : at + 4], "big")
@@ -361,7 +364,7 @@ def _applied(reply: list[Any]) -> Applied:
 
 
 def facts_in(flow: str, reply: Sequence[Any]) -> FlowFacts | None:
-    """Return the facts in a reply of `look`; None for a missing or unreadable flow."""
+    """Parse the facts in a reply of `look`; return None for a missing or unreadable flow."""
     if len(reply) < 4:
         return None
     meta, steps, todo = map(_fields, reply[1:4])

@@ -30,7 +30,7 @@ class StoredStep(NamedTuple):
         queue: Queue of the step's messages, or of a wait's timer; '' for a flow.
         source: For a map, `stream` (its producer adds the members), `items` (stored members) or `=step` (it waits for
             that step's result). For a flow, the id of the other flow. Otherwise ''.
-        call: Bytes of the message; for a map, the template of its members. For a wait, bytes of its timer, or b''
+        call: Content of the message; for a map, the template of its members. For a wait, content of its timer, or b''
             without a timer.
         options: A JSON object: `job`, and `delay`, `at`, `lease`, `key`, `ordered` as in Queue.enqueue; scripts pass it
             on unchanged.
@@ -50,9 +50,9 @@ class StoredFlow(NamedTuple):
 
     Attributes:
         definition: A hash of the definition, to detect a different flow with the same id.
-        home: The queue whose flow-outbox receives begin, signals, cancel and retry.
+        home: The queue through which the flow receives its signals, such as begin, cancel and retry.
         parent: The `flow.run_id.step` that runs this flow as a sub-flow, or ''.
-        life_ms: How long the flow may wait before it begins.
+        life_ms: How long the flow is stored if it doesn't begin.
         run_id: The run to begin if no flow with this id exists.
     """
 
@@ -86,13 +86,13 @@ class FlowChange(NamedTuple):
 
 
 class TodoItem(NamedTuple):
-    """An item to send.
+    """An item that a flow must send, such as a message of a step.
 
     Attributes:
         again: Whether the item was returned before, so that another drainer may have sent it.
         stamp: Number that identifies the item; pass it to `FlowStore.sent`.
-        step: '' for the report to the parent. Then `source` is the parent's `flow.run_id.step`, and `options` is this
-            flow's state. Reports to unbegun sub-flows don't have a step's name either.
+        step: Name of the step; '' for a report to the parent flow or to sub-flows that haven't begun. In a report to
+            the parent, `source` is the parent's `flow.run_id.step`, and `options` is this flow's state.
     """
 
     step: str
@@ -110,7 +110,7 @@ class Applied(NamedTuple):
     """Result of applying changes to a flow.
 
     Attributes:
-        refused: Number of entries about members that the flow doesn't have.
+        refused: Number of changes for members that the flow doesn't have.
         more: Whether there are more items to send than `todo` has.
         run_id: Id of the flow's run.
         state: '' for a missing flow.
@@ -127,8 +127,8 @@ class Reserved(NamedTuple):
     """The numbers reserved for the members of a chunk.
 
     Attributes:
-        outcome: `new`, `doubt` (reserved before; some of it may be enqueued), `added`, `sealed` or `closed` (the flow
-            is over, cancelled or missing), `other` (the count differs from an earlier call, or a chunk was left out).
+        outcome: `new`, `doubt` (reserved before, so members may already be enqueued), `added`, `sealed`, `closed` (the
+            flow has ended or is missing), or `other` (the count differs from an earlier call, or a chunk was left out).
         first: Number of the chunk's first member.
         chunks: Number of chunks reserved so far; all but the last are enqueued.
     """
