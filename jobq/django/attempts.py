@@ -80,7 +80,8 @@ class Attempt:
     def checked(self, value: Any) -> Any:
         """Return the task's return value in its stored form; None if results aren't stored.
 
-        Raises TypeError or CodecError if JSON can't represent the value, and Dead if the task left unfinished work.
+        Raises TypeError or CodecError if JSON can't represent the value. Raises Dead if the value is a coroutine or
+        generator that never ran.
         """
         check_finished(value, self._called.task)
         if not self._ttl_s:
@@ -123,7 +124,7 @@ class Attempt:
             self._write(MIN_TTL_S)
 
     def is_stopped_by(self, error: BaseException) -> bool:
-        """Whether this error means that the worker stops the attempt; then the task neither succeeds nor fails."""
+        """Return whether this error interrupts the attempt; then the task neither succeeds nor fails."""
         return isinstance(error, _STOPPED)
 
     def _finish(self, status: Any) -> None:
@@ -162,7 +163,7 @@ class Attempt:
 
 
 def _backend_of(task: Any) -> tuple[type, float]:
-    """Return the class that sends the task's signals, and the lifetime of records in seconds; 0 for no records."""
+    """Return the class of a task's backend, and how many seconds records are kept; 0 if they aren't kept."""
     try:
         backend = task_backends[task.backend]
     except InvalidBackend:

@@ -165,7 +165,7 @@ class JobqBackend(BaseTaskBackend):
             raise InvalidTask(str(error)) from error
 
     def _queue_of(self, task: Any) -> str:
-        """Return the queue for the task's priority; if there is none, return the task's queue_name."""
+        """Return the queue that the task's priority selects, or else the task's queue_name."""
         for least, queue in self.priority_queues:
             if least > 0 and task.priority >= least:
                 return queue
@@ -306,10 +306,7 @@ def _dead(queue: QueueLike, mid: str) -> DeadMessage | None:
 
 
 def _called(queue: QueueLike, mid: str, dead: DeadMessage | None) -> Called | None:
-    """Return the call of a message that no worker has started.
-
-    Returns None if the queue doesn't have the message, or if its content can't be decoded.
-    """
+    """Return the call of a message that no worker has started; None if the message is missing or can't be decoded."""
     content = dead.content if dead else queue.content(mid)
     if content is None:
         return None

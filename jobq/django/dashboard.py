@@ -68,7 +68,7 @@ def application() -> Any:
 
 
 def _way_back() -> dict[str, str]:
-    """Return a link to the admin, if the project has one."""
+    """Return a link from the dashboard to the admin, if the project has an admin."""
     try:
         return {"home_url": str(reverse("admin:index")), "home_label": "Admin"}
     except NoReverseMatch:
@@ -94,7 +94,7 @@ def _identity_of(user: Any) -> Identity | None:
 
 
 def _login_url() -> str | None:
-    """Return the admin's login page. Return None, for Django's login, if LOGIN_URL is set or there is no admin."""
+    """Return the admin's login page; None, for Django's own, if LOGIN_URL is set or there is no admin."""
     if settings.is_overridden("LOGIN_URL"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Django support in workers: import the tasks of all apps, and manage database connections."""
+"""Django support in workers: imports tasks, and manages database connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DatabaseConnections:
     """A middleware that closes stale connections around every job, as Django does around every request."""
 
     def run(self, context: Context, next: Callable[[], Any]) -> Any:
-        """Close stale connections of this thread, before and after a job."""
+        """Close stale database connections of this thread before and after a job."""
         _renew()
         try:
             return next()
@@ -25,7 +25,7 @@ class DatabaseConnections:
             close_old_connections()
 
     async def arun(self, context: Context, next: Callable[[], Awaitable[Any]]) -> Any:
-        """Close stale connections before and after an async job, in the thread of sync_to_async that uses them."""
+        """Run an async job. Before and after it, close stale connections in the thread that sync_to_async uses."""
         await sync_to_async(_renew)()
         try:
             return await next()

@@ -43,7 +43,7 @@ class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Called(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The call of a message. Records have a copy, because the queue deletes a message when it is done."""
+    """The call of a message. Records contain a copy, because the queue deletes the message when it is done."""
 
     task: str
     args: list[Any] = []
@@ -71,14 +71,14 @@ class Tried(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Recorded(NamedTuple):
-    """The record of a message: its call, or None if it is unknown, and its attempts, oldest first."""
+    """The record of a message: its call, or None if unknown, and its attempts, oldest first."""
 
     called: Called | None
     attempts: Sequence[Tried]
 
 
 class Records:
-    """Reads and writes the records of one queue."""
+    """Reads and writes Django's records of one queue."""
 
     def __init__(self, client: Client, queue: str) -> None:
         self._client, self._queue = client, queue
@@ -86,7 +86,7 @@ class Records:
         self._seal = seal_of(client)
 
     def write(self, mid: str, fence: int, tried: Tried, called: Called, ttl_s: float) -> None:
-        """Store an attempt and the call. The record expires after `ttl_s` seconds."""
+        """Store an attempt and the call of a message. The record expires after `ttl_s` seconds."""
         key = keys.django_record(self._prefix, mid)
         fields = (_CALL, self._sealed(mid, called), str(fence), self._sealed(mid, tried))
         ttl_ms = max(1, round(ttl_s * 1000))
@@ -108,7 +108,7 @@ class Records:
         )
 
     def forget_oldest(self, mid: str) -> None:
-        """Delete the oldest attempts of a message and keep the latest MAX_ATTEMPTS."""
+        """Delete all but the latest MAX_ATTEMPTS attempts of a message."""
         key = keys.django_record(self._prefix, mid)
         fields = [bytes(name) for name in self._client.command("HKEYS", key)]
         fences = sorted((fence for fence in fields if fence.isdigit()), key=int)
@@ -139,5 +139,5 @@ def read_sent(header: str) -> Sent:
 
 
 def header_of(sent: Sent) -> dict[str, str]:
-    """Return the header of a message."""
+    """Return the header in which a message stores Django's data."""
     return {"django": msgspec.json.encode(sent).decode()}

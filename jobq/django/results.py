@@ -1,4 +1,4 @@
-"""A TaskResult from the queue's status and the record of a message."""
+"""Builds a TaskResult from a message's status and its record."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MAX_ATTEMPTS = 10_000
 
 
 class StoredError(TaskError):
-    """The error of an attempt. `exception_class` looks only in modules that this process has already imported.
+    """The stored error of an attempt. `exception_class` never imports a module, unlike Django's TaskError.
 
-    Django's TaskError would import any module that a record names.
+    So a record can't make this process import a module.
     """
 
     __slots__ = ()
@@ -51,7 +51,7 @@ def moment(epoch_ms: int) -> datetime | None:
 
 
 def status_of(status: Status, attempts: Sequence[Tried]) -> Any:
-    """Return the TaskResultStatus of a message. After the queue has deleted it, the status depends on `attempts`."""
+    """Return the TaskResultStatus of a message. If the queue has deleted the message, its `attempts` decide."""
     word = state_word(status)
     if word in _WAITING:
         return TaskResultStatus.READY
@@ -99,7 +99,7 @@ def new_result(task: Any, result_id: str, called: Called, status: Any) -> Any:
 
 
 def add_attempts(result: Any, status: Status, record: Recorded, dead: DeadMessage | None) -> None:
-    """Add the facts about attempts to a result."""
+    """Add start time, workers and errors of the attempts to a result."""
     attempts = record.attempts
     if state_word(status) in _WAITING and status.generation not in {
         attempt.generation for attempt in attempts
@@ -121,7 +121,7 @@ def add_attempts(result: Any, status: Status, record: Recorded, dead: DeadMessag
 
 
 def put(result: Any, **values: Any) -> None:
-    """Set attributes of a result, which is frozen."""
+    """Set attributes of a frozen result."""
     for name, value in values.items():
         object.__setattr__(result, name, value)
 
@@ -136,7 +136,7 @@ def _errors(attempts: Sequence[Tried]) -> list[Any]:
 
 
 def _workers(attempts: Sequence[Tried], count: int) -> list[str]:
-    """Return the worker of each attempt. The worker is '' if the attempt ended before it was recorded."""
+    """Return the worker of each attempt; '' if the attempt has no record."""
     count = max([count, *(attempt.attempt for attempt in attempts)])
     named = [""] * min(count, MAX_ATTEMPTS)
     for attempt in attempts:

@@ -15,7 +15,7 @@ _SCHEMES = {
 
 
 def dsn_of(settings: Mapping[str, Any]) -> str:
-    """Return the URL of one of DATABASES for `jobq outbox`; raise ConfigError if its engine isn't supported."""
+    """Return the URL of a Django database for `jobq outbox`; raise ConfigError if its engine isn't supported."""
     engine = str(settings["ENGINE"]).rpartition(".")[2]
     name = str(settings["NAME"])
     if engine not in _SCHEMES:

@@ -80,7 +80,7 @@ def load() -> None:
 
 
 def without_djangos(words: Sequence[str]) -> list[str]:
-    """Return the words without Django's options. Words after `--` stay unchanged."""
+    """Remove Django's options from the words of a command line. Words after `--` stay unchanged."""
     left, kept = list(words), []
     while left and left[0] != "--":
         word = left.pop(0)
