@@ -169,7 +169,7 @@ class Rsmq(BlockingFacade):
     def delete_messages(
         self, qname: str, held: Iterable[RsmqMessage | MessageRef]
     ) -> Steps[list[bool]]:
-        """Delete messages. Return False for each message that was missing or that another client had received again."""
+        """Delete messages; return False for each that was missing or that another client had received again."""
         return steps.each(held, lambda some: self.requests.delete(qname, some))
 
     @stepwise
