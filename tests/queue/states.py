@@ -242,20 +242,21 @@ def _code(verbs: list[str]) -> str:
 
 
 TICKS = """
-A tick of a schedule whose latest run is the message. `s@2` is the mid of the next run; an arrow leads to a changed
-status.
+This table shows replies to a tick of a schedule whose latest run is the message. `s@2` is the mid of the next run;
+the status after an arrow is the message's new status.
 
 | status | `overlap="skip"` | `"queue"` | `"allow"` | `"cancel"` |
 |---|---|---|---|---|
 """
 OPENING = """# States
 
-Which calls change a message in each status, their replies, and the status after that. Tests run this table,
-`tests/queue/states.txt`, on real servers.
+This page shows, for each status of a message, the calls that change the message, their replies and the new status.
+Tests run this table, `tests/queue/states.txt`, on real servers.
 
-There are eight statuses, named as in Carmine, and *dead*. "expired" is a message whose lease has ended and which no
-worker has recovered yet: its status reads queued, and its last holder may still finish it. The holder, or the last
-holder, calls finish, extend and release. "and dead": there is a dead message of that mid in addition to the live one.
+There are eight statuses, named as in Carmine, and *dead*. In the status "expired", the message's lease has ended but
+the message isn't recovered yet: `jobq status` shows queued, and the last holder may still finish the message.
+The worker that has, or last had, the lease calls finish, extend and release. "and dead" means that the mid has a dead
+message in addition to the live message.
 
-Calls that a status doesn't list leave it unchanged, and reply:
+A call that is missing under a status leaves the message unchanged, and replies:
 """

@@ -161,7 +161,7 @@ def ruby(call: ApiCall) -> RubyReply:
 
 @resource("/audit", *PAGING)
 def audit(call: ApiCall) -> ReadablePage[KeptAuditEntry]:
-    """List audited changes, newest first: the server's entries, then older entries from a lake."""
+    """List entries of the audit log, latest first: from the server, then older entries from a lake."""
     before = read_cursor(call["cursor"], str) or ""
     limit, unread = call["limit"], dict[str, str]()
     here = AuditLog(call.site.client).page(before, limit)

@@ -120,7 +120,7 @@ def errors(call: ApiCall) -> CoveredPage[ErrorFigures]:
 
 @resource("/errors/{group}", *RANGE, SOURCE)
 def error(call: ApiCall) -> ErrorReply:
-    """Show one group of errors, and its newest runs."""
+    """Show one group of errors and the latest runs with these errors."""
     past = _chosen(call).error(call.span, call["group"])
     if past.figures is None:
         raise NotThereError("no error in this group in the range; choose a longer range")
@@ -135,7 +135,7 @@ def error(call: ApiCall) -> ErrorReply:
     Parameter("worker", "Only this worker."), *RANGE, SOURCE, *PAGING,
 )  # fmt: skip
 def history(call: ApiCall) -> CoveredPage[RunRow]:
-    """List ended attempts, the newest first."""
+    """List ended attempts, latest first."""
     wanted = Wanted(**{name: call[name] for name in Wanted._fields})
     cursor = read_cursor(call["cursor"], str) or ""
     page = _chosen(call).runs(call.span, wanted, cursor, call["limit"])

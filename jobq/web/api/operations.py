@@ -114,7 +114,7 @@ class EmptyBody(JsonRecord):
 
 @resource("/operations", *PAGING)
 def operations(call: ApiCall) -> ListPage[OperationRow]:
-    """List the newest operations."""
+    """List the latest operations."""
     rows = [
         OperationRow.of(view, filter=_shown_filter(view, call)) for view in _service(call).listed()
     ]
@@ -123,7 +123,7 @@ def operations(call: ApiCall) -> ListPage[OperationRow]:
 
 @resource("/operations", method="POST", role=UserRole.OPERATE, status=202)
 def create_operation(call: ApiCall, body: NewOperationBody) -> OperationReply:
-    """Freeze messages for an operation, which changes nothing until it is applied.
+    """Create an operation and select its messages, without changing them.
 
     With the header Idempotency-Key, a repeated request gets the first request's operation.
     """

@@ -248,7 +248,7 @@ def messages(call: ApiCall) -> SearchPage:
     "/dead", Parameter("queues", "Only these queues.", "names"), FILTER, *PAGING
 )  # fmt: skip
 def dead(call: ApiCall) -> SearchPage:
-    """List dead messages, newest first in each queue."""
+    """List dead messages, latest first in each queue."""
     return _search_page(call, call["queues"] or listed_queues(call.site.client).names, ["dead"])
 
 
