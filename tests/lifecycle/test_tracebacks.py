@@ -31,7 +31,7 @@ def failed(start, send, queue):
 def test_worker_logs_and_stores_the_traceback_when_an_attempt_fails(failed):
     status, log = failed()
     [line, *more] = log[log.index("attempt 1 failed") :].splitlines()
-    assert "ValueError: no route" in line and "again in 600.0 s" in line
+    assert "ValueError: no route" in line and "retrying in 600.0 s" in line
     assert more[0] == "    Traceback (most recent call last):"
     trace = "\n".join(text[4:] for text in more if text.startswith("    "))
     assert status.traceback == trace

@@ -61,7 +61,9 @@ def test_view_of_topics_has_what_a_message_has():
 
 
 def test_view_of_queues_has_every_count():
-    assert set(Counts._fields) <= {column.name for column in QUEUE_COLUMNS}
+    # Each partition has a row of its own.
+    counts = set(Counts._fields) - {"served_partitions", "paused_partitions"}
+    assert counts <= {column.name for column in QUEUE_COLUMNS}
 
 
 def test_lake_stores_all_but_what_follows_from_the_rest():

@@ -113,7 +113,7 @@ def test_frozen_replica_means_not_durable_and_the_repeat_is_safe(pair):
     queue = Queue("low", client)
     pair.replica.process.send_signal(signal.SIGSTOP)
     with pytest.raises(
-        NotDurableError, match=r"0 of 1 replicas confirmed it within 0\.2 s \(run 2, in"
+        NotDurableError, match=r"0 of 1 replicas confirmed it within 0\.2 s \(run 2 replicas"
     ) as refused:
         queue.enqueue(b"v", durability="replicas=1")
     with pytest.raises(NotDurableError, match="and 2 more") as many:

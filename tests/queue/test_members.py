@@ -153,7 +153,7 @@ def test_members_are_refused_from_anybody_but_flows(queue: Queue, at: Any):
             queue.enqueue(b"v", mid="~x", **refused)
     with pytest.raises(ConfigError, match="are reserved for steps of flows"):
         queue.enqueue_many([("a", b"v"), ("~x", b"v")])
-    with pytest.raises(ConfigError, match="begin with '~'"):
+    with pytest.raises(ConfigError, match="begins with '~'"):
         queue.enqueue_members([("x", b"v")])
     with pytest.raises(ConfigError, match="can't have"):
         queue.enqueue_members(ROOT, on_conflict="replace")

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from jobq.queue.types import Ending
+from jobq.queue.types import Counts, Ending
 
 
 def busy(queue, at, start_ms, steps, limit=1):
@@ -132,7 +132,7 @@ def test_nothing_is_left_after_a_mixed_life_and_a_drain(queue, at, leftovers, se
             break
     queue.admin.purge(*(dead.dead_id for dead in queue.admin.dead(limit=1_000)))
 
-    assert queue.admin.counts() == (0,) * 9 + (False, 0, 0)
+    assert queue.admin.counts() == Counts(*(0,) * 9, paused=False)
     assert leftovers() == set()
     assert queue.admin.fsck() == []
 
