@@ -358,10 +358,7 @@ class Client:
         return first_try_s(self.patience_s, longest_s(connection) or self.socket_timeout_s)
 
     def _settle(self, connection: Connection) -> None:
-        """Limit how long later calls wait on this connection.
-
-        So later calls can still try another connection if this connection dies.
-        """
+        """Limit how long later calls wait on this connection, so that they can still try another connection."""
         _wait_at_most(connection, self.try_s(connection))
 
     def _take_back(

@@ -21,9 +21,9 @@ LATE_S = 0.15
 
 
 class ItemWaits:
-    """Waits of any number of coroutines.
+    """Lets any number of coroutines wait for the first items of lists.
 
-    Up to MAX_BLOCKING waits block at the server; the loop polls for the others.
+    Up to MAX_BLOCKING waits block at the server; the loop polls the lists of all other waits.
     """
 
     def __init__(self, client: AsyncClient) -> None:
@@ -96,7 +96,7 @@ class ItemWaits:
                 pass  # the server is away, so the waits end when their time is over
 
     async def _items(self, keys: list[str]) -> list[tuple[str, bytes]]:
-        """Return the keys whose lists have items, with their first items. The commands are sent together."""
+        """Return the keys whose lists have items, with their first items."""
         replies: list[tuple[str, Any]] = []
         for key in keys:
             connection = await self._client.connection(await self._client.locate(key))
@@ -120,7 +120,7 @@ class ItemWaits:
 
 
 def item_waits(client: AsyncClient) -> ItemWaits:
-    """Return the waits of the client's event loop."""
+    """Return the ItemWaits of the client's event loop."""
     if client.item_waits is None:
         client.item_waits = ItemWaits(client)
     waits: ItemWaits = client.item_waits

@@ -243,7 +243,7 @@ class CallState:
         Args:
             tries: Earlier tries of this call.
             renew: Returns the command with a new number, to send when this call may no longer be repeated. Only for
-                calls that tokens fence.
+            calls that also have tokens.
         """
         self._client = client
         self.command = command
@@ -590,7 +590,7 @@ class FixedValues(dict[str, Argument]):
 
 
 class BoundScript:
-    """A script bound to the keys of one name. Threads may share it."""
+    """A script bound to one set of keys, such as a queue's. Threads may share it."""
 
     __slots__ = ("_call_key", "_client", "_head", "_nwords", "_verb", "_what", "keys", "script")
 
@@ -673,7 +673,7 @@ class BoundScript:
         """Make the call of `call` with an asyncio client.
 
         Args:
-            options: `extra_keys` and `fenced`.
+            options: The options `extra_keys` and `fenced` of `call`.
         """
         state = self.numbered(caller, values, rest, **options)
         return self.served(caller, await driver.perform(self.keys[0], state))
@@ -792,7 +792,7 @@ class PlainFirst:
 
 
 class TimedScript(BoundScript):
-    """A script bound to the keys of one name. If its argument `now` is '', the client's clock replaces the server's."""
+    """A bound script whose client has a clock. This clock sets the argument `now` if it is ''."""
 
     __slots__ = ("_clock",)
 

@@ -45,8 +45,8 @@ class Ask(NamedTuple, Generic[T]):
 
     Attributes:
         undo: Undoes a call whose result is truthy, if the coroutine was cancelled before it got the result.
-        exclusive: If the coroutine is cancelled, it waits until the call has ended and was undone, because threads must
-            not share the called object.
+        exclusive: A cancelled coroutine waits until the call has ended and was undone, because threads must not share
+            the called object.
     """
 
     call: Callable[[], T]

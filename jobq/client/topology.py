@@ -56,7 +56,7 @@ class KnownNodes:
     Attributes:
         node: The node that serves every key, while it is known.
         slots: The slots of a Cluster with their nodes, while they are known.
-        last: The latest slots that were ever known, even after `forget`.
+        last: The last known slots, kept after `forget`.
         hosts: Nodes of a Cluster to query for the slots.
         silent: Nodes that didn't answer. Until the given time (time.monotonic), each is queried after all other nodes.
     """
@@ -151,7 +151,7 @@ class _Opening:
 
 
 class _OneNode(_Opening):
-    """Base of topologies in which one node serves every key. It is looked up at first use and after each `forget`."""
+    """Base class of topologies with a single node. The node is looked up at first use and after each `forget`."""
 
     def _find(self) -> Hashable:
         raise NotImplementedError
@@ -238,7 +238,7 @@ class Sentinel(_OneNode):
 
 
 class Cluster(_Opening):
-    """A deployment as a Cluster. CLUSTER SLOTS shows the node of each slot, at first use and after each `forget`."""
+    """A Cluster. At first use and after each `forget`, CLUSTER SLOTS shows the node of each slot."""
 
     def __init__(self, settings: ServerSettings, address: Address) -> None:
         super().__init__(settings)

@@ -70,7 +70,7 @@ class LimitCalls(BlockingFacade):
 
 
 class SharedLimit:
-    """Base of all limits.
+    """Base class of all limits.
 
     Args:
         name: The name of the limit.

@@ -280,7 +280,7 @@ class ConcurrencyLimit(SharedLimit):
         return SlotLease(self, timeout_s, context.token, f"{context.mid} {context.worker}")
 
     def hold(self, seconds: Duration) -> None:
-        """Grant no slots for a duration, or for the time in a Retry-After header. 0 ends the hold."""
+        """Reject all requests for slots for a duration, or for the time in a Retry-After header. 0 ends the hold."""
         self.calls.perform(self.hold_steps(checked_hold(seconds)))
 
     async def ahold(self, seconds: Duration) -> None:

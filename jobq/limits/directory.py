@@ -163,7 +163,7 @@ def unset_limit(client: Client, name: str) -> bool:
 
 
 def hold_limit(client: Client, name: str, seconds: float) -> None:
-    """Allow no starts for a number of seconds; 0 ends the hold."""
+    """Reject all starts for a number of seconds; 0 ends the hold."""
     RateLimit(name, "1/s", client=client).hold(seconds)
 
 
@@ -216,11 +216,8 @@ def _is_time(value: bytes) -> bool:
 
 
 def _ring(client: Client, key: str) -> str:
-    """Check that the list at `key` has times of starts, latest first; return the violated rule, or ''.
-
-    Pages overlap by one entry, so that the order is also checked between two pages.
-    """
-    at = 0
+    """Check that the list at `key` has times of starts, latest first; return the violated rule, or ''."""
+    at = 0  # pages overlap by one entry
     while page := client.command("LRANGE", key, at, at + PAGE):
         if not all(map(_is_time, page)):
             return "a start without a time"

@@ -84,7 +84,7 @@ class Bin:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> list[str]:
-        """Enqueue dead messages again, each given as a dead id and an earliest start in epoch ms; None: immediately.
+        """Enqueue dead messages again. Pass each as its dead id and its earliest start in epoch ms; None means now.
 
         Return for each message a word of `queue.admin.revive`, or 'full' if the bin is full.
         """

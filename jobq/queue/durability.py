@@ -308,7 +308,7 @@ def _is_waitaof_honest(connection: Connection, namespace: str) -> bool:
 
 
 def _probed(connection: Connection, namespace: str) -> bool:
-    """Return whether WAITAOF works, because each tested call after the first waited for another fsync."""
+    """Return whether WAITAOF works: each tested call, except the first, must wait for another fsync."""
     probe = f"{checked_name('namespace', namespace)}:probe:{secrets.token_urlsafe(12)}"
     within_ms = min(PROBE_MS, round(800 * (longest_s(connection) or math.inf)))
     for number in range(PROBES):

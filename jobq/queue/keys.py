@@ -167,8 +167,8 @@ def chart(namespace: str, queue: str) -> str:
 def charts(namespace: str, part: str) -> str:
     """Return the key of one part of the charts.
 
-    The string `turn` names the worker that writes charts now. The string `rest` has the sum of the queues without a
-    ring, and the sorted set `queues` has the queues with a ring.
+    The string `turn` names the worker that writes charts now. The string `rest` stores the sums of the queues
+    without a ring, and the sorted set `queues` lists the queues with a ring.
     """
     return f"{namespace}:charts:{part}"
 

@@ -1,4 +1,6 @@
-"""The queue itself keeps its schedules, whatever the number of partitions. A script enqueues a tick by storing its
+"""Ticks of schedules whose queue has partitions.
+
+The queue itself keeps its schedules, whatever the number of partitions. A script enqueues a tick by storing its
 message there; a client then sends the message to its partition and reports the result. If the client dies between the
 steps, another client repeats the call with the same number, so the partition accepts the message only once.
 """
@@ -108,9 +110,9 @@ class PartitionTicks:
         return word == "done-with-requeue" or not word.startswith(("nil", "done", "dead"))
 
     def send(self) -> int:
-        """Send all kept messages to their partitions; return how many were sent.
+        """Send all unsent messages of ticks to their partitions; return how many were sent.
 
-        The method returns when a partition doesn't answer. The next call sends the messages in another order.
+        If a partition doesn't answer, stop there. The next call sends the messages in another order.
         """
         kept, nsent = self._kept(()), 0
         while kept:

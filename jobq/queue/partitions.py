@@ -112,8 +112,8 @@ class PartitionMap(NamedTuple):
 def place_text(mid: str, key: str | None) -> str:
     """Return the text that decides the partition of a message.
 
-    Members of a flow's map whose numbers are in the same chunk of 250 share a partition, so a chunk is sent in one
-    call.
+    Members of a flow's map share a partition if their numbers are in the same chunk of 250, so a single call can send
+    the chunk.
     """
     if key:
         return key

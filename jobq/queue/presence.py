@@ -138,7 +138,7 @@ class WorkerEntry(NamedTuple):
         return now_ms - self.seen_at > self.lease_ms
 
     def is_lost(self, now_ms: int) -> bool:
-        """Return whether the worker disappeared within the last hour, without ending properly."""
+        """Return whether the worker disappeared within the last hour, without a proper shutdown."""
         return not self.damaged and not self.is_live(now_ms) and now_ms - self.seen_at < KEPT_MS
 
     def keeps_name(self, now_ms: int) -> bool:
@@ -301,7 +301,7 @@ def workers_in(reply: Any) -> list[WorkerEntry]:
 
 
 def some_workers(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry]:
-    """Return name -> last heartbeat for these workers. Workers without an entry are left out."""
+    """Return the last heartbeats of these workers. Workers without an entry are left out."""
     entries: dict[str, WorkerEntry] = {}
     for first in range(0, len(names), PER_CALL):
         some = names[first : first + PER_CALL]
@@ -315,7 +315,7 @@ def some_workers(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry]
 
 
 def workers_named(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry]:
-    """Return name -> last heartbeat for these workers, and for live workers with one of these names plus a suffix."""
+    """Return the last heartbeats of these workers, and of live workers with one of these names plus a suffix."""
     known, now_ms = {entry.name: entry for entry in workers(client)}, client.clock_ms()
     chosen: dict[str, WorkerEntry] = {}
     for name in names:
@@ -332,7 +332,7 @@ def workers_named(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry
 
 
 def served(client: Client) -> dict[str, int]:
-    """Return queue -> number of live workers that serve the queue."""
+    """Return the number of live workers that serve each queue."""
     now_ms, nworkers = client.clock_ms(), Counter[str]()
     for _, entry in _read(client):
         if entry.is_live(now_ms):
@@ -356,7 +356,7 @@ def running_in(names: Sequence[str], reply: Any) -> dict[str, tuple[ChildEntry, 
 
 
 def job_names(client: Client, digests: Iterable[str]) -> dict[str, frozenset[str] | None]:
-    """Return digest -> names of jobs. The value is None if the names are missing or damaged."""
+    """Return the job names stored under each digest; None if they are missing or damaged."""
     wanted = sorted({digest for digest in digests if digest})
     if not wanted:
         return {}
@@ -369,7 +369,7 @@ def job_names_in(digests: Sequence[str], reply: Any) -> dict[str, frozenset[str]
 
 
 def redactions(client: Client, jobs: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return job -> arguments to hide, or EVERYTHING if the entry is unreadable. Jobs without entries are left out."""
+    """Return the arguments to hide for each job with an entry; EVERYTHING if the entry is unreadable."""
     wanted, hidden = sorted(set(jobs)), dict[str, tuple[str, ...]]()
     for first in range(0, len(wanted), PER_CALL):
         some = wanted[first : first + PER_CALL]
@@ -436,7 +436,7 @@ def _schedules(facts: Any) -> dict[str, frozenset[str]] | None:
 
 
 def _partitions(facts: Any) -> dict[str, int]:
-    """Return queue -> declared number of partitions. Invalid entries are left out."""
+    """Return the declared number of partitions of each queue. Invalid entries are left out."""
     if not isinstance(facts, dict):
         return {}
     numbers = {text_in(queue): number_in(count) for queue, count in facts.items()}

@@ -323,8 +323,8 @@ class Queue:
         """Return the oldest entries of the queue's outbox for flows. flow_outbox_drop deletes delivered entries.
 
         Args:
-            drainer: Id of the calling process. A call reserves the entries for one second, so other
-                processes don't receive them.
+            drainer: Id of the calling process. A call reserves the entries for one second, so other processes don't
+                receive them.
             after: Id of the entry after which to begin.
         """
         values: Values = {
@@ -768,7 +768,7 @@ class Queue:
         return None
 
     def holder(self, mid: str) -> Queue:
-        """Return the partition that has this live message. If no other partition has it, return the queue itself."""
+        """Return the partition that has this live message; the queue itself if it has the message, or if none has."""
         places = self.alone()
         known = run_all(self.client, [place.status_call(mid) for place in places])
         return next(
@@ -781,7 +781,7 @@ class Queue:
         )
 
     def _epochs(self) -> list[Epoch]:
-        """Return the epochs of the queue's partitions. Most queues have none."""
+        """Return the epochs of the queue's partitions."""
         if self.is_alone or is_partition(self.name):
             return []
         return [epoch for epoch in read_map(self.client, self.name).epochs if epoch.number]

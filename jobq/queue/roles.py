@@ -203,7 +203,7 @@ def _beside(key: Callable[[str, str], str], namespace: str, queues: Sequence[str
 
 
 def _records(namespace: str, queues: Sequence[str]) -> list[str]:
-    """Return patterns of the keys with records of Django's tasks."""
+    """Return patterns for the keys of the records of Django's tasks."""
     if queues:
         return [
             literal(keys.django_record(keys.prefix(namespace, queue), "")) + "*" for queue in queues

@@ -99,7 +99,7 @@ class Destination(Protocol):
 
 
 class PartitionRouter:
-    """The partitions of one queue, on its client. Threads may share it."""
+    """Sends messages to the partitions of one queue. Threads may share it."""
 
     def __init__(self, name: str, client: Client, queue_of: Callable[[str], Destination]) -> None:
         self._name, self._client, self._queue_of = name, client, queue_of
@@ -186,7 +186,7 @@ class PartitionRouter:
         """Read the map after partitions were deleted, or data was lost or restored.
 
         Args:
-            name: A partition that was never made. If the map has it, only its own data are lost.
+            name: A partition without a fence. If the map has the partition, its data were lost.
         """
         known = self.refresh(replaces=True)
         if is_partition(self._name):  # a call to one partition

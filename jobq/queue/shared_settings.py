@@ -20,7 +20,7 @@ _LIMITS = ("most", "starts", "span_ms", "weight", "waiting")
 
 
 def shares(most: Argument, number: int) -> list[Argument]:
-    """Return the partitions' shares of a limit on running messages. If `most` isn't an integer, it is each share."""
+    """Return each partition's share of `most` running messages. If `most` isn't an integer, every share is `most`."""
     if not isinstance(most, int):
         return [most] * number
     each, more = divmod(most, number)

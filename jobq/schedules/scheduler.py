@@ -99,7 +99,7 @@ class Scheduler:
                 ask(index, partial(self._look, index))
 
     def _without(self, indexes: list[int], ask: Ask, now: float) -> list[int]:
-        """Return the indexes of queues without schedules. One command covers many queues."""
+        """Return the indexes of queues without schedules."""
         client = self._queues[indexes[0]].client
         if client.is_cluster:
             return []
