@@ -144,7 +144,7 @@ class LakeAudit:
         return replace(result, notes=list(_notes(result, self.recorded[queue], losses)))
 
     def _since(self, starts: Mapping[str, int]) -> DataFrame:
-        """Return the events that the audit needs. In the lake, events are partitioned by the day of `finished_at`."""
+        """Return the events for the audit. The lake partitions events by the day of `finished_at`."""
         at_ms = min(starts.values()) - SLACK_MS
         events = self._events.where(f"finished_at >= timestamp_millis({at_ms})")
         if "dt" not in events.columns:

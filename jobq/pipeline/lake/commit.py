@@ -1,7 +1,7 @@
 """Commit files and offsets together, so that a table has either all of a batch or none of it.
 
-The offsets after a batch are in a file below the table. The file is written before the commit that names it, and never
-changed. Delta permanently keeps the number of each app's last transaction, and the commit with that number names the
+The offsets after a batch are in a file below the table. The file is written before the commit that names it. It never
+changes. Delta permanently keeps the number of each app's last transaction, and the commit with that number names the
 valid offsets. The files of the latest KEPT batches are kept.
 
 `losses` lists the events trimmed before the ingest read them. `adopt` computes offsets from the rows, if the table's
@@ -49,7 +49,7 @@ OVERTAKEN = 20
 
 
 class OffsetsUntoldError(LakeError):
-    """The log of a table no longer has the offsets of its latest batch. The table itself can be read."""
+    """A table's log no longer has the offsets of the table's latest batch. The table can still be read."""
 
 
 class CommitConflictError(LakeError):
@@ -68,7 +68,7 @@ def taken_back(store: LakeStore, files: Iterable[DataFile]) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchRecord:
-    """The record of the latest batch in a commit.
+    """Record of a table's latest batch, stored in a commit.
 
     Attributes:
         rows: Number of rows that all batches added, or that a rollup's last refresh wrote.
@@ -110,7 +110,7 @@ class IngestState(BatchRecord):
     def following(
         self, places: Mapping[str, LogOffset], rows: int, lost: Mapping[str, int], **facts: Any
     ) -> IngestState:
-        """Return the state after another batch. The new state still names the files of earlier offsets."""
+        """Return the state after another batch. The new state also names the offset files of earlier batches."""
         everything, total = {**self.places, **places}, dict(self.lost)
         for name, number in lost.items():
             total[name] = total.get(name, 0) + number
@@ -189,7 +189,7 @@ def batches(delta: DeltaTable) -> list[BatchRecord]:
 
 
 def _records(delta: DeltaTable, limit: int | None) -> Iterator[BatchRecord]:
-    """Yield the batch records in commits, latest first."""
+    """Yield the batch records of a table's commits, latest first."""
     for entry in delta.history(limit):
         record = entry.get(KEY)
         if isinstance(record, dict) and "batch" in record:
@@ -235,7 +235,7 @@ class Drop(NamedTuple):
     erased: int = 0
 
     def from_(self, record: BatchRecord) -> BatchRecord:
-        """Return the record with these rows counted as dropped."""
+        """Return `record` with these rows added to its totals."""
         return replace(
             record, expired=record.expired + self.expired, before=max(record.before, self.before),
             erased=record.erased + self.erased,
@@ -245,7 +245,7 @@ class Drop(NamedTuple):
 def commit_batch(
     lake: Lake, table: LakeTable, files: Iterable[DataFile], after: IngestState
 ) -> None:
-    """Commit the files of a batch and the state after it. On a conflict, delete them and raise CommitConflictError."""
+    """Commit a batch's files and the state after it. On a conflict, delete the files and raise CommitConflictError."""
     files = list(files)
     with taken_back(lake.below(table.name), files):
         delta = lake.made(table.name)
@@ -263,10 +263,10 @@ def commit_files(
     lake: Lake, name: str, delta: DeltaTable, actions: Iterable[AddAction | RemoveAction],
     state: BatchRecord | None = None, *, drop: Drop | None = None,
 ) -> None:  # fmt: skip
-    """Commit actions to the table version in `delta`. With a state, the commit is a batch.
+    """Commit actions to the table. With `state`, the commit belongs to a batch.
 
     The offsets of an IngestState are stored with its batch. Without a state, the commit repeats the last batch's
-    record, so that the record is found quickly. Take the files to remove from the same `delta`.
+    record, so that the record is found quickly. Files to remove must come from `delta`.
 
     Raises CommitConflictError if another commit of the same app came first, or if both commits remove files.
 
@@ -346,7 +346,7 @@ def _settle(store: LakeStore, delta: DeltaTable) -> None:
 
 
 def last_batch_again(delta: DeltaTable, app: str) -> Any:
-    """Return properties for commits that deltalake makes itself. These properties repeat the last batch's record."""
+    """Return a commit's properties with the last batch's record, for commits that deltalake makes."""
     from deltalake import CommitProperties
 
     return CommitProperties(custom_metadata=_metadata(record_of(delta, app)))
@@ -357,7 +357,7 @@ def _metadata(known: BatchRecord) -> dict[str, Any] | None:
 
 
 class Loss(NamedTuple):
-    """Events that were written between `after_ms` and `upto_ms`, and trimmed before a batch read them."""
+    """Trimmed events that no batch read. They were written between `after_ms` and `upto_ms`."""
 
     queue: str
     nevents: int
@@ -390,7 +390,7 @@ UNCOUNTED = -1
 
 
 def adopt(lake: Lake, client: Client, source: str = "") -> None:
-    """Compute offsets of events and topics from the rows, and commit them for each table whose log has none.
+    """For each table whose log has no offsets, compute the offsets from the rows, and commit them.
 
     Offsets in queues of other sources get the number UNCOUNTED. The next ingest of such a source counts their entries.
     """
@@ -429,7 +429,7 @@ def _offset_of(
 
 
 def offset_in(client: Client, now: LogTail, last: tuple[int, int]) -> LogOffset:
-    """Return the offset of the entry with the id `last` in a stream of events."""
+    """Return the offset of an event stream's entry with the id `last`."""
     if parsed_id(now.oldest.id) >= last:
         # Every entry up to `last` has been trimmed. Whether later entries were also trimmed can't be determined.
         return now.oldest

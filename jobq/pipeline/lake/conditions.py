@@ -1,4 +1,4 @@
-"""Conditions of an erasure: on columns, and on an argument of calls or a key in JSON data.
+"""Conditions that select rows to erase, by columns, by arguments of calls or by keys of JSON data.
 
 Conditions are plain data, so they can be sent to executors.
 """
@@ -39,9 +39,9 @@ class Condition(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """The condition that a call has this argument, or an argument with this key inside.
+    """Matches calls with this argument, or with this key inside an argument.
 
-    A name of digits is a position, counted from 0.
+    A name of digits is the argument's position, counted from 0.
     """
 
     name: str

@@ -1,4 +1,7 @@
-"""Write SQL that registers a lake's tables in other engines, and a view of events with the computed columns."""
+"""Write SQL that registers the tables of a lake in other SQL engines.
+
+A view adds the columns of `events` that the lake doesn't store.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _MEMBER = (
 
 
 def _computed(ago: str, later: str, started: str, run_ms: str, group: str) -> dict[str, str]:
-    """Return an engine's expressions for the columns that the lake doesn't store, by column."""
+    """Return SQL expressions for the columns that the lake doesn't store, by column."""
     waited = f"total_ms - {run_ms}"
     return {
         "enqueued_at": ago,

@@ -1,7 +1,7 @@
 """Ingest dead messages with their contents, so that a replay can put them back after a purge.
 
-The server has dead messages in a set sorted by time of death, not in a log. Each round begins an hour before the latest
-death that was read from the queue, and stores the messages that the table doesn't have.
+The server has dead messages in a set sorted by time of death, not in a log. Each round starts to read an hour before
+the latest death that it knows, and stores the messages that the table doesn't have.
 
 Values that `@job(redact=...)` hides are also hidden in the lake. A call with hidden values would run with wrong
 arguments, so it is stored in a form that workers don't run.
@@ -185,7 +185,7 @@ def _files_of(
 
 
 def _shares(spans: Iterable[QueueRows]) -> Iterator[list[QueueRows]]:
-    """Group spans into lists of about UNIT_ROWS rows."""
+    """Group spans, each group with about UNIT_ROWS rows."""
     some, rows = list[QueueRows](), 0
     for span in spans:
         rows += span.rows
@@ -198,7 +198,7 @@ def _shares(spans: Iterable[QueueRows]) -> Iterator[list[QueueRows]]:
 
 
 def _by_days(spans: Iterable[QueueRows]) -> dict[tuple[str, str], list[QueueRows]]:
-    """Group queues by the first and last day of their deaths, because a task reads the table's ids of these days."""
+    """Group queues by the first and last day of their deaths, because a task reads the table's rows of these days."""
     groups: dict[tuple[str, str], list[QueueRows]] = {}
     for span in spans:
         groups.setdefault((_day(span.since), _day(span.upto)), []).append(span)
@@ -255,7 +255,7 @@ def _redacted_row(redactor: Redactor, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _hidden_values(before: Any, after: Any) -> Iterator[str]:
-    """Yield hidden texts that are long enough to be replaced in a reason of death."""
+    """Yield texts that are in `before` but hidden in `after`. Short texts are left out."""
     if after == HIDDEN and before != HIDDEN:
         yield from (text for text in _texts(before) if len(text) >= SHORTEST)
     elif isinstance(before, dict) and isinstance(after, dict):
@@ -288,7 +288,7 @@ def _looked_at_until(state: IngestState, queue: str, upto: int) -> int | None:
 def _since(state: IngestState, queue: str, upto: int) -> int:
     """Return the time at which to start reading dead messages; 0 before the first read of the queue.
 
-    Later reads leave out the table's expired days, because the server may still have messages of these days.
+    Later reads skip the table's expired days, because the server may still have dead messages from these days.
     """
     if queue not in state.places:
         return 0

@@ -3,12 +3,11 @@
 Hashes of the erased ids stay in the lake, so that an ingest doesn't bring the messages back.
 
 1. `selected` finds the message ids, topic messages and quarantine entries to erase.
-2. `begin` commits their tombstones. After that, the ingest leaves them out.
+2. `begin` commits their tombstones. After that, an ingest skips these messages.
 3. `finish` rewrites each file that has rows with tombstones, deletes the old files and log entries, and records how
    many rows of each table were erased.
 
 If a process dies after `begin`, the erasure is unfinished. The next `finish` completes it, using only the tombstones.
-`finish` also reads files without erased rows, but doesn't rewrite them.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ class _Searched(NamedTuple):
 
 
 class _Rewritten(NamedTuple):
-    """A file with rows to erase, and the new files with its other rows."""
+    """A file with rows to erase, and the new files that contain its other rows."""
 
     old: LiveFile
     new: tuple[DataFile, ...]
@@ -150,8 +149,8 @@ def selected(lake: Lake, engine: Engine, mids: Iterable[str], sought: Sought) ->
     """Select these mids, and the rows that match all conditions and have the argument.
 
     Mids are selected even if the lake doesn't have them. Conditions select a message by its rows in events, job_runs or
-    dead. Topic messages and quarantine entries are selected by their own rows. An argument is searched only in SEARCHED
-    tables.
+    dead. Topic messages and quarantine entries are selected by their own rows. Only the tables in SEARCHED are searched
+    for an argument.
     """
     chosen = Selection({Erasable("mid", sought.queue, mid) for mid in mids})
     if not sought.conditions and sought.argument is None:
@@ -256,7 +255,7 @@ def pending(lake: Lake) -> dict[str, str]:
 
 
 def counted(lake: Lake, engine: Engine, chosen: Iterable[Erasable] | None = None) -> dict[str, int]:
-    """Return the number of rows with tombstones, by table. With `chosen`, count the rows that this would erase."""
+    """Count the rows with tombstones, by table. With `chosen`, count the rows that erasing `chosen` would remove."""
     marks: TombstoneFiles | Tombstones | None = tombstone_files(lake)
     if chosen is not None:
         salt = os.urandom(32)
@@ -404,7 +403,7 @@ def _erased_rows(unit: _EraseUnit, marks: Tombstones, file: LiveFile) -> int:
 
 
 def _written(unit: _EraseUnit, marks: Tombstones, file: LiveFile) -> list[DataFile]:
-    """Write the rows that aren't erased, in their order, into a new file of the same kind."""
+    """Write the rows of a file that aren't erased into a new file, in the same order."""
     prefix = file.path.rpartition("/")[2].partition("-")[0]
     form = (COMPACTED if file.is_compact else INGESTED)._replace(prefix=prefix)
     table = TABLES[unit.table]
@@ -462,7 +461,7 @@ def _purge(lake: Lake, name: str) -> None:
 
 
 def _forget_log(store: LakeStore, version: int) -> None:
-    """Delete the log entries before this version, which has a checkpoint."""
+    """Delete log entries before this version, because it has a checkpoint."""
     from pyarrow.fs import FileSelector, FileType
 
     opened = store.files()

@@ -1,8 +1,8 @@
-"""Carry out an erasure: in a lake, and on the server that its ingest reads.
+"""Erase messages from a lake and, if there is a server, from that server.
 
-The server has messages, dead messages, results and entries of event streams. An entry is deleted only after the lake
-has read past it, so that the ingest doesn't count it as lost. A single message can't be deleted from a topic's log, so
-such messages are counted as left.
+The server stores messages, dead messages, results and event streams. An event is deleted from its stream only after the
+ingest has read it, because the ingest would count it as lost. A message in a topic's log can't be deleted, so it is
+counted as not erased.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PAGE = 1_000
 
 
 class ErasureRequest(NamedTuple):
-    """A request to erase messages by their mids, and all rows that `sought` selects."""
+    """A request to erase these mids, and all rows that `sought` selects."""
 
     mids: Sequence[str]
     sought: Sought
@@ -65,7 +65,7 @@ class ErasureRequest(NamedTuple):
 
     @property
     def basis(self) -> str:
-        """Return the option by which the messages were requested, without its value."""
+        """Return the option that selects the messages: --mid, --where, or --arg with its name."""
         if self.sought.argument:
             return f"--arg {self.sought.argument.name}"
         return "--where" if self.sought.conditions else "--mid"
@@ -162,7 +162,7 @@ def _select_live(server: Ingest, sought: Sought, chosen: Selection) -> None:
 
 
 def _erase_messages(server: Ingest, by_queue: dict[str, set[str]], done: LiveErased) -> None:
-    """Cancel messages, purge dead ones and delete results."""
+    """Cancel messages, purge dead messages, and delete results."""
     for name, mids in by_queue.items():
         with server.tolerating(f"messages of queue {name}"):
             queue = Queue(name, server.client)
@@ -234,7 +234,7 @@ def _entries(client: Client, key: str, mids: set[bytes]) -> Iterator[list[str]]:
 
 
 def _by_queue(server: Ingest, chosen: Iterable[Erasable], done: LiveErased) -> dict[str, set[str]]:
-    """Return the chosen mids by queue, for queues of this server. Count the chosen messages of topics as not erased."""
+    """Group the chosen mids by queue, for queues of this server. Count the chosen messages of topics as not erased."""
     everywhere, by_queue, source = set[str](), dict[str, set[str]](), server.options.source
     for erasable in chosen:
         owner, queue = parted(erasable.queue) if erasable.queue is not None else (source, None)

@@ -108,7 +108,7 @@ class DataFileWriter:
 def write_rows(
     store: LakeStore, table: LakeTable, rows: pa.Table, form: FileFormat = INGESTED
 ) -> list[DataFile]:
-    """Write the rows into new files. After an error, no file is left."""
+    """Write the rows into new files. If an error occurs, delete these files."""
     with DataFileWriter(store, table, form) as writer:
         writer.add(rows)
         return writer.finish()

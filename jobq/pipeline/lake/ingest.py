@@ -1,4 +1,4 @@
-"""Ingest events and topics into the lake batch by batch, each entry once.
+"""Ingest events and topics into the lake in batches. Each entry is stored once.
 
 A batch plans ranges from the offsets in the table's last commit to the current ends of the streams. Its partitions read
 and decode the ranges, and write files. Then one commit adds the files and the new offsets. After a crash, the next
@@ -87,7 +87,7 @@ class IngestOptions:
     """Sources and batch sizes of an ingest.
 
     Attributes:
-        names: Read only these queues, and no topics; None reads everything.
+        names: Queues to read, without topics; None reads all queues and topics.
         max_rows: Approximate number of entries per batch.
         trim: Trim the event streams up to the entries that the lake has committed.
         partition_entries: Approximate number of entries per partition.
@@ -161,7 +161,7 @@ class Ingest:
         return {sourced(self.options.source, name): value for name, value in by_name.items()}
 
     def _counted(self, state: IngestState, tails: Mapping[str, LogTail]) -> IngestState:
-        """Return the state, with numbers for offsets that `adopt` computed without access to this server."""
+        """Return the state with all entry numbers. `adopt` leaves them out if it can't access the server."""
         uncounted = {name for name in tails if name in state.places and state.places[name].n < 0}
         counted = {
             name: offset_in(self.client, tails[name], offsets.parsed_id(state.places[name].id))
@@ -170,7 +170,6 @@ class Ingest:
         return replace(state, places={**state.places, **counted}) if counted else state
 
     def queues(self) -> list[str]:
-        """Return the names of the queues to read."""
         if names := self.options.names:
             return list(dict.fromkeys(place for name in names for place in self.places(name)))
         with self.tolerating("the list of queues"):
@@ -269,7 +268,7 @@ class Ingest:
         return TimeBounds(max(0, min(*oldest, earlier) - DAY_MS), later + DAY_MS)
 
     def _first(self, range_: LogRange, now: LogTail) -> LogTail:
-        """Return the tail with the id of the first unread entry, if the range will be cut by time."""
+        """Return the stream's end with the id of the first unread entry, if the range will be cut by time."""
         if (
             not range_.limit
             or range_.limit <= self.options.partition_entries
@@ -319,7 +318,7 @@ class Ingest:
         )
 
     def _drop(self, tails: Mapping[str, LogTail]) -> None:
-        """Trim the streams up to the last entry that the lake has."""
+        """Trim each stream up to the last entry that the lake has."""
         places = state_of(self.lake, EVENTS).places
         ends = {
             tail.key: places[queue]
@@ -337,11 +336,11 @@ def _expected(plan: ReadPlan) -> int:
 
 
 class IngestRound(NamedTuple):
-    """Totals of a round.
+    """Totals of an ingest round.
 
     Attributes:
-        engines: The engine used for each part.
-        engine: `spark` if executors did any part.
+        engines: The engine used for each part, such as events.
+        engine: `spark` if any part used executors.
     """
 
     events: int = 0
@@ -357,7 +356,7 @@ class IngestRound(NamedTuple):
     engines: Mapping[str, EngineName] = MappingProxyType({})
 
     def done_by(self, part: str, engine: EngineName) -> IngestRound:
-        """Return the round with the engine of a part, which is `spark` if executors did some of that part."""
+        """Return the totals with the engine that a part used: `spark` if any of its batches used Spark."""
         used: EngineName = "spark" if "spark" in (self.engines.get(part), engine) else engine
         return self._replace(
             engines={**self.engines, part: used},
@@ -366,11 +365,11 @@ class IngestRound(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the round found nothing."""
+        """Return whether the round stored nothing."""
         return not (self.batches or self.dead or self.audit)
 
     def plus(self, batch: IngestBatch) -> IngestRound:
-        """Return the totals with one more batch."""
+        """Return the totals after adding a batch."""
         lost = dict(self.lost)
         for name, number in batch.lost.items():
             lost[name] = lost.get(name, 0) + number

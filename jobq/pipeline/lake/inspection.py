@@ -276,9 +276,9 @@ class DuplicateSearch(NamedTuple):
 
 
 def doubled(unit: DuplicateSearch) -> int | None:
-    """Return the number of duplicate rows in one part of a day; None if a file can't be read.
+    """Count the duplicate rows in one part of a day. Return None if a file can't be read.
 
-    Grouping takes five times the memory of the rows, so the rows are divided by time, and a call groups one part.
+    Grouping needs five times the memory of the rows. So the rows are divided by time and grouped in several steps.
     """
     table, keys = TABLES[unit.table], list(KEYS[unit.table])
     at, schema = pc.field(table.day_of), table.schema()
@@ -328,7 +328,7 @@ SEARCH_ROWS, GROUPED_ROWS, _STEPS = 4_000_000, 250_000, 10
 def _searches(
     store: LakeStore, table: LakeTable, files: Sequence[LiveFile]
 ) -> Iterator[DuplicateSearch]:
-    """Divide a day into parts of about SEARCH_ROWS rows. Duplicates have the same time, so they share a part."""
+    """Divide a day into parts of about SEARCH_ROWS rows. Duplicates have the same time, so they are in one part."""
     high = max(file.high_us for file in files)
     if sum(file.rows for file in files) <= SEARCH_ROWS or table is QUARANTINE:
         # An entry can be in the quarantine twice, with two times.

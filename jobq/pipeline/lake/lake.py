@@ -212,7 +212,7 @@ def check_newest_commit(store: LakeStore, version: int | None = None) -> None:
 
 
 def importable() -> str | None:
-    """Return the name of a package that the lake requires and that isn't installed, or None."""
+    """Return the name of a missing package that the lake requires, or None if all are installed."""
     return next((name for name in ("deltalake", "pyarrow") if find_spec(name) is None), None)
 
 
@@ -268,7 +268,7 @@ class RepeatedLock:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Hold the lock for one step, and pause after it."""
+        """Hold the lock for one step. Then pause, so that others can acquire it."""
         with locked(self._lake, wait_s=self._wait_s, enough=self._enough):
             self._wait_s = math.inf
             yield

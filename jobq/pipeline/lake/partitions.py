@@ -1,11 +1,10 @@
 """Divide a batch of an ingest into partitions: units of work for an `Engine`.
 
 A partition and its result are plain values. The partition names the ranges to read and the table to write to. Errors
-are returned in the result, so that Spark doesn't retry after an error such as a full disk, and the message arrives
-complete.
+are returned in the result, because Spark would retry after an error such as a full disk, and shorten the message.
 
-Small ranges share a partition. The id of the millionth entry is unknown, so a large range is cut by time, which is part
-of an id. A part that turns out larger than its limit ends early, and the results of the parts after it are discarded.
+Small ranges share a partition. The ids inside a large range are unknown, so it is cut by time, which is part of an id.
+A part that turns out larger than its limit ends early, and the results of the parts after it are discarded.
 """
 
 from __future__ import annotations
@@ -83,8 +82,8 @@ class PartitionResult(NamedTuple):
 
     Attributes:
         nbad: Number of entries that aren't valid records.
-        kept: Bad entries that the quarantine didn't have yet.
-        failed: Class and message of the error, if there was one; then the files are deleted.
+        kept: Invalid entries that were written for the quarantine.
+        failed: Class and message of an error. After an error, the files are deleted.
     """
 
     reads: tuple[RangeRead, ...] = ()
@@ -95,7 +94,7 @@ class PartitionResult(NamedTuple):
 
 
 def settings_of(client: Client) -> ServerSettings:
-    """Return the settings with which a task connects to the client's server."""
+    """Return the settings with which a task can connect to the client's server."""
     return replace(client.settings, url=client.url, codec=None, outage_buffer=0)
 
 
@@ -152,7 +151,7 @@ def _unerased(
 
 
 class _Chunk(NamedTuple):
-    """Some entries of a range, or the number of messages dropped there."""
+    """Some entries of a range, or the number of messages that retention dropped from it."""
 
     rows: pa.Table
     entries: int
@@ -267,7 +266,7 @@ _LAST_SEQ = 2**64 - 1
 
 
 class RangeResult(NamedTuple):
-    """The parts of one range that were read, in the order of the stream."""
+    """The results of reading the parts of a range, in the order of the stream."""
 
     reads: tuple[RangeRead, ...]
 
@@ -343,7 +342,7 @@ def _cut_by_index(range_: LogRange, count: int) -> list[LogRange]:
 def gathered(
     answers: Iterable[PartitionResult],
 ) -> tuple[dict[str, RangeResult], list[PartitionResult], list[PartitionResult]]:
-    """Return gapless ranges by queue, the results that contain them, and the results to discard."""
+    """Return the results by queue, the partitions to commit, and the partitions to discard, which follow a gap."""
     reads: dict[str, list[RangeRead]] = {}
     cut: set[str] = set()
     kept, dropped = [], []

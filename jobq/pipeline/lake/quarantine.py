@@ -39,7 +39,7 @@ class Quarantine(NamedTuple):
     files: tuple[LiveFile, ...] = ()
 
     def of(self, queues: Collection[str]) -> Quarantine:
-        """Return the state with these queues only."""
+        """Return the state for only these queues."""
         remade = self.remade.intersection(queues)
         upto = {queue: self.upto[queue] for queue in queues if queue in self.upto}
         return Quarantine(self.store, upto, remade, self.files if remade else ())
@@ -54,7 +54,7 @@ class KeptEntries(NamedTuple):
 
 
 def quarantine_of(lake: Lake, remade: Iterable[str]) -> Quarantine:
-    """Return the state of the quarantine table, for tasks."""
+    """Return the quarantine table's state for tasks."""
     delta, again = lake.table(QUARANTINE.name), frozenset(remade)
     places = state_of(lake, QUARANTINE).places
     files = tuple(live_files(delta)) if again else ()
@@ -63,7 +63,7 @@ def quarantine_of(lake: Lake, remade: Iterable[str]) -> Quarantine:
 
 
 def written(there: Quarantine, bad: Sequence[tuple[str, BadEntry]]) -> KeptEntries:
-    """Write the entries that the table doesn't have into new files."""
+    """Write entries that the quarantine table doesn't have into new files."""
     known = _kept(there) if any(queue in there.remade for queue, _ in bad) else set()
     new = [
         (queue, entry) for queue, entry in bad
@@ -94,7 +94,7 @@ def commit(lake: Lake, kept: Iterable[KeptEntries]) -> None:
 
 
 def entries(lake: Lake) -> Iterator[tuple[str, int]]:
-    """Yield the queue of each entry and the time when it was written, epoch ms."""
+    """Yield each entry's queue and the time when the entry was written, epoch ms."""
     for rows in stored_rows(lake, QUARANTINE, ["queue", "entry_id"]):
         for row in rows.to_pylist():
             yield row["queue"], offsets.parsed_id(row["entry_id"])[0]

@@ -59,12 +59,12 @@ class TimeSpan(NamedTuple):
 
     @property
     def first_day(self) -> str:
-        """The first day of the span, YYYY-MM-DD; empty without a beginning."""
+        """First day of the span, YYYY-MM-DD; '' if the span has no start."""
         return self.since.date().isoformat() if self.since else ""
 
     @property
     def last_day(self) -> str:
-        """The last day of the span, YYYY-MM-DD."""
+        """Last day of the span, YYYY-MM-DD."""
         return (
             (self.until - timedelta(microseconds=1)).date().isoformat() if self.until else LAST_DAY
         )
@@ -295,7 +295,7 @@ class ArchivedRows:
         return list(files_by_day(files).values())
 
     def is_big(self, when: EngineName) -> bool:
-        """Return whether Spark should read the rows."""
+        """Return whether Spark should read the rows, by their number or the user's choice."""
         return when == "spark" or (
             when == "auto"
             and any(sum(file.size for file in day) > BIG_DAY_BYTES for day in self.days)

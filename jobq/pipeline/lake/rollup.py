@@ -225,7 +225,7 @@ _WRITTEN = (
 
 
 class Unread(NamedTuple):
-    """The event files that a table doesn't count yet.
+    """Event files added since a table's last refresh.
 
     Attributes:
         whole: Whether these are all files, because the table's state is unknown.
@@ -261,7 +261,7 @@ def refresh(lake: Lake, spark: SparkSession) -> dict[str, int]:
 
 @contextmanager
 def shuffled(spark: SparkSession, files: Iterable[LiveFile]) -> Iterator[int | None]:
-    """Set the number of shuffle tasks that these files need, and yield it; yield None if Spark chooses the number.
+    """Set the number of shuffle tasks that these files need, and yield it. Yield None if Spark chooses the number.
 
     A task with more rows than ROWS_PER_TASK can run the JVM out of memory. The number never falls below the session's
     setting, because Spark joins small tasks.
@@ -373,7 +373,7 @@ class _RunsRefresh:
         self._closed = [file for file in files if not _is_open(file)]
 
     def can_continue(self) -> bool:
-        """Return whether the results of the last refresh still exist."""
+        """Return whether the files that the last refresh recorded still exist."""
         facts = self._known.facts
         kept = [*facts.get("events", ()), *facts.get("base", ())]
         files = [LiveFile(path, 0, 0, "") for path in kept]
@@ -431,7 +431,7 @@ class _RunsRefresh:
     def _older(
         self, new: Unread, rows: DataFrame, keys: DataFrame
     ) -> tuple[list[LiveFile], DataFrame | None]:
-        """Return the files to replace, and the rows to keep."""
+        """Return the files to replace, and which of their rows to keep."""
         if new.whole:
             # Rows computed from expired events can't be recomputed.
             first, there = _first_day(self._lake, new), [*self._open, *self._closed]
@@ -453,7 +453,7 @@ class _RunsRefresh:
         return sorted(touched), whole.join(keys, _LIFE, "left_anti")
 
     def _near(self, rows: DataFrame) -> list[LiveFile]:
-        """Return the files that may have rows of the same lives, by their ranges of first_at."""
+        """Return the files that may have earlier rows of the same messages, by the times in first_at."""
         lives = rows.where("enqueued_at IS NOT NULL")
         minutes = lives.selectExpr(
             "CAST(dt AS STRING) AS dt", "unix_seconds(first_at) div 60 AS minute"
@@ -471,7 +471,7 @@ class _RunsRefresh:
         ]
 
     def _merged(self, rows: DataFrame, older: DataFrame) -> DataFrame:
-        """Merge older rows of the same lives into these rows."""
+        """Merge each row with the older row about the same life of a message."""
         both = rows.selectExpr("*", "1 AS newer").unionByName(older.selectExpr("*", "0 AS newer"))
         # Rows without a life are one segment each.
         apart = both.where("enqueued_at IS NULL").drop("newer")
@@ -515,13 +515,13 @@ def _is_open(file: LiveFile) -> bool:
 
 
 def _crowded(files: Iterable[LiveFile]) -> set[LiveFile]:
-    """Return the small files of each day that has too many of them."""
+    """Return the small files of each day that has too many small files."""
     days = files_by_day(file for file in files if file.size < SMALL_BYTES)
     return {file for some in days.values() if len(some) > MAX_FILES for file in some}
 
 
 def _has_between(minutes: Sequence[int], low: int, high: int) -> bool:
-    """Return whether one of the ordered minutes is within the bounds, which are epoch µs."""
+    """Return whether any of the sorted minutes is between `low` and `high`, which are epoch µs."""
     index = bisect_left(minutes, low // 60_000_000)
     return index < len(minutes) and minutes[index] <= high // 60_000_000
 
@@ -530,7 +530,7 @@ def _replace(
     lake: Lake, table: LakeTable, delta: DeltaTable, old: Sequence[LiveFile], new: Sequence[DataFile],
     known: BatchRecord, **facts: Any,
 ) -> None:  # fmt: skip
-    """Replace files in a commit that records the state for the next refresh."""
+    """Replace files, and store the state for the next refresh in the same commit."""
     total = sum(file.rows for file in new)
     after = BatchRecord(batch=known.batch + 1, rows=total, facts={"at": time.time(), **facts})
     actions: list[Any] = [*removal(old), *(file.action() for file in new)]
@@ -602,7 +602,7 @@ def _kept_rows(
 class RollupTimer:
     """Refreshes the rollups during an ingest, if there are enough new events, at most every `every_s` seconds.
 
-    With `every_s` 0 it never refreshes. A few events don't justify starting Spark, because the rollups aren't needed
+    If `every_s` is 0, it never refreshes. A few events don't justify starting Spark, because the rollups aren't needed
     before events expire, and `jobq lake expire` and `compact` also refresh them. A failed refresh is reported and
     retried later. Storing events doesn't depend on a refresh.
     """
@@ -612,7 +612,7 @@ class RollupTimer:
         self._next = 0.0
 
     def refresh(self, engine: Engine, enough: Callable[[], bool]) -> None:
-        """Refresh the rollups if it is time. After a failure, close the engine's session: its JVM may have died."""
+        """Refresh the rollups if a refresh is due. After a failure, stop Spark, because its JVM may have died."""
         if not self._every_s or enough() or time.time() < self._next:
             return
 

@@ -54,7 +54,7 @@ class LakeStore:
         return _remote(self)
 
     def settle(self, path: str) -> None:
-        """Sync a file and its folders to disk. Object stores do that by themselves."""
+        """Sync a file and its folders to disk. Object stores do this on their own."""
         if not self.is_local:
             return
         for name in (path, *map(str, PurePath(path).parents)):

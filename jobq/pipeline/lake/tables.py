@@ -1,7 +1,7 @@
 """The tables of a lake: columns, partitioning, sort order and encodings.
 
-Each is a Delta table partitioned by `dt`, the UTC day of one of its times. `events` stores two times as distances from
-`finished_at`, which takes half the bytes. Reading restores the times.
+Each table is a Delta table partitioned by `dt`, the UTC day of one of its times. `events` stores two times as distances
+from `finished_at`, which takes half the bytes. Reads restore both times.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def sourced(source: str, name: str) -> str:
 
 
 def parted(name: str) -> tuple[str, str]:
-    """Split a name in the lake into its source and its name on the server. Without a source, the first part is ''."""
+    """Split a name in the lake into the source and the name on the source's server. The source may be ''."""
     source, brace, rest = name[1:].partition("}") if name.startswith("{") else ("", "", "")
     return (source, rest) if brace else ("", name)
 
@@ -178,7 +178,6 @@ class LakeTable(NamedTuple):
         return self.schema().append(pa.field("dt", pa.date32()))
 
     def encodings(self) -> dict[str, Any]:
-        """Return the encodings for Parquet."""
         types = {column.name: column.type for column in self.columns}
         packed = {"int64", "int32", "timestamp"}
         encoding = {
@@ -242,7 +241,7 @@ _MADE_OF = {
 
 
 def stored_for(names: Iterable[str]) -> list[str]:
-    """Return the stored columns from which these columns of the view `events` are computed."""
+    """Return the stored columns that are needed to compute these columns of the view `events`."""
     needed = {stored for name in names for stored in _MADE_OF.get(name, (name,))}
     return [column.name for column in LAKE_EVENTS if column.name in needed]
 

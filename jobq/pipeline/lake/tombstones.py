@@ -1,4 +1,4 @@
-"""Tombstones: salted hashes of the names of erased rows. Rows with a tombstone aren't added to the lake again.
+"""Tombstones: salted hashes of the ids of erased messages. An ingest skips rows that match a tombstone.
 
 The table `erased` has a row for each erased message, topic message and entry of the quarantine. Executors get a
 `TombstoneFiles` and read the hashes once per process.
@@ -114,14 +114,14 @@ class Tombstones:
         return sum(len(hashes) for hashes in self._queues.values())
 
     def queues(self, kind: str, name: str) -> set[str | None]:
-        """Return the queues in which the name is erased. None among the queues means every queue."""
+        """Return the queues in which this name was erased, including None if it was erased in every queue."""
         queues: set[str | None] = set()
         for salt, hashes in self._queues.items():
             queues |= hashes.get(hash_of(salt, kind, name), set())
         return queues
 
     def has(self, kind: str, queue: str, name: str) -> bool:
-        """Return whether the named row is erased."""
+        """Return whether this name was erased in the queue."""
         mine = {None, queue, base_of(queue)} if kind == "mid" else {None, queue}
         return not mine.isdisjoint(self.queues(kind, name))
 
@@ -218,7 +218,7 @@ def _mids_of(word: str) -> Iterator[tuple[str, str]]:
 
 
 def names_of_rows(table: str, rows: pa.Table) -> Any:
-    """Return the name of each row, as tombstones hash it."""
+    """Return the id of each row, which its tombstone hashes."""
     columns: list[Any] = [_text(rows[name]) for name in NAMED[table][2]]
     return columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, "@")
 

@@ -69,7 +69,7 @@ class Compacted(NamedTuple):
     engine: str = "local"
 
     def plus(self, other: Compacted) -> Compacted:
-        """Return the sums with another part of the same day."""
+        """Add the figures of two parts of the same day."""
         return other._replace(
             rows=self.rows + other.rows, files_before=self.files_before + other.files_before,
             files=self.files + other.files, bytes_before=self.bytes_before + other.bytes_before,
@@ -151,8 +151,8 @@ def rewritten(group: FileGroup) -> WrittenFiles:
 def _sorted_places(rows: pa.Table, table: LakeTable) -> pa.Array[Any]:
     """Return the indices of the rows in the table's order.
 
-    For sorting, an event without a job gets the job of another event of its message. This puts equal mids on the same
-    page of the file, which compresses them. Mids are half of a file's bytes.
+    An event without a job is sorted by the job of another event of its message. This puts equal mids on the same page
+    of the file, which compresses them.
     """
     keys: dict[str, Any] = {name: rows[name] for name in table.sort}
     if table is EVENTS:
@@ -171,9 +171,9 @@ class _Compaction:
     def table(
         self, table: LakeTable, enough: Callable[[], bool], alone: Callable[[], AbstractContextManager[None]]
     ) -> Iterator[Compacted]:  # fmt: skip
-        """Compact a table. Yield each day once all its groups are compact.
+        """Compact a table. Yield the result of each day.
 
-        Groups whose files other processes have changed are planned again.
+        If other processes change a group's files, the group is planned again.
         """
         for _ in range(OVERTAKEN):
             groups = self._groups(table, live_files(self._lake.table(table.name)))
@@ -198,7 +198,7 @@ class _Compaction:
         )
 
     def _groups(self, table: LakeTable, files: Sequence[LiveFile]) -> list[FileGroup]:
-        """Divide the files of days that aren't compact into groups, in the order of their times."""
+        """Group the files of each day that isn't compact, ordered by time."""
         groups: list[list[LiveFile]] = []
         for day in files_by_day(files).values():
             todo = [file for file in day if not file.is_compact or self._is_small(file)]
@@ -229,7 +229,7 @@ class _Compaction:
     def _some(
         self, table: LakeTable, groups: Sequence[FileGroup], rows: int
     ) -> Iterator[Compacted]:
-        """Rewrite and commit groups. A group whose files another process has changed gives a result without rows."""
+        """Rewrite and commit groups. If another process has changed a group's files, yield a result without rows."""
         delta = self._lake.made(table.name)
         there = {file.path for file in live_files(delta)}
         todo = [group for group in groups if there.issuperset(file.path for file in group.files)]
@@ -328,7 +328,7 @@ def expire(
 
 
 def _nothing_first(before: str) -> None:
-    """Do nothing: the rows of this table are in no rollup."""
+    """Do nothing, because no rollup counts the rows of this table."""
 
 
 def _expired(
@@ -353,7 +353,7 @@ def _expired(
 
 
 def mark(lake: Lake, name: str, at: datetime | None = None) -> datetime:
-    """Store a mark, such as the name of a deployment, with its time, which is by default now. Return the time."""
+    """Store a mark, such as a deployment, with its name and its time (by default now). Return the time."""
     if not name.strip() or len(name) > 200 or not name.isprintable():
         raise ConfigError(f"mark {name!r} is invalid; use 1 to 200 printable characters")
     at = at or datetime.now(UTC)
