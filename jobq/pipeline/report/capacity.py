@@ -22,11 +22,11 @@ HOUR_US = 3_600_000_000
 
 
 class Trace(NamedTuple):
-    """Recorded arrivals in order, with times in µs.
+    """Recorded arrivals of messages in order, with times in µs.
 
     Attributes:
         queue: Index of the queue.
-        counted: 1 for an arrival within the measured hour. Other arrivals only fill the queues.
+        counted: 1 for an arrival in the measured hour. Other arrivals only fill the queues.
     """
 
     queue: array[int]
@@ -41,7 +41,7 @@ class Trace(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """The waits of one simulated pool, µs.
+    """The waits in a simulation, in µs.
 
     Attributes:
         within: Share of messages that started within the target.
@@ -56,11 +56,11 @@ class Waits(NamedTuple):
 
 
 class Load(NamedTuple):
-    """The load of a trace.
+    """Statistics of recorded arrivals.
 
     Attributes:
         offered: Mean number of busy workers, by Little's law.
-        arrival_scv and run_scv: Squared coefficients of variation.
+        arrival_scv and run_scv: Squared coefficients of variation of the intervals and run times.
     """
 
     rate: float
@@ -71,7 +71,7 @@ class Load(NamedTuple):
 
 
 def waits(trace: Trace, workers: int, weights: Sequence[int] = ()) -> array[int]:
-    """Return the wait of each arrival, in the trace's order."""
+    """Simulate the workers; return the wait of each arrival, in the trace's order."""
     if trace.queues <= 1:
         return _one_queue(trace, workers)
     return _many_queues(trace, workers, weights or [1] * trace.queues)
@@ -107,7 +107,7 @@ def _many_queues(trace: Trace, workers: int, weights: Sequence[int]) -> array[in
 
 
 def _turn(waiting: Sequence[deque[int]], weights: Sequence[int], credit: list[int]) -> int:
-    """Return the index of the next queue: the queue with messages that has the most credit."""
+    """Return the index of the queue to serve next: the nonempty queue with the most credit."""
     best, total = -1, 0
     for i, queue in enumerate(waiting):
         if queue:
@@ -176,7 +176,7 @@ Each = Callable[[Callable[[Trace, "Pool"], Waits], Trace, Sequence["Pool"]], lis
 
 
 def sized(each: Each, query: ReportQuery, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
-    """Return a row per simulated pool, and notes."""
+    """Simulate numbers of workers. Return a row for each, and notes."""
     names, trace = tracked(rows)
     if not any(trace.counted):
         return [], [
@@ -203,7 +203,7 @@ def sized(each: Each, query: ReportQuery, rows: Sequence[Row]) -> tuple[list[Row
 
 
 def _observed(query: ReportQuery, rows: Sequence[Row], trace: Trace) -> int:
-    """Return how much of the busiest hour the counted arrivals cover, in µs."""
+    """Return how long the counted arrivals were observed, in µs. The limit on rows can cut the hour."""
     observed: int = rows[0]["observed_us"]
     if len(rows) >= query.trace_rows:
         # The limit cut off later arrivals.
@@ -213,7 +213,7 @@ def _observed(query: ReportQuery, rows: Sequence[Row], trace: Trace) -> int:
 
 
 def tracked(rows: Sequence[Row]) -> tuple[tuple[str, ...], Trace]:
-    """Return the queues' names and the trace of the statement's rows."""
+    """Return the queues' names, and the rows as a trace."""
     names = tuple(sorted({row["queue"] for row in rows}))
     index = {name: i for i, name in enumerate(names)}
     return names, Trace(
@@ -225,7 +225,7 @@ def tracked(rows: Sequence[Row]) -> tuple[tuple[str, ...], Trace]:
 
 
 def weighed(query: ReportQuery, names: tuple[str, ...], trace: Trace) -> dict[str, tuple[int, ...]]:
-    """Return the weights to try, by their names in the report: equal, by load, and from --weights."""
+    """Return the weights to try, by name. They are equal weights, weights by load, and the weights in --weights."""
     if len(names) < 2:
         return {"one queue": (1,)}
     busy = [0] * len(names)
@@ -258,7 +258,7 @@ def searched(
 def _between(query: ReportQuery, name: str, results: Mapping[Try, Waits]) -> range:
     """Return the numbers of workers to try next.
 
-    These are between the smallest number that meets the target and the largest tried number below it.
+    They are between the smallest number that meets the target and the largest tried number below it.
     """
     counts = sorted(count for weights, count in results if weights == name)
     holds = next((n for n in counts if _holds(query, results[name, n])), counts[0])
@@ -267,10 +267,10 @@ def _between(query: ReportQuery, name: str, results: Mapping[Try, Waits]) -> ran
 
 
 class Pool(NamedTuple):
-    """A pool to simulate.
+    """A number of workers to simulate.
 
     Attributes:
-        name: Name of its weights in the report.
+        name: Name of the queues' weights in the report.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""Compare a report with the same report on an earlier range: match their rows, and compute the changes.
+"""Compare a report with the same report on an earlier time range: match the rows, and compute the changes.
 
-A row of a time line matches the row at the same position in the other range.
+A row of a time line matches the row at the same position in the earlier range.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def with_comparison(query: ReportQuery, text: str, now: datetime) -> ReportQuery
 
 
 def compared(result: ReportResult, query: ReportQuery, earlier: ReportResult) -> ReportResult:
-    """Return the result with the matching row of the earlier range for each of its rows."""
+    """Add the matching row of the earlier range to each row of the result."""
     before = query.earlier
     assert before is not None
     keyed, keyed_before = _keyed(result.report, query), _keyed(result.report, before)
@@ -83,7 +83,7 @@ def _keyed(report: Report, query: ReportQuery) -> Callable[[Row], tuple[Any, ...
 
 
 def change(value: Any, before: Row | None, column: ReportColumn, query: ReportQuery) -> str:
-    """Return a figure's value in the earlier range and its change, such as `1.1 s ↑ 9.1 %`, `new` or `= 3`."""
+    """Return the earlier value of a figure and its change, such as `1.1 s ↑ 9.1 %`, `new` or `= 3`."""
     if before is None:
         return "new"
     was = before[column.name]
@@ -106,10 +106,10 @@ def remarks(
     results: Sequence[ReportResult],
     when: Callable[[datetime], str] = iso,
 ) -> str:
-    """Return one sentence about the comparison, for a page or below tables; '' if the query has no comparison.
+    """Return a sentence about the comparison for a report's page or tables; '' if the query has no comparison.
 
     Args:
-        when: Formats a time.
+        when: Function that formats a time.
     """
     if query.compared is None:
         return ""

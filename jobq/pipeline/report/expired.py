@@ -1,7 +1,7 @@
 """Compute reports from the rollups of a lake, for days with expired events.
 
 rollup_hourly has whole hours, so an hour that is only partly in the range is left out. job_runs has a row per message,
-with the times of its first run and of its end. In the view `events`, its rows represent those runs or ends.
+with the times of its first run and of its end. In the view `events`, each row stands for that run or end.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RollupSource(NamedTuple):
     """The rollups of a lake.
 
     Attributes:
-        before: Time before which events have expired; `nexpired` counts them.
+        before: Time before which events have expired; `nexpired` is their number.
         table: Returns the rows of a table in the time from `since` to `until`. If `since` is None, the range begins
             with the first row.
     """
@@ -71,10 +71,10 @@ class SeenHours(NamedTuple):
 
 
 def no_hours(exact: bool) -> str:
-    """Return the statement for the view HOURS without rows.
+    """Return SQL for the view HOURS without any rows.
 
     Args:
-        exact: Whether its sketches are lists of values.
+        exact: Whether the columns of sketches have lists of values.
     """
     columns = (
         f"sequence(0L, 0L) AS {name}"
@@ -87,7 +87,7 @@ def no_hours(exact: bool) -> str:
 
 
 def whole_hours(query: ReportQuery, before: datetime) -> ReportQuery | None:
-    """Return the query without incomplete hours before this time, or None if the range has no whole hour before it."""
+    """Return the query for only the complete hours before this time, or None if there are none."""
     since, until = -(-query.since.timestamp() // HOUR_S), query.until
     first = datetime.fromtimestamp(since * HOUR_S, UTC)
     if until <= before:
@@ -116,7 +116,7 @@ class ExpiredPart:
         self._upto = min(rollups.before, query.until)
 
     def seen(self) -> list[SeenHours]:
-        """Return the figures of each queue that has rows of rollup_hourly in this part."""
+        """Return the figures of each queue in the expired part, from rollup_hourly."""
         from pyspark.sql import functions as f
 
         whole = whole_hours(self._query, self._before)
@@ -131,7 +131,6 @@ class ExpiredPart:
         return [SeenHours(**row) for row in figures.toArrow().to_pylist()]
 
     def queues(self) -> set[str]:
-        """Return the names of all queues in rollup_hourly."""
         rows = self._rollups.table(ROLLUP.name, None, self._before).select("queue").distinct()
         names = {row["queue"] for row in rows.toArrow().to_pylist()}
         return names | {base_of(name) for name in names}
@@ -142,7 +141,7 @@ class ExpiredPart:
         """Return the query, the events and the hours for a report, and notes about its figures.
 
         Args:
-            plain: All events of the range, including late events of expired days, which rollups also count.
+            plain: All events of the range. Rollups also count its late events of expired days.
         """
         from pyspark.sql import functions as f
 
@@ -211,7 +210,7 @@ class ExpiredPart:
         return of_queues(rows, self._query)
 
     def _chosen(self, table: str) -> DataFrame:
-        """Return a table's rows of the query's queues, up to the end of the part."""
+        """Return a table's rows of the query's queues, up to the end of the expired part."""
         return of_queues(self._rollups.table(table, None, self._upto), self._query)
 
     def _within(self, rows: DataFrame, column: str) -> DataFrame:
@@ -234,7 +233,7 @@ class ExpiredPart:
 
 
 def _cut(query: ReportQuery, whole: ReportQuery) -> str:
-    """Describe the parts of hours that are left out."""
+    """Return a sentence about the incomplete hours that `whole` leaves out, or ''."""
     cuts = []
     if whole.since > query.since:
         cuts.append(f"begin at {iso(whole.since)}, not at {iso(query.since)}")
@@ -244,7 +243,7 @@ def _cut(query: ReportQuery, whole: ReportQuery) -> str:
 
 
 def of_queues(rows: DataFrame, query: ReportQuery) -> DataFrame:
-    """Return the rows of the query's queues. In a row of a partition, `queue` becomes the name of its queue."""
+    """Return the rows of the query's queues. For rows of a partition, `queue` becomes the name of the whole queue."""
     from pyspark.sql import functions as f
 
     base = f.col("base_queue")

@@ -79,12 +79,12 @@ def shown(value: Any, column: ReportColumn, query: ReportQuery) -> str:
 
 
 def is_number(column: ReportColumn) -> bool:
-    """Return whether the column has numbers, which are aligned to the right."""
+    """Return whether the column has numbers. Numbers are aligned to the right."""
     return column.unit not in ("text", "time", "weekday")
 
 
 def is_figure(column: ReportColumn) -> bool:
-    """Return whether the column is compared with an earlier range. The hour of a heat map names its row."""
+    """Return whether the column is compared with an earlier range. In a heat map, the hour isn't compared."""
     return is_number(column) and column.name != "hour"
 
 
@@ -118,7 +118,7 @@ def document(results: Sequence[ReportResult], query: ReportQuery) -> str:
 
 
 def _rows(result: ReportResult) -> list[dict[str, Any]]:
-    """Return the rows. In a comparison, `before` is a row's match in the earlier range, None if there is none."""
+    """Return the rows. In a comparison, `before` is the matching row of the earlier range, or None."""
     if result.earlier is None:
         return [dict(row) for row in result.rows]
     pairs = zip(result.rows, result.earlier.pairs, strict=True)

@@ -48,7 +48,7 @@ class SummaryCard(NamedTuple):
 
 
 def cards(results: Sequence[ReportResult], query: ReportQuery) -> list[SummaryCard]:
-    """Return the cards that the results can fill."""
+    """Return the summary cards that have data."""
     by_name = {result.report.name: result for result in results}
     made: tuple[
         tuple[set[str], Callable[[Mapping[str, ReportResult], ReportQuery], SummaryCard]], ...

@@ -63,7 +63,7 @@ def _bars(result: ReportResult, chart: Chart, rows: Sequence[Any], query: Report
 
 
 def _strength(row: Mapping[str, Any]) -> str:
-    """Return the style of a bar: faint if the change may be due to chance."""
+    """Return the CSS class of a bar: faint if the change may be due to chance."""
     if "verdict" not in row:
         return "bar"
     return f"bar {row['verdict']}" if row["verdict"] in (SLOWER, FASTER) else "bar quiet"
@@ -114,7 +114,7 @@ def _earlier(
 
 
 def _series(chart: Chart, rows: Sequence[Any]) -> list[ChartLine]:
-    """Return the lines, the highest first. If there are more than LINES + 1, the lines after LINES are added up."""
+    """Return a chart's lines, largest first. If there are more than LINES + 1, add up all after the first LINES."""
     sums: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
     for row in rows:
         sums[str(row[chart.by])][row[chart.x[0]].timestamp()] += row[chart.y]

@@ -76,7 +76,7 @@ class ReportQuery:
 
     @property
     def earlier(self) -> ReportQuery | None:
-        """This query for the earlier range; None without a comparison."""
+        """This query with the earlier range instead; None without a comparison."""
         if self.compared is None:
             return None
         since, until = self.compared
@@ -143,7 +143,6 @@ _WEEK_BEGINS = datetime(1, 1, 1)
 
 
 def _past(at: datetime, step: timedelta) -> timedelta:
-    """Return the time since the current bucket began, by the zone's clock."""
     return (at.replace(tzinfo=None) - _WEEK_BEGINS) % step
 
 
@@ -152,7 +151,7 @@ def _at_wall(wall: datetime, zone: ZoneInfo) -> datetime:
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """Return the time zone of that name."""
+    """Return the time zone with this name."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
@@ -167,7 +166,7 @@ def moment(text: str, now: datetime, zone: str = "UTC") -> datetime:
 
 
 def marked(name: str, marks: Mapping[str, datetime]) -> datetime:
-    """Return the time of the mark of that name."""
+    """Return the time of the mark with this name."""
     if name not in marks:
         if not marks:
             raise ConfigError(
@@ -178,7 +177,7 @@ def marked(name: str, marks: Mapping[str, datetime]) -> datetime:
 
 
 def pools(query: ReportQuery, queues: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """Return the weights from --weights by their text: one per queue, 1 for a queue that isn't named."""
+    """Return the weights that each text of --weights gives to the queues; 1 for a queue that the text doesn't name."""
     by_text = {}
     for text in query.weights:
         given = dict(parse_queues(text))

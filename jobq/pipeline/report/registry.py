@@ -1,7 +1,7 @@
 """The list of reports, each with its question, columns, parameters and chart.
 
-A report is a query over the view `events`, in `sql/<name>.sql`. Its `parameters` are markers in that file; their values
-come from `ReportQuery.values`.
+A report is a query over the view `events`, in `sql/<name>.sql`. Its `parameters` are names of placeholders in that
+file; `ReportQuery.values` has their values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ReportColumn:
 
 @dataclass(frozen=True)
 class Chart:
-    """The chart of a report: `y` over `x` (a line per `by`), bars of `y` per `x`, or `y` by weekday and hour."""
+    """The chart of a report: lines of `y` over `x` (one per `by`), bars of `y` per `x`, or `y` by weekday and hour."""
 
     kind: Literal["bars", "lines", "heat"]
     x: tuple[str, ...]
@@ -48,7 +48,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Report:
-    """One question about history and the form of its answer."""
+    """A question about history, its SQL statement, and the form of the answer."""
 
     name: str
     title: str
@@ -71,16 +71,15 @@ class Report:
 
     @cached_property
     def sql(self) -> str:
-        """The SQL statement. `{stretches}` in it is replaced by the shared part of time lines."""
+        """The SQL statement, including the part that all time lines share."""
         return statement(self.name).replace("{stretches}", statement("stretches").strip())
 
     def column(self, name: str) -> ReportColumn:
-        """Return the column of that name."""
         return next(column for column in self.columns if column.name == name)
 
     @property
     def answered(self) -> tuple[str, ...]:
-        """The names of the statement's columns."""
+        """Names of the statement's columns."""
         return self.raw or tuple(column.name for column in self.columns)
 
 
@@ -308,7 +307,7 @@ NAMES = tuple(report.name for report in REPORTS)
 
 
 def named(name: str) -> tuple[Report, ...]:
-    """Return the report of that name; all reports for `all`."""
+    """Return the report with this name, or all reports for `all`."""
     if name == "all":
         return REPORTS
     reports = tuple(report for report in REPORTS if report.name == name)

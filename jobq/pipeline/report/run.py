@@ -1,8 +1,8 @@
-"""Run reports: SQL statements over the view `events`. For two reports, Python code then processes the rows.
+"""Run reports: SQL statements over the view `events`. For two of them, Python code then processes the rows.
 
 The view has the events of the range, from a lake or from the server's streams. A small range is computed in this
-process, a large range by Spark (`engines`). With Spark, each statement reads its few columns of Parquet files again,
-which is cheaper than keeping all columns in a heap of 1 GB. Events read through Python are cached.
+process, a large range by Spark (`engines`). With Spark, each statement reads its few columns again, because a heap of 1
+GB can't hold all columns. Events read through Python are cached.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _many_sketches(engine: SqlEngine) -> Iterator[None]:
 
 
 def _with_hours(seen: EventsSeen, hours: Sequence[SeenHours]) -> EventsSeen:
-    """Add the figures of rollup_hourly for expired days. Late events of those days are in both, and count twice."""
+    """Add the figures of rollup_hourly for expired days. Late events of these days count twice."""
     if not hours:
         return seen
     first = min(hour.first for hour in hours)
@@ -140,7 +140,7 @@ _SNOOZED, _REVIVED = "snoozed", "revived"
 def _looked_over(
     engine: SqlEngine, read: EventSource, query: ReportQuery
 ) -> tuple[EventsSeen, set[str]]:
-    """Make the view of the chosen events. Return facts about the range, and the special kinds of events in it."""
+    """Make a view of the query's events. Return facts about the events, and the special kinds of events among them."""
     engine.open(_READ, read.between(query.since, query.until))
     args: dict[str, Any] = {"since": query.since, "until": query.until}
     chosen = (
@@ -172,7 +172,7 @@ def _looked_over(
 
 
 def _with_first_wait(kinds: Set[str]) -> str:
-    """Return the statement of the view `events`. Most ranges have no events of these kinds, and don't need a join."""
+    """Return SQL for the view `events`, with joins only for the given kinds of events."""
     rows, life, revived_at, is_first = (
         "events_chosen",
         "queue, mid",
@@ -300,7 +300,7 @@ def make_report(engine: SqlEngine, report: Report, query: ReportQuery) -> Report
 
 
 def judge(report: Report, query: ReportQuery, rows: Sequence[Row]) -> ReportResult:
-    """Return each job's verdict, slower jobs first."""
+    """Return whether each job became slower or faster, slower jobs first."""
     enough = [row for row in rows if min(row["n_before"], row["n_after"]) >= MIN_COUNT]
     judged = [_judged(row, query) for row in rows]
     judged.sort(key=lambda row: (_ORDER[row["verdict"]], -abs(row["change"] or 0), row["job"]))

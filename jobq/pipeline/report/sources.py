@@ -152,7 +152,7 @@ def _rows_of_server(server: tuple[str | None, str], since: datetime) -> int:
 
 
 def _rows_of_lake(lake: Lake, query: ReportQuery) -> int | None:
-    """Return the approximate number of events that a query reads; None if some have expired and rollups are needed."""
+    """Return the approximate number of events to read; None if some events have expired, so that rollups are needed."""
     delta = lake.table(EVENTS.name)
     before, span = ingest_state(delta).before, time_span(query.since, query.until)
     if before > span.first_day:
