@@ -13,11 +13,10 @@ from pyspark.sql.types import StructType
 
 
 class JobqDataSource(DataSource):
-    """jobq's queues, topics and history as DataFrames, and DataFrames into queues: see docs/data/index.md."""
+    """Spark's data source for queues, topics and history: see docs/data/index.md."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for `format()`."""
         return "jobq"
 
     def schema(self) -> StructType:
@@ -27,25 +26,21 @@ class JobqDataSource(DataSource):
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Make the reader of `spark.read`."""
         from jobq.pipeline.source import reader
 
         return reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Make the reader of `spark.readStream`."""
         from jobq.pipeline.source import stream_reader
 
         return stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """Make the writer of `DataFrame.write`."""
         from jobq.pipeline.writing.writer import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        """Make the writer of `DataFrame.writeStream`."""
         from jobq.pipeline.writing.writer import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

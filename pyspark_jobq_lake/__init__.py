@@ -1,6 +1,7 @@
-"""The module where Spark finds `format("jobq_lake")`: a lake's tables, read on executors through deltalake.
+"""The module where Spark finds `format("jobq_lake")`, which reads a lake's tables with deltalake on executors.
 
-It is for buckets: Spark itself needs jars to read those. It imports pyspark alone, and jobq when it is used.
+This format serves lakes in buckets, because Spark itself reads buckets only with extra jars. Importing this module
+doesn't import jobq.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ from pyspark.sql.types import StructType
 
 
 class LakeDataSource(DataSource):
-    """A table of jobq's lake: see docs/data/ingest.md."""
+    """Spark's data source for tables of a lake: see docs/data/ingest.md."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for `format()`."""
         return "jobq_lake"
 
     def schema(self) -> StructType:
@@ -24,7 +24,6 @@ class LakeDataSource(DataSource):
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Make the reader of `spark.read`."""
         from jobq.pipeline.lake.source import reader
 
         return reader(self.options)

@@ -1,7 +1,7 @@
 """Decode entries of event streams to Arrow. The CSV reader decodes whole batches.
 
 Rows that the CSV reader rejects are decoded one by one. Entries that aren't records of a known version are returned
-with their bytes and a reason, so no entry is dropped or raises an error. This runs on executors, so it imports only
+with their bytes and a reason, so no entry is lost or stops the read. This module runs on executors, so it imports only
 pyarrow and little of jobq.
 """
 
@@ -70,7 +70,7 @@ class TimeBounds(NamedTuple):
                 )
 
     def hold(self, table: pa.Table) -> bool:
-        """Return whether all rows' times are in range."""
+        """Return whether all times are within the bounds."""
         finished, enqueued = table["finished_at"], table["enqueued_at"]
         is_ago = pc.less(enqueued, pa.scalar(ABSOLUTE))
         at = pc.if_else(is_ago, pc.subtract(finished, enqueued), enqueued)
@@ -106,7 +106,7 @@ def decode(
     queue: str, ids: Sequence[bytes], versions: Sequence[bytes], values: Sequence[bytes],
     bounds: TimeBounds | None = None,
 ) -> DecodedEntries:  # fmt: skip
-    """Decode event records. Entries that aren't records, or have times outside `bounds`, are in `bad`."""
+    """Decode event records. Return entries that aren't records, and records with times outside `bounds`, in `bad`."""
     bad: list[BadEntry] = []
     batches: list[pa.RecordBatch] = []
     if versions.count(VERSION) != len(versions):

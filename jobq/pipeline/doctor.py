@@ -81,7 +81,7 @@ def start(client: Client | None, *, memory: str | None, master: str | None) -> F
 
 
 def read_queues(spark: SparkSession, client: Client) -> str:
-    """Read the view `queues` of `format("jobq")` in an executor, and describe the number of its rows."""
+    """Read the view `queues` of `format("jobq")` in an executor, and return a text with the number of rows."""
     source = spark.read.format("jobq").options(url=client.url, namespace=client.namespace)
     return f"{source.option('view', 'queues').load().count():,} queues read"
 
@@ -117,7 +117,7 @@ def python() -> Iterator[Finding]:
 
 
 def java() -> Iterator[Finding]:
-    """Find the Java for Spark, and report rejected installations."""
+    """Find a Java that can run Spark, and report rejected installations."""
     try:
         chosen, passed_over = looked_for()
     except JobqError as error:
@@ -137,7 +137,7 @@ def java() -> Iterator[Finding]:
 
 
 def home() -> Iterator[Finding]:
-    """Check SPARK_HOME, which PySpark prefers to its own jars."""
+    """Check SPARK_HOME, which PySpark uses instead of its own Spark."""
     named = os.environ.get("SPARK_HOME", "")
     if named:
         yield _judged("home", lambda: environment.check_spark_home(named))

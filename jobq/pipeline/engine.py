@@ -30,7 +30,7 @@ SPARK_ROWS = 1_000_000
 
 @contextmanager
 def gc_off() -> Iterator[None]:
-    """Turn off the garbage collector, which would visit all rows in memory although they have no cycles."""
+    """Turn off Python's garbage collector, because it would visit all rows in memory and free none."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -72,7 +72,7 @@ class Engine:
 
     @property
     def rule(self) -> str:
-        """A text in brackets that explains how `auto` chooses; empty if the user chose the engine by name."""
+        """Explanation of the choice by `auto`, in brackets; '' if the user chose the engine."""
         if self._name != "auto":
             return ""
         return f" (auto: Spark from {self._spark_rows:,} rows, once started from {self._spark_rows // 20:,})"
@@ -112,7 +112,7 @@ class Engine:
         yield from context.parallelize(units, len(units)).map(function).collect()
 
     def close(self) -> None:
-        """Stop the session, if there is one. If its JVM has died, forget the JVM, so that another can start."""
+        """Stop the session, if there is one. If its JVM has died, forget the JVM."""
         spark, self._spark = self._spark, None
         if spark is None:
             return

@@ -117,10 +117,9 @@ def end_jvm(timeout_s: float = _END_S) -> None:
 
 @contextmanager
 def told_without_traceback() -> Iterator[None]:
-    """In a Python process that Spark started, report errors of jobq as one sentence, without a traceback.
+    """In a Python process of Spark, report a JobqError as one sentence, without a traceback.
 
-    The error ends the process, so the tracebacks of later errors aren't hidden. This context manager also works as a
-    decorator.
+    Use this as a context manager or as a decorator.
     """
     try:
         yield

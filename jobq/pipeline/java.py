@@ -87,7 +87,7 @@ def _on_path(env: Mapping[str, str]) -> str:
 
 
 def _asked(home: Path, origin: str) -> Java | None:
-    """Return the Java in `home`, or None if it is broken. If the file `release` has no version, `java` is started."""
+    """Return the Java in `home`, or None if it is broken. If no file names its version, start `java` to find out."""
     program = home / "bin" / "java"
     if not os.access(program, os.X_OK):
         return None

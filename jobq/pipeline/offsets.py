@@ -62,7 +62,7 @@ class LogTail(NamedTuple):
 
     @property
     def dropped(self) -> int:
-        """The number of entries that are no longer there."""
+        """Number of trimmed entries."""
         return self.n - self.length
 
     @property
@@ -90,7 +90,7 @@ class LogRange(NamedTuple):
 
     @property
     def end(self) -> LogOffset:
-        """The offset after its last entry."""
+        """Offset after the range's last entry."""
         return LogOffset(self.upto, self.start.n + self.expected)
 
 
@@ -98,10 +98,9 @@ class ReadPlan(NamedTuple):
     """The ranges to read next.
 
     Attributes:
-        places: Offset of every queue before this plan.
+        places: Offset of each queue at the start of the plan.
         lost: Number of entries trimmed unread, by queue.
-        remade: Queues whose stream was deleted or recreated since the offset. The loss with the old stream can't be
-            determined.
+        remade: Queues whose stream was deleted or recreated since the offset. Losses from the old stream are unknown.
     """
 
     ranges: list[LogRange]
@@ -111,7 +110,7 @@ class ReadPlan(NamedTuple):
 
     @property
     def ends(self) -> dict[str, LogOffset]:
-        """The offsets of every queue after all ranges, if no range has a limit."""
+        """Offset of each queue after the plan's ranges, for ranges without a limit."""
         return self.places | {range_.queue: range_.end for range_ in self.ranges}
 
 
@@ -151,7 +150,7 @@ def events_tail(client: Client, key: str) -> LogTail:
 
 
 def events_tails(client: Client, streams: Sequence[str]) -> Iterator[LogTail | JobqError]:
-    """Yield the tail of each stream, or the error of reading it. A round trip reads some hundred streams."""
+    """Yield the end of each stream, or the error if it can't be read. Each round trip reads some hundred streams."""
     for first in range(0, len(streams), TOGETHER):
         some = streams[first : first + TOGETHER]
         asked = [Read(key, ("XINFO", "STREAM", key)) for key in some]
@@ -175,7 +174,7 @@ def _tail(key: str, reply: Any) -> LogTail | JobqError:
 def trim(client: Client, ends: Mapping[str, LogOffset]) -> Iterator[JobqError | None]:
     """Drop all entries up to each stream's offset. Yield the error for each stream, or None.
 
-    A round trip trims some hundred streams. Repeating it is harmless.
+    A round trip trims some hundred streams. The call can be repeated.
     """
     left = iter(ends.items())
     while some := list(islice(left, TOGETHER)):
@@ -198,7 +197,7 @@ def topic_tail(client: Client, topic: str) -> LogTail:
 
 
 def topic_tails(client: Client, topics: Sequence[str]) -> Iterator[LogTail | JobqError]:
-    """Yield each topic's tail, as `topic_tail` returns it, or its error. A round trip reads some hundred topics."""
+    """Yield each topic's end, or the error if it can't be read. A round trip reads some hundred topics."""
     for first in range(0, len(topics), TOGETHER):
         some = [TopicCalls(topic, client) for topic in topics[first : first + TOGETHER]]
         asked = [read for binding in some for read in _tail_reads(binding)]
@@ -214,7 +213,7 @@ _NREADS = 3
 
 
 def _tail_reads(binding: TopicCalls) -> list[Read | ScriptCall[Any]]:
-    """Return the call for the tail, and empty reads of the entries' keys, which fail if a key can't be read."""
+    """Return a call that reads a topic's end, and reads that fail if a key has the wrong type."""
     bound = binding.scripts()["read"]
     values = bound.script.order({"from": 1, "upto": 0, "count": 1})
     logs = [binding.key(name) for name in ("log", "base")]
@@ -247,7 +246,7 @@ class Overrun(NamedTuple):
 
     @property
     def is_near(self) -> bool:
-        """Return whether more than half of the stream is unread: another interval like the last could lose events."""
+        """Return whether unread entries may be dropped within the time that has passed since the last entry read."""
         return self.seconds < self.lag_s
 
 
@@ -276,7 +275,7 @@ def overruns(
 
 
 def _lengths_kept(client: Client, queues: Sequence[str]) -> Iterator[int]:
-    """Yield how many events each queue keeps; 0 if that can't be read."""
+    """Yield the maximum length of each queue's stream; 0 if it can't be read."""
     for first in range(0, len(queues), TOGETHER):
         some = queues[first : first + TOGETHER]
         stored = [keys.key(keys.prefix(client.namespace, queue), "meta") for queue in some]
@@ -318,7 +317,7 @@ def plan(
 
 
 def is_remade(place: LogOffset, now: LogTail) -> bool:
-    """Return whether the stream was recreated since the offset, because it lacks entries that it should still have."""
+    """Return whether entries are missing that only a deleted and recreated stream can lack."""
     if not place.n or now.dropped >= place.n:
         return False
     if "-" not in now.id:
@@ -356,7 +355,7 @@ def counted_offset(
 ) -> LogOffset:
     """Return the offset of the entry `limit` entries after `start`, or of the last entry up to `upto`.
 
-    `n` includes trimmed entries: it is the number of entries ever added up to that id.
+    The offset's `n` is the number of entries ever added up to that entry, including trimmed entries.
     """
     script = BoundScripts(client, "pipeline", "", lambda _: key, key)["walk"]
     place, left = start, limit
@@ -451,5 +450,5 @@ def clocks(client: Client) -> tuple[int, int]:
 
 
 def latest_time(client: Client) -> int:
-    """Return the latest time that a past event can have: a day after now, epoch ms."""
+    """Return the latest valid time of an event: a day after now, epoch ms."""
     return clocks(client)[1] + DAY_MS

@@ -1,4 +1,4 @@
-"""Parse the data source's options. Spark passes them as texts by name; the case of a name doesn't matter."""
+"""Parse options of Spark's readers and writers. The case of an option's name doesn't matter."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ Under that name the target stores the replay's progress:
 
 - A topic stores the progress in the call that appends. The call is numbered by the index of its last message, under a
   caller named after the replay. The script appends and records that number together, and rejects an older number.
-- A queue stores the progress after each call. Only the call between two records can be repeated. Message ids are made
-  of topic and index, so the queue rejects live and deduped messages, and the replay skips messages that became dead
-  since then.
+- A queue stores the progress after each call. After a crash, only the call after the last record can be repeated.
+  Message ids are made of topic and index, so the queue rejects live and deduped messages, and the replay skips messages
+  that became dead since then.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ArchivedMessage:
 
 
 class ReplayTarget(Protocol):
-    """A target of a replay. Use it as a context manager."""
+    """The topic or queue that gets replayed messages. Use it in a `with` block."""
 
     #: Maximum number of messages per call.
     per_call: int
@@ -71,7 +71,7 @@ class ReplayTarget(Protocol):
         ...
 
     def begun(self, index: int) -> int:
-        """Return the index at which the first run of this replay began. In the first run, this is `index`."""
+        """Return the topic index at which this replay first began; `index` if this is its first run."""
         ...
 
     def send(self, batch: list[ArchivedMessage]) -> int:
@@ -103,7 +103,7 @@ class Pace:
         self._due = time.monotonic()
 
     def most(self, per_call: int) -> int:
-        """Return the maximum number of messages in a call. The number allows several calls per second."""
+        """Return the maximum number of messages per call, so that there are several calls per second."""
         return per_call if self._per_s is None else max(1, min(per_call, int(self._per_s / 4)))
 
     def wait(self, sent: int) -> None:
@@ -148,7 +148,7 @@ def _checked(begun: int, first: int) -> int:
 
 
 def archived_messages(rows: Iterable[dict[str, Any]]) -> Iterator[ArchivedMessage]:
-    """Convert rows of the table `topics`. Raises LakeError if the topic was deleted and recreated within them."""
+    """Convert rows of the table `topics`. Raises LakeError if the topic was deleted between two rows."""
     last = 0
     for row in rows:
         archived = ArchivedMessage(
@@ -165,7 +165,7 @@ def archived_messages(rows: Iterable[dict[str, Any]]) -> Iterator[ArchivedMessag
 
 
 def note_key(queue: Queue, source: str, name: str) -> str:
-    """Return the key for the progress of the replay `name` of a topic. For dead messages, `source` is ''."""
+    """Return the key that stores the progress of a replay. For dead messages, `source` is ''."""
     digest = hashlib.blake2b(f"{source}\x1f{name}".encode(), digest_size=12).hexdigest()
     return f"{queue.prefix}replay:{digest}"
 
@@ -220,7 +220,7 @@ class QueueReplay:
         return self._noted()[0]
 
     def begun(self, index: int) -> int:
-        """Return the index at which the first run of this replay began."""
+        """Return the topic index at which this replay first began."""
         self._begun = self._noted()[1] or index
         return self._begun
 
@@ -243,7 +243,6 @@ class QueueReplay:
         return sum(result.action == "added" for result in done)
 
     def mid(self, index: int) -> str:
-        """Return the mid of the message with that index."""
         named = ":".join(filter(None, ("replay", self._replay, self._source, str(index))))
         if len(named) <= MAX_MID_LENGTH:
             return named
@@ -298,8 +297,8 @@ MAX_REFUSED = 1_000
 class DeadReplay:
     """Enqueues dead messages again under their own mids, as new messages with 0 attempts.
 
-    After each call, the ids of its dead messages are recorded for `remember_s` seconds. Enqueued messages that are
-    still in the queue's dead-letter set are purged from it.
+    After each call, the ids of its dead messages are recorded for `remember_s` seconds. If these messages are still in
+    the queue's dead-letter set, they are purged from it.
     """
 
     def __init__(self, queue: Queue, replay: str, *, dedupe_s: float, remember_s: float) -> None:
@@ -337,7 +336,7 @@ class DeadReplay:
         return left
 
     def _not_again(self, some: Iterable[ArchivedDeath]) -> Iterator[ArchivedDeath]:
-        """Yield the dead messages, except messages that a killed run has enqueued and that died again."""
+        """Skip messages that an interrupted run of this replay has enqueued, and that then died again."""
         for death in some:
             now = self._queue.admin.dead(mid=death.mid)
             if not now or now[0].dead_id == death.dead_id or now[0].died_at < death.died_at_ms:
@@ -385,9 +384,9 @@ class IndexedCaller(Caller):
 
 
 class TopicReplay:
-    """A topic as the target of a replay. The replay `replay` copies the topic `source` to the topic `name`.
+    """A replay named `replay` that copies messages of the topic `source` to the topic `name`.
 
-    As a context manager, it holds the lock of the target.
+    In a `with` block, it holds a lock, so that no other process runs the same replay.
     """
 
     per_call = 1_000
@@ -431,7 +430,7 @@ class TopicReplay:
         return int(number[0]) if number else 0
 
     def begun(self, index: int) -> int:
-        """Return the index at which the first run of this replay began."""
+        """Return the topic index at which this replay first began."""
         self._command("SET", self._first, index, "NX", "PX", self._remember_ms)
         self._command("PEXPIRE", self._first, self._remember_ms)
         return int(self._command("GET", self._first) or index)
@@ -439,7 +438,7 @@ class TopicReplay:
     def send(self, batch: list[ArchivedMessage]) -> int:
         """Append the messages in one call; return their number.
 
-        A replay into its own source skips the copies of earlier replays.
+        Messages that an earlier replay copied from this topic to itself are skipped.
         """
         if not self._taken():
             raise PipelineError(
@@ -476,7 +475,7 @@ class TopicReplay:
         }
 
     def _taken(self) -> bool:
-        """Renew or acquire the lock. Return whether this replay has it."""
+        """Renew or acquire the lock. Return whether this replay now holds it."""
         if self._command("GET", self._lock) == self._token.encode():
             self._command("PEXPIRE", self._lock, LOCK_MS)
             return True

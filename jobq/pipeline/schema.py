@@ -200,7 +200,7 @@ def struct(columns: Columns) -> StructType:
 
 
 def bases(names: Any) -> Any:
-    """Return an Arrow array in which the name of each partition is replaced by the name of its queue."""
+    """In an Arrow array of queue names, replace the name of each partition by the name of the whole queue."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -212,7 +212,7 @@ def bases(names: Any) -> Any:
 
 
 def is_of(column: str, values: Any, wanted: Any) -> Any:
-    """Return a mask of the values of a column that are wanted. A wanted queue also matches its partitions."""
+    """Return a mask of the column's wanted values. In a column of queues, partitions of a wanted queue also match."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -222,7 +222,7 @@ def is_of(column: str, values: Any, wanted: Any) -> Any:
 
 
 def members(mids: Any) -> tuple[Any, Any]:
-    """Return the flows and the steps that mids name, as Arrow arrays; null for other mids."""
+    """Return the flow and the step of each mid as two Arrow arrays. Mids outside flows give null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

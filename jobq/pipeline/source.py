@@ -1,6 +1,6 @@
-"""Make the readers of `format("jobq")` that Spark asks for.
+"""Make readers for Spark's `format("jobq")`.
 
-Spark finds the data source by itself, in `pyspark_jobq`. The readers are imported only when they are needed, because
+Spark finds the data source in the module `pyspark_jobq`. The readers are imported only when they are needed, because
 they load pyarrow.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Register `format("jobq")` in a session.
 
-    This is needed where Spark doesn't find the data source by itself, as in modules sent with --py-files.
+    Call this if Spark doesn't find the data source by itself, for example in modules sent with --py-files.
     """
     from pyspark_jobq import JobqDataSource
 
@@ -57,7 +57,7 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
 
 
 def _columns(options: Mapping[str, str], schema: StructType, stream: bool) -> Columns:
-    """Return the columns of a schema. A user's schema may have some of the view's columns, with their types."""
+    """Return the view's columns that a user's schema names. Raises ConfigError for unknown columns and wrong types."""
 
     view = view_of(options, stream)
     known = {column.name: column for column in (*VIEWS[view], CORRUPT)}

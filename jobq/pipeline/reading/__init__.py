@@ -1,1 +1,1 @@
-"""The views that the data source reads. The driver plans partitions; executors read batches."""
+"""Read the views of the data source. The driver plans partitions; executors read batches."""

@@ -46,7 +46,7 @@ class QueueRows(NamedTuple):
 
 
 class _Head(msgspec.Struct):
-    """The fields of a call that name its job and time."""
+    """The job name and the enqueue time of a call."""
 
     job: str | None = None
     enqueued_at: int | None = None
@@ -56,7 +56,7 @@ _head = msgspec.json.Decoder(_Head).decode
 
 
 def head(content: bytes) -> tuple[str | None, int | None]:
-    """Return a call's job and enqueue time, epoch ms; None for an encrypted call or other content."""
+    """Return a call's job and enqueue time (epoch ms). Return None for an encrypted call or other content."""
     content = unverified(content)
     try:
         call = _head(content)
@@ -88,7 +88,7 @@ def count_batches(
 
 
 def message_parts(client: Client, names: Sequence[str]) -> list[QueueRows]:
-    """Return the queues that have messages."""
+    """Return the queues that have live messages."""
     samples = run_all(client, [Queue(name, client).admin.sample_call() for name in names])
     return [
         QueueRows(name, sample.counts.messages)
@@ -123,7 +123,7 @@ def newest_death(client: Client, queue: str, upto: int) -> int | None:
 def newest_deaths(
     client: Client, queues: Sequence[str], upto: int
 ) -> Iterator[int | JobqError | None]:
-    """Yield each queue's newest death, as `newest_death` returns it, or its error.
+    """Yield the time of each queue's newest death, or the error if it can't be read.
 
     A round trip reads some hundred queues.
     """
@@ -155,7 +155,7 @@ def dead_counts(client: Client, spans: Mapping[str, tuple[int, int]]) -> Iterato
 def cut_dead(client: Client, span: QueueRows, size: int) -> Iterator[QueueRows]:
     """Divide a queue's dead messages into spans of about `size` rows.
 
-    Deaths in the same ms are in the same span.
+    A span isn't cut between deaths in the same ms.
     """
     key = _dead_key(client, span.name)
     while span.rows > size:
@@ -235,7 +235,7 @@ def _dead_row(queue: str, dead_id: bytes, died_at: bytes, stored: bytes) -> dict
 
 
 def _number(text: bytes) -> int:
-    """Return the bytes as a number; 0 for bytes that jobq never wrote."""
+    """Parse a number; return 0 for invalid bytes."""
     return int(text) if text.isdigit() and len(text) < 10 else 0
 
 

@@ -55,7 +55,7 @@ class ReadRange(NamedTuple):
 
 
 def tail_of(client: Client, view: str, name: str) -> LogTail:
-    """Return the tail of a queue's events or of a topic."""
+    """Return the current end of a queue's event stream or of a topic."""
     if view == "topic":
         return offsets.topic_tail(client, name)
     return offsets.events_tail(client, offsets.events_key(client.namespace, name))
@@ -105,9 +105,9 @@ def _has_stream(client: Client, request: ReadRequest, name: str) -> bool:
 
 
 def planned(client: Client, request: ReadRequest) -> tuple[list[ReadRange], dict[str, int]]:
-    """Return the ranges that the request covers now, and for each stream the number of entries already trimmed.
+    """Return the ranges to read, and for each stream the number of requested entries that were already trimmed.
 
-    The number of trimmed entries is known only if the request's offsets contain entry numbers.
+    The number is known only if the requested offsets contain entry numbers.
     """
     tails = tails_of(client, request.view, chosen(client, request))
     starts = bounds(client, request, tails, request.starting, request.since_ms)
@@ -165,7 +165,7 @@ def bounds(
 
 
 def place_at(client: Client, view: str, name: str, at_ms: int) -> LogOffset:
-    """Return the offset before the first entry with that time or a later time."""
+    """Return the offset before the first entry that was written at or after `at_ms`."""
     if view == "topic":
         index = int(TopicCalls(name, client).run("find", {"time": at_ms})[0]) - 1
         return LogOffset(str(index), index)
@@ -200,7 +200,7 @@ def _offset_of(name: str, value: Any, now: LogTail) -> LogOffset:
 def divided(
     client: Client, stretches: Iterable[ReadRange], count: int = 0
 ) -> list[tuple[ReadRange, ...]]:
-    """Divide ranges into up to `count` partitions of about equal size; 0 chooses the number."""
+    """Divide ranges into up to `count` partitions of about equal size. If `count` is 0, choose the number."""
     todo = list(stretches)
     total = sum(stretch.rows for stretch in todo)
     # A power of two suits most numbers of cores.
@@ -222,7 +222,7 @@ def split(client: Client, stretches: Iterable[ReadRange], size: int) -> list[Rea
 
 
 def _anchored(client: Client, range_: ReadRange) -> ReadRange | None:
-    """Return the range with its anchor, or None if the range is empty."""
+    """Return the range with its anchor entry, which shows losses; None if the range is empty."""
     reply = client.command("XREVRANGE", range_.key, range_.after, "-", "COUNT", 1)
     first = client.command("XRANGE", range_.key, f"({range_.after}", range_.upto, "COUNT", 1)
     if not first:

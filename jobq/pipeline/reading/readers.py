@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class JobqReader(DataSourceReader):
-    """Reads a request. It doesn't accept filters from Spark, because Spark 4.3 would also apply them to other reads."""
+    """Reads a view. It doesn't accept filters from Spark, because Spark 4.3 would also apply them to other reads."""
 
     def __init__(self, request: ReadRequest) -> None:
         self.request = request
@@ -118,12 +118,12 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit that maxRowsPerTrigger sets."""
+        """Return the option maxRowsPerTrigger as a limit."""
         return ReadMaxRows(self.request.max_rows) if self.request.max_rows else ReadAllAvailable()
 
     @told_without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
-        """Let the query end at the current end of the streams."""
+        """End the query at the current end of the streams."""
         self._frozen = self._tails({})
 
     @told_without_traceback()
@@ -149,7 +149,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @told_without_traceback()
     def reportLatestOffset(self) -> Offset:
-        """Return the newest offsets, for the query's progress."""
+        """Return the latest offsets for the query's progress."""
         tails = self._tails({})
         return offsets.to_plain(
             {name: self._ends.get(name, now.place) for name, now in tails.items()}
@@ -200,7 +200,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._client
 
     def _tails(self, places: dict[str, LogOffset]) -> dict[str, LogTail]:
-        """Return the tails of the chosen queues and of the queues in `places`."""
+        """Return the ends of the chosen queues and of the queues in `places`."""
         client = self._connected()
         names = sorted({*ranges.chosen(client, self.request, strict=False), *places})
         tails = ranges.tails_of(client, self.request.view, names)
@@ -208,7 +208,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: now for name, now in tails.items() if now.n or name in places}
 
     def _numbered(self, now: LogTail, place: LogOffset) -> LogOffset:
-        """Return the offset with its number. If the user gave only an id, the number is counted."""
+        """Return the offset with its entry number, which is counted if the user gave only an id."""
         if place.n != ranges.UNKNOWN:
             return place
         if offsets.parsed_id(place.id) <= offsets.parsed_id(now.oldest.id):
@@ -229,7 +229,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return place if place.n > range_.start.n else range_.end
 
     def _begin(self, name: str, now: LogTail) -> LogOffset:
-        """Return the offset at which to begin a queue that didn't exist when the query began."""
+        """Return the offset at which to start reading a queue that appeared after the query began."""
         if self.request.since_ms is None:
             return LogOffset()
         place = ranges.place_at(self._connected(), self.request.view, name, self.request.since_ms)
@@ -238,7 +238,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._numbered(now, place)
 
     def _ended(self, name: str, place: LogOffset, now: LogTail) -> LogTail:
-        """Return the tail as it was at `until`, for a query that has read up to `place`."""
+        """Return the stream's end at the time `until`. The query has read up to `place`."""
         client, until_ms = self._connected(), self.request.until_ms
         assert until_ms is not None
         last = ranges.place_at(client, self.request.view, name, until_ms)

@@ -63,7 +63,7 @@ class ReadRequest:
     trims: bool = False
 
     def schema(self) -> pa.Schema:
-        """Return the schema of every batch."""
+        """Return the Arrow schema of the rows."""
 
         return arrow_schema(self.columns)
 
@@ -94,7 +94,7 @@ def view_of(given: Mapping[str, str], stream: bool = False) -> str:
 
 
 def columns_of(given: Mapping[str, str]) -> Columns:
-    """Return the named columns in their order; without names, all columns of the view that are read by default."""
+    """Return the columns that the option `columns` names, in its order, or the view's default columns."""
     view = view_of(given)
     every = [name for names in (*READ.values(), *STREAM.values()) for name in names]
     # Spark doesn't say yet whether it will read or stream: requested() checks that.
@@ -131,9 +131,9 @@ def _options(given: Mapping[str, str], view: str, stream: bool) -> SparkOptions:
 
 
 def check_options(given: Mapping[str, str]) -> None:
-    """Raise ConfigError for options that neither a read nor a stream of the view accepts, and for invalid values.
+    """Raise ConfigError for invalid values, and for options that neither a read nor a stream of the view accepts.
 
-    Spark asks for the schema before it announces a read or a write.
+    Spark calls this before it is known whether it reads or streams.
     """
     view = view_of(given)
     streams, reads = (

@@ -100,7 +100,7 @@ class _Pages:
         return page
 
     def lost(self) -> int:
-        """Return the number of missing entries. Call this after reading all chunks."""
+        """Return the number of missing entries, once all chunks have been read."""
         if self._range.expected == UNKNOWN:
             return self._dropped
         return max(0, self._range.expected - self._read)
@@ -176,7 +176,7 @@ def _bytes(bad_entry: BadEntry) -> bytes:
 
 
 def _shells(name: str, bad: list[BadEntry]) -> pa.RecordBatch:
-    """Return a row for each entry, with only its queue and id."""
+    """Return a row for each invalid entry, with only its queue and id."""
     rows: list[dict[str, Any]] = []
     for entry in bad:
         ms, seq = offsets.parsed_id(entry.id.decode())
@@ -198,7 +198,7 @@ _SCHEMA = arrow_schema(TOPIC_COLUMNS)
 def topic_batches(
     request: ReadRequest, range_: ReadRange, client: Client
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a range. Raises DataLossError, unless the request's options allow losses."""
+    """Yield the messages of a range. Raises DataLossError for lost messages, unless the options allow it."""
     names = [column.name for column in request.columns]
     binding, lost = TopicCalls(range_.name, client), 0
     for page, dropped in kept_pages(binding, int(range_.after) + 1, int(range_.upto)):
@@ -209,9 +209,9 @@ def topic_batches(
 
 
 def kept_pages(binding: TopicCalls, following: int, upto: int) -> Iterator[tuple[list[Any], int]]:
-    """Yield pages of a topic's log, each with the number of messages that retention dropped.
+    """Yield pages of a topic's log, each with a number of dropped messages.
 
-    For dropped messages, the page is empty. For all other pages, the number is 0.
+    Messages that retention dropped give an empty page and their number. For all other pages, the number is 0.
     """
     while following <= upto:
         try:

@@ -40,7 +40,7 @@ def word(kind: DataType) -> str:
 
 
 def is_text(kind: DataType) -> str:
-    """Return '' if a column of this type can hold queue names, else a remedy."""
+    """Return '' if a column of this type can hold queue names, else a suggestion."""
     return "" if word(kind) in ("string", "varchar", "char") else "use a string"
 
 
@@ -53,13 +53,13 @@ def is_id(kind: DataType) -> str:
 
 
 def is_arguments(kind: DataType) -> str:
-    """Return '' if a column of this type can hold positional arguments, else a remedy."""
+    """Return '' if a column of this type can hold positional arguments, else a suggestion."""
     fits = not is_text(kind) or word(kind) in ("array", "struct")
     return "" if fits else "use an array, a struct, or a string that is a JSON array"
 
 
 def is_time(kind: DataType) -> str:
-    """Return '' if a column of this type can hold times, else a remedy."""
+    """Return '' if a column of this type can hold times, else a suggestion."""
     fits = word(kind) in (*_WHOLE, "float", "double", "decimal", "timestamp")
     return "" if fits else "use a number of seconds, or a timestamp"
 
@@ -93,9 +93,9 @@ def _is_interval(kind: DataType) -> bool:
 
 
 def plain(kind: DataType) -> Plain | None:
-    """Return the function that converts Arrow's values, or None if they don't need a conversion.
+    """Return the function that converts a column's values, or None if the values stay as they are.
 
-    Timestamps are passed to it as epoch µs.
+    The function gets timestamps as epoch µs.
     """
     name = word(kind)
     if name == "decimal":
@@ -114,7 +114,7 @@ def plain(kind: DataType) -> Plain | None:
 
 
 def due(kind: DataType) -> Plain | None:
-    """Return the conversion for a column of times: seconds stay, timestamps become 'a<epoch ms>'."""
+    """Return the function that converts timestamps to 'a<epoch ms>', or None for seconds, which stay unchanged."""
     if word(kind) != "timestamp":
         return None
     return _or_none(lambda micros: f"a{max(0, round(micros / 1000))}")
@@ -164,7 +164,7 @@ def _instant(micros: int) -> str:
 
 
 def with_micros(kind: pa.DataType) -> pa.DataType:
-    """Return the Arrow type with zoned timestamps as epoch µs, which aren't limited to the years of a datetime."""
+    """Replace zoned timestamps in an Arrow type by epoch µs, because a datetime can't hold every year."""
     import pyarrow as pa
 
     types = pa.types

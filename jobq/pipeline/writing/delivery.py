@@ -1,7 +1,7 @@
 """Send the messages of one partition to their queues, in batches.
 
-If the line of a key is full, only the messages that fit into it are sent. The key's other messages are set aside in
-their order, and sent when there is room. Messages of other keys don't wait for them.
+A key has a line: a limited number of waiting messages. Messages for a full line are set aside in their order, and sent
+when the line has room. Messages of other keys don't wait for them.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class QueueSender:
     def _send_to_partitions(self, routes: PartitionRouter, messages: Sequence[RowMessage]) -> None:
         """Enqueue the messages in their partitions, with one call for each partition and time.
 
-        If the line of a key is full, other partitions may already have accepted messages. The repeated call skips them.
+        If a call fails with KeyFullError, other partitions may already have messages of this batch. A repeated call
+        skips these messages.
         """
         newest, groups = routes.map.newest, dict[tuple[str, str], list[RowMessage]]()
         for message in messages:
@@ -122,10 +123,10 @@ class QueueSender:
 
 
 class Delivery:
-    """Gathers messages by queue, and sends them in batches of at most `batch` messages.
+    """Collects messages by queue, and sends them in batches of at most `batch` messages.
 
     Attributes:
-        keyed: 'key' or 'ordered' if messages have keys.
+        keyed: 'key' or 'ordered' if messages have keys, else ''.
     """
 
     def __init__(self, client: Client, batch: int, dedupe_ms: int, keyed: str = "") -> None:
@@ -148,7 +149,7 @@ class Delivery:
         return sum(sender.npresent for sender in self._senders.values())
 
     def put(self, message: RowMessage) -> None:
-        """Add a message, and send its batch if it is full."""
+        """Add a message. If its queue's batch is full, send the batch."""
         queue, size = message.queue, len(message.content)
         batch = self._waiting.get(queue)
         if batch is None:
@@ -164,7 +165,7 @@ class Delivery:
             self.flush()
 
     def flush(self) -> None:
-        """Send all waiting messages. Raises KeyFullError if the full lines of keys all stay full for FULL_S seconds."""
+        """Send all waiting messages. Raises KeyFullError if none of them finds room for FULL_S seconds."""
         for queue in list(self._waiting):
             self._send(queue)
         self._send_aside()
@@ -200,7 +201,7 @@ class Delivery:
         return sender
 
     def _send_line(self, queue: str, key: str) -> KeyFullError | None:
-        """Send as many messages as the key's line has room for, at most a batch. Return the error for the rest."""
+        """Send up to a batch of the key's messages. Return the error if the key's line is full."""
         line = self._aside[queue, key]
         sent, full = send_fitting(line[: self._batch], self._sender(queue).send)
         del line[:sent]
@@ -209,7 +210,7 @@ class Delivery:
         return full
 
     def _send_aside(self) -> None:
-        """Send all messages that were set aside, as soon as there is room for them."""
+        """Send all messages that were set aside because the line of their key was full."""
         deadline = monotonic() + FULL_S
         while self._aside:
             before = sum(map(len, self._aside.values()))

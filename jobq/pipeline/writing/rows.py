@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class RowMessage(NamedTuple):
-    """The message of a row.
+    """The message for a row of a DataFrame.
 
     Attributes:
         when: The earliest start: '' for immediately, 'd<ms>' for a delay, 'a<epoch ms>' for a time.
@@ -39,7 +39,7 @@ class RowMessage(NamedTuple):
 
 
 class Rows:
-    """Converts the rows of one partition.
+    """Converts the rows of a partition to messages.
 
     Attributes:
         number: Number of rows so far.
@@ -88,7 +88,7 @@ class Rows:
                 raise self._bad(str(error), mid) from error
 
     def _message(self, serving: tuple[Any, Any, Any, Any], call: bytes, stamp: bytes) -> RowMessage:
-        """Make the message of a row.
+        """Make the message for a row.
 
         Args:
             serving: The row's queue, mid, time and key; each may be None.
@@ -160,7 +160,7 @@ def _when(value: Any) -> str:
 
 
 def _due_ms(when: str) -> float:
-    """Return the earliest start that `when` means, in epoch ms; 0 for immediately."""
+    """Convert a message's `when` to the earliest start in epoch ms; 0 means immediately."""
     if not when:
         return 0
     return int(when[1:]) + (time.time() * 1000 if when[0] == "d" else 0)
@@ -186,7 +186,7 @@ class Ids:
 
     The ids are the same if Spark repeats the partition, in any order of rows. An id is a hash of load, partition, row,
     and the number of earlier equal rows in the partition. The partition's number is included, because otherwise equal
-    rows of two partitions would be the same message. This takes about 100 bytes of memory per row.
+    rows of two partitions would be the same message.
     """
 
     def __init__(self, load_id: str, partition: int) -> None:

@@ -57,7 +57,7 @@ class WriteSettings:
 
     @property
     def keyed(self) -> str:
-        """The argument `keyed` for lua/pipeline/deliver.lua; '' if no row has a key."""
+        """The argument `keyed` for lua/pipeline/deliver.lua; '' if rows have no keys."""
         return "" if not self.key_column else "ordered" if self.ordered else "key"
 
     def __repr__(self) -> str:

@@ -39,7 +39,7 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 @dataclass
 class PartitionWritten(WriterCommitMessage):
-    """Result of a task: its numbers of rows, of added messages, and of messages that their queue already had."""
+    """Result of a task: the numbers of rows, of added messages, and of messages already in their queue."""
 
     nrows: int
     nadded: int
@@ -105,7 +105,7 @@ class JobqStreamWriter(DataSourceStreamArrowWriter):
         _log_present(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Log the failure, after a task has failed for the last time.
+        """Log that Spark gave up a batch, because a task failed too often.
 
         The query ends, and repeats the batch when it is restarted.
         """
@@ -114,7 +114,7 @@ class JobqStreamWriter(DataSourceStreamArrowWriter):
 
 @told_without_traceback()
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> JobqWriter:
-    """Make the writer of `df.write`. Raises ConfigError for data that can't be written, before any task runs."""
+    """Make the writer of `df.write`. Raises ConfigError if the data can't be written, before any task runs."""
     if overwrite:
         raise ConfigError(
             "mode overwrite would delete the queue's waiting messages; use mode('append'), and `jobq queue purge` to "
@@ -227,7 +227,7 @@ def _log_failed() -> None:
 
 
 def _load_id(settings: WriteSettings, position: PartitionOrigin) -> str:
-    """Return the id that distinguishes loads. Each batch of a stream is a load."""
+    """Return the id that makes a load's mids unique. Each batch of a stream is a load."""
     if not position.batch:
         return settings.load_id
     return f"{settings.load_id or position.query}/{position.batch}"
