@@ -56,5 +56,5 @@ def assets() -> dict[str, Asset]:
 
 
 def accent_sheet(colour: str) -> Asset:
-    """Return the style sheet that sets the colour of the cluster."""
+    """Return the style sheet that sets the accent colour of the pages."""
     return asset_of("accent.css", f":root {{ --accent: {colour}; }}\n".encode())

@@ -68,7 +68,7 @@ class ChartRange(NamedTuple):
 
     @property
     def is_long(self) -> bool:
-        """Return whether the range is longer than the day that a dashboard keeps."""
+        """Return whether the range is longer than a day. Only a lake has figures for such a range."""
         return self.word in LONG_RANGES
 
 
@@ -78,7 +78,7 @@ def ranges_of(has_lake: bool) -> dict[str, int]:
 
 
 def span_of(word: str, snapshot: Snapshot, zone: tzinfo, has_lake: bool = False) -> ChartRange:
-    """Return the requested range; if the page doesn't offer it, the first of RANGES."""
+    """Return the range named `word`, or the first of RANGES if the page doesn't offer that range."""
     ranges = ranges_of(has_lake)
     word = word if word in ranges else next(iter(RANGES))
     until = snapshot.at_ms / 1000
@@ -89,9 +89,9 @@ def span_of(word: str, snapshot: Snapshot, zone: tzinfo, has_lake: bool = False)
 def with_past(
     site: Site, sampling: Sampling, span: ChartRange, queue: str = ""
 ) -> tuple[ChartRange, Past | None]:
-    """Return the range with the lake's deploys, and the lake's data from before this process started reading.
+    """Return the range with marks for the lake's deploys, and the lake's data about the range.
 
-    The data is None if the range doesn't need a lake, or if there is no lake.
+    Without a lake, or if the lake isn't needed, the data is None.
     """
     known = _known_since_s(sampling, queue or None)
     if not span.is_long and (RANGES[span.word] <= LONG_S or 0 < known <= span.since):
@@ -128,7 +128,7 @@ def backlog(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartView
 
 
 def dequeued(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartView:
-    """Return the chart of messages handed out per second."""
+    """Return the chart of messages dequeued per second."""
     points = sampling.points(queue, DEQUEUED, span.since, span.until)
     return _chart("dequeued", "Dequeued per second", [("dequeued", "running", points)], span, _rate)
 
@@ -164,7 +164,7 @@ def outcomes(
 
 
 def _known_since_s(sampling: Sampling, queue: str | None) -> float:
-    """Return the start of the known events of a queue, or of all queues; 0 if no events are known."""
+    """Return the time since which all events of a queue, or of all queues, are known. Return 0 if it is unknown."""
     names = sampling.snapshot.queues if sampling.snapshot and queue is None else [queue or ""]
     begins = [since for name in names if (since := sampling.tail.since_ms(name)) is not None]
     return max(begins, default=0) / 1000
@@ -175,7 +175,7 @@ def _from(since_s: float, points: Points) -> Points:
 
 
 def _since_s(sampling: Sampling, span: ChartRange, queue: str | None) -> float:
-    """Return when this process's own data begins. In a long range, that is the end of the range."""
+    """Return the time at which a chart changes from the lake's data to this process's data."""
     return span.until if span.is_long else _known_since_s(sampling, queue)
 
 
@@ -186,7 +186,9 @@ def _with_past(
     points: Sequence[tuple[int, float | None]],
     read: Points,
 ) -> Points:
-    """Return a lake's points followed by this process's points. Parts without attempts in the lake count as 0."""
+    """Return the lake's points, followed by the points that this process read. In the lake's points, 0 stands for a
+    missing value.
+    """
     by_part = {round((at / 1000 - span.since) / past.step_s): value for at, value in points}
     before: list[tuple[float, float | None]] = []
     for part in range(int(((since_s or span.until) - span.since) // past.step_s)):
@@ -266,7 +268,6 @@ def _chart(
 def _thinned(
     points: Points, span: ChartRange, count: int, width: float
 ) -> list[tuple[float, float | None]]:
-    """Return at most `count` points. If there are fewer, return them unchanged."""
     if len(points) <= count:
         return list(points)
     values = spread(points, span.since, span.until, count)
@@ -276,7 +277,7 @@ def _thinned(
 def _rows(
     lines: Sequence[tuple[str, str, Points]], span: ChartRange, label: Callable[[float], str]
 ) -> list[list[str]]:
-    """Return the greatest values in each part of the range, latest part first. Parts without values are left out."""
+    """Return the rows of a chart's table, latest first. A row has the maximum of each line in one part of the range."""
     columns = [spread(points, span.since, span.until, ROWS) for _, _, points in lines]
     step = (span.until - span.since) / ROWS
     rows = []

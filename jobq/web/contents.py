@@ -36,11 +36,11 @@ class ShownCall(NamedTuple):
     """A message's content as one user may see it.
 
     Attributes:
-        job: '' if unknown.
-        arguments: None if this user may not see them, or if there are none.
-        note: How the content is sealed, or why it can't be read; '' for a plain call.
+        job: Name of the job; '' if unknown.
+        arguments: Arguments of the call, or None.
+        note: How the content is signed or encrypted, or why it can't be read; otherwise ''.
         options: Options set for this message.
-        raw: The content, if it isn't a call.
+        raw: The content as text, if it isn't a call.
     """
 
     job: str = ""
@@ -83,12 +83,12 @@ class Contents:
         self._hides_errors = hide_errors
 
     def job(self, queue: str, mid: str, content: bytes) -> tuple[str, int]:
-        """Return a call's job and its enqueue time in epoch ms; '' and 0 if they can't be read."""
+        """Return the job's name and the enqueue time (epoch ms) from a message's content; '' and 0 if unreadable."""
         plain = self._opened(queue, mid, content)[0]
         return job_name(plain), enqueued_at(plain)
 
     def call(self, queue: str, mid: str, content: bytes) -> ShownCall:
-        """Return everything in a content that this user may see."""
+        """Return the parts of a message's content that this user may see."""
         plain, note = self._opened(queue, mid, content)
         if not plain:
             return ShownCall(note=note or "it is empty", size=len(content))
@@ -111,10 +111,10 @@ class Contents:
     def text(self, purpose: Purpose, queue: str, mid: str, text: str, *, job: str = "") -> str:
         """Return a text of a message, such as a reason or a log, with its secrets hidden.
 
-        A sealed text is only opened for a user who may see it.
+        Without the right to see arguments, a note replaces a sealed text.
 
         Args:
-            job: Job of the message. Values that its `@job(redact=...)` names are also hidden.
+            job: Name of the message's job. Arguments named in its `@job(redact=...)` are also hidden.
         """
         if text.startswith(MARK.decode()) and not self.may_see:
             key = text_of(key_id_of(text.encode("utf-8", "replace")))
@@ -143,7 +143,9 @@ class Contents:
         return self._redactor.text(cut, self._redactor.declared(job))
 
     def value(self, purpose: Purpose, queue: str, mid: str, text: str, *, job: str = "") -> Any:
-        """Return a checkpoint as JSON data with secrets hidden, or as text; None if this user may not see it."""
+        """Return a message's checkpoint with secrets hidden: as JSON data if possible, otherwise as text. Return None
+        if this user may not see it.
+        """
         if not self.may_see:
             return None
         shown = shown_text(self._seal, purpose, queue, mid, text)
@@ -165,7 +167,7 @@ class Contents:
             return ShownResult(note=str(error))
 
     def _opened(self, queue: str, mid: str, content: bytes) -> tuple[bytes, str]:
-        """Return the content without its seal, and a note about the seal."""
+        """Return the content without its signature or encryption, and a note about them."""
         if not is_sealed(content):
             return content, "" if self._seal is None or not content else self._not_sealed(content)
         encrypted, key = content.startswith(ENCRYPTED), text_of(key_id_of(content))

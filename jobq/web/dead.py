@@ -34,10 +34,10 @@ _VARIES = re.compile(
 
 
 class DeadGroup(NamedTuple):
-    """Similar dead messages; times are epoch ms.
+    """A group of similar dead messages. Times are in epoch ms.
 
     Attributes:
-        error: `*` replaces the variable parts.
+        error: Text of the errors, with `*` in place of its variable parts.
         filter: Filter that lists these messages.
     """
 
@@ -56,9 +56,10 @@ class DeadGroups(NamedTuple):
 
     Attributes:
         more: Number of omitted groups.
-        at_ms: Time by the server's clock.
-        problems: Queue -> why it can't be read.
-        total: Number of dead messages in these queues. `looked_at` is how many of them were read.
+        looked_at: Number of searched dead messages.
+        total: Number of all dead messages in these queues.
+        at_ms: Server time of the request, in epoch ms.
+        problems: Queue name -> reason why the queue can't be read.
     """
 
     groups: list[DeadGroup]
@@ -126,7 +127,9 @@ def groups(
 def _newest(
     queue: Queue, contents: Contents, most: int, now_ms: int, until: float
 ) -> list[ListedRow]:
-    """Return the latest dead messages of one queue as rows. At least one page is read, even after `until`."""
+    """Return rows for up to `most` of a queue's latest dead messages. Stop at the time `until`, but read at least one
+    page.
+    """
     rows: list[ListedRow] = []
     while not rows or (len(rows) < most and time.monotonic() < until):
         page = queue.admin.dead(len(rows), min(PER_CALL, most - len(rows)))

@@ -76,7 +76,7 @@ class Row:
 
 
 class TextPattern(NamedTuple):
-    """Texts with `*` between them, which matches any text. A pattern of a single text matches only that text."""
+    """A pattern for text, split at its `*` wildcards. A pattern without wildcards matches only its single part."""
 
     parts: tuple[str, ...]
 
@@ -135,7 +135,7 @@ class Term(NamedTuple):
         return self.holds(*_values(row, self.key, self.path))
 
     def holds(self, *values: Any) -> bool:
-        """Return whether these values meet the condition. Pass no value if the argument doesn't exist."""
+        """Return whether a row with these values meets the condition. A row without the argument has no values."""
         if self.path and HIDDEN in values:
             return False
         return self.negated != any(_holds(test, value) for test in self.tests for value in values)
@@ -156,7 +156,7 @@ class Filter:
         return all(term(row) for term in self.terms)
 
     def only(self, key: str) -> frozenset[str] | None:
-        """Return the texts to which the filter restricts `key`; None if the filter doesn't list them."""
+        """Return the only texts that the filter allows for `key`; None if it also allows other texts."""
         allowed: frozenset[str] | None = None
         for term in self.terms:
             texts = [test.exact for test in term.tests if isinstance(test, TextPattern)]
@@ -166,7 +166,9 @@ class Filter:
         return allowed
 
     def may(self, key: str, text: str) -> bool:
-        """Return whether a row can match if its `key` is `text`. Lists skip queues and places that can't match."""
+        """Return whether a row whose `key` is `text` can match the filter. If not, a list skips the whole queue or
+        place.
+        """
         texts = {text, base_of(text)} if key == "queue" else {text}
         return all(term.holds(*texts) for term in self.terms if term.key == key)
 
@@ -214,7 +216,7 @@ class _Reader:
         self.text, self.at = text, 0
 
     def more(self) -> bool:
-        """Skip blanks; return whether anything is left."""
+        """Skip whitespace, and return whether any text remains."""
         while self.peek().isspace():
             self.at += 1
         return self.at < len(self.text)
@@ -224,7 +226,7 @@ class _Reader:
         return self.text[self.at : self.at + 1]
 
     def take(self, *words: str) -> str:
-        """Skip the first of these words that follows in the text, and return the word; '' if none follows."""
+        """If the text continues with one of these words, skip and return the word; otherwise return ''."""
         for word in words:
             if self.text.startswith(word, self.at):
                 self.at += len(word)
@@ -232,7 +234,7 @@ class _Reader:
         return ""
 
     def name(self) -> list[str]:
-        """Return the parts of a key up to its colon, split at dots outside of quotes."""
+        """Parse a key up to its colon. Return its parts, which are separated by dots outside of quotes."""
         start, parts = self.at + 1, [""]
         while self.peek() != ":":
             if not self.peek() or self.peek().isspace():
@@ -353,7 +355,9 @@ def _values(row: Row, key: str, path: tuple[str, ...]) -> Iterator[Any]:
 
 
 def _argument(args: Sequence[Any], kwargs: dict[str, Any], path: tuple[str, ...]) -> Iterator[Any]:
-    """Yield the value at a path: a position or a name, then keys of objects and positions in lists."""
+    """Yield the value at a path in a call's arguments: an argument's name or position, then keys of objects and
+    positions in lists.
+    """
     first, *rest = path
     value: Any = kwargs
     if first in kwargs:

@@ -35,9 +35,9 @@ class PageFinding(NamedTuple):
     """A line in the list of findings.
 
     Attributes:
-        style, word: The state.
-        name: The subject, for example a queue.
-        route, values: Route of the page with details, and values for its path.
+        style, word: Style and text of the state's label.
+        name: The subject's name, for example a queue.
+        route, values: Route of the page with details, and the parameters in its path.
         since: When the problem began, in epoch ms; None if unknown.
     """
 
@@ -166,7 +166,7 @@ def _causes(snapshot: Snapshot) -> list[PageFinding]:
 
 
 def cause_line(incident: Incident) -> PageFinding:
-    """Return an incident as a finding, with a link to the page with details."""
+    """Convert an incident to a finding with a link to the page that shows details."""
     style, word = _OF_CODES[incident.code]
     text = f"{incident.sentence[:1].upper()}{incident.sentence[1:]}.{' → ' * bool(incident.remedy)}{incident.remedy}"
     queue = incident.queues[0] if incident.queues else ""

@@ -59,13 +59,13 @@ class StepRow(NamedTuple):
     """A step's row on a page.
 
     Attributes:
-        look: Name of its glyph and colour.
-        share: Share of finished members of a map; None for other steps, and for a map that has not begun.
+        look: Name of the glyph and colour for the step's state.
+        share: Finished share of a map's members; None for other steps, and for a map that hasn't begun.
         sentence: Why the step was skipped, or ''.
-        took_ms: Time since the step was ready, until its end or until now.
-        mid: Id of its message, if the step has a single message.
+        took_ms: Time since the step was ready, up to its end or until now.
+        mid: Id of the step's message, if the step has a single message.
         messages: Filter that lists the messages of a map, or ''.
-        dead: Filter that lists its dead messages, or ''.
+        dead: Filter that lists the step's dead messages, or ''.
     """
 
     view: StepView
@@ -96,7 +96,7 @@ class StepRow(NamedTuple):
 
 
 def look_of(view: StepView) -> str:
-    """Return the name of a step's glyph and colour; a wait or a timer that has begun looks like a delayed message."""
+    """Return the name of the glyph and colour for a step's state. A running wait or timer is shown as delayed."""
     if view.state == "running" and view.facts.kind in ("wait", "timer"):
         return "delayed"
     return LOOKS[view.state]
@@ -204,10 +204,10 @@ def says(flow: FlowView) -> str:
 
 
 class ListedFlow(NamedTuple):
-    """A flow's row in a list.
+    """A flow's row in the list of flows.
 
     Attributes:
-        share: Share of the flow's finished steps. A running map counts as the share of its finished members.
+        share: Finished share of the flow's steps. A running map counts in proportion to its finished members.
     """
 
     row: FlowRow
@@ -249,7 +249,7 @@ class DeadMember(NamedTuple):
 
 
 def dead_members(client: Client, contents: Contents, view: FlowView) -> list[DeadMember]:
-    """Return the first dead members, with facts from their queues."""
+    """Return up to MAX_REASONS dead members of a flow, each with its error."""
     if not view.dead:
         return []
     members: list[DeadMember] = []
@@ -284,7 +284,7 @@ def _dead_member(
 
 
 class FlowsInNeed:
-    """Finds failed flows, and flows with a stopped producer. It queries the server at most every LOOK_EVERY_S."""
+    """Finds failed flows, and flows whose producer stopped. The server is queried at most every LOOK_EVERY_S."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -293,7 +293,9 @@ class FlowsInNeed:
         self._findings: list[PageFinding] = []
 
     def findings(self) -> list[PageFinding]:
-        """Return findings about the latest flows. If there are too many, the last finding counts the rest."""
+        """Return findings about the latest flows. If there are too many, the last finding has the number of other
+        flows.
+        """
         with self._lock:
             if time.monotonic() >= self._until:
                 self._findings = self._read()

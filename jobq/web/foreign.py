@@ -78,7 +78,7 @@ class ShownBytes:
         self._redactor, self.may_see = redactor, may_see
 
     def __call__(self, content: bytes | None) -> str | None:
-        """Return a content as text; None if there is none, or if this user may not see it."""
+        """Return a message's content as text with secrets hidden. Return None if this user may not see it."""
         if content is None or not self.may_see:
             return None
         try:
@@ -93,11 +93,11 @@ class ShownBytes:
 
 
 class TopicRow(TopicRecord):
-    """A row of the list of topics, with its groups.
+    """A topic's row in the list of topics.
 
     Attributes:
-        lag: The greatest lag of its groups; null after the first 200 groups of a page.
-        paused: Number of its paused groups.
+        lag: The greatest lag of the topic's groups; null if the page has too many groups.
+        paused: Number of the topic's paused groups.
     """
 
     lag: int | None
@@ -121,7 +121,7 @@ class GroupRow(JsonRecord):
 
 
 class TopicView(JsonRecord):
-    """A topic, with its groups and their positions."""
+    """A topic, with the position of each of its groups."""
 
     topic: str
     messages: int
@@ -138,7 +138,7 @@ class TopicView(JsonRecord):
 
 
 def topics(client: Client, offset: int = 0) -> Readable[TopicRow]:
-    """Return rows of topics. The lag of a row is the greatest of its groups, or None if that would read too many
+    """Return a page of topics, starting at `offset`. A topic's lag is None if the page would have to read too many
     groups.
     """
     names, asked = topic_names(client), 0
@@ -200,7 +200,7 @@ def _message(message: TopicMessage, shown: ShownBytes) -> dict[str, Any]:
 
 
 def rsmq_queues(rsmq: Rsmq, offset: int = 0) -> Readable[dict[str, Any]]:
-    """Return rows of RSMQ's queues, with the facts of `jobq rsmq queue describe`."""
+    """Return a page of RSMQ's queues, with the values that `jobq rsmq queue describe` shows."""
     names = rsmq.list_queues()
 
     def row(name: str) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def rsmq_messages(
 
 
 class ReliableQueues(NamedTuple):
-    """Rows of queues, and how far the search for queues went."""
+    """Rows of RELIABLEQ's queues, and the result of the search that found the queues."""
 
     queues: FoundQueues
     readable: Readable[ReliableRecord]
@@ -268,7 +268,7 @@ def reliable_messages(
 
 
 def ruby_queues(client: Client) -> Readable[RubyQueueRecord]:
-    """Return rows of Ruby's queues, with the facts of `jobq ruby queues`."""
+    """Return the queues of Sidekiq and Resque, with the values that `jobq ruby queues` shows."""
     rows, unread, more = list[RubyQueueRecord](), dict[str, str](), False
     for system in SYSTEMS:
         listed = read_each(client, [system], lambda ruby: queues_of(client, ruby))

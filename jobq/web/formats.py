@@ -114,6 +114,5 @@ def _local(at: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _three(value: float) -> str:
-    """Format a number with three significant digits."""
     places = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
     return f"{value:.{places}f}"

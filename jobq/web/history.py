@@ -55,17 +55,17 @@ class Span(NamedTuple):
         return max(1, -(-(self.until - self.since) // POINTS))
 
     def point(self, at: int) -> int:
-        """Return the number of the point that covers this time."""
+        """Return the number of the chart's point that contains this time."""
         return min(POINTS - 1, max(0, (at - self.since) // self.step))
 
 
 class PastPoint(NamedTuple):
-    """How attempts ended within one point of a chart.
+    """Outcomes of the attempts in one point of a chart.
 
     Attributes:
         at: Start of the point, epoch ms.
-        wait_p95_ms, run_p95_ms: None if there were no attempts, or if only hourly sums are known.
-        run_mean_ms: None without runs.
+        wait_p95_ms, run_p95_ms: 95th percentiles. None without attempts, or if only hourly sums are known.
+        run_mean_ms: Mean run time, or None without runs.
     """
 
     at: int
@@ -111,13 +111,13 @@ class JobFigures(JsonRecord):
 
 
 class ErrorFigures(JsonRecord):
-    """Errors of one class from one place.
+    """Errors of one class from one place in the code.
 
     Attributes:
-        group: The fingerprint of the errors; without a fingerprint, their class or the kind of their events.
-        trend: Failures in each of 60 equal parts of the range.
-        place: File, line and function that raised the latest of these errors. Empty if unknown; always empty
-            from a lake.
+        group: Fingerprint of the errors. Errors without a fingerprint are grouped by class or by kind of event.
+        trend: Failure counts in 60 equal parts of the range.
+        place: File, line and function that raised the latest error. Empty if unknown, or if the figures are from a
+            lake.
     """
 
     group: str
@@ -213,8 +213,8 @@ class PastEvents(NamedTuple):
     """Result of a search for events.
 
     Attributes:
-        since: Start of the period whose events are complete.
-        unread: Queue -> why it can't be read.
+        since: Time since which no events are missing.
+        unread: Queue name -> reason why the queue can't be read.
     """
 
     events: tuple[tuple[str, Event], ...]
@@ -233,7 +233,7 @@ def shown_error(text: str, hidden: bool) -> str:
 
 
 def with_shown_errors(rows: Iterable[Failure], hidden: bool) -> list[Failure]:
-    """Return the rows. If texts are hidden, errors are reduced to their types, and places are left out."""
+    """Return the rows. If error texts are `hidden`, the rows only contain the types of errors, without their places."""
     return [
         structs.replace(
             row,
@@ -254,7 +254,7 @@ def percentiles(values: list[float]) -> Percentiles:
 
 
 def run_of(queue: str, event: Event) -> RunRow:
-    """Return one event as a row."""
+    """Convert an event to a row."""
     return RunRow(
         event.finished_at, base_of(queue), event.kind, event.mid, event.job, event.attempt, event.run_us / 1000,
         event.wait_ms, event.worker, event.error, group_of(event) if event.kind in FAILED else "", event.trace_id,
@@ -281,7 +281,9 @@ class StreamHistory:
         self._kept: dict[tuple[Span, tuple[str, ...]], tuple[float, PastEvents]] = {}
 
     def events_in(self, span: Span, queues: Sequence[str] = ()) -> PastEvents:
-        """Return the events of queues and their partitions in a range; if a queue has too many, only the latest."""
+        """Return the events in a range from these queues and their partitions, or from all queues. If a queue has too
+        many, return its latest.
+        """
         places, broken = (
             with_readable_partitions(self._client, queues) if queues else (self._names(), {})
         )
@@ -337,7 +339,7 @@ class StreamHistory:
         return ErrorHistory(error_figures(group, span, mine) if mine else None, runs)
 
     def failures_between(self, span: Span, group: str, moments: Sequence[int]) -> list[int]:
-        """Return how often an error occurred in each part of the range. The ascending `moments` divide the range."""
+        """Return how often an error occurred in each part of the range. The times in `moments` divide the range."""
         counts = [0] * (len(moments) + 1)
         for _, event in self.events_in(span).events:
             if event.kind in FAILED and group_of(event) == group:
@@ -385,7 +387,7 @@ class StreamHistory:
         return PastEvents(rows, complete, unread)
 
     def _ask(self, last: dict[str, str], since: int, count: int) -> Iterator[tuple[str, Any]]:
-        """Yield each queue with its next entries, newest first, or with the error."""
+        """Yield each queue's name with its next batch of events, newest first, or with the error."""
         left = list(last)
         while left:
             some = left[: 1 if self._client.is_cluster else AT_ONCE]
@@ -396,7 +398,6 @@ class StreamHistory:
             left = left[replied:]
 
     def _replies(self, some: Sequence[tuple[str, str]], since: int, count: int) -> Iterator[Any]:
-        """Yield the replies for these queues, up to the first error."""
         client = self._client
         streams = [keys.key(keys.prefix(client.namespace, name), "events") for name, _ in some]
         calls = OverlappingCalls(client, streams[0])

@@ -1,4 +1,4 @@
-"""Chart data from before this process read the queues: workers keep one value per minute for a day."""
+"""Chart data from before this process started. Workers store it: one value per minute, for a day."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Points = list[tuple[float, float | None]]
 
 
 class KeptCharts:
-    """Reads the rings of workers on request. It is thread-safe."""
+    """Reads the chart data that workers store. It is thread-safe."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -30,10 +30,11 @@ class KeptCharts:
     def filled(
         self, own: Points, queue: str, figure: int, since_s: float, until_s: float, *, step_s: int
     ) -> Points:
-        """Return the points. Minutes without a known value get the value that workers stored.
+        """Return a chart's points, with gaps filled by values that workers stored.
 
         Args:
-            step_s: Time between the points.
+            own: Points from this process.
+            step_s: Seconds between two points.
         """
         known = {int(at // 60) for at, value in own if value is not None}
         kept: Points = []

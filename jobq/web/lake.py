@@ -1,8 +1,8 @@
-"""History from a lake: SQL in a child process, which can be killed, computes the figures of `jobq.web.history`.
+"""Compute the figures of `jobq.web.history` from a lake, with SQL in a child process that can be killed.
 
-The statements use the SQL of reports, and the engine of reports runs them (`jobq.pipeline.report.engines`). The child
-answers one query at a time, and is killed if an answer takes longer than MAX_S. The child ends when its stdin closes.
-It runs as `python -m jobq.web.lake`, and reads the lake's location from the first line of its stdin.
+The queries use the SQL dialect and the engine of reports (`jobq.pipeline.report.engines`). The child answers one query
+at a time, and is killed if an answer takes longer than MAX_S. It exits when its stdin closes. It runs as
+`python -m jobq.web.lake`, and reads the lake's location from the first line of its stdin.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _POINT = f"least({POINTS - 1}, (at_ms - :since) DIV :step)"
 
 
 class DeployMark(NamedTuple):
-    """A deploy, or another event to compare figures before and after."""
+    """A marked time, such as a deploy. Users compare the figures before and after it."""
 
     name: str
     at: int
@@ -98,13 +98,12 @@ class LakeHistory:
     def __init__(
         self, path: str, options: Mapping[str, str] | None = None, most_s: float = MAX_S, server: str = ""
     ) -> None:  # fmt: skip
-        """Create a reader.
+        """Create a reader of a lake.
 
         Args:
             path, options: See `jobq.pipeline.lake.Lake.open`.
             most_s: Time limit of a query, in seconds.
-            server: Source name of this server in the lake. Returned queue names don't contain the source name, and
-                partitions count as their queues.
+            server: Source name of this server in the lake. Returned queue names don't contain it.
         """
         self.path, self.server = path, server
         self._args = {"mine": sourced(server, ""), "log": sourced(server, "audit")}
@@ -182,10 +181,10 @@ class LakeHistory:
         )
 
     def outcomes(self, span: Span, queue: str = "") -> list[PastPoint]:
-        """Return how attempts of a queue, or of all queues, ended in equal parts of a range.
+        """Count attempts by outcome in equal parts of a range, for a queue or for all queues.
 
-        Parts without attempts are left out. In ranges longer than ROLLED_MS, days with complete hourly sums are read
-        from these sums.
+        Parts without attempts are left out. For ranges longer than ROLLED_MS, hourly sums replace the events of a day
+        if the sums are complete.
         """
         mine = _in_queues([queue] if queue else [])
         days = self._rolled(span) if span.until - span.since > ROLLED_MS else []
@@ -209,7 +208,7 @@ class LakeHistory:
         ]
 
     def _rolled(self, span: Span) -> list[str]:
-        """Return the whole UTC days in the range whose hourly sums count at least as many events as the lake stores."""
+        """Return the whole UTC days in the range whose hourly sums count all stored events."""
         first, last = -(-span.since // DAY_MS), span.until // DAY_MS - 1
         if last < first:
             return []
@@ -260,7 +259,7 @@ class LakeHistory:
         return row["at_ms"] or 0
 
     def failures_between(self, span: Span, group: str, moments: Sequence[int]) -> list[int]:
-        """Return how often an error occurred in each part of the range. The ascending `moments` divide the range."""
+        """Return how often an error occurred in each part of the range. The times in `moments` divide the range."""
         cases = " ".join(f"WHEN at_ms < {at} THEN {n}" for n, at in enumerate(moments))
         rows = self.query(
             "SELECT {part} AS part, count(*) AS failures FROM events WHERE {chosen} GROUP BY 1",
@@ -302,7 +301,7 @@ class LakeHistory:
         return [_run(row) for row in self.query(sql, chosen, run=_RUN, order=order, most=most)]
 
     def marks(self, span: Span) -> list[DeployMark]:
-        """Return the marks in a span, newest first."""
+        """Return up to 100 deploy marks in a range, latest first."""
         rows = self.query(
             "SELECT name, unix_millis(at) AS at_ms FROM marks WHERE {chosen} ORDER BY at DESC LIMIT 100",
             _within(span, column="at"), "marks",
@@ -312,11 +311,11 @@ class LakeHistory:
     def audit(
         self, before: str, wanted: Mapping[str, str], limit: int, intents: bool = False
     ) -> list[AuditEntry]:
-        """Return entries of the audit log before the given id, latest first.
+        """Return the audit log's entries before the id `before`, latest first.
 
         Args:
-            wanted: Required who, verb, queue and op; a missing or empty value matches anything.
-            intents: Include intents of finished operations.
+            wanted: Required values of who, verb, queue and op; a missing or empty value matches every entry.
+            intents: Include the first entries of finished actions.
         """
         ms, _, number = before.partition("-")
         args = {
@@ -341,18 +340,18 @@ class LakeHistory:
         return [AuditEntry(f"{row['ms']}-{row.pop('seq')}", row.pop("ms"), **row) for row in rows]
 
     def since(self, span: Span, queues: Sequence[str] = ()) -> int:
-        """Return the start of the period with complete figures: always the start of the range."""
+        """Return the start of the range, because a lake's figures are complete."""
         return span.since
 
     def query(
         self, sql: str, chosen: HistoryFilter = EVERYTHING, table: str = "events", **parts: object
     ) -> list[dict[str, Any]]:
-        """Run a statement about one table and return its rows. Only `marks` includes rows of other servers.
+        """Run an SQL statement on one table of the lake. Only the table `marks` includes rows of other servers.
 
         Raises LakeError if the statement fails or takes too long, or if the lake has only events from other servers.
 
         Args:
-            parts: Texts that replace their names in braces in the statement. Never pass text from users or messages.
+            parts: SQL for the placeholders in braces. Never pass text from users or messages.
         """
         if table == "events" and not self._has_mine:
             self._check_server()
@@ -479,7 +478,6 @@ def _day(at_ms: int) -> str:
 
 
 def _one_of(column: str, values: Sequence[str]) -> HistoryFilter:
-    """Return a condition for rows with one of these values; without values, for all rows."""
     args = {f"{column}{number}": value for number, value in enumerate(values)}
     return (
         HistoryFilter(f"{column} IN ({', '.join(f':{arg}' for arg in args)})", args)
@@ -489,7 +487,6 @@ def _one_of(column: str, values: Sequence[str]) -> HistoryFilter:
 
 
 def _in_queues(names: Sequence[str]) -> HistoryFilter:
-    """Return a condition for rows of these queues or partitions; without names, for all rows."""
     chosen = _one_of("queue", names)
     return (
         chosen._replace(sql=f"({chosen.sql} OR {chosen.sql.replace('queue', 'part', 1)})")
@@ -507,7 +504,7 @@ def _within(span: Span, kinds: Sequence[str] = (), column: str = "finished_at") 
 
 
 def _below(columns: Sequence[str], number: int = 0) -> str:
-    """Return SQL for a row that comes after the given row in descending order."""
+    """Return an SQL condition for rows after the cursor, with all columns in descending order."""
     column, *rest = columns
     after = f" OR ({column} = :place{number} AND {_below(rest, number + 1)})" if rest else ""
     return f"({column} < :place{number}{after})"
@@ -542,7 +539,6 @@ def _dates(days: Sequence[str]) -> str:
 
 
 def _past_point(span: Span, number: int, rows: Sequence[Mapping[str, Any]]) -> PastPoint:
-    """Return a point computed from hourly sums and events."""
     done, dead, ends, runs, run_us = (
         sum(row[name] or 0 for row in rows) for name in ("done", "dead", "ends", "runs", "run_us")
     )
@@ -565,7 +561,7 @@ def _run(row: Mapping[str, Any]) -> RunRow:
 
 
 def serve(asked: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer queries, one JSON line each, until `asked` ends."""
+    """Answer the queries in `asked`, one JSON line each, until `asked` ends."""
     where, engine = json.loads(asked.readline()), None
     for line in asked:
         try:

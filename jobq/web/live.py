@@ -1,4 +1,4 @@
-"""Access to this dashboard's sampler and its latest reading."""
+"""The sampler of a dashboard, and the latest snapshot that it took."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts for the page of a message: its place and why it is there, its attempts, content and result."""
+"""Facts for the page of a message: its state with the reasons, its attempts, its content and its result."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ class TimelinePoint(NamedTuple):
 
 @dataclass(frozen=True)
 class MessageShown:
-    """A message as a user may see it.
+    """A message's facts, as far as this user may see them.
 
     Attributes:
-        public: Its public state.
-        unread: Unreadable part -> why.
-        logs: Logs of attempts, latest first.
+        public: The state's name for programs.
+        unread: Part of the message -> reason why it can't be read.
+        logs: Attempts' numbers and logs, latest first.
     """
 
     facts: MessageFacts
@@ -119,14 +119,14 @@ class MessageShown:
 
     @property
     def is_known(self) -> bool:
-        """Return whether the queue, its dead-letter set or its latest events have the message."""
+        """Return whether the message is in the queue, in its dead-letter set, or in its latest events."""
         return self.facts.status.word not in _NOWHERE or bool(self.facts.history)
 
 
 def read_message(client: Client, contents: Contents, queue_name: str, mid: str) -> MessageShown:
-    """Read everything about one message, even in an earlier partition of the queue.
+    """Read everything about one message, even if it is in another partition of the queue.
 
-    Raises ConfigError for a name that no queue or message can have.
+    Raises ConfigError for an invalid queue name or message id.
     """
     queue, mid = Queue(queue_name, client), checked_mid(mid)
     collector = Collector(queue, result=True)
@@ -165,7 +165,6 @@ def read_message(client: Client, contents: Contents, queue_name: str, mid: str) 
 def _logs(
     collector: Collector, facts: MessageFacts, newest: int, contents: Contents
 ) -> Iterator[tuple[int, str]]:
-    """Yield logs of the latest attempts, if the job declares keep_logs and this user may see arguments."""
     numbers = range(newest, max(0, newest - MAX_LOGS), -1) if contents.may_see else ()
     for number, log in collector.logs(facts.mid, numbers).items():
         text = log.decode("utf-8", "replace")
@@ -175,7 +174,7 @@ def _logs(
 def _with_traceback(
     facts: MessageFacts, contents: Contents, attempts: list[AttemptShown]
 ) -> list[AttemptShown]:
-    """Return the attempts, with the stored traceback added to its attempt."""
+    """Return the attempts, with the stored traceback in the attempt that raised it."""
     status, dead = facts.status, facts.dead
     number = status.failed_attempt
     text = contents.traceback(facts.queue, facts.mid, status.traceback, facts.job)
@@ -190,7 +189,7 @@ def _with_traceback(
 
 
 def _seen(facts: MessageFacts, contents: Contents) -> MessageFacts:
-    """Return the facts with errors as this user may see them, because reasons quote these errors."""
+    """Return the facts with the texts of errors reduced to the parts that this user may see."""
     dead = facts.dead
     if dead is not None:
         dead = dead._replace(
@@ -220,7 +219,7 @@ def state_of_kind(kind: str) -> StateShown:
 
 
 def attempts_of(facts: MessageFacts) -> Iterator[AttemptShown]:
-    """Yield the attempts in the events of a message, oldest first, then the running attempt."""
+    """Yield a message's finished attempts from its events, oldest first, and then its running attempt."""
     before = 0
     for event in facts.history:
         if event.kind not in ATTEMPTS:
@@ -248,7 +247,9 @@ def attempts_of(facts: MessageFacts) -> Iterator[AttemptShown]:
 def timeline(
     facts: MessageFacts, enqueued_at: int, attempts: Sequence[AttemptShown]
 ) -> Iterator[TimelinePoint]:
-    """Yield a timeline from the enqueue to now: attempts and user actions, then the waiting time or the due time."""
+    """Yield a message's timeline: its enqueue, its attempts and users' actions, and then its current wait or its due
+    time.
+    """
     known = [
         TimelinePoint(
             attempt.started_at or facts.now_ms, attempt.state,

@@ -32,16 +32,16 @@ def encoded(name: str) -> str:
 
 
 class NameConvertor(Convertor[str]):
-    """Converts `{queue:name}` in a route: one part of the path, with any text."""
+    """Converts a route parameter such as `{queue:name}`: any text, encoded as one part of the path."""
 
     regex = "[^/]+"
 
     def convert(self, value: str) -> str:
-        """Return the name that a part of a path encodes."""
+        """Decode the name in a part of a path."""
         return untilded(value)
 
     def to_string(self, value: str) -> str:
-        """Return the part of a path for a name."""
+        """Encode a name as a part of a path."""
         return encoded(value)
 
 

@@ -62,7 +62,7 @@ class _Group:
 
 
 class ErrorGroups:
-    """Records when each group of errors was first seen. The tail passes events to it, and any thread may read it."""
+    """Records when each group of errors was first seen. It is thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -71,11 +71,7 @@ class ErrorGroups:
         self._since: dict[str, int] = {}
 
     def take(self, queue: str, entries: Sequence[StreamEntry], weight: float = 1.0) -> None:
-        """Count entries of a queue, in any order.
-
-        Args:
-            weight: Number of events that each entry stands for.
-        """
+        """Count the events of a queue; see `Follower.take`."""
         if not entries:
             return
         count = max(1, round(weight))
@@ -99,10 +95,10 @@ class ErrorGroups:
                 self._since.pop(name, None)
 
     def new(self, now_ms: int, since_ms: Callable[[str], int | None], most: int) -> list[NewError]:
-        """Return the groups first seen in the last minutes, the most frequent first.
+        """Return groups of errors first seen in the last minutes, most frequent first.
 
         Args:
-            since_ms: Returns the start of a queue's known events; None while unknown.
+            since_ms: Function that returns the time since which a queue's events are known, or None.
         """
         with self._lock:
             news = [

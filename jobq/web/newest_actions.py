@@ -29,7 +29,7 @@ class NewestActs(NamedTuple):
 
 
 def newest_acts(client: Client, most: int) -> NewestActs:
-    """Return the newest entries that aren't damaged."""
+    """Return the latest undamaged entries of the audit log."""
     try:
         read = _read(client)
     except ScriptError as error:
@@ -38,7 +38,7 @@ def newest_acts(client: Client, most: int) -> NewestActs:
 
 
 def paused_by(client: Client, queue: str) -> AuditEntry | None:
-    """Return the entry of a queue's pause; None if a resume followed, or if the latest entries don't have it."""
+    """Return the audit entry of a queue's pause; None if the queue was resumed, or if the entry is too old."""
     for entry in _entries(client):
         if (
             entry.verb in ("pause", "resume")
@@ -50,7 +50,7 @@ def paused_by(client: Client, queue: str) -> AuditEntry | None:
 
 
 def quieted_by(client: Client) -> dict[str, AuditEntry]:
-    """Return worker -> entry of its pause, for workers whose latest command was a pause."""
+    """Return worker name -> audit entry, for each worker whose latest command was a pause."""
     newest: dict[str, AuditEntry] = {}
     for entry in _entries(client):
         order, _, workers = entry.filter.partition(" ")
@@ -61,7 +61,6 @@ def quieted_by(client: Client) -> dict[str, AuditEntry]:
 
 
 def _entries(client: Client) -> list[AuditEntry]:
-    """Return the latest entries; an empty list if the log can't be read, so that pages still work."""
     try:
         return list(_read(client))
     except ScriptError:

@@ -63,7 +63,7 @@ class DurationCounts:
         self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
 
     def quantile_ms(self, share: float) -> float | None:
-        """Return an estimate of a quantile in ms, such as 0.95; None without durations."""
+        """Estimate a quantile of the durations, such as 0.95, in ms. Return None without durations."""
         total = sum(self.counts)
         if not total:
             return None
@@ -77,11 +77,11 @@ class DurationCounts:
 
 
 class Recent(NamedTuple):
-    """How attempts of the last RECENT_MINUTES ended.
+    """Counts of ended attempts in the last RECENT_MINUTES, by outcome.
 
     Attributes:
         sampled: Whether the figures are estimates.
-        known: Whether events were read.
+        known: Whether the events of these minutes were read.
     """
 
     done: float = 0.0
@@ -111,7 +111,7 @@ class _OfQueue:
         self.recent: tuple[int, Recent] | None = None
 
     def take(self, ended: Sequence[StreamEntry], weight: float) -> Counter[tuple[int, int]]:
-        """Count attempts. Return how many ended, by minute and column."""
+        """Count ended attempts. Return their numbers by minute and outcome."""
         counts = Counter((at_ms // 60_000, _COLUMN[event.kind]) for at_ms, event in ended)
         for (minute, column), number in counts.items():
             self.minutes.add(minute * 60, column, number * weight)
@@ -125,7 +125,7 @@ class _OfQueue:
         return counts
 
     def close_minutes(self, now_minute: int) -> None:
-        """Reduce minutes older than RECENT_MINUTES to their percentiles."""
+        """Replace the durations of minutes older than RECENT_MINUTES with their 95th percentiles."""
         for minute in sorted(self.waits):
             if minute >= now_minute - RECENT_MINUTES:
                 break
@@ -144,11 +144,7 @@ class Outcomes:
         self._dead: deque[DeadEvent] = deque(maxlen=10 * NEWEST_DEAD)
 
     def take(self, queue: str, entries: Sequence[StreamEntry], weight: float = 1.0) -> None:
-        """Count entries of a queue, in any order.
-
-        Args:
-            weight: Number of events that each entry stands for.
-        """
+        """Count the events of a queue; see `Follower.take`."""
         with self._lock:
             ended = [entry for entry in entries if entry.event.kind in _COLUMN]
             newest = max((entry.at_ms for entry in entries), default=0)
@@ -186,7 +182,7 @@ class Outcomes:
             return mine.recent[1]
 
     def total(self, now_ms: int) -> Recent:
-        """Return the counts of all queues in the last minutes, without times."""
+        """Return the outcome counts of all queues in the last RECENT_MINUTES, without percentiles."""
         with self._lock:
             return Recent(*_sums(self._totals, now_ms // 60_000))
 

@@ -1,4 +1,4 @@
-"""Page numbers for lists that are read whole, such as workers and schedules."""
+"""Page numbers for complete lists, such as the list of workers."""
 
 from __future__ import annotations
 

@@ -49,10 +49,10 @@ class PastReader:
         self._known: dict[tuple[str, str], tuple[float, Past]] = {}
 
     def past_of(self, word: str, span: Span, queue: str = "") -> Past:
-        """Return the attempts and deploys of a range, for a queue, or for all queues if `queue` is ''.
+        """Return the attempts and deploys in a range, for one queue or, if `queue` is '', for all queues.
 
         Args:
-            word: The name of the range.
+            word: Name of the range, such as `24h`.
         """
         asked, now = (word, queue), time.monotonic()
         with self._lock:
@@ -73,10 +73,10 @@ class PastReader:
 
 
 class EarlierLives(NamedTuple):
-    """Events of a message that only the lake still has, latest first.
+    """Events of a message that only the lake stores, latest first.
 
     Attributes:
-        error: Why the lake can't be read.
+        error: Reason why the lake can't be read, or ''.
     """
 
     rows: Sequence[RunRow] = ()
@@ -84,7 +84,7 @@ class EarlierLives(NamedTuple):
 
 
 def earlier_lives(site: Site, contents: Contents, facts: MessageFacts) -> EarlierLives | None:
-    """Return the events of a message that only the lake still has; None without a lake."""
+    """Return the events of a message that only the lake stores. Return None without a lake."""
     lake = sources_of(site).lake
     if lake is None:
         return None

@@ -84,7 +84,7 @@ class Times:
         return formats.time(_time(at), self.now, self.zone)
 
     def moment(self, at: datetime | float | None) -> str:
-        """Format a time in full."""
+        """Format a time with its date and time zone."""
         return formats.UNKNOWN if at is None else formats.moment(_time(at), self.zone)
 
     def machine(self, at: datetime | float) -> str:
@@ -117,7 +117,6 @@ def render(
 
 
 def _frame(request: Request, live: float) -> dict[str, Any]:
-    """Return the facts that all pages share."""
     site = site_of(request)
     view = preferences(request.cookies)
     times = Times(zone_of(view.zone, request.cookies), datetime.now(UTC))
@@ -140,7 +139,7 @@ def _frame(request: Request, live: float) -> dict[str, Any]:
 
 
 def _note(request: Request, me: Identity, view: Preferences) -> OperationView | None:
-    """Return this user's latest operation, for a note on other pages until it expires or the user has read it."""
+    """Return this user's latest operation, for a note on every page. Return None after the user has read the note."""
     site = site_of(request)
     if not me.may(UserRole.OPERATE) or site.settings.read_only:
         return None
@@ -153,7 +152,7 @@ def _note(request: Request, me: Identity, view: Preferences) -> OperationView | 
 
 
 def _exports(site: Site) -> list[str]:
-    """Return environment variables that point commands to this dashboard's server. An embedded server has no URL."""
+    """Return the environment variables with which commands use this dashboard's server."""
     client = site.client
     lines = [f"JOBQ_URL={masked(client.url)}"] if client.settings.url else []
     return lines + ([f"JOBQ_NAMESPACE={client.namespace}"] if client.namespace != "jobq" else [])

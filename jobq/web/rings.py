@@ -10,9 +10,9 @@ _UNKNOWN = float("nan")
 
 
 class Ring:
-    """The latest `size` points of several figures, `step_s` apart. Unknown points are NaN.
+    """A ring buffer with the latest `size` points of several figures, one point every `step_s` seconds.
 
-    Each point is the maximum of its values, or their mean for figures in `means`.
+    A point is the maximum of its values, or the mean for figures in `means`. Unknown points are NaN.
     """
 
     __slots__ = ("_last", "_means", "_parts", "_seen", "size", "step_s", "width")
@@ -27,7 +27,7 @@ class Ring:
         self._last, self._seen = -1, 0
 
     def put(self, at_s: float, values: Sequence[float]) -> None:
-        """Store the values of a moment, in epoch seconds. Values from before the latest point are dropped."""
+        """Store the figures' values at a time in epoch seconds. Values older than the latest point are ignored."""
         point = int(at_s // self.step_s)
         if point < self._last:
             return
@@ -46,7 +46,7 @@ class Ring:
         self._seen += 1
 
     def _forget(self, point: int) -> None:
-        """Clear the next points up to `point`, because they still contain the values of the previous round."""
+        """Clear all points after the latest up to `point`, because the buffer still contains old values there."""
         if point - self._last >= self.size:
             if self._last >= 0:  # else nothing was put yet
                 self._parts = array("f", [_UNKNOWN]) * len(self._parts)
@@ -57,7 +57,9 @@ class Ring:
                 self._parts[at + i] = _UNKNOWN
 
     def add(self, at_s: float, column: int, value: float) -> None:
-        """Add a value to a figure at a moment, which may be in the past. Moments older than the ring are ignored."""
+        """Add a value to the figure `column` at a time, which may be in the past. Times older than the buffer are
+        ignored.
+        """
         point = int(at_s // self.step_s)
         if point > self._last:
             self._forget(point)
@@ -69,7 +71,7 @@ class Ring:
         self._parts[at] = value if math.isnan(before) else before + value
 
     def value(self, at_s: float, column: int) -> float | None:
-        """Return a figure at a moment; None if unknown."""
+        """Return the value of the figure `column` at a time; None if unknown."""
         point = int(at_s // self.step_s)
         if not self._last - self.size < point <= self._last:
             return None

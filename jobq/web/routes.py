@@ -1,11 +1,7 @@
 """Declare pages and actions, each with a path, a role and a handler.
 
-Handlers are functions `(request) -> Response`. They run in a thread, after the caller's role was checked. Every route
-of the dashboard is declared with this module and has a role.
-
-Names of routes, so that pages can link one another: overview queues queue message dead jobs job errors error workers
-worker schedules schedule limits limit keys topics topic rsmq reliable ruby history audit operations operation
-settings login. A link to a route that isn't declared renders as plain text.
+Handlers are functions `(request) -> Response`. They run in a thread, after the sender's role was checked. In a
+template, a link to a route that isn't declared renders as plain text.
 """
 
 from __future__ import annotations
@@ -99,12 +95,14 @@ ROUTES = Routes()
 def page(
     path: str, *, role: UserRole = UserRole.READ, name: str = ""
 ) -> Callable[[Handler], Handler]:
-    """Declare a page for GET, which must not change anything. By default, it is named after the function."""
+    """Declare the handler of a page (GET), which must not change anything. By default, the route has the function's
+    name.
+    """
     return _declare(path, "GET", role, name)
 
 
 def action(path: str, *, role: UserRole, name: str = "") -> Callable[[Handler], Handler]:
-    """Declare an action for POST. An action needs a role above READ, unless it only concerns the caller."""
+    """Declare the handler of an action (POST). It must require a role above READ, unless it only affects the sender."""
     return _declare(path, "POST", role, name)
 
 
@@ -213,7 +211,6 @@ def _refusal(request: Request, declared: DeclaredRoute) -> Response | None:
 
 
 def _note_refusal(request: Request, declared: DeclaredRoute, identity: Identity, why: str) -> None:
-    """Record a rejected action in the audit log."""
     if declared.method == "GET" or not identity.role:
         return
     note = site_of(request).guard.refusals.note(identity.name, why)

@@ -1,7 +1,7 @@
-"""Read all queues every two seconds, while pages are fetched: one reading serves all pages.
+"""Read the figures of all queues every two seconds while users view pages. All pages share each reading.
 
-`Sampling` reads once per call, and `Sampler` reads in a thread. Pages use the latest Snapshot, which never changes.
-The rings keep the data of charts.
+`Sampling` reads once per call, and `Sampler` reads in a thread. Pages use the latest Snapshot, which never changes. The
+rings keep the data of charts.
 """
 
 from __future__ import annotations
@@ -72,20 +72,20 @@ class Totals(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The result of one reading.
+    """All figures from one reading of the server.
 
     Attributes:
-        at_ms: Epoch ms by the server's clock.
-        server_ms: Duration of a small call.
+        at_ms: Server time of the reading, in epoch ms.
+        server_ms: Duration of a small call to the server.
         took_s: Duration of the whole reading.
         interval_s: Time until the next reading.
-        broken: Why the latest reading failed, '' if it didn't; the figures are then from the previous reading.
+        broken: Why the latest reading failed, or ''. After a failure, the figures are from the previous reading.
         workers_unread: Why the list of workers can't be read.
-        left_out: Listed queue names that weren't read, because they are unused or too many.
+        left_out: Number of listed queues that weren't read, because they are unused or too many.
         incidents: Problems, each cause before its symptoms.
-        longest: Queue -> its longest-running job.
-        partitions: Figures of single partitions; `queues` has the sums.
-        taken: When the reading was taken, by time.monotonic().
+        longest: Queue name -> longest-running job of the queue.
+        partitions: Figures of each partition; `queues` has their sums.
+        taken: Time of the reading by time.monotonic().
         number: Number of the reading. Later readings have greater numbers.
     """
 
@@ -112,12 +112,12 @@ class Snapshot(NamedTuple):
 
     @property
     def age_s(self) -> float:
-        """Time since the reading, in seconds."""
+        """Seconds since this snapshot was taken."""
         return max(0.0, time.monotonic() - self.taken)
 
     @property
     def is_old(self) -> bool:
-        """Return whether the next reading is overdue, for example because no page was fetched."""
+        """Return whether the next snapshot is overdue, for example because no user viewed a page."""
         return self.age_s > 2 * self.interval_s + self.took_s
 
     @property
@@ -135,7 +135,7 @@ class Snapshot(NamedTuple):
 
     @property
     def causes(self) -> list[Incident]:
-        """Incidents that explain problems of queues. Incidents that only repeat the state of a queue are left out."""
+        """Incidents that can cause problems of queues. Incidents that only repeat a queue's state are left out."""
         return [
             incident
             for incident in self.incidents
@@ -144,7 +144,7 @@ class Snapshot(NamedTuple):
 
     @property
     def unexplained(self) -> list[QueueFigures]:
-        """Queues that need attention and whose cause is unknown, or that can't be read."""
+        """Queues that need attention for an unknown reason, and queues that can't be read."""
         causes = self.causes
         return [
             figures
@@ -173,7 +173,7 @@ class Sampling:
         self._kept = KeptCharts(client)
 
     def follower(self, kind: type[T]) -> T:
-        """Return the tail's follower of type `kind`."""
+        """Return the object of type `kind` that follows the events."""
         return cast(T, next(follower for follower in self._others if isinstance(follower, kind)))
 
     def take_snapshot(self) -> Snapshot:
@@ -250,7 +250,7 @@ class Sampling:
         return situation_of(self.client, now_ms, workers, readable)
 
     def catch_up(self) -> Snapshot:
-        """Read everything, including past events."""
+        """Read all figures, including all recent events."""
         snapshot = self.take_snapshot()
         while self.tail.read_past(snapshot.at_ms):
             pass
@@ -326,7 +326,7 @@ class Sampling:
         return self._rings[name]
 
     def note_paused(self, queue: str, paused: bool) -> None:
-        """Update the latest snapshot after a pause or resume, so that pages show it before the next reading."""
+        """Record a pause or resume in the latest snapshot, so that pages show it before the next reading."""
         if (snapshot := self.snapshot) is None:
             return
         queues, partitions = dict(snapshot.queues), dict(snapshot.partitions)
@@ -345,8 +345,8 @@ class Sampling:
     ) -> list[tuple[float, float | None]]:
         """Return the known values of a figure, for a queue or for ALL.
 
-        Values are two seconds apart in ranges of up to half an hour, otherwise a minute.
-        Gaps are filled with values that workers kept.
+        In a range of up to half an hour, values are two seconds apart, otherwise a minute. Gaps are filled with values
+        that workers stored.
         """
         rings = self._rings.get(queue)
         if rings is None:
@@ -368,7 +368,7 @@ def _with_pause(figures: QueueFigures, paused: bool, npaused: int) -> QueueFigur
 
 
 class Sampler(Sampling):
-    """Reads in its own thread, which sleeps if `look` wasn't called in the last ten seconds."""
+    """Reads the server's figures in a thread, which sleeps if `look` wasn't called in the last ten seconds."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client)
@@ -383,10 +383,10 @@ class Sampler(Sampling):
         self._failed: JobqError | None = None
 
     def look(self, wait_s: float = FIRST_S, *, after: int = 0) -> Snapshot:
-        """Return the newest snapshot, and keep the thread reading.
+        """Return the latest snapshot, and keep the thread awake.
 
-        Waits for the first snapshot, for a new snapshot if the last is old, and for a snapshot
-        with a number beyond `after`. Raises the reading's error if there is no snapshot.
+        If the latest snapshot is old, or if its number isn't greater than `after`, wait up to `wait_s` for the next
+        snapshot. Without any snapshot, raise the error of the reading.
         """
         if self._pid != os.getpid():  # forked: the thread is the parent's
             self._renew()
@@ -477,7 +477,7 @@ class _Served:
                     self._served[name] = count + 1, slots + worker.slots
 
     def of(self, queue: str) -> tuple[int | None, int]:
-        """Return the number of live workers that serve a queue, None if unknown, and their slots."""
+        """Return how many live workers serve a queue (None if unknown), and how many slots they have."""
         count, slots = self._served.get(queue, (0, 0))
         return (None if self._unread else count), slots
 

@@ -1,6 +1,7 @@
-"""Filtered lists of messages and events. Each request reads a bounded number and returns a cursor for the next.
+"""Filtered lists of messages and events. A request reads a limited number of entries and returns a cursor for the next
+request.
 
-A list moves while a user pages through it, so a message may be listed twice or be skipped. Actions therefore use
+A list changes while a user pages through it, so a message may be listed twice or skipped. Actions therefore use
 ids, never positions.
 """
 
@@ -94,7 +95,7 @@ class ListedRow:
 
     @cached_property
     def call(self) -> ShownCall:
-        """The content, read at first use."""
+        """The visible part of the message's content, decoded at first use."""
         return self.reading()
 
     @property
@@ -113,10 +114,11 @@ class FoundRows(NamedTuple):
     """The matching rows of a list.
 
     Attributes:
-        total: Number of messages in these places. `looked_at` is how many of them were read.
-        cursor: Where the next request continues; '' at the end.
-        at_ms: Time of this list by the server's clock.
-        problems: Queue -> reason why it can't be read.
+        looked_at: Number of searched messages.
+        total: Number of all messages in the searched places.
+        cursor: Position at which the next request continues; '' at the end of the list.
+        at_ms: Server time of the request, in epoch ms.
+        problems: Queue name -> reason why the queue can't be read.
     """
 
     rows: list[ListedRow]
@@ -128,7 +130,12 @@ class FoundRows(NamedTuple):
 
 
 class SearchStep(msgspec.Struct, frozen=True, array_like=True):
-    """Position of a search: a part of a queue, and the number of entries read there."""
+    """Position of a search.
+
+    Attributes:
+        stored: Part of the queue that the search is reading.
+        offset: Number of entries already read in this part.
+    """
 
     queue: str
     stored: str
@@ -155,7 +162,7 @@ def names_in(asked: Filter, queues: Sequence[str]) -> list[str]:
 
 
 def counts_of(client: Client, names: Sequence[str]) -> tuple[dict[str, Counts], dict[str, str]]:
-    """Return counts per queue and partition, and errors of unreadable queues.
+    """Return the counts of each queue and partition, and the errors of unreadable queues.
 
     This takes one round trip, and more for partitioned queues; on a Cluster, one per queue.
     """
@@ -212,7 +219,7 @@ class _Search:
         )
 
     def _walk(self, steps: list[SearchStep], wanted: Sequence[str]) -> SearchStep | None:
-        """Search until a limit is reached. Return where to continue; None at the end."""
+        """Search until a limit is reached. Return the step at which the next request continues; None at the end."""
         for step in steps:
             here: SearchStep | None = step
             while here is not None:
@@ -229,7 +236,7 @@ class _Search:
         return None
 
     def _page(self, step: SearchStep, wanted: Sequence[str]) -> SearchStep | None:
-        """Read a page; return the next step, or the step after the last row that fits."""
+        """Read a page and add its matching rows. Return the step that follows the page, or the last row that fits."""
         queue, room = Queue(step.queue, self.client), self.limits.rows - len(self.rows)
         queue.is_alone = True
         number = min(PER_CALL, max(1, self.limits.messages - self.looked_at))
@@ -313,9 +320,9 @@ def dead_row(contents: Contents, queue: str, message: DeadMessage, now_ms: int) 
 
 
 class DeadFingerprints:
-    """Fingerprints of dead messages, read from events if a filter uses them.
+    """Reads the fingerprints of dead messages' errors from events, if the filter uses fingerprints.
 
-    A message that died before the latest MAX_MESSAGES events of its queue has no fingerprint.
+    A message has no fingerprint if it died before the latest MAX_MESSAGES events of its queue.
     """
 
     def __init__(self, asked: Filter) -> None:
@@ -323,7 +330,7 @@ class DeadFingerprints:
         self._known: dict[str, dict[str, str]] = {}
 
     def added(self, queue: Queue, rows: list[ListedRow]) -> list[ListedRow]:
-        """Return the rows with their fingerprints."""
+        """Return the rows, each with the fingerprint of its message's error."""
         if not self._asks or not rows:
             return rows
         if queue.name not in self._known:
@@ -335,7 +342,7 @@ class DeadFingerprints:
         ]
 
     def _read(self, queue: Queue) -> Iterator[tuple[str, str]]:
-        """Yield mids and fingerprints, the newest last."""
+        """Yield the message id and fingerprint of each death, oldest first."""
         for written in reversed(list(newest(queue, most=MAX_MESSAGES))):
             event = event_of(written)
             if event is not None and event.kind == "dead" and event.fingerprint:
@@ -386,7 +393,7 @@ def _event_row(contents: Contents, queue: str, event: Event, now_ms: int) -> Lis
 
 
 def running(client: Client, queue: str, rows: Sequence[ListedRow]) -> list[ListedRow]:
-    """Return the rows with the worker of each message, by the workers' last heartbeats."""
+    """Return the rows, each with the worker of its message, as reported by the latest heartbeats."""
     serving = [
         worker.name
         for worker in presence.workers(client)
@@ -430,7 +437,7 @@ def _write_cursor(cursor: _Cursor) -> str:
 
 
 def _from(steps: list[SearchStep], begun: SearchStep) -> list[SearchStep]:
-    """Return the steps that remain after the last request. Removed queues are skipped."""
+    """Return the remaining steps of a search that stopped at `begun`. Removed queues are skipped."""
     order = list(dict.fromkeys(part for parts in _STORED.values() for part in parts))
     if begun.stored not in order:
         raise _unreadable()
@@ -453,7 +460,6 @@ def _total(counts: Counts, stored: Sequence[str]) -> int:
 
 
 def _size(counts: Counts, stored: str) -> int:
-    """Return the number of messages in a part of a queue. Messages in the queues of keys count as ready."""
     sizes = {"ready": counts.ready, "due": counts.delayed + counts.deduped, "circle": counts.circle}
     return sizes.get(stored, counts.dead)
 

@@ -46,7 +46,7 @@ class Connections:
         self._due = OnceAMinute()
 
     def add(self, connection: socket.socket) -> None:
-        """Add a connection. If there are too many, close the longest waiting connections."""
+        """Add a connection. If there are too many, close the connections that have waited longest for their clients."""
         file = connection.fileno()
         self._open[file] = connection
         self.mark(file, waits=True)
@@ -56,7 +56,7 @@ class Connections:
             self._close(next(iter(self._waiting)), "to make room")
 
     def mark(self, file: int, *, waits: bool) -> None:
-        """Record that a connection waits for its client, or that its client waits for the server."""
+        """Record whether a connection waits for its client or for the server."""
         self._waiting.pop(file, None)
         if waits and file in self._open:
             self._waiting[file] = self._now()
@@ -178,7 +178,7 @@ class BoundedServer(uvicorn.Server):
         self._listening.listen(BACKLOG)
 
     async def on_tick(self, counter: int) -> bool:
-        """Close slow connections once a second; uvicorn calls this ten times as often."""
+        """Close slow connections once a second. uvicorn calls this method ten times a second."""
         if counter % 10 == 0:
             self.connections.sweep()
         return await super().on_tick(counter)
@@ -191,7 +191,7 @@ def most_connections() -> int:
 
 
 def once_a_minute() -> Callable[[logging.LogRecord], bool]:
-    """Return a filter for log lines that clients can cause.
+    """Return a filter that limits log lines which clients can cause.
 
     The filter passes each such line once a minute, with the number of omitted lines.
     """

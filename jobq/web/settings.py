@@ -22,22 +22,22 @@ class WebSettings:
     """Settings of one dashboard.
 
     Attributes:
-        title: Name of the cluster, shown in the header.
-        accent: Colour of the cluster, such as `#1f5fa5`.
+        title: Name of this installation, shown in the header.
+        accent: Accent colour of the pages, such as `#1f5fa5`.
         prefix: First part of every path, such as `/ops/jobq`, if the proxy does not remove it.
         read_only: Reject every action.
-        lake, storage: Path and storage options of the lake with the history.
+        lake, storage: Path of the lake with the history, and options for the lake's storage.
         source: The name of this server in a lake that several servers share.
         redact: Additional patterns for names of arguments whose values are hidden.
         hide_errors: Show the types of errors, not their texts.
         trace_url: Link to a trace, with {trace_id} in place of the id.
         modules: Modules with jobs that this process imported.
-        identify: Function of a program that serves the dashboard. It returns the identity of a request's sender, or
-            None.
-        hosts: Host names under which that program serves the dashboard. Without names, the program must check the Host
+        identify: Function that returns the identity of a request's sender, or None. Set it if your program serves the
+            dashboard.
+        hosts: Host names under which your program serves the dashboard. Without names, your program must check the Host
             header itself.
         access: Access rules of `jobq web`, instead of `identify` and `hosts`.
-        home_url, home_label: Link in the header, back to the program that serves the dashboard.
+        home_url, home_label: Address and text of a link in the header, for example to your program.
     """
 
     title: str = "jobq"

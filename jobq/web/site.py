@@ -39,7 +39,9 @@ class Site:
         self._uses: dict[str, tuple[float, bool]] = {}
 
     def part(self, kind: type[T], make: Callable[[Site], T]) -> T:
-        """Return this dashboard's only object of type `kind`, such as its sampler. `make` creates it at first use."""
+        """Return the object of type `kind` that all requests share, such as the sampler. `make` creates it at first
+        use.
+        """
         with self._lock:
             if kind not in self._parts:
                 self._parts[kind] = make(self)

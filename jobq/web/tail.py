@@ -1,4 +1,4 @@
-"""Follow the event streams of all queues. Each reading is bounded, and skips streams that haven't grown."""
+"""Follow the event streams of all queues. Each reading fetches a limited number of new events."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Follower(Protocol):
     """Counts events from streams. The sampler's thread calls it, and other threads read it."""
 
     def take(self, queue: str, entries: Sequence[StreamEntry], weight: float = 1.0) -> None:
-        """Count entries of a queue, in any order.
+        """Count the events of a queue, which may be in any order.
 
         Args:
-            weight: Number of events that each entry stands for.
+            weight: Number of events that each entry of a sample represents.
         """
 
     def forget(self, names: Iterable[str]) -> None:
@@ -53,25 +53,25 @@ class _FollowedStream:
         self.until = "+"
 
     def resume(self, added: int) -> None:
-        """Continue after a pause: read backwards to the last known entry."""
+        """Prepare to read backwards to the last known entry, after a pause of the reader."""
         if not self.until:
             self.floor, self.last = self.last, ""
         self.added, self.until = added, "+"
 
     def give_up(self, last: str) -> None:
-        """Stop reading the past; later entries are still read."""
+        """Stop reading older entries. New entries are still read."""
         self.until, self.last = "", self.last or last
 
     def followed(self, added: int, last: str) -> None:
-        """Record the number of events, and the last entry read; '' if no entry was read."""
+        """Record how many entries the stream ever had, and the id of the last entry read, or ''."""
         self.added, self.last = added, last or self.last
 
     def read_back(self, entries: Sequence[Any], count: int, since: int) -> None:
-        """Record the result of reading backwards.
+        """Record a batch of entries read backwards.
 
         Args:
             count: Number of requested entries.
-            since: Start of the requested entries, epoch ms.
+            since: Earliest requested time, in epoch ms.
         """
         if not self.last:
             self.last = entries[0][0].decode() if entries else self.floor or f"{since}-0"
@@ -96,7 +96,7 @@ class Tail:
         self.sampled = False
 
     def since_ms(self, queue: str) -> int | None:
-        """Return the start of known events of a queue, epoch ms; None before they were read."""
+        """Return the time since which a queue's events are known, in epoch ms. Return None before the first reading."""
         stream = self._streams.get(queue)
         return stream.since_ms if stream and stream.last else None
 
@@ -106,11 +106,11 @@ class Tail:
         return queue not in self.unread and not any(stream and stream.until for stream in streams)
 
     def read_added(self, added: Mapping[str, int], *, slept: bool = False) -> None:
-        """Read entries added since the last reading.
+        """Read the entries added since the last reading.
 
         Args:
-            added: Queue -> number of events ever added.
-            slept: The last reading was long ago; read_past reads the time since then.
+            added: Queue name -> number of events ever added.
+            slept: Whether the last reading was long ago. If so, `read_past` reads the events since then.
         """
         self._forget(added)
         new = [name for name, count in added.items() if count and name not in self._streams]
@@ -130,7 +130,7 @@ class Tail:
             self._streams[name] = _FollowedStream(added[name])
 
     def _forget(self, added: Mapping[str, int]) -> None:
-        """Drop deleted queues, and restart reading recreated streams."""
+        """Forget the streams of deleted queues, and restart streams that were deleted and created again."""
         gone = [name for name in self._streams if name not in added]
         anew = [name for name, stream in self._streams.items() if added.get(name, 0) < stream.added]
         for name in {*gone, *anew}:
@@ -158,9 +158,7 @@ class Tail:
                 self._give(name, entries, number / len(entries) if more else 1.0)
 
     def read_past(self, now_ms: int, most: int = MAX_EVENTS) -> bool:
-        """Read part of the last 15 minutes of streams with unread past events. Return False if nothing was left to
-        read.
-        """
+        """Read more events of the last 15 minutes, up to `most`. Return False if all of them were read."""
         open_streams = {name: stream for name, stream in self._streams.items() if stream.until}
         left = min(most, MAX_PAST - self._past)
         if not open_streams or left <= 0:
@@ -185,7 +183,9 @@ class Tail:
         return keys.key(keys.prefix(self._client.namespace, name), "events")
 
     def _replies(self, words: Mapping[str, tuple[Any, ...]]) -> list[tuple[str, list[Any]]]:
-        """Return each stream's entries; for an unreadable stream, store the reason and stop reading it."""
+        """Return the entries of each readable stream. Record the error of an unreadable stream and stop reading its
+        past.
+        """
         replies = []
         for name, reply in zip(words, self._sent(list(words.values())), strict=True):
             if isinstance(reply, Exception):
@@ -229,7 +229,6 @@ def _at_ms(entry_id: bytes) -> int:
 
 
 def _entry(entry_id: bytes, fields: Any) -> StreamEntry | None:
-    """Return the decoded entry; None if it isn't a record."""
     try:
         return StreamEntry(_at_ms(entry_id), decode(fields[1], fields[0]))
     except BadRecordError:

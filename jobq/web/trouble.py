@@ -22,11 +22,11 @@ _FINE = frozenset(("working", "idle"))
 
 
 class Growth(NamedTuple):
-    """How the number of ready messages changes.
+    """Growth of the number of ready messages.
 
     Attributes:
-        per_s: Change per second; None if the number was watched too briefly.
-        since_s: Time of the latest minimum since the watch began, epoch seconds.
+        per_s: Change per second; None if the number wasn't measured for long enough.
+        since_s: Time at which the number was last at its minimum, in epoch seconds.
     """
 
     per_s: float | None = None
@@ -34,16 +34,16 @@ class Growth(NamedTuple):
 
 
 class QueueFigures(NamedTuple):
-    """A queue's figures at a moment; None means unknown.
+    """Figures of a queue at one time. None means unknown.
 
     Attributes:
         oldest_ms: How long the next message has waited.
         paused: Whether the queue or any of its partitions is paused.
-        at_least: Whether the next message may have waited longer.
-        dequeued_per_s: None before the second sample.
+        at_least: Whether the next message may have waited longer than oldest_ms.
+        dequeued_per_s: Messages dequeued per second, or None before the second reading.
         broken: Reason why the queue can't be read.
         pause_ends: When the pause ends, epoch ms; 0 if it doesn't end by itself.
-        events_off: Whether its event level is off.
+        events_off: Whether the queue's event level is `off`.
         job: The job of the next message; '' if unknown.
         served_partitions, paused_partitions: See Counts.
     """
@@ -83,7 +83,7 @@ class QueueFigures(NamedTuple):
 
     @property
     def state(self) -> str:
-        """The first state of CODES that applies."""
+        """The first state in CODES that applies to the queue."""
         return _state(self)
 
     @property
@@ -110,7 +110,7 @@ class QueueFigures(NamedTuple):
 
 
 def busy_slots(taken: int, slots: int) -> int:
-    """Return how many of the fetched messages run: no more than there are slots, if their number is known."""
+    """Return how many of the fetched messages can be running: at most one per slot, if the number of slots is known."""
     return min(taken, slots) if slots else taken
 
 
@@ -135,7 +135,7 @@ def _state(figures: QueueFigures) -> str:
 
 
 def falls_behind(figures: QueueFigures) -> bool:
-    """Return whether messages arrive faster than workers fetch them, for longer than a moment."""
+    """Return whether messages arrive noticeably faster than workers fetch them."""
     per_s = figures.growth.per_s
     if not figures.ready or per_s is None or per_s <= 0:
         return False
@@ -156,7 +156,7 @@ class GrowthWatch:
         self._lowest, self._since = math.inf, 0.0
 
     def put(self, at_s: float, value: int) -> Growth:
-        """Record the number at a moment, in epoch seconds, and return how it changes."""
+        """Record the number at a time, in epoch seconds, and return how it changes."""
         if value <= self._lowest:
             self._lowest, self._since = value, at_s
         points = self._points

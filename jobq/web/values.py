@@ -15,8 +15,8 @@ class Part(NamedTuple):
     """A value or a part of a value.
 
     Attributes:
-        kind: text, number, word (true, false, null), secret, object, list or cut.
-        number: Number of its parts.
+        kind: text, number, word (true, false, null), secret, object, list, or cut (omitted parts).
+        number: Number of parts of an object or a list.
     """
 
     name: str
@@ -32,7 +32,7 @@ class _Budget:
 
 
 def tree(name: str, value: Any) -> Part:
-    """Return a value as a tree. Parts beyond the limits are only counted."""
+    """Return a value as a tree. Parts beyond the limits are counted but left out."""
     return _part(name, value, _Budget(), MAX_LEVELS)
 
 

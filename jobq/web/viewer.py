@@ -19,7 +19,7 @@ class AskedFilter(NamedTuple):
     """The filter in a request.
 
     Attributes:
-        error: Reason why its text can't be parsed, or ''. With an error, the list is empty.
+        error: Reason why the text can't be parsed, or ''. If there is a reason, the filter is empty.
     """
 
     text: str

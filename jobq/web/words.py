@@ -33,10 +33,10 @@ class StateLabel(NamedTuple):
 
 
 class Headline(NamedTuple):
-    """The first line of the first page.
+    """The headline of the overview page.
 
     Attributes:
-        bad: Whether the user should act.
+        bad: Whether the headline reports a problem.
     """
 
     text: str
@@ -101,7 +101,7 @@ def emptying(figures: QueueFigures) -> str:
 
 
 def emptied(figures: QueueFigures) -> str:
-    """Return the time until the queue is empty, for a cell of a table."""
+    """Format the time until the queue is empty, for a table cell."""
     in_s = figures.empty_in_s
     if not figures.ready:
         return ""
@@ -122,10 +122,10 @@ def remedy(figures: QueueFigures) -> str:
 
 
 def headline(snapshot: Snapshot, nfindings: int) -> Headline:
-    """Return the first line of the first page.
+    """Return the headline of the overview page.
 
     Args:
-        nfindings: Number of findings on the page, which begin with the first cause.
+        nfindings: Number of findings on the page. The first finding is about the first cause.
     """
     count, bad = len(snapshot.queues), snapshot.in_trouble
     words = counted(count, "queue")

@@ -1,6 +1,6 @@
-"""The dashboard for WSGI programs, such as Flask: `DispatcherMiddleware(app, {"/jobq": wsgi_app(identify=…)})`.
+"""Serve the dashboard from WSGI programs, such as Flask: `DispatcherMiddleware(app, {"/jobq": wsgi_app(identify=…)})`.
 
-`identify(request)` finds the program's environment in `request.scope["wsgi_environ"]`.
+In `identify(request)`, the WSGI environment is `request.scope["wsgi_environ"]`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _Bridge = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 
 
 class WsgiApp:
-    """Serves an ASGI application to WSGI. Each process creates the application at its first request.
+    """Serves an ASGI application to WSGI.
 
-    The application's event loop runs in a thread, which a fork doesn't copy. gunicorn --preload forks after it imports
-    the program.
+    Each process creates the application at its first request, so a server may fork after it imports the program, as
+    gunicorn --preload does.
     """
 
     def __init__(self, make: Callable[[], ASGIApp]) -> None:
@@ -78,7 +78,6 @@ def _with_client(app: ASGIApp) -> ASGIApp:
 
 
 def _checked(environ: dict[str, Any]) -> dict[str, Any]:
-    """Return the environment with the body already read. Raises ValueError for requests that it can't pass on."""
     environ.get("QUERY_STRING", "").encode("ascii")
     for name in ("SCRIPT_NAME", "PATH_INFO"):
         environ.get(name, "").encode("latin-1").decode("utf-8")

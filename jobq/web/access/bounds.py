@@ -1,4 +1,4 @@
-"""Request limits: 30 requests a second per user, and four concurrent scans for all users together."""
+"""Request limits: 30 requests a second per user, and four concurrent searches for all users together."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RequestRate:
 
 
 class RefusalRate:
-    """Limits each user's rejections in the audit log, so that a user can't push older entries out of it."""
+    """Limits each user's rejected requests in the audit log, so that they can't push out older entries."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = RequestRate(clock, REFUSALS_PER_SECOND, REFUSALS)
@@ -53,7 +53,9 @@ class RefusalRate:
         self._left_out: dict[str, int] = {}
 
     def note(self, user: str, why: str) -> str | None:
-        """Return the note for an audit entry, with the number of entries omitted before it; None to omit this entry."""
+        """Return the note for an audit entry, with the number of entries omitted before it; None if the limit is
+        exceeded.
+        """
         taken = self._rate.take(user)
         with self._lock:
             count = self._left_out.pop(user, 0)
@@ -77,7 +79,7 @@ class ScanSlots:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Hold a slot. Raises TooManyScansError if none is free."""
+        """Use a slot during the `with` block. Raises TooManyScansError if none is free."""
         if not self._free.acquire(blocking=False):
             raise TooManyScansError
         try:

@@ -63,7 +63,7 @@ class Gate:
         await self._bounded(scope, receive, send)
 
     async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and stop it when its body has too many bytes."""
+        """Pass a request on, and abort it if its body exceeds MAX_BODY."""
         received, started, too_large = 0, False, False
 
         async def counted() -> Message:
@@ -106,7 +106,7 @@ class Gate:
         return _path_within(scope).removeprefix(self._prefix)
 
     def _host_refusal(self, scope: Scope, headers: Headers) -> RefusedRequest | None:
-        """Reject unknown names, because another site can point its name here (DNS rebinding)."""
+        """Reject a Host header with an unknown name, to prevent DNS rebinding."""
         if self._hosts is None or self._within(scope) in PROBES or self._is_scrape(scope, headers):
             return None
         given = headers.getlist("host")
@@ -120,9 +120,10 @@ class Gate:
         )
 
     def _is_scrape(self, scope: Scope, headers: Headers) -> bool:
-        """Return whether the request is for metrics and has a token, which is checked against the users file later.
+        """Return whether the request asks for metrics and has a token, which is checked later.
 
-        Prometheus calls a pod by its address. A site whose name points here doesn't know a token.
+        Such a request may use any host name: Prometheus calls a pod by its address, and an attacking site doesn't know
+        a token.
         """
         return (
             self._settings.users is not None
@@ -132,7 +133,7 @@ class Gate:
         )
 
     def _behind_proxies(self, scope: Scope, headers: Headers) -> Scope:
-        """Return the scope's changes for the address and scheme of the browser, as reported by trusted proxies."""
+        """Return changes to the scope: the browser's address and scheme, as reported by trusted proxies."""
         client = scope.get("client")
         peer = client[0] if client else ""
         trusted = self.trusts(peer)
@@ -150,7 +151,7 @@ class Gate:
         return changes
 
     def _browser(self, peer: str, chain: list[str]) -> str:
-        """Return the last address that isn't a trusted proxy's; earlier addresses are unverified."""
+        """Return the last address that isn't a trusted proxy. Earlier addresses can be forged."""
         last = peer
         for text in reversed(chain):
             address = _address(_without_port(text))
@@ -162,7 +163,7 @@ class Gate:
         return last
 
     def trusts(self, peer: str) -> bool:
-        """Return whether the peer's headers about the browser are trusted."""
+        """Return whether to trust this peer's headers about the browser."""
         address = _address(peer)
         if address is None:
             return UNIX in self._settings.trusted_proxies and not peer
@@ -186,9 +187,7 @@ def host_name(header: str) -> str:
 
 
 def _known_hosts(settings: AccessSettings) -> frozenset[str] | None:
-    """Return the names by which browsers reach the dashboard; None if the program that mounts the dashboard checks
-    them.
-    """
+    """Return the accepted host names; None if the program that mounts the dashboard checks them."""
     if settings.bind is None and not settings.hosts:
         return None
     bound = [settings.bind.host] if settings.bind is not None and settings.bind.host else []
@@ -217,11 +216,9 @@ def _size_refusal(scope: Scope, headers: Headers) -> RefusedRequest | None:
 def _origin_refusal(
     scope: Scope, headers: Headers, is_api: bool, advice: str
 ) -> RefusedRequest | None:
-    """Reject requests from forms and scripts of other sites. Browsers report the origin, and pages can't change it.
-
-    API requests with a bearer token are exempt, because browsers don't send tokens automatically. Pages aren't exempt,
-    because a program that serves the dashboard identifies its users by cookies.
-    """
+    """Reject requests that forms and scripts of other sites send."""
+    # Browsers don't send bearer tokens automatically. Pages have no such exemption, because a program that serves the
+    # dashboard identifies its users by cookies.
     if scope["method"] in SAFE or (is_api and _has_token(headers)):
         return None
     site = headers.get("sec-fetch-site")
@@ -257,7 +254,6 @@ def _same_origin(origin: str, scheme: str, host: str) -> bool:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """Parse an IP address; return None if the text isn't one. An IPv4 address mapped to IPv6 becomes IPv4 again."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -267,7 +263,6 @@ def _address(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def _path_within(scope: Scope) -> str:
-    """Return the path without the prefix under which the dashboard is mounted."""
     path, prefix = str(scope["path"]), str(scope.get("root_path", ""))
     return path[len(prefix) :] if prefix and path.startswith(f"{prefix}/") else path
 

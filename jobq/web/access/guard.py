@@ -172,7 +172,7 @@ class Guard:
         return identity
 
     def _of(self, session: WebSession) -> Identity:
-        """Return who started a session; NOBODY if the user's entry in the users file has changed since."""
+        """Return the user of a session; NOBODY if the user's entry in the users file has changed since the login."""
         if session.via == "link":
             return self._local() if self.settings.by_link else NOBODY
         known = self.users.user(session.name) if self.users is not None else None
@@ -181,8 +181,7 @@ class Guard:
     def _while_away(self, session_id: str) -> Identity:
         """Return the user of a session that was valid in the last AWAY_S seconds, with the role READ.
 
-        Used while the server can't be reached, because users need the page that shows this problem. Raises
-        UnavailableError for other sessions.
+        Call it only while the server can't be reached. Raises UnavailableError for other sessions.
         """
         with self._lock:
             recent = self._recent.get(session_id)
@@ -194,7 +193,6 @@ class Guard:
         return Identity(was.name, READ, was.arguments, was.via)
 
     def _named_by_proxy(self, request: Request) -> Identity | None:
-        """Return the user named by a trusted proxy, or None."""
         settings = self.settings
         if not settings.auth_header or not request.scope.get("jobq.proxied"):
             return None

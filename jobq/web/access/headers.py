@@ -38,7 +38,7 @@ class SecurityHeaders:
 
 
 def with_headers(response: Response) -> Response:
-    """Add the headers to a reply that bypasses the middleware, and return it."""
+    """Add security headers to a reply that bypasses the middleware."""
     _complete(response.headers)
     return response
 

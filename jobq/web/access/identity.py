@@ -14,8 +14,8 @@ MAX_NAME_LENGTH = 64
 class UserRole(IntEnum):
     """Role of a user. Each role includes the rights of the roles before it.
 
-    NONE sees only the login. READ sees everything but arguments. OPERATE makes reversible changes. ADMIN makes all
-    changes.
+    NONE only sees the login page. READ sees everything except arguments. OPERATE can make reversible changes. ADMIN can
+    make all changes.
     """
 
     NONE = 0

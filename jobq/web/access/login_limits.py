@@ -1,6 +1,6 @@
 """Limits on failed logins: 5 per address and 10 per name in 15 minutes, counted in Redis for all processes.
 
-If a proxy doesn't pass the address of the browser, all its browsers share the proxy's address, and the limit is 100.
+If a proxy doesn't pass the browsers' addresses, all its browsers share the proxy's address, with a limit of 100.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class LoginLimits:
         self._here: dict[str, tuple[int, float]] = {}
 
     def refused_for_s(self, address: str, name: str, per_address: int = PER_ADDRESS) -> float:
-        """Count a login. Return 0 if it is allowed, otherwise the seconds to wait. Raises UnavailableError."""
+        """Count a login. Return 0 if the login is allowed, otherwise the seconds to wait. Raises UnavailableError."""
         of_address, of_name = self._keys(address, name)
         # An address over its limit must not use up the limit of a name.
         return self._count(of_address, per_address) or self._count(of_name, PER_NAME)
 
     def succeeded(self, address: str, name: str) -> None:
-        """Take back the count of `refused_for_s` after a successful login, because only failures count."""
+        """Subtract a successful login from the counts, because only failures count."""
         for key in self._keys(address, name):
             with suppress(ServerFullError):
                 if int(self._client.command("DECR", key)) <= 0:
@@ -81,7 +81,7 @@ class LoginLimits:
 
 
 def block_of(address: str) -> str:
-    """Return the text by which logins of an address are counted. An IPv6 address counts by its first 64 bits."""
+    """Return the network whose logins are counted together: an address, or the first 64 bits of an IPv6 address."""
     try:
         ip = ip_address(address)
     except ValueError:

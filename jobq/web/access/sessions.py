@@ -31,10 +31,10 @@ ID_LENGTH = 43
 
 
 class WebSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored session.
+    """A login session, as the server stores it.
 
     Attributes:
-        mark: Mark of the user's entry; the session ends when the user's mark changes.
+        mark: Digest of the user's entry in the users file. If it changes, the session ends.
         started_at: Time of the login, epoch seconds.
     """
 
@@ -57,7 +57,7 @@ class Sessions:
     def start(self, name: str, via: str, mark: str) -> str:
         """Start a session and return its id. Raises UnavailableError.
 
-        If the server rejects writes, only this process keeps the session.
+        If the server's memory is full, only this process keeps the session.
         """
         session_id = secrets.token_urlsafe(32)
         kept = WebSession(name=name, via=via, mark=mark, started_at=self._clock())
@@ -124,7 +124,7 @@ class Sessions:
 
 
 class LoginLinks:
-    """The login links of one process, which keeps only their SHA-256."""
+    """The login links that this process printed. It only keeps SHA-256 hashes of their tokens."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

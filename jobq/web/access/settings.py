@@ -33,16 +33,16 @@ class AccessSettings:
     """Access rules of a dashboard. Raises ConfigError for a combination that would leave it open.
 
     Attributes:
-        bind: Address that `jobq web` listens on; None if a program serves the dashboard. Then `identify` returns
-            the user of a request.
-        hosts: Names under which browsers reach it, in addition to the bound name and the loopback. If a program
-            sets none, it checks the Host header itself.
-        users: The users file.
+        bind: Address that `jobq web` listens on; None if another program serves the dashboard.
+        hosts: Host names of the dashboard, in addition to the bound name and loopback names. A program that sets none
+            must check the Host header itself.
+        users: Path of the users file.
         auth_header: A header in which a trusted proxy passes the user's name.
-        auth_role: Role of users named in the header but not in the users file; NONE gives them no rights.
+        auth_role: Role of users whom the header names but the users file doesn't; NONE gives them no rights.
         trusted_proxies: Networks, or `unix`, whose X-Forwarded headers are trusted.
         no_auth: Whether every visitor has all rights.
         tls: Whether this process itself serves HTTPS.
+        identify: Function that returns the user of a request, if another program serves the dashboard.
     """
 
     bind: Endpoint | None = None
@@ -95,7 +95,6 @@ class AccessSettings:
         return self.by_link or (self.users is not None and self.identify is None)
 
     def _ways(self) -> list[str]:
-        """Return the ways to prove an identity, by their command-line names."""
         given = {
             "--users": self.users, "--auth-header": self.auth_header, "--no-auth": self.no_auth,
             "identify": self.identify,

@@ -1,4 +1,6 @@
-"""The users file: names with roles and password hashes, and tokens of programs. Only its owner may read it."""
+"""The users file: users with their roles and password hashes, and tokens for programs. Only its owner may read the
+file.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,11 @@ class Entries(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Known(NamedTuple):
-    """A user, and a mark that changes when the user's password, role or right to see arguments changes."""
+    """A user from the users file.
+
+    Attributes:
+        mark: Digest of the user's password, role and right to see arguments.
+    """
 
     identity: Identity
     mark: str
@@ -235,7 +241,7 @@ def _parsed(path: Path, raw: bytes) -> Entries:
 
 @contextmanager
 def _changing(path: Path) -> Iterator[Entries]:
-    """Yield the entries to change, then replace the file with mode 0600. Concurrent commands take turns."""
+    """Yield the file's entries, then write the changed entries with mode 0600. A lock prevents concurrent changes."""
     folder = path.absolute().parent
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -35,11 +35,11 @@ from jobq.web.flows import steer
 
 
 class FlowRowReply(FlowHead, kw_only=True):
-    """A flow in a list.
+    """A flow in the list of flows.
 
     Attributes:
         over: Number of finished steps: done, failed, skipped or cancelled.
-        problem: Why the flow can't be read; then its state is empty.
+        problem: Why the flow can't be read. Its state is then empty.
     """
 
     members: int = 0
@@ -56,7 +56,7 @@ class FlowReply(FlowRecord):
 
     Attributes:
         over: Number of finished steps: done, failed, skipped or cancelled.
-        problem: Always empty, because this flow can be read.
+        problem: Always empty. Only lists contain unreadable flows.
     """
 
     over: int
@@ -65,10 +65,10 @@ class FlowReply(FlowRecord):
 
 
 class SentReply(JsonRecord):
-    """A request to a flow.
+    """Confirmation of a request to a flow.
 
     Attributes:
-        sent: The action sent to the flow. A worker performs it within seconds.
+        sent: The requested action. A worker performs it within seconds.
     """
 
     flow: str
@@ -79,8 +79,8 @@ class SignalBody(JsonRecord):
     """A signal to a flow.
 
     Attributes:
-        step: The wait to end.
-        value: The value passed to the flow.
+        step: Name of the waiting step that the signal ends.
+        value: Value to pass to the flow.
     """
 
     step: str
@@ -136,7 +136,7 @@ def signal_flow(call: ApiCall, body: SignalBody) -> SentReply:
 
 @resource("/flows/{flow}/retry", method="POST", role=UserRole.OPERATE, status=202)
 def retry_flow(call: ApiCall, body: RetryBody) -> SentReply:
-    """Retry dead members, and then run the following steps."""
+    """Retry dead members of a flow, and then run the following steps."""
     return _sent(call, "retry", lambda run: run.retry(body.step or None), body.step or "")
 
 

@@ -79,10 +79,10 @@ class OperationReply(OperationRow):
 
 
 class ChosenBody(JsonRecord):
-    """A chosen message.
+    """A message to act on.
 
     Attributes:
-        id: A mid; for actions on dead messages, a dead_id.
+        id: The message id, or the dead_id for actions on dead messages.
     """
 
     queue: str
@@ -125,7 +125,7 @@ def operations(call: ApiCall) -> ListPage[OperationRow]:
 def create_operation(call: ApiCall, body: NewOperationBody) -> OperationReply:
     """Create an operation and select its messages, without changing them.
 
-    With the header Idempotency-Key, a repeated request gets the first request's operation.
+    A repeated request with the same Idempotency-Key returns the first request's operation.
     """
     service, verb, filter_ = _service(call), body.verb, body.filter or ""
     if (body.ids is None) == (not filter_):
@@ -184,7 +184,7 @@ def undo_operation(call: ApiCall, body: EmptyBody) -> OperationReply:
 
 @resource("/operations/{operation}/stop", method="POST", role=UserRole.OPERATE, status=202)
 def stop_operation(call: ApiCall, body: EmptyBody) -> OperationReply:
-    """Stop an operation after its current messages."""
+    """Stop an operation after the current chunk of messages."""
     service = _service(call)
     _known(service, call["operation"])
     service.stop(call["operation"], call.identity)
@@ -196,7 +196,7 @@ def _service(call: ApiCall) -> Operations:
 
 
 def _own_id(call: ApiCall) -> str:
-    """Return an id made from the Idempotency-Key, so that a repeated request has the same id; '' without a key."""
+    """Return an operation id made from the header Idempotency-Key, or '' without the header."""
     key = call.request.headers.get("idempotency-key", "")
     if len(key) > MAX_KEY_LENGTH:
         raise ConfigError(

@@ -55,7 +55,7 @@ class WebExporter:
         self.page = metrics_page(QueueExporter(site.client, lake=behind).families)
 
     def _behind(self) -> dict[str, LakeBehind]:
-        """Return how far the lake is behind each queue, by queue name. Raises LakeError if the lake can't be read."""
+        """Return the lake's backlog for each queue, by name. Raises LakeError if the lake can't be read."""
         try:
             from jobq.pipeline.lake.inspection import backlog
             from jobq.pipeline.lake.lake import Lake

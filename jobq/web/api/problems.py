@@ -12,7 +12,7 @@ from jobq.web.api.schema import writer_of
 
 
 class Code(Enum):
-    """The kind of an error. Its word never changes, but an error's text can change."""
+    """The code of an API error. The codes never change, but the texts of errors may change."""
 
     BAD_REQUEST = "bad_request"
     UNAUTHORIZED = "unauthorized"

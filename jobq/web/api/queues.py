@@ -39,16 +39,16 @@ class QueueReply(JsonRecord):
     """A queue with its figures.
 
     Attributes:
-        state: The most urgent state.
+        state: The queue's most urgent state.
         oldest_ms: Waiting time of the next message.
         oldest_at_least: Whether the next message may have waited even longer.
-        paused: Whether it or any of its partitions is paused.
+        paused: Whether the queue or any of its partitions is paused.
         served_partitions: Number of partitions in which messages may wait. Without partitions, it is 1.
-        paused_partitions: How many of them are paused.
-        empty_in_ms: Time until no message is ready at this rate; null if never or unknown.
-        done_15m: Successful attempts in the last 15 minutes; null until events were read, like failed_15m and dead_15m.
+        paused_partitions: Number of served partitions that are paused.
+        empty_in_ms: Time until no message is ready at the current rate. Null if never or unknown.
+        done_15m: Successful attempts in the last 15 minutes. Null until events were read, like failed_15m and dead_15m.
         pause_ends: When the pause ends; null if only `resume` ends it.
-        damaged: Why it can't be read; empty if it can.
+        damaged: Why the queue can't be read, or an empty text.
     """
 
     queue: str
@@ -186,7 +186,7 @@ class WhyReply(JsonRecord):
     """Why a message waits, where it runs, or how it ended.
 
     Attributes:
-        reasons: The first reason decides; the others also apply.
+        reasons: The first reason decides the state. The other reasons also apply.
     """
 
     queue: str
@@ -254,7 +254,7 @@ def dead(call: ApiCall) -> SearchPage:
 
 @resource("/queues/{queue}/messages/{mid}")
 def message(call: ApiCall) -> MessageReply:
-    """Show one message: its place, its attempts in the latest events, and why it waits."""
+    """Show one message: its state, its latest attempts, and why it waits."""
     shown = read_message(call.site.client, contents_of(call.request), _known(call), call["mid"])
     if not shown.is_known:
         raise NotThereError(f"queue {call['queue']} has no message {call['mid']!r:.150}")
@@ -292,7 +292,7 @@ def why(call: ApiCall) -> WhyReply:
 
 
 def queue_facts(figures: QueueFigures) -> QueueReply:
-    """Return a queue's figures with the API's field names."""
+    """Convert a queue's figures to the API's record."""
     empty_in_s, recent = figures.empty_in_s, figures.recent
     known = empty_in_s is not None and math.isfinite(empty_in_s)
     ended = recent.done, recent.failed, recent.dead
@@ -306,7 +306,7 @@ def queue_facts(figures: QueueFigures) -> QueueReply:
 
 
 def row_facts(listed_row: ListedRow) -> MessageRow:
-    """Return a row of a message list with the API's field names."""
+    """Convert a row of a message list to the API's record."""
     row = listed_row.row
     return MessageRow.of(
         listed_row, queue=row.queue, mid=row.mid, place=row.place, job=row.job, attempts=max(0, row.attempt),

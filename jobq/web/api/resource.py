@@ -117,7 +117,7 @@ class ApiCall:
 
     @cached_property
     def span(self) -> Span:
-        """The time range requested by `range`, or by `since` and `until`."""
+        """The requested time range."""
         return span_of(self.now_ms, self["range"], self["since"], self["until"])
 
 
@@ -140,7 +140,7 @@ class Resource:
 
     @cached_property
     def types(self) -> dict[str, Any]:
-        """The types of the reply, by the name `return`, and of the body, if there is one."""
+        """The handler's type hints: `return` for the reply, and the body's type, if there is a body."""
         return get_type_hints(self.answer, include_extras=True)
 
     def handle(self, request: Request) -> Response:
@@ -171,7 +171,7 @@ RESOURCES = Resources()
 def resource(
     path: str, *parameters: Parameter, method: str = "GET", role: UserRole = UserRole.READ, status: int = 200
 ) -> Callable[[Answerer], Answerer]:  # fmt: skip
-    """Declare the handler of `path`, below ROOT. The function gives the resource its name and its summary."""
+    """Declare the handler of the path ROOT + `path`. Its name and docstring become the resource's name and summary."""
 
     def declare(answer: Answerer) -> Answerer:
         summary = (answer.__doc__ or "").strip().splitlines()[0].rstrip(".")

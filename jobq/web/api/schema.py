@@ -43,7 +43,7 @@ class ListPage(JsonRecord, Generic[T], kw_only=True):
 
 
 class ReadablePage(ListPage[T], kw_only=True):
-    """A page of a list whose parts may be damaged."""
+    """A page of a list. `unread` has the parts that can't be read."""
 
     unread: Unread
 
@@ -93,10 +93,10 @@ _MARKED: dict[str, Write] = {"moment": in_utc, "moment_or_zero": _moment_or_null
 
 
 def described(kinds: Iterable[Any], *, are_replies: bool) -> tuple[list[Any], dict[str, Any]]:
-    """Return a JSON schema for each of these types, and the schemas that they refer to by name.
+    """Return a JSON schema for each type, and the named schemas that these schemas use.
 
     Args:
-        are_replies: Whether every field is written, so that all are required.
+        are_replies: Whether the types are replies, which contain every field.
     """
     schemas, components = json.schema_components(kinds, ref_template=_REF)
     for schema in components.values():
@@ -116,7 +116,7 @@ def _describe_fields(schema: dict[str, Any]) -> None:
 
 
 def _as_written(schema: Any) -> Any:
-    """Return the JSON schema of the written form of the Python values described by msgspec."""
+    """Adapt msgspec's JSON schema to the JSON that the API writes."""
     if isinstance(schema, list):
         return [_as_written(part) for part in schema]
     if not isinstance(schema, dict):

@@ -1,7 +1,7 @@
 """Apply an operation to its frozen messages, or undo an operation.
 
-Both work in chunks, at up to 2,000 messages a second. Results are stored after every chunk. If the process is killed
-during a chunk, the chunk is repeated: messages already changed are in the bin, and count as done.
+Messages are processed in chunks, at up to 2,000 a second. Results are stored after every chunk. If the process is
+killed during a chunk, another process repeats the chunk, and messages already in the bin count as done.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Applier:
     """Applies or undoes one operation.
 
     Attributes:
-        ended: Returns whether this process should stop.
-        pause: Function that sleeps; a test may replace it.
-        token: Token of its lock.
+        ended: Function that returns whether to stop.
+        pause: Function that sleeps.
+        token: Token of the operation's lock.
     """
 
     def __init__(
@@ -133,12 +133,12 @@ class Applier:
         return chunk or FrozenChunk("", [])
 
     def _order(self) -> Iterator[int]:
-        """Yield chunk numbers. Dead messages are listed newest first, but the oldest are revived first."""
+        """Yield the chunk numbers. Dead messages are listed newest first, but revived oldest first."""
         every = range(self.state.nchunks)
         return iter(reversed(every) if self.verb.is_dead else every)
 
     def _firsts(self) -> dict[int, int]:
-        """Return how many messages precede each chunk; only needed to spread their start times."""
+        """Return how many messages precede each chunk, if their starts are spread over time."""
         if not self.state.spread_ms:
             return dict.fromkeys(range(self.state.nchunks), 0)
         firsts, before = {}, 0
@@ -157,7 +157,7 @@ class Applier:
         return Bin(queue, self.store.client, self.state.id, keep)
 
     def _done(self, number: int, chunk: FrozenChunk, again: bool, first: int) -> str:
-        """Apply the operation to one chunk. Return the result of each message as a letter."""
+        """Apply the operation to one chunk. Return one letter per message: its result."""
         if not chunk.ids:
             return "-"
         if self.verb.is_dead:
@@ -200,7 +200,7 @@ class Applier:
         return "".join(letters[::-1])
 
     def _at(self, place: int) -> int | None:
-        """Return the start time of the message at this position; None starts it immediately."""
+        """Return the start time of the message at this position; None to start it immediately."""
         state = self.state
         if not state.spread_ms or not place:
             return None

@@ -1,4 +1,4 @@
-"""Find the messages of an operation, and freeze them as the list to preview and to act on."""
+"""Find the messages of an operation and store their list, which the preview shows."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Freezer:
 
     Attributes:
         reads: Client that lists queues.
-        ended: Returns whether freezing should stop.
-        token: Token of its lock.
+        ended: Function that returns whether to stop.
+        token: Token of the operation's lock.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Freezer:
         self._sizes = Counter[str]()
 
     def matching(self, asked: Filter) -> None:
-        """Freeze all messages that match, up to 100,000."""
+        """Freeze up to 100,000 messages that match the filter."""
         names, cursor = listed_queues(self.reads).names, ""
         limits = SearchLimits(rows=1000)
         while not self.ended():
@@ -79,7 +79,7 @@ class Freezer:
         raise InterruptedError
 
     def chosen(self, ids: Sequence[tuple[str, str]]) -> None:
-        """Freeze these messages, given by queue and by mid or dead id."""
+        """Freeze messages given by their queues and their ids or dead ids."""
         self.state.total = len(ids)
         for first in range(0, len(ids), CHUNK):
             if self.ended():
@@ -123,7 +123,7 @@ class Freezer:
             )
 
     def _take(self, rows: Sequence[ListedRow]) -> None:
-        """Store rows in chunks with messages of a single queue."""
+        """Store rows in chunks. Each chunk has messages of a single queue."""
         room = MAX_MESSAGES - self.state.number
         fresh = [row for row in rows if self._is_new(row)][:room]
         while fresh:
@@ -149,7 +149,7 @@ class Freezer:
         return True
 
     def _kept(self, queue: str, rows: Sequence[ListedRow]) -> list[tuple[ListedRow, str, str]]:
-        """Return the rows whose messages still exist, with the generations and the content digests of the messages."""
+        """Return the rows whose messages still exist, each with its message's generation and content digest."""
         if self.verb.is_dead:
             return [(row, "", "") for row in rows]
         mids = [row.row.mid for row in rows]
@@ -213,7 +213,7 @@ def present(
     """Return each live message's generation and content digest; '' and '' for other messages.
 
     Args:
-        sizes: Approximate sizes of the contents, which bound the data per call.
+        sizes: Approximate sizes of the contents, to limit the data per call.
     """
     prefix = keys.prefix(client.namespace, queue)
     versions: list[tuple[str, str]] = []

@@ -50,8 +50,8 @@ class OperationView:
     """An operation as a page shows it.
 
     Attributes:
-        is_live: Whether a process works on it.
-        left_ms: Time until it is deleted.
+        is_live: Whether a process is working on the operation.
+        left_ms: Time until the operation is deleted.
     """
 
     state: OperationState
@@ -95,7 +95,7 @@ class OperationView:
 
     @property
     def confirmation(self) -> str:
-        """The text that a user must type to apply it; '' if it can be undone."""
+        """The text that a user must type before the operation is applied; '' if the operation can be undone."""
         if not self.state.why_no_undo:
             return ""
         names = [name for name, _ in self.state.queues]
@@ -103,11 +103,11 @@ class OperationView:
 
 
 class Operations:
-    """Makes, applies and undoes operations in threads.
+    """Creates, applies and undoes operations in threads.
 
     Attributes:
         reads: Client that lists messages.
-        operate: Client that changes them.
+        operate: Client that changes messages.
     """
 
     def __init__(
@@ -125,10 +125,11 @@ class Operations:
         self, who: Identity, verb: str, contents: Contents, *, filter: str = "",
         ids: Sequence[tuple[str, str]] | None = None, op: str = "",
     ) -> str:  # fmt: skip
-        """Start freezing the matching messages, or the messages with these queues and ids. Return the operation's id.
+        """Create an operation on the messages that match `filter`, or on the messages in `ids`. Return the operation's
+        id.
 
         Args:
-            ids: Mids, or dead ids for actions on dead messages.
+            ids: Queue and message id, or dead id for actions on dead messages.
             op: Id of the operation; a new id by default.
         """
         chosen = self.allowed(who, verb, filter)
@@ -164,7 +165,7 @@ class Operations:
         return self.shown.listed()
 
     def newest_of(self, who: Identity) -> OperationView | None:
-        """Return this user's latest applied operation while it runs or can be undone, or None.
+        """Return the latest operation that this user applied, if it is running or can be undone.
 
         The result is reused for two seconds, because every page needs it.
         """
@@ -227,14 +228,16 @@ class Operations:
         return OperationView(state, True, view.left_ms)
 
     def stop(self, op: str, who: Identity) -> None:
-        """Stop an operation after its current messages."""
+        """Stop an operation after the current chunk of messages."""
         view = self._known(op)
         self.allowed(who, view.state.verb, f"op:{op}")
         if view.is_live and view.state.phase in ("applying", "undoing"):
             self.operate.command("HSET", self.store.key(op), "stop", who.name)
 
     def allowed(self, who: Identity, verb: str, what: str) -> BulkVerb:
-        """Return the verb if this user may use it. Otherwise, write to the audit log and raise NotAllowedError."""
+        """Return the action `verb` if this user may use it. Otherwise, write to the audit log and raise
+        NotAllowedError.
+        """
         chosen = verb_of(verb)
         if not who.may(chosen.role):
             why = (
@@ -258,7 +261,7 @@ class Operations:
             thread.join(seconds)
 
     def close(self) -> None:
-        """Stop this process's operations after their current messages. Another process can continue them."""
+        """Stop the operations that run in this process. Another process can continue them."""
         self._closing.set()
         self.wait(10.0)
 
@@ -274,10 +277,10 @@ class Operations:
         self.store.add(state)
 
     def _begin(self, state: OperationState, former: OperationState) -> None:
-        """Store the state of an operation that this process begins to work on.
+        """Store an operation's new state before this process starts to work on it.
 
         Args:
-            former: The state that the user acted on. Raises ConfigError if the state has changed.
+            former: The state that the user saw. Raises ConfigError if the state has changed.
         """
         if self.store.load(state.id) != former:
             raise ConfigError("another user has changed this operation; check its results")
@@ -361,7 +364,7 @@ def digest_of(ids: Sequence[tuple[str, str]] | None) -> str:
 
 
 def _note(state: OperationState) -> str:
-    """Return the note of the operation's last audit entry."""
+    """Summarize an operation's results for the audit log."""
     counts = state.undone if state.phase == "undone" or state.undone else state.results
     parts = [f"{number:,} {word}" for word, number in counts.items()]
     stopped = [f"stopped by {state.stopped_by}"] if state.stopped_by else []

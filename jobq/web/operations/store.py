@@ -4,14 +4,14 @@ The hash `jobq:web:op:<id>` has these fields:
 
 - `state`: the OperationState as JSON.
 - `c<n>`: chunk n of the frozen messages, as JSON.
-- `b<n>`: set when the chunk was begun.
+- `b<n>`: set before chunk n is processed.
 - `r<n>`: the results of the chunk, one letter per message.
-- `t<n>`: the former times of the chunk's messages, as JSON.
+- `t<n>`: the previous start times of the chunk's messages, as JSON.
 - `v<n>` and `u<n>`: like `b<n>` and `r<n>`, for the undo.
 - `stop`: the user who asked to stop the operation.
 
-`jobq:web:op:<id>:lock` has the token of the process that works on the operation. `jobq:web:operations` has the ids of
-the latest operations by time.
+`jobq:web:op:<id>:lock` has the token of the process that works on the operation. `jobq:web:operations` lists the ids of
+the latest operations.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SampleMessage(JsonRecord):
     """One message of a preview.
 
     Attributes:
-        at: When it was enqueued or died.
+        at: When the message was enqueued or died.
     """
 
     queue: str
@@ -63,15 +63,15 @@ class OperationState(msgspec.Struct, kw_only=True):
     """State of an operation. Times are epoch ms by the server's clock.
 
     Attributes:
-        by: The user.
+        by: Name of the operation's creator.
         filter: Filter that selects the messages; '' for chosen messages.
         chosen: Digest of the chosen messages.
-        number: Number of frozen messages.
+        number: Number of the operation's messages.
         capped: Whether more messages match than an operation may have.
         queues, jobs, errors: Names with their numbers of messages, most frequent first.
-        why_no_undo: Why it can't be undone; '' if it can.
+        why_no_undo: Why the operation can't be undone, or ''.
         spread_ms: Time over which revived messages start.
-        results, undone: Word -> number of messages.
+        results, undone: Result of the action or undo -> number of messages.
     """
 
     id: str
@@ -106,12 +106,14 @@ class OperationState(msgspec.Struct, kw_only=True):
 
 
 class FrozenChunk(msgspec.Struct):
-    """Some frozen messages of one queue.
+    """Some of an operation's messages, from one queue.
 
     Attributes:
-        generations, digests, sizes: Facts about live messages and their contents, to detect changed messages.
-        formers: Start time that each message had when it was frozen, epoch ms.
-        ids: Mids, or dead ids. The other lists have one entry for each id.
+        ids: Message ids, or dead ids. The other lists have one entry per id, but are empty for dead messages.
+        generations: Generation of each message.
+        digests: Digest of each content.
+        sizes: Size of each content.
+        formers: Start time of each message, epoch ms.
     """
 
     queue: str
@@ -139,7 +141,7 @@ class OperationStore:
         return keys.web_operation(self.client.namespace, op)
 
     def add(self, state: OperationState) -> None:
-        """Store a new operation and list it."""
+        """Store a new operation, and add it to the list of operations."""
         listed = keys.web_operations(self.client.namespace)
         self.save(state)
         self.client.command("ZADD", listed, state.created_at, state.id)
@@ -147,14 +149,14 @@ class OperationStore:
         self.client.command("PEXPIRE", listed, KEPT_MS)
 
     def save(self, state: OperationState, **fields: Argument) -> None:
-        """Store the state and other fields of the hash."""
+        """Store an operation's state, and other fields of its hash."""
         key = self.key(state.id)
         words: list[Argument] = [word for pair in fields.items() for word in pair]
         written = ("HSET", key, "state", msgspec.json.encode(state), *words)
         self.many(state.id, [written, ("PEXPIRE", key, KEPT_MS)])
 
     def many(self, op: str, words: Sequence[Sequence[Argument]]) -> list[Any]:
-        """Send commands on the key of an operation together."""
+        """Send commands for the key of one operation together."""
         return commands(self.client, self.key(op), words)
 
     def load(self, op: str) -> OperationState | None:
@@ -168,9 +170,7 @@ class OperationStore:
         return [state for reply in replies if (state := _state_of(reply)) is not None]
 
     def recent(self, most: int) -> list[tuple[OperationState, bool, int]]:
-        """Return the latest operations. For each, also return whether a process works on it, and the ms until it is
-        deleted.
-        """
+        """Return the latest operations, each with whether a process works on it and the ms until it is deleted."""
         ids = self._newest(most)
         reads = [
             read
@@ -206,12 +206,16 @@ class OperationStore:
         return None if reply is None else _decoded(reply, FrozenChunk)
 
     def field(self, op: str, name: str) -> str | None:
-        """Return another field of an operation's hash; None if it doesn't exist."""
+        """Return the field `name` of an operation's hash; None if it doesn't exist."""
         reply = self.client.command("HGET", self.key(op), name)
         return None if reply is None else reply.decode("utf-8", "replace")
 
     def letters(self, op: str, kind: str, nchunks: int) -> list[str]:
-        """Return the results of each chunk; '' for an unprocessed chunk. `kind` is `r`, or `u` for the undo."""
+        """Return each chunk's results as letters; '' for an unprocessed chunk.
+
+        Args:
+            kind: `r` for results of the action, `u` for results of the undo.
+        """
         letters: list[str] = []
         for first in range(0, nchunks, 100):
             names = [f"{kind}{number}" for number in range(first, min(nchunks, first + 100))]
@@ -248,12 +252,11 @@ class OperationStore:
             self.client.command("DEL", key)
 
     def is_locked(self, op: str) -> bool:
-        """Return whether a process works on the operation."""
+        """Return whether a process is working on the operation."""
         return bool(self.client.command("EXISTS", f"{self.key(op)}:lock"))
 
 
 def _state_of(reply: Any) -> OperationState | None:
-    """Return the state in a reply; None for an error, for example about a key of another type."""
     return _state(reply) if isinstance(reply, bytes) else None
 
 

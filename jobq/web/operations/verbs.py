@@ -1,4 +1,4 @@
-"""Bulk actions, with their required roles, their places and their undo."""
+"""Bulk actions on messages."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class BulkVerb(NamedTuple):
     """A bulk action.
 
     Attributes:
-        label: Label of its button.
-        done: Word for its result.
-        places: Places where it applies.
-        undone: Name that put_back uses for it; `time` if an undo restores former times; '' if it can't be undone.
+        label: Text of the action's button.
+        done: Word for a result, such as `revived`.
+        places: Parts of a queue that the action applies to.
+        undone: How put_back names the removed messages. `time` if an undo restores start times, '' without an undo.
         says: Description of the action.
     """
 
@@ -31,12 +31,12 @@ class BulkVerb(NamedTuple):
 
     @property
     def is_dead(self) -> bool:
-        """Return whether the action is for dead messages."""
+        """Return whether the action applies to dead messages."""
         return self.places == ("dead",)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys that its filter may have."""
+        """The keys that a filter for this action may use."""
         return DEAD_KEYS if self.is_dead else LIVE_KEYS
 
 

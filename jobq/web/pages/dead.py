@@ -45,7 +45,7 @@ def dead(request: Request) -> Response:
 
 @page("/dead.jsonl", name="dead_export")
 def dead_export(request: Request) -> Response:
-    """Return dead messages as lines of JSON, without parts that this user may not see."""
+    """Return dead messages as JSON lines, without parts that this user may not see."""
     asked = filter_of(request, search.DEAD_KEYS)
     with refused():
         asked.check()

@@ -152,7 +152,7 @@ def _waiting(request: Request) -> tuple[Queue, str, bytes]:
 
 
 def _call_of(queue: Queue, mid: str, content: bytes) -> Envelope:
-    """Return the call in a content. Raises CodecError if its seal is invalid or can't be checked."""
+    """Decode the call in a message's content. Raises CodecError if its signature or encryption can't be verified."""
     if is_sealed(content) and seal_of(queue.client) is None:
         raise CodecError(
             "the call is sealed, and the dashboard has no keys; start the dashboard with JOBQ_CODEC_KEYS"
@@ -161,7 +161,7 @@ def _call_of(queue: Queue, mid: str, content: bytes) -> Envelope:
 
 
 def _sealed(queue: Queue, mid: str, call: Envelope, like: bytes, at_ms: int) -> bytes:
-    """Return a call as content for `mid`, sealed if `like` is sealed."""
+    """Encode a call as a message's content. The content is sealed if `like` is sealed."""
     plain = encode(call.job, call.args, call.kwargs, at_ms, call.headers, call.options)
     plain = remembered(plain, call.remember_ms)
     seal = seal_of(queue.client)
@@ -182,10 +182,9 @@ def shown_arguments(
 
 
 def edited(site: Site, queue: Queue, mid: str, content: bytes, text: str) -> EditedCall:
-    """Return a content with the arguments from a form. Hidden values stay unchanged.
+    """Return a message's content with the arguments from a form. Hidden values stay unchanged.
 
-    Raises ConfigError for invalid JSON, a partly changed hidden value, and arguments that the job, if it is imported
-    here, does not accept.
+    Raises ConfigError for invalid JSON, a partly edited hidden value, or arguments that an imported job rejects.
     """
     call = _call_of(queue, mid, content)
     given, shown = arguments_in(text), _shown(site, call)
@@ -218,7 +217,7 @@ def arguments_in(text: str) -> dict[str, Any]:
 
 
 def merged(given: Any, shown: Any, stored: Any) -> Any:
-    """Return the given value, with the stored value in each part that the user did not change."""
+    """Return the value that the user entered. Parts that the user didn't change get their stored value."""
     if shown is not _UNKNOWN and json.dumps(given) == json.dumps(shown):
         return stored
     if isinstance(given, dict):
@@ -243,7 +242,6 @@ def merged(given: Any, shown: Any, stored: Any) -> Any:
 
 
 def _changes(made: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of arguments that differ, without their values."""
     args, own = made["args"], stored["args"]
     for at in range(max(len(args), len(own))):
         if args[at : at + 1] != own[at : at + 1]:

@@ -126,7 +126,7 @@ def confirm_cancel(request: Request) -> Response:
 
 @action("/flows/{flow}/cancel", role=UserRole.ADMIN)
 def cancel_flow(request: Request) -> Response:
-    """Cancel a flow, if its id was typed."""
+    """Cancel a flow if the user typed its id."""
     if str(form_of(request).get("typed", "")).strip() != request.path_params["flow"]:
         raise HTTPException(
             409, "the typed text isn't the flow's id, so nothing was changed; try again"
@@ -145,7 +145,6 @@ def _say(request: Request, verb: str, say: Callable[[FlowRun], None], step: str 
 
 
 def _value(text: str) -> Any:
-    """Return a signal's JSON value; None for an empty text."""
     try:
         return json.loads(text) if text.strip() else None
     except (ValueError, RecursionError) as error:

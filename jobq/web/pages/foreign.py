@@ -52,7 +52,7 @@ nav("ruby", "Sidekiq and Resque", section="Protocols", order=53, shown=_uses_rub
 
 
 def offset_of(request: Request) -> int:
-    """Return the number of the first row, from `?offset=`."""
+    """Return the number of the first row to show, from the query parameter `offset`."""
     text = request.query_params.get("offset", "0")
     if not (text.isascii() and text.isdigit()) or len(text) > 9:
         raise HTTPException(
@@ -77,7 +77,7 @@ def topics(request: Request) -> Response:
 
 @page("/topics/{topic}")
 def topic(request: Request) -> Response:
-    """Show a topic: its retention and groups, and its latest messages or the messages starting at an index."""
+    """Show a topic: its retention, its groups, and its latest messages or the messages at an index."""
     name, client = request.path_params["topic"], site_of(request).client
     if name not in topic_names(client):
         raise HTTPException(404, f"no topic {name!r:.100}")

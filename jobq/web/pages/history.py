@@ -98,11 +98,11 @@ def _new_error(new_error: NewError, marks: Sequence[Mark]) -> str:
 
 
 class AskedRange(NamedTuple):
-    """The requested range.
+    """The chosen range of time, and the source of its figures.
 
     Attributes:
         word: One of RANGES.
-        error: Why the figures can't be read, '' if they can.
+        error: Why the figures can't be read, or ''.
     """
 
     word: str
@@ -134,7 +134,7 @@ def asked_range(request: Request) -> AskedRange:
 
 
 def _read(asked: AskedRange, read: Callable[[], T]) -> tuple[T | None, AskedRange]:
-    """Return the result of `read`, and `asked`. If the lake can't be read, return None, and `asked` with the reason."""
+    """Return the result of `read`, and `asked`. If the lake can't be read, return None, and `asked` with the error."""
     try:
         return read(), asked
     except LakeError as error:
@@ -142,7 +142,7 @@ def _read(asked: AskedRange, read: Callable[[], T]) -> tuple[T | None, AskedRang
 
 
 def _facts(request: Request, asked: AskedRange) -> dict[str, Any]:
-    """Return the facts that `parts/history.html` needs to name the source of figures."""
+    """Return the values that `parts/history.html` shows about the source of the figures."""
     since, unread = asked.span.since, dict[str, str]()
     if isinstance(asked.history, StreamHistory):
         events = asked.history.events_in(asked.span)
@@ -276,7 +276,6 @@ def _shown(request: Request, rows: Sequence[Failure]) -> list[Failure]:
 
 
 def _first_seen(asked: AskedRange, rows: Sequence[ErrorFigures]) -> dict[str, int]:
-    """Return the earliest time in the lake for each group. Without a lake, the result is empty."""
     lake = asked.sources.lake
     first = lake.first_seen([row.group for row in rows]) if lake else {}
     return {row.group: min(row.first_at, first[row.group]) for row in rows if row.group in first}
@@ -285,10 +284,9 @@ def _first_seen(asked: AskedRange, rows: Sequence[ErrorFigures]) -> dict[str, in
 def _by_deploy(
     asked: AskedRange, group: str, marks: Sequence[Mark]
 ) -> list[tuple[str, int | None, int]]:
-    """Return the latest deploys in the range, each with its name, its time in ms, and the failures until the next
-    deploy.
+    """Return the latest deploys in the range: name, time in ms, and number of failures until the next deploy.
 
-    The entry named '' counts the failures before these deploys.
+    The last entry, named '', counts the failures before these deploys.
     """
     newest = marks[-MAX_DEPLOYS:]
     if not newest:
@@ -302,7 +300,7 @@ def _by_deploy(
 
 
 def _known_since(asked: AskedRange) -> int:
-    """Return when the known events in the range begin. An error seen at that time may be older."""
+    """Return the start of the known events in the range. An error that occurred at that time may be older."""
     if isinstance(asked.history, LakeHistory):
         return max(asked.span.since, asked.history.begins_at())
     events = asked.history.events_in(asked.span).events
@@ -310,7 +308,7 @@ def _known_since(asked: AskedRange) -> int:
 
 
 def _news(first_at: int, known_since: int, span: Span, marks: Sequence[Mark]) -> str:
-    """Describe how new an error is: since a deploy, or in this range; '' for an old error."""
+    """Return `new since` and a deploy, `new` for an error that first occurred in this range, or ''."""
     before = [mark for mark in marks if mark.at * 1000 <= first_at]
     if before:
         return f"new since {before[-1].name}"
@@ -318,7 +316,7 @@ def _news(first_at: int, known_since: int, span: Span, marks: Sequence[Mark]) ->
 
 
 def marks_of(request: Request, asked: AskedRange) -> list[Mark]:
-    """Return the deploys in the range: the lake's marks, and minutes in which workers started."""
+    """Return the deploys in the range: the marks in the lake, and minutes in which workers started."""
     marks = starts(snapshot_of(request).workers, asked.span.since / 1000)
     if asked.sources.lake is not None:
         try:
@@ -411,7 +409,7 @@ def _trend_chart(
 
 
 def _known_by(request: Request, name: str) -> tuple[int, int] | None:
-    """Return how many live workers know a job, and how many there are; None if the workers can't be read."""
+    """Return the number of live workers that know a job, and the number of all live workers; None if unknown."""
     snapshot, client = snapshot_of(request), site_of(request).client
     live = [worker for worker in snapshot.workers if worker.is_live(snapshot.at_ms)]
     try:
@@ -425,6 +423,5 @@ def _known_by(request: Request, name: str) -> tuple[int, int] | None:
 
 
 def _traceback(request: Request, newest: Sequence[RunRow]) -> str:
-    """Return the latest traceback among these runs; '' if none is kept, or texts are hidden."""
     texts = tracebacks(site_of(request).client, contents_of(request), newest)
     return next((texts[run] for run in newest if run in texts), "")

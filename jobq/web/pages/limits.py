@@ -63,7 +63,7 @@ nav("keys", "Keys", section="Control", order=30, shown=lambda site: site.uses("k
 
 @page("/limits")
 def limits(request: Request) -> Response:
-    """List limits, the fullest first."""
+    """List limits, the most used limits first."""
     client, query = site_of(request).client, request.query_params
     wanted = query.get("q", "")[:MAX_SEARCH_LENGTH].strip()
     names = limit_names(client)
@@ -97,7 +97,7 @@ def limit(request: Request) -> Response:
 
 @action("/limits/{limit}/change", role=UserRole.OPERATE)
 def change_limit(request: Request) -> Response:
-    """Set a limit on the server, unset it, or hold it."""
+    """Set or remove a limit, or stop starts under this limit for a time."""
     form, name = form_of(request), request.path_params["limit"]
     verb, value = str(form.get("verb", "")), str(form.get("value", "")).strip()[:100]
     what = {"set": f" rule:{value}", "hold": f" for:{value}", "unset": ""}
@@ -151,7 +151,7 @@ def _most(row: KeyRow) -> tuple[int, int]:
 
 @action("/keys/change", role=UserRole.OPERATE)
 def change_key(request: Request) -> Response:
-    """Hold a key, release it, or change its limits."""
+    """Stop or allow starts of messages with a key, or change the key's limits."""
     form = form_of(request)
     verb, name, key = (str(form.get(field, "")) for field in ("verb", "queue", "key"))
     if name not in queue_names(site_of(request).client):
@@ -172,7 +172,6 @@ def change_key(request: Request) -> Response:
 
 
 def _limits(given: dict[str, str]) -> dict[str, Any]:
-    """Return the typed values as arguments of `Queue.rule`."""
     if not given:
         raise ConfigError(
             "no limit given; fill in at least one field, or enter none to remove a limit"

@@ -62,7 +62,7 @@ _NOTHING = {
 
 
 class ReasonShown(Reason):
-    """A reason with a page that helps; `href` is empty if there is none."""
+    """A reason for a message's state, with a link to a page that helps. `href` may be empty."""
 
     label: str = ""
     href: str = ""
@@ -122,7 +122,7 @@ def queue_events(request: Request) -> Response:
 
 @page("/queues/{queue}/messages/{mid}")
 def message(request: Request) -> Response:
-    """Show one message: its place and the reason for it, its attempts, its content and its result."""
+    """Show one message: its state with the reasons, its attempts, its content and its result."""
     site, contents = site_of(request), contents_of(request)
     try:
         shown = read_message(
@@ -149,7 +149,7 @@ def message(request: Request) -> Response:
 
 @page("/find")
 def find(request: Request) -> Response:
-    """Find a message by its mid, a queue, flow or job by its name, or messages by a filter."""
+    """Look up a text: a message id, the name of a queue, flow or job, or a filter."""
     text = request.query_params.get("q", "").strip()
     client = site_of(request).client
     names = listed_queues(client).names
@@ -202,7 +202,7 @@ def _messages(
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Reply with 400 to an invalid address, and with 503 to too many searches."""
+    """Convert errors to replies: 400 for an invalid address, and 503 for too many searches."""
     try:
         yield
     except TooManyScansError as error:
@@ -220,7 +220,7 @@ def more_of(request: Request, rows: FoundRows | None) -> str:
 
 
 def _named(request: Request, text: str, names: Sequence[str]) -> Response | None:
-    """Return a redirect to the queue, flow, known job or filtered list that a text names, or None."""
+    """Redirect to the queue, flow, job or filtered list that the text names. Return None if nothing matches."""
     if text in names and "queue" in ROUTES.declared:
         return _see(request, "queue", queue=text)
     if text in names:
@@ -247,7 +247,6 @@ def _see(request: Request, route: str, **parts: str) -> Response:
 
 
 def _linked(request: Request, shown: MessageShown, reason: Reason) -> ReasonShown:
-    """Return a reason with a link to a page that helps, if there is such a page."""
     facts = shown.facts
     queue = facts.queue
     pages: dict[str, tuple[str, str, dict[str, str]]] = {

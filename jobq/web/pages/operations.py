@@ -82,7 +82,7 @@ def operations(request: Request) -> Response:
 
 @action("/operations", role=UserRole.OPERATE, name="make_operation")
 def make_operation(request: Request) -> Response:
-    """Freeze the matching or selected messages, and show the preview."""
+    """Create an operation on the matching or selected messages, and show its preview."""
     form = form_of(request)
     ids = [
         (queue, id_)
@@ -127,7 +127,7 @@ def apply_operation(request: Request) -> Response:
 
 @action("/operations/{operation}/stop", role=UserRole.OPERATE, name="stop_operation")
 def stop_operation(request: Request) -> Response:
-    """Stop an operation after its current messages."""
+    """Stop an operation after the current chunk of messages."""
     return _act(request, lambda service, op: service.stop(op, identity_of(request)))
 
 
@@ -246,7 +246,6 @@ def audit(request: Request) -> Response:
 
 
 def _entries(log: AuditLog, before: str) -> list[AuditEntry]:
-    """Return the entries before the given entry, latest first."""
     entries: list[AuditEntry] = []
     while len(entries) < MAX_LOOKED_AT:
         some = log.page(entries[-1].entry_id if entries else before)

@@ -88,7 +88,7 @@ class ListedSchedule(NamedTuple):
 
     Attributes:
         state: A key of STATES.
-        outcome: Outcome of the newest tick in the log.
+        outcome: Log entry of the latest tick.
     """
 
     row: ScheduleRow
@@ -99,7 +99,7 @@ class ListedSchedule(NamedTuple):
 
 @page("/schedules")
 def schedules(request: Request) -> Response:
-    """List the schedules of all queues: schedules that need attention first, then by their next tick."""
+    """List the schedules of all queues. Schedules that need attention come first, sorted by their next tick."""
     client, query = site_of(request).client, request.query_params
     replies = schedules_of_queues(client, listed_queues(client).names, LOG)
     known = listing.known_if_readable(client)
@@ -188,7 +188,7 @@ def schedule(request: Request) -> Response:
 
 
 def _home(request: Request, name: str) -> tuple[Queue, Schedules, list[str]]:
-    """Return the queue of a schedule, the queue's schedules, and other queues with a schedule of this name."""
+    """Return the queue of a schedule, that queue's schedules, and other queues with a schedule of this name."""
     client, wanted = site_of(request).client, request.query_params.get("queue", "")
     names = listed_queues(client).names
     names = [name for name in names if name == wanted] if wanted else names
@@ -206,7 +206,6 @@ def _home(request: Request, name: str) -> tuple[Queue, Schedules, list[str]]:
 
 
 def _coming(definition: Schedule, queue: str, now_ms: int) -> list[tuple[int, str]]:
-    """Return the next times, each with a text in the time zone of the schedule."""
     shift_ms = definition.shift_ms(queue)
     ticks = islice(definition.ticks.after(now_ms - shift_ms), COMING)
     return [
@@ -223,7 +222,7 @@ def _median(ticks: Sequence[LoggedTick]) -> float | None:
 
 
 def _runs(queue: Queue, ticks: Sequence[LoggedTick]) -> dict[str, StateShown | None]:
-    """Return the state of the runs, by message id; None for an ended run, which the queue doesn't store."""
+    """Return message id -> state of the run that a tick enqueued. The state of an ended run is None."""
     mids, calls, places = list[str](), list[ScriptCall[Status]](), [queue]
     with suppress(ScriptError):  # the map of partitions may be damaged
         places = queue.alone()
@@ -241,7 +240,6 @@ def _runs(queue: Queue, ticks: Sequence[LoggedTick]) -> dict[str, StateShown | N
 
 
 def _arguments(site: Site, definition: Schedule) -> list[tuple[str, str]]:
-    """Return the names and values of the job's arguments, with secrets hidden."""
     shown = redactor_of(site).call(definition.job, definition.args, definition.kwargs)
     named = [
         (name or str(at), value)
@@ -257,7 +255,7 @@ def _short(value: Any) -> str:
 
 @action("/schedules/{schedule}/steer", role=UserRole.OPERATE)
 def steer_schedule(request: Request) -> Response:
-    """Pause a schedule, resume it, or enqueue its call now."""
+    """Pause or resume a schedule, or enqueue its call now."""
     form, name = form_of(request), request.path_params["schedule"]
     verb, home = str(form.get("verb", "")), str(form.get("queue", ""))
     if verb not in ("pause", "resume", "run-now"):
@@ -324,7 +322,7 @@ def _check_call(job: Job[..., Any], call: dict[str, Any]) -> None:
 
 
 def _added(request: Request) -> tuple[Queue, Schedule]:
-    """Return a schedule added on the server, if this user may see and change its definition."""
+    """Return a schedule added on the server, and its queue, if this user may change the schedule."""
     if not identity_of(request).arguments:
         raise HTTPException(403, "this needs the 'arguments' right, which this login does not have")
     name = request.path_params["schedule"]

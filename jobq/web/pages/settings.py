@@ -74,7 +74,7 @@ def settings(request: Request) -> Response:
 
 
 def _number(written: bytes | None) -> int | None:
-    """Return a queue's configured length, or the default; None if the setting isn't a number."""
+    """Return the configured length of a queue's event stream, or the default; None if the setting isn't a number."""
     if written is None:
         return MAXLEN
     return int(written) if written.isdigit() and len(written) < 12 else None

@@ -74,7 +74,6 @@ def workers(request: Request) -> Response:
 
 
 def _everyone(client: Client) -> tuple[list[WorkerEntry], str]:
-    """Return all workers and ''. If the workers can't be read, return an empty list and the reason."""
     try:
         return workers_of(client), ""
     except ScriptError as error:
@@ -86,7 +85,6 @@ def _everyone(client: Client) -> tuple[list[WorkerEntry], str]:
 def _rows(
     client: Client, shown: Sequence[WorkerEntry], now_ms: int, unread: str
 ) -> tuple[list[WorkerRecord], str]:
-    """Return the rows to show for these workers, and why some data can't be read; '' if all data can be read."""
     try:
         return worker_records(client, shown, now_ms), unread
     except ScriptError as error:
@@ -113,7 +111,7 @@ def _order(worker: WorkerEntry, by: str, state: str) -> tuple[Any, ...]:
 
 
 def _ordered(request: Request) -> dict[str, Any]:
-    """Return the command that the user has just sent, from the page's URL."""
+    """Return the command that the user has just sent, as the page's URL records it."""
     query = request.query_params
     if query.get("ordered") not in UNDOABLE:
         return {}
@@ -125,7 +123,7 @@ def _ordered(request: Request) -> dict[str, Any]:
 
 @page("/workers/{worker}")
 def worker(request: Request) -> Response:
-    """Show a worker: its children, their jobs, its known jobs, the answer to a command."""
+    """Show a worker: its children, their jobs, the jobs it knows, and its answer to a command."""
     client, name = site_of(request).client, request.path_params["worker"]
     entry = presence.some_workers(client, [name]).get(name)
     order_id = request.query_params.get("order", "")
