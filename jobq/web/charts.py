@@ -277,7 +277,7 @@ def _thinned(
 def _rows(
     lines: Sequence[tuple[str, str, Points]], span: ChartRange, label: Callable[[float], str]
 ) -> list[list[str]]:
-    """Return the rows of a chart's table, latest first. A row has the maximum of each line in one part of the range."""
+    """Return the rows of a chart's table, latest first. A row has each line's maximum in one part of the range."""
     columns = [spread(points, span.since, span.until, ROWS) for _, _, points in lines]
     step = (span.until - span.since) / ROWS
     rows = []

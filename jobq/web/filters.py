@@ -210,7 +210,7 @@ def quoted(value: str) -> str:
 
 
 class _Reader:
-    """Reads a filter from left to right."""
+    """Parses a filter from left to right."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0

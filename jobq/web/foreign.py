@@ -235,7 +235,7 @@ class ReliableQueues(NamedTuple):
 
 
 def reliable_queues(queue: ReliableQueue, offset: int = 0) -> ReliableQueues:
-    """Return rows of RELIABLEQ's queues, with the facts of `jobq reliable list`."""
+    """Return a page of RELIABLEQ's queues, with the values that `jobq reliable list` shows."""
     try:
         queues = find_queues(queue.client, queue.ns)
     except ScriptError as error:  # the user may not list keys

@@ -223,7 +223,7 @@ class PastEvents(NamedTuple):
 
 
 def group_of(event: Event) -> str:
-    """Return the key that errors are grouped by."""
+    """Return the key by which errors are grouped."""
     return event.fingerprint or event.error or event.kind
 
 

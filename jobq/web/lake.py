@@ -315,7 +315,7 @@ class LakeHistory:
 
         Args:
             wanted: Required values of who, verb, queue and op; a missing or empty value matches every entry.
-            intents: Include the first entries of finished actions.
+            intents: Include entries written before actions that have ended.
         """
         ms, _, number = before.partition("-")
         args = {

@@ -88,12 +88,12 @@ class TimelinePoint(NamedTuple):
 
 @dataclass(frozen=True)
 class MessageShown:
-    """A message's facts, as far as this user may see them.
+    """Facts about a message that this user may see.
 
     Attributes:
         public: The state's name for programs.
         unread: Part of the message -> reason why it can't be read.
-        logs: Attempts' numbers and logs, latest first.
+        logs: Numbers and logs of attempts, latest first.
     """
 
     facts: MessageFacts
@@ -174,7 +174,7 @@ def _logs(
 def _with_traceback(
     facts: MessageFacts, contents: Contents, attempts: list[AttemptShown]
 ) -> list[AttemptShown]:
-    """Return the attempts, with the stored traceback in the attempt that raised it."""
+    """Return the attempts, with the stored traceback added to the failed attempt."""
     status, dead = facts.status, facts.dead
     number = status.failed_attempt
     text = contents.traceback(facts.queue, facts.mid, status.traceback, facts.job)

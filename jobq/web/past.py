@@ -1,4 +1,4 @@
-"""Data from the lake: from before this dashboard started, and about messages that the server has removed."""
+"""Data from the lake about the time before this dashboard started, and about deleted messages."""
 
 from __future__ import annotations
 

@@ -62,12 +62,12 @@ def environment() -> jinja2.Environment:
 
 
 def _printable(value: object) -> str:
-    """Escape text from anywhere for display on one line."""
+    """Escape untrusted text for display on one line."""
     return escaped(str(value))
 
 
 def _lines(value: object) -> str:
-    """Escape text from anywhere for display, and keep its lines."""
+    """Escape untrusted text for display, and keep its lines."""
     return "\n".join(map(escaped, str(value).expandtabs(4).split("\n")))
 
 
@@ -179,7 +179,7 @@ def _route_name(request: Request) -> str:
 
 
 def _section(request: Request) -> str:
-    """Return the sidebar route whose path is the longest above the page's path."""
+    """Return the sidebar route with the longest path above the page's path."""
     path = str(getattr(request.scope.get("route"), "path", "")) + "/"
     above = {
         entry.route: ROUTES.declared[entry.route].path.rstrip("/") + "/"

@@ -236,7 +236,7 @@ class _Search:
         return None
 
     def _page(self, step: SearchStep, wanted: Sequence[str]) -> SearchStep | None:
-        """Read a page and add its matching rows. Return the step that follows the page, or the last row that fits."""
+        """Read a page and add its matching rows. Return the step after the page, or after the last row that fits."""
         queue, room = Queue(step.queue, self.client), self.limits.rows - len(self.rows)
         queue.is_alone = True
         number = min(PER_CALL, max(1, self.limits.messages - self.looked_at))

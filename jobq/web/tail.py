@@ -38,7 +38,7 @@ class _FollowedStream:
     """The position up to which a queue's events were read.
 
     Attributes:
-        since_ms: Start of known events.
+        since_ms: Time since which the queue's events are known.
     """
 
     __slots__ = ("added", "floor", "last", "since_ms", "until")
@@ -53,7 +53,7 @@ class _FollowedStream:
         self.until = "+"
 
     def resume(self, added: int) -> None:
-        """Prepare to read backwards to the last known entry, after a pause of the reader."""
+        """After a pause, prepare to read backwards to the last known entry."""
         if not self.until:
             self.floor, self.last = self.last, ""
         self.added, self.until = added, "+"

@@ -1,4 +1,4 @@
-"""The tracebacks of failed attempts that the server still has."""
+"""Tracebacks of failed attempts, if the server still stores them."""
 
 from __future__ import annotations
 

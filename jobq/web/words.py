@@ -111,7 +111,7 @@ def emptied(figures: QueueFigures) -> str:
 
 
 def remedy(figures: QueueFigures) -> str:
-    """Return the command that helps; '' if none does."""
+    """Return a command that solves the queue's problem, or ''."""
     name = shlex.quote(figures.queue)
     return {
         "damaged": "jobq check fsck",

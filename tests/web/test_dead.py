@@ -110,7 +110,7 @@ def test_export_has_what_the_user_may_see(queue: Queue, visit: Any):
 
 def test_no_dead_says_what_would_be_here(visit: Any):
     assert "Messages land here after their last failed attempt." in visit().get("/dead").text
-    assert "No dead message matches" in visit().get("/dead?f=mid:x").text
+    assert "No matching dead messages" in visit().get("/dead?f=mid:x").text
     assert "can't be read" in visit().get("/dead?f=due:%3E1s").text
 
 

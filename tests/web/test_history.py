@@ -284,7 +284,7 @@ def test_charts_go_beyond_a_day_by_the_lake(visit, client, lake_history):
     gone = visitor.get(path)
     assert (
         gone.status_code == 404
-        and "Earlier, from the lake" in gone.text
+        and "Earlier events, from the lake" in gone.text
         and ">done</span>" in gone.text
     )
     Queue("low", client).enqueue(b'{"job":"app.resize"}', mid="m1")
@@ -311,7 +311,7 @@ def test_pages_show_the_queues_of_their_server_when_several_share_a_lake(
     visitor = visit(UserRole.READ, lake=us.path, source="us")
     sources_of(visitor.app.state.site).lake = us
     found = visitor.get("/history?source=lake&queue=low").text
-    assert ">new</a>" in found and ">old</a>" in found and "from this server, us" in found
+    assert ">new</a>" in found and ">old</a>" in found and "from the server us" in found
     assert 'href="/queues/low"' in found and "{us}" not in found
     scraped = visitor.get("/metrics", headers={"authorization": "Bearer x"}).text
     assert 'jobq_lake_lag_events{queue="low"} 0.0' in scraped

@@ -166,14 +166,14 @@ def test_the_audit_log_goes_on_in_the_lake_where_the_server_has_dropped_it(clien
     visitor = visit(UserRole.READ, lake=lake.store.uri)
     sources_of(visitor.app.state.site).lake = LakeHistory(lake.store.uri, most_s=120)
     page = visitor.get("/audit").text
-    assert "q2" in page and "q1" not in page and "From the lake" not in page
+    assert "q2" in page and "q1" not in page and "come from the lake" not in page
     [older] = re.findall(r'href="([^"]*before=[^"]*)"', page)
     page = visitor.get(older).text
     assert "come from the lake" in page and "<img" not in page
     assert page.count("<tr>") == 1 + 3  # without the intents of finished operations
     assert "anna" in page and "4711" not in page and "unfinished" not in page
     assert visitor.get(f"{older}&queue=other").text.count("<tr>") == 1 + 1
-    assert "No older entry" in visitor.get(f"{older}&who=dora").text
+    assert "No older entries" in visitor.get(f"{older}&who=dora").text
     api = visitor.get("/api/v1/audit", headers=TOKEN).json()
     assert [(one["source"], one["verb"], one["phase"]) for one in api["items"]] == [
         ("server", "pause", "done"), ("lake", "pause", "done"), ("lake", "pause", "done"),

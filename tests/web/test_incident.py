@@ -134,7 +134,7 @@ def test_dead_are_found_and_revived_in_few_clicks(outage: Any, browser: Any):
         visitor.sees("takes no mail, not even of order")
         visitor.click("link", "Dead messages")
         visitor.click("button", "Revive…")
-        visitor.sees(f"Revive {FAILED} changes up to {FAILED} messages")
+        visitor.sees(f"Revive {FAILED} changes these {FAILED} messages")
         # A list that is opened, and one of it chosen.
         page.get_by_label("Begin").select_option(label="Over 10 minutes")
         visitor.clicks += 2
@@ -192,7 +192,7 @@ def test_dead_are_found_and_revived_by_keyboard_alone(outage: Any, browser: Any)
         typist.leave("Enter", to="**/dead?f=*")
         typist.go_to("Revive…")
         typist.leave("Enter", to="**/operations/*")
-        page.get_by_text(f"changes up to {FAILED} messages").wait_for()
+        page.get_by_text(f"changes these {FAILED} messages").wait_for()
         typist.go_to("Begin")
         typist.press("ArrowDown")
         typist.go_to(f"Revive {FAILED}")
@@ -221,7 +221,7 @@ def test_incident_without_javascript(outage: Any, browser: Any):
         visitor.sees(f"{FAILED} found")
         with page.expect_navigation():
             visitor.click("button", "Revive…")
-        come_to(page, f"changes up to {FAILED} messages")
+        come_to(page, f"changes these {FAILED} messages")
         page.get_by_label("Begin").select_option(label="Over 10 minutes")
         with page.expect_navigation():
             visitor.click("button", f"Revive {FAILED}")

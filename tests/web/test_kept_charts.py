@@ -69,7 +69,7 @@ def test_page_of_what_runs_lists_the_longest_first_and_cancels(client: Client, v
     newest = visit(UserRole.READ).get("/running?sort=newest").text
     assert newest.index(">m1<") < newest.index(">m0<")
     assert 'value="cancel-running"' not in newest and "needs the role" in newest
-    assert "Nothing runs" in visit().get("/running?q=nothing-like-it").text
+    assert "No running messages" in visit().get("/running?q=nothing-like-it").text
     assert "Longest run" in visit().get("/queues/low").text
 
 

@@ -81,7 +81,7 @@ def test_queues_come_in_order_of_trouble_or_as_asked(visit, filled, client):
         "orphans",
     ]
     assert names(page.get("/queues?f=AI").text) == ["mails"]
-    assert "No queue name contains this text" in page.get("/queues?f=nowhere").text
+    assert "No matching queues" in page.get("/queues?f=nowhere").text
     assert names(page.get("/queues?sort=zzz").text) == names(page.get("/queues").text)
     assert "jobq worker --import MODULE --queues orphans" in page.get("/queues/orphans").text
     assert page.get("/queues/nowhere").status_code == 404

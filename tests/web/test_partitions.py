@@ -234,7 +234,7 @@ def test_message_of_a_partition_is_edited_and_copied_when_the_path_names_its_que
     digest = re.search(r'name="digest" value="(\w+)"', visitor.get(f"{path}/edit").text)
     call = json.dumps({"args": ["b.jpg"], "kwargs": {}})
     shown = visitor.post(f"{path}/edit", data={"digest": digest[1], "call": call})
-    assert "Its call was changed" in shown.text
+    assert "The arguments were changed" in shown.text
     assert b"b.jpg" in low.content("edited")
 
     partition = low.holder("edited").name

@@ -45,7 +45,7 @@ class RequestRate:
 
 
 class RefusalRate:
-    """Limits each user's rejected requests in the audit log, so that they can't push out older entries."""
+    """Limits each user's audit entries about rejected requests, so that older entries aren't displaced."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = RequestRate(clock, REFUSALS_PER_SECOND, REFUSALS)

@@ -124,7 +124,7 @@ class Sessions:
 
 
 class LoginLinks:
-    """The login links that this process printed. It only keeps SHA-256 hashes of their tokens."""
+    """The login links that this process printed. Only SHA-256 hashes of their tokens are kept."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Addresses and users of the dashboard, and combinations that are rejected before it starts."""
+"""Access settings of the dashboard. Unsafe combinations are rejected before it starts."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class AccessSettings:
 
     @property
     def by_link(self) -> bool:
-        """Return whether users log in by a link that `jobq web` prints."""
+        """Return whether users log in with a link that `jobq web` prints."""
         return self.is_local and not self._ways()
 
     @property

@@ -55,8 +55,8 @@ class OperationReply(OperationRow):
     """An operation on many messages.
 
     Attributes:
-        confirmation: Required value of `confirm` to apply it; empty if it can be undone.
-        left_ms: Time until it is deleted.
+        confirmation: Value of `confirm` that applies the operation. Empty if the operation can be undone.
+        left_ms: Time until the operation is deleted.
     """
 
     looked_at: int

@@ -200,7 +200,7 @@ FILTER = Parameter("f", "A filter, as in the dashboard: job:shop.* error:Timeout
 
 @resource("/overview")
 def overview(call: ApiCall) -> OverviewReply:
-    """Report whether work is moving, and what needs attention."""
+    """Report whether work is moving, and problems that need attention."""
     snapshot = snapshot_of(call.request)
     listed = findings(call.site, snapshot)
     says = headline(snapshot, len(listed))
@@ -214,7 +214,7 @@ def overview(call: ApiCall) -> OverviewReply:
 
 @resource("/queues", *PAGING)
 def queues(call: ApiCall) -> ListPage[QueueReply]:
-    """List the queues, queues with problems first."""
+    """List the queues, starting with queues that have problems."""
     rows = sorted(snapshot_of(call.request).queues.values(), key=lambda figures: figures.trouble)
     return ListPage(**page_of_rows([queue_facts(figures) for figures in rows], call))
 

@@ -47,7 +47,7 @@ class NotThereError(JobqError):
 
 
 class ConflictError(JobqError):
-    """A request contradicts an earlier one."""
+    """A request contradicts an earlier request."""
 
 
 class Parameter(NamedTuple):
@@ -171,7 +171,7 @@ RESOURCES = Resources()
 def resource(
     path: str, *parameters: Parameter, method: str = "GET", role: UserRole = UserRole.READ, status: int = 200
 ) -> Callable[[Answerer], Answerer]:  # fmt: skip
-    """Declare the handler of the path ROOT + `path`. Its name and docstring become the resource's name and summary."""
+    """Declare the handler of the path ROOT + `path`. Its name and docstring are the resource's name and summary."""
 
     def declare(answer: Answerer) -> Answerer:
         summary = (answer.__doc__ or "").strip().splitlines()[0].rstrip(".")

@@ -79,7 +79,7 @@ class Freezer:
         raise InterruptedError
 
     def chosen(self, ids: Sequence[tuple[str, str]]) -> None:
-        """Freeze messages given by their queues and their ids or dead ids."""
+        """Freeze the messages with these queues and ids, or dead ids."""
         self.state.total = len(ids)
         for first in range(0, len(ids), CHUNK):
             if self.ended():

@@ -356,7 +356,7 @@ class Operations:
 
 
 def digest_of(ids: Sequence[tuple[str, str]] | None) -> str:
-    """Return a digest of the chosen messages, to recognize the same choice; '' if none were chosen."""
+    """Return a digest of the chosen messages, by which a repeated request is recognized; '' without chosen messages."""
     if ids is None:
         return ""
     text = repr(sorted(set(ids))).encode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""Dead messages of all queues: groups by queue, job and error, then rows."""
+"""Dead messages of all queues, in groups by queue, job and error, and as a list."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def jobs(request: Request) -> Response:
 
 @page("/jobs/{job}")
 def job(request: Request) -> Response:
-    """Show one job: its figures over time, how long it ran, its slowest runs, its errors."""
+    """Show one job: its figures over time, its run times, its slowest runs and its errors."""
     name, asked = request.path_params["job"], asked_range(request)
     got, asked = _read(asked, lambda: asked.history.job(asked.span, name))
     past = got or JobHistory(None, (), (), ())
@@ -308,7 +308,7 @@ def _known_since(asked: AskedRange) -> int:
 
 
 def _news(first_at: int, known_since: int, span: Span, marks: Sequence[Mark]) -> str:
-    """Return `new since` and a deploy, `new` for an error that first occurred in this range, or ''."""
+    """Return a new error's label, `new since DEPLOY` or `new`; '' for an old error."""
     before = [mark for mark in marks if mark.at * 1000 <= first_at]
     if before:
         return f"new since {before[-1].name}"

@@ -117,7 +117,7 @@ def change_limit(request: Request) -> Response:
 
 @page("/keys")
 def keys(request: Request) -> Response:
-    """Show waiting and running messages per key of a queue, most waiting first."""
+    """Show the keys of a queue with their waiting and running messages, most waiting first."""
     client, query = site_of(request).client, request.query_params
     names, chosen = _queues_with_keys(client), query.get("queue", "")
     chosen = chosen or (names[0] if names else "")

@@ -1,4 +1,4 @@
-"""The first page: whether work is moving, and what needs attention."""
+"""The overview page: figures, charts and problems that need attention."""
 
 from __future__ import annotations
 

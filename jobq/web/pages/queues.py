@@ -44,7 +44,7 @@ MAX_ROWS = 1_000
 
 @page("/queues")
 def queues(request: Request) -> Response:
-    """List all queues, queues with problems first."""
+    """List all queues, starting with queues that have problems."""
     snapshot, sampler = snapshot_of(request), sampler_of(site_of(request))
     sort = request.query_params.get("sort", "")
     sort = sort if sort in _ORDERS else "trouble"

@@ -1,4 +1,4 @@
-"""All running messages, sorted by longest or latest first."""
+"""All running messages, longest-running or latest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's settings checked by the doctor, the dashboard's settings, and the events level of queues."""
+"""The doctor's findings, the dashboard's settings, and the event levels of queues."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ MAX_SEARCH_LENGTH = 200
 
 @page("/workers")
 def workers(request: Request) -> Response:
-    """List the workers, workers that need attention first."""
+    """List the workers, starting with workers that need attention."""
     client, query = site_of(request).client, request.query_params
     wanted, state = query.get("q", "")[:MAX_SEARCH_LENGTH].strip(), query.get("state", "")
     now_ms = client.clock_ms()

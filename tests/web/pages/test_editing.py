@@ -63,7 +63,7 @@ def test_arguments_are_edited_secrets_stay_and_undo_restores_them(
     given = json.loads(fields["call"])
     given["args"][0], given["kwargs"]["to"] = 18, "c@d"
     shown = anna.post(f"{PATH}/edit", data=fields | {"call": json.dumps(given)})
-    assert "Its call was changed" in shown.text
+    assert "The arguments were changed" in shown.text
     assert call(low) == ([18, {"card": "4111"}], {"token": "t-1", "to": "c@d"})
     assert low.status("m1").word == "queued-with-backoff"
     refused = anna.post(f"{PATH}/edit", data=fields | {"call": json.dumps(given)})

@@ -47,7 +47,7 @@ def test_list_shows_the_newest_first_with_state_and_progress(visit: Any, client:
     assert ">Flows<" in visit().get("/").text
     assert names(page.get("/flows?q=IMP").text) == ["import:2026-11-23"]
     assert names(page.get("/flows?state=failed").text) == ["invoice:2026-10"]
-    assert "No flow matches" in page.get("/flows?q=none").text
+    assert "No matching flows" in page.get("/flows?q=none").text
     assert page.get("/flows?offset=x").status_code == 400
 
 

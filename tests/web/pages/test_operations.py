@@ -170,7 +170,7 @@ def test_audit_page_filters_pages_and_shows_whatever_is_there(visit, client, red
     older = re.search(r'href="(/audit\?before=[^"]+)"', page)
     assert older and ">v31<" in visit().get(older[1].replace("&amp;", "&")).text
     assert visit().get("/audit?verb=v7").text.count(">v7<") == 1
-    assert "No entry matches" in visit().get("/audit?who=nobody").text
+    assert "No matching entries" in visit().get("/audit?who=nobody").text
     assert visit().get("/audit?before=x").status_code == 409
 
 

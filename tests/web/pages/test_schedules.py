@@ -53,7 +53,7 @@ def test_list_shows_late_ones_first_and_paused_ones_last(visit: Any, client: Any
     assert ">Schedules<" in shown
     assert names(page.get("/schedules?q=night").text) == ["nightly"]
     assert names(page.get("/schedules?state=paused").text) == ["resting"]
-    assert "No schedule matches" in page.get("/schedules?q=none&page=7").text
+    assert "No matching schedules" in page.get("/schedules?q=none&page=7").text
 
 
 def test_schedule_that_no_running_worker_declares_is_marked(visit: Any, client: Any) -> None:
@@ -113,7 +113,7 @@ def test_schedule_shows_its_ticks_and_when_it_comes(visit: Any, client: Any) -> 
     assert len(re.findall(r"02:30:00 CES?T", shown)) == 5
     assert "t-1" not in shown and "17" in shown
     hidden = visit(arguments=False).get("/schedules/nightly").text
-    assert "may not see arguments" in hidden and "0: 17" not in hidden
+    assert "have the 'arguments' right" in hidden and "0: 17" not in hidden
     assert visit().get("/schedules/none").status_code == 404
 
 
@@ -145,7 +145,7 @@ def test_name_in_two_queues_leads_to_both(visit: Any, client: Any) -> None:
     add(client, "a/b")
     add(client, "a/b", queue="other")
     shown = visit().get(f"/schedules/{part('a/b')}").text
-    assert "Queue other also has a schedule of this name" in shown
+    assert "Queue other also has a schedule with this name" in shown
     assert "Queue low has" not in visit().get(f"/schedules/{part('a/b')}?queue=other").text
 
 

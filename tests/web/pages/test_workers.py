@@ -34,7 +34,7 @@ def text_of(page: str) -> str:
 
 def test_list_shows_those_that_need_a_look_first(visit: Any, client: Any) -> None:
     page = visit()
-    assert "No worker runs" in page.get("/workers").text
+    assert "No workers" in page.get("/workers").text
     announce(client, running=3)
     announce(client, "gone", 600_000)
     announce(client, "resting", quiet=True, version="1.1")
