@@ -32,7 +32,7 @@ def audited(
 def performing(
     request: Request, verb: str, *, queue: str = "", filter: str = "", number: int | None = None
 ) -> Iterator[Client]:
-    """Yield the connection for changes, and write the action to the audit log as `audited` does.
+    """Yield a client for an action, and write the action to the audit log as `audited` does.
 
     A ConfigError becomes a page that shows why the action was rejected.
     """

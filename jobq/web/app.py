@@ -1,4 +1,4 @@
-"""Assemble the dashboard from routes, the checks around them, and pages for errors."""
+"""Assemble the dashboard from its routes, the checks of requests, and error pages."""
 
 from __future__ import annotations
 

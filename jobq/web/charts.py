@@ -1,4 +1,4 @@
-"""Charts on the first page and on the page of a queue, each with a table of its values."""
+"""Charts on the overview page and on the page of a queue, each with a table of its values."""
 
 from __future__ import annotations
 

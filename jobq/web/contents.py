@@ -59,7 +59,7 @@ class ShownResult(NamedTuple):
     """Return value of a job.
 
     Attributes:
-        failed: Whether the job failed; then the value is the error's text.
+        failed: Whether the job failed. If so, the value is the error's text.
         note: Why there is no value to show.
     """
 

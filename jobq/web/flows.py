@@ -151,7 +151,7 @@ def _took(flow: FlowView, view: StepView) -> int | None:
 
 
 def _progress(flow: FlowView, view: StepView) -> str:
-    """Return the second line of a step's box."""
+    """Return the second line of text in a step's box."""
     facts, state = view.facts, view.state
     if state == "waiting":
         open_ = len(view.waits_for)
@@ -215,7 +215,7 @@ class ListedFlow(NamedTuple):
 
 
 def listed(row: FlowRow) -> ListedFlow:
-    """Return the row of a flow for the list."""
+    """Return a flow's row for the list of flows."""
     if row.view is None or not row.view.facts.steps:
         return ListedFlow(row, 0.0)
     steps = step_rows(row.view)

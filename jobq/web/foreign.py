@@ -281,7 +281,7 @@ def ruby_queues(client: Client) -> Readable[RubyQueueRecord]:
 
 
 def ruby_workers(client: Client) -> Readable[RubyWorker]:
-    """Return rows of Ruby's workers, including jobq's workers that serve Ruby's queues."""
+    """Return the workers of Sidekiq and Resque, including jobq's workers that serve Ruby queues."""
     reads = {"sidekiq": lambda: sidekiq_processes(client), "resque": lambda: resque_workers(client)}
     read = read_each(client, reads, lambda name: list(islice(reads[name](), MAX_ROWS)))
     return Readable(list(chain.from_iterable(read.rows)), read.unread)

@@ -328,7 +328,7 @@ class StreamHistory:
         return sorted(rows, key=lambda row: (-row.failures, row.group))[:MAX_GROUPS]
 
     def error(self, span: Span, group: str) -> ErrorHistory:
-        """Return one group of errors."""
+        """Return the figures and latest runs of one group of errors."""
         mine = [
             (queue, event)
             for queue, event in self.events_in(span).events

@@ -237,7 +237,7 @@ class LakeHistory:
         return self._errors(span, _within(span, FAILED) & mine)
 
     def error(self, span: Span, group: str) -> ErrorHistory:
-        """Return one group of errors."""
+        """Return the figures and latest runs of one group of errors."""
         mine = _within(span, FAILED) & _one_of("grouped", [group])
         errors = self._errors(span, mine)
         newest = self._runs(mine, "finished_at DESC", SLOWEST)
@@ -254,7 +254,7 @@ class LakeHistory:
         return {row["grouped"]: row["at_ms"] for row in rows}
 
     def begins_at(self) -> int:
-        """Return when the oldest event of the lake happened, in epoch ms; 0 if it is empty."""
+        """Return the time of the lake's oldest event, in epoch ms; 0 if the lake is empty."""
         [row] = self.query("SELECT unix_millis(min(finished_at)) AS at_ms FROM events")
         return row["at_ms"] or 0
 

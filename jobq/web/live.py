@@ -14,5 +14,5 @@ def sampler_of(site: Site) -> Sampler:
 
 
 def snapshot_of(request: Request) -> Snapshot:
-    """Return the latest reading of the server, for the dashboard that serves a request."""
+    """Return the latest snapshot for the dashboard that serves a request."""
     return sampler_of(site_of(request)).look()

@@ -40,7 +40,7 @@ class DeclaredRoute:
 
     Attributes:
         role: Role required to use it; NONE if no login is needed.
-        program: Whether callers send a token instead of having a session.
+        program: Whether programs use the route, with a token instead of a session.
     """
 
     name: str

@@ -358,7 +358,7 @@ class Sampling:
     def spark_points(
         self, queue: str, figure: int, since_s: float, until_s: float
     ) -> list[tuple[float, float | None]]:
-        """Return 15-second samples of the last 15 minutes."""
+        """Return a figure's values in the last 15 minutes, 15 seconds apart."""
         rings = self._rings.get(queue)
         return [] if rings is None else rings[2].points(figure, since_s, until_s)
 

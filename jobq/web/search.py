@@ -79,7 +79,7 @@ class ListedRow:
     Attributes:
         at_ms: When a message was enqueued or died, or an event was written; 0 = unknown.
         call: The visible part of the message.
-        status: The stored word, `dead`, or the kind of an event.
+        status: The message's stored status, `dead`, or the kind of an event.
     """
 
     row: Row
@@ -156,7 +156,7 @@ def messages(
 
 
 def names_in(asked: Filter, queues: Sequence[str]) -> list[str]:
-    """Return the queues that can match the filter, and partitions of these queues that the filter names."""
+    """Return the queues that can match the filter, and their partitions that are named in the filter."""
     partitions = {name for name in asked.only("queue") or () if base_of(name) in queues}
     return [name for name in sorted({*queues, *partitions}) if asked.may("queue", name)]
 

@@ -24,7 +24,7 @@ class Site:
 
     Attributes:
         client: Client for reading.
-        operate: Client for changes. Its server user has the necessary rights.
+        operate: Client for changes, whose user on the server has the necessary rights.
     """
 
     def __init__(

@@ -44,5 +44,5 @@ class HistorySources:
 
 
 def sources_of(site: Site) -> HistorySources:
-    """Return the sources of this dashboard."""
+    """Return the sources of this dashboard's history."""
     return site.part(HistorySources, HistorySources)

@@ -21,7 +21,7 @@ PER_CALL = 1_000
 
 
 class Follower(Protocol):
-    """Counts events from streams. The sampler's thread calls it, and other threads read it."""
+    """Counts events from streams. The sampler's thread writes the counts, and other threads read them."""
 
     def take(self, queue: str, entries: Sequence[StreamEntry], weight: float = 1.0) -> None:
         """Count the events of a queue, which may be in any order.

@@ -33,7 +33,7 @@ class AskedFilter(NamedTuple):
 
 
 def contents_of(request: Request) -> Contents:
-    """Return the reader of contents for the sender of a request."""
+    """Return a reader of message contents with the rights of the request's sender."""
     site = site_of(request)
     return Contents(
         site.client, redactor_of(site), arguments=identity_of(request).arguments,

@@ -77,7 +77,7 @@ class Guard:
         return named if named is not None else self._by_session(request)
 
     def identify_program(self, request: Request) -> Identity:
-        """Return who calls the API or scrapes metrics, by the bearer token; NOBODY if unknown. Cookies are ignored.
+        """Return the program that sent the request's bearer token; NOBODY if unknown. Cookies are ignored.
 
         A program that serves the dashboard checks the token itself.
         """

@@ -98,7 +98,7 @@ class RetryBody(JsonRecord):
 
 
 class CancelBody(JsonRecord):
-    """Confirmation of a cancel.
+    """Confirmation that a flow should be cancelled.
 
     Attributes:
         confirm: The flow's id, which is required because a cancel can't be undone.
@@ -130,7 +130,7 @@ def flow(call: ApiCall) -> FlowReply:
 
 @resource("/flows/{flow}/signal", method="POST", role=UserRole.OPERATE, status=202)
 def signal_flow(call: ApiCall, body: SignalBody) -> SentReply:
-    """Send a signal, which ends a wait of a flow."""
+    """Send a signal to a flow, which ends one of its waits."""
     return _sent(call, "signal", lambda run: run.signal(body.step, body.value), body.step)
 
 

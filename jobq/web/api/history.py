@@ -113,7 +113,7 @@ def job(call: ApiCall) -> JobReply:
 
 @resource("/errors", QUEUES, Parameter("job", "Only this job."), *RANGE, SOURCE, *PAGING)
 def errors(call: ApiCall) -> CoveredPage[ErrorFigures]:
-    """List errors by their origin, most frequent first."""
+    """List groups of errors, most frequent first."""
     rows = _chosen(call).errors(call.span, call["queues"], call["job"])
     return CoveredPage(**page_of_rows(_shown(call, rows), call), **_coverage(call, call["queues"]))
 

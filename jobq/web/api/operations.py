@@ -90,7 +90,7 @@ class ChosenBody(JsonRecord):
 
 
 class NewOperationBody(JsonRecord):
-    """An action, and the messages to act on: a filter or a list."""
+    """An action, and the messages to act on, given by a filter or a list."""
 
     verb: Annotated[str, words(tuple(VERBS))]
     filter: str | None = None
@@ -101,7 +101,7 @@ class ApplyBody(JsonRecord):
     """How to apply an operation.
 
     Attributes:
-        spread: For revive, the time over which messages become ready, such as 10m.
+        spread: Time over which revived messages become ready, such as 10m.
     """
 
     spread: str | float | None = None
@@ -158,7 +158,7 @@ def _made_before(
 
 @resource("/operations/{operation}")
 def operation(call: ApiCall) -> OperationReply:
-    """Show an operation, its frozen messages and its results."""
+    """Show an operation, its list of messages and its results."""
     return _shown(_known(_service(call), call["operation"]), call)
 
 

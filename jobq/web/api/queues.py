@@ -78,7 +78,7 @@ class QueueReply(JsonRecord):
 
 
 class AttentionReply(JsonRecord):
-    """One thing that needs attention."""
+    """A problem that needs attention."""
 
     word: str
     name: str
@@ -144,7 +144,7 @@ class AttemptReply(JsonRecord):
     Attributes:
         started_at: When the attempt started; null if the event doesn't end an attempt.
         place: Where the error was raised: file, line and function.
-        traceback: Traceback of the latest failed attempt while it is kept, otherwise empty.
+        traceback: Traceback of the latest failed attempt, if the server still stores it, otherwise empty.
     """
 
     at: Moment

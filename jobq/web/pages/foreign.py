@@ -62,7 +62,7 @@ def offset_of(request: Request) -> int:
 
 
 def shown_bytes(request: Request) -> ShownBytes:
-    """Return the renderer of contents for the sender of a request."""
+    """Return a renderer of message contents with the rights of the request's sender."""
     site = site_of(request)
     return ShownBytes(redactor_of(site), identity_of(request).arguments)
 

@@ -202,7 +202,7 @@ def job(request: Request) -> Response:
 
 @page("/errors")
 def errors(request: Request) -> Response:
-    """List errors by their origin."""
+    """List groups of errors."""
     asked = asked_range(request)
     groups, asked = _read(asked, lambda: asked.history.errors(asked.span))
     part = request.query_params.get("f", "")[:200]
@@ -264,7 +264,7 @@ def history(request: Request) -> Response:
 
 
 def _filter_of_dead(figures: ErrorFigures) -> str:
-    """Return a filter for dead messages with this error; for a crash, all dead messages of its jobs."""
+    """Return a filter for dead messages with this error or, for a crash, for all dead messages of the job."""
     if figures.group != figures.error:  # the group is a fingerprint
         return f"fingerprint:{quoted(figures.group)}"
     jobs = ",".join(quoted(job) for job in figures.jobs if job)

@@ -132,7 +132,7 @@ def keys(request: Request) -> Response:
 
 
 def _rows(queue: Queue, wanted: str) -> tuple[list[KeyRow], int, bool]:
-    """Return the keys with the most waiting messages, how many keys were searched, and whether these were all keys."""
+    """Return the keys with the most waiting messages, the number of searched keys, and whether all were searched."""
     rows, looked_at, until = [], 0, time.monotonic() + MAX_S
     for row in queue.admin.iter_keys():
         if looked_at >= MAX_KEYS or time.monotonic() > until:

@@ -169,7 +169,7 @@ def _trouble(listed_schedule: ListedSchedule) -> tuple[Any, ...]:
 
 @page("/schedules/{schedule}")
 def schedule(request: Request) -> Response:
-    """Show one schedule. `?queue=` chooses one of several queues that have a schedule of this name."""
+    """Show one schedule. `?queue=` selects a queue if several have a schedule with this name."""
     site, name = site_of(request), request.path_params["schedule"]
     queue, stored, others = _home(request, name)
     row = schedule_row(queue.name, name, stored)

@@ -93,7 +93,7 @@ def test_order_reaches_the_worker_and_its_answer_is_shown(visit: Any, client: An
     announce(client, "other")
     names = ["web-7:4711", "other", "none"]
     reply = page.post("/workers/orders", data={"verb": "quiet", "worker": names})
-    assert "sent to 2 workers; 1 is lost and can't receive it" in reply.text
+    assert "sent to 2 workers; 1 is lost and can't receive the command" in reply.text
     assert taken(client) == taken(client, "other") == [("quiet", "anna", 0)]
 
 
