@@ -497,7 +497,8 @@ def _markdown(text: str) -> str:
     for title, lines in _sections(text):
         if title in ("Args", "Attributes", "Raises"):
             named = _named(f"{title}:\n" + "\n".join(lines), title)
-            pieces.append("\n".join(f"- `{name}`: {about}" for name, about in named))
+            heading = "Raises:\n\n" if title == "Raises" else ""
+            pieces.append(heading + "\n".join(f"- `{name}`: {about}" for name, about in named))
         else:
             pieces.append(_with_code("\n".join(lines).strip("\n")))
     return "\n\n".join(piece for piece in pieces if piece.strip())
