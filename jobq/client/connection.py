@@ -345,7 +345,7 @@ class Client:
         self.close()  # redis-py doesn't shut down a socket that another process opened
 
     def _open(self, node: Hashable, left_s: float | None) -> Connection:
-        """Return a new connection. It waits for replies no longer than `left_s`, if that is given."""
+        """Return a new connection, which waits for each reply at most `left_s` if that is given."""
         connection = self.topology.open(node)
         usual_s = connection.socket_timeout or self.socket_timeout_s
         setattr(connection, _TIMEOUT_S, usual_s)

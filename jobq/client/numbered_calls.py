@@ -653,7 +653,7 @@ class BoundScript:
 
         Args:
             extra_keys: Keys that follow the key of the caller's record.
-            by: Makes the exchange, so that other commands can share the connection.
+            by: See `Client.perform`.
             fenced: The script also checks tokens of attempts. So a late repetition may use a new number.
         """
         state = self.numbered(caller, values, rest, extra_keys, fenced=fenced)

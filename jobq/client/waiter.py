@@ -355,7 +355,7 @@ class WakeWaiter:
         behind: Command | None = None,
         passed_over: Collection[int] = (),
     ) -> bool:
-        """Wait for markers; return False if one of the files `others` became readable first, else True."""
+        """Wait for wake markers; return False if a file in `others` became readable first, else True."""
         try:
             files = self.begin(seconds, behind, passed_over)
         except UnavailableError:

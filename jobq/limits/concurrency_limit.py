@@ -111,7 +111,7 @@ class SlotLease:
                 self._log_kept(error)
 
     async def aleave(self) -> None:
-        """Return the slot without blocking the event loop."""
+        """Give the slot back without blocking the event loop."""
         if self._end():
             try:
                 await self.calls.aio.perform(self.leave_steps())

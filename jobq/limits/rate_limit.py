@@ -58,7 +58,7 @@ class Grant:
         await self._limit.calls.aio.perform(self._adjust_steps(used))
 
     def undo(self) -> None:
-        """Return the whole cost to the limit, because nothing started."""
+        """Give the whole cost back to the limit, because nothing started."""
         try:
             self.adjust(0)
         except JobqError as error:

@@ -28,7 +28,7 @@ class Renewable(Protocol):
 
 
 class Renewals:
-    """Renews the leases of this process in a thread."""
+    """Renews the slots of this process in a thread."""
 
     def __init__(self) -> None:
         self._reset()

@@ -243,7 +243,7 @@ def _missing(client: Answerer) -> list[str]:
 def _refused(client: Answerer) -> dict[str, list[str]]:
     """Return the commands that the user may not send, by key.
 
-    It checks a key of a queue and two other keys.
+    One key of a queue and two other keys are checked.
     """
     space = client.namespace
     serves = client.serves if isinstance(client, Node) else lambda key: True

@@ -106,7 +106,7 @@ class SharedConfirmation:
 
     Send each call with the function that `by` returns. Then `missing` waits once per node. Each call writes a mark
     after its own write. A node that has the last mark also has all earlier writes; a promoted or restarted node may
-    lack it.
+    lack the mark.
     """
 
     def __init__(self, client: Client, level: str | None = None) -> None:

@@ -130,7 +130,7 @@ class PartitionTicks:
     def _kept(self, sent: Sequence[Argument]) -> list[KeptMessage]:
         """Delete the records of sent messages; return the unsent messages.
 
-        An unreadable message is deleted, because its schedule has no more ticks until it is sent or deleted.
+        An unreadable message is deleted, because a schedule has no more ticks until its message is sent or deleted.
         """
         script = self._queue.scripts["ticks_sent"]
         rows = iter(script.run({"limit": PER_CALL}, sent))

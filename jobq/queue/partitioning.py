@@ -141,7 +141,7 @@ def _check_size(wanted: PartitionMap) -> None:
 
 
 def _raise_fences(client: Client, known: PartitionMap) -> None:
-    """Start the fences of the newest partitions above all fences of older partitions."""
+    """Set the fence counters of the newest partitions above all counters of older partitions."""
     for name in known.newest.names(known.queue):
         start_fence(client, name, known.newest.number)
 
@@ -192,7 +192,7 @@ def _created(client: Client, name: str, count: int) -> PartitionMap:
 
 
 def exists(client: Client, name: str) -> bool:
-    """Return whether the queue has or had messages, schedules or settings. Waiting workers don't create any."""
+    """Return whether the queue has or had messages, schedules or settings; waiting workers don't count."""
     prefix = keys.prefix(client.namespace, name)
     meta = keys.key(prefix, "meta")
     traces = [keys.key(prefix, key) for key in ("messages", "dead", "events", "schedules", "rules")]
@@ -239,7 +239,7 @@ def unseal(client: Client, name: str, left: Left) -> None:
 def remove_partitions(client: Client, known: PartitionMap) -> str:
     """Delete the map of an unused queue, and its partitions; later messages go to the queue itself.
 
-    Return the name of a partition that isn't empty; then nothing is deleted. If the call fails midway, repeat it, or
+    If a partition isn't empty, delete nothing and return its name. If the call fails midway, repeat it, or
     call `partition` to keep the partitions.
     """
     newest, sealed = known.newest, list[str]()

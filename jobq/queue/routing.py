@@ -202,8 +202,8 @@ class PartitionRouter:
     def _after(self, asked: int, is_repeatable: bool) -> tuple[Epoch, bool]:
         """Return the next epoch that should get the call, and whether it is the newest epoch.
 
-        A call that may be a repetition also goes to drained epochs, because an earlier try may have reached them. They
-        repeat their replies.
+        A call that may be a repetition also goes to drained epochs, which repeat their replies to an earlier
+        try.
         """
         for known in (self.map, self.refresh):
             newest = (known() if callable(known) else known).newest

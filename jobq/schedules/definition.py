@@ -141,7 +141,7 @@ def following(schedule: Schedule, now_ms: int) -> Iterator[int]:
 
 @lru_cache(maxsize=2_000)
 def ticks_of(cron: str, every_ms: int, zone: str) -> Ticks:
-    """Return the times of a schedule. Raises ConfigError if it can't be read."""
+    """Return the times of a schedule. Raises ConfigError if they are invalid."""
     return Cron(cron, zone) if cron else Every(every_ms / 1000)
 
 
