@@ -51,7 +51,10 @@ def moment(epoch_ms: int) -> datetime | None:
 
 
 def status_of(status: Status, attempts: Sequence[Tried]) -> Any:
-    """Return the TaskResultStatus of a message. If the queue has deleted the message, its `attempts` decide."""
+    """Return the TaskResultStatus of a message.
+
+    If the queue has deleted the message, `attempts` determine the status.
+    """
     word = state_word(status)
     if word in _WAITING:
         return TaskResultStatus.READY
@@ -81,7 +84,7 @@ def task_as_sent(task: Any, sent: Sent) -> Any:
 
 
 def new_result(task: Any, result_id: str, called: Called, status: Any) -> Any:
-    """Return a result without attempts."""
+    """Return a TaskResult without attempts."""
     return TaskResult(
         task=task,
         id=result_id,
@@ -127,7 +130,7 @@ def put(result: Any, **values: Any) -> None:
 
 
 def stored_error(path: str, traceback: str) -> Any:
-    """Return an entry of TaskResult.errors."""
+    """Return an error in the form required by TaskResult.errors."""
     return StoredError(exception_class_path=path, traceback=traceback)
 
 

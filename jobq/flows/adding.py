@@ -29,7 +29,7 @@ TOGETHER = 250
 
 
 class RunningFlow(StepList):
-    """The flow of a running member. Each step is added when it is defined."""
+    """The flow of a running member. Defining a step adds the step to the flow."""
 
     names_steps = False
     max_steps = MAX_STEPS_OF_A_FLOW
@@ -66,8 +66,8 @@ class RunningFlow(StepList):
     def together(self) -> Iterator[None]:
         """Add the steps defined in this block together. They begin once the step that adds them is done.
 
-        Each call stores up to TOGETHER steps. If the process dies between two calls, none of the steps begins, and the
-        next attempt adds the missing steps.
+        Each request stores up to TOGETHER steps. If the process dies between two requests, none of the steps begins,
+        and the next attempt adds the missing steps.
         """
         if self._together is not None:
             raise ConfigError("together() can't be nested; remove the inner `with`")

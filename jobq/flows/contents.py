@@ -50,13 +50,13 @@ def message_of(
 def messages_of_items(
     client: ClientLike, queue: str, first: Member, kept: bytes, items: Iterable[Any]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the mid and content of a message for each item of a mapped result. The item is the call's only argument.
+    """Yield the mid and content of one message per item of a list. The item is the only argument of its call.
 
     Raises CodecError for an item that makes a call too long.
 
     Args:
         first: Member of the first item.
-        kept: The map's call.
+        kept: The stored call of the map.
     """
     envelope = _opened(client, queue, first._replace(number=0).address, kept)
     for number, item in enumerate(items, first.number):

@@ -679,7 +679,7 @@ def _checked_name(name: Any) -> str:
 
 
 def checked_graph(steps: Mapping[str, FlowStep], known: Iterable[str] = ()) -> None:
-    """Raise ConfigError if a dependency is missing, or if dependencies form a circle."""
+    """Raise ConfigError if a dependency is missing, or if dependencies form a cycle."""
     there = {*steps, *known}
     for step in steps.values():
         for source in step.after:

@@ -2,7 +2,7 @@
 
 A mid names the flow, the id of its run, the step, and the member's number within the step. The run id is made when the
 flow is stored. If the flow is removed and started again with the same id, it gets another run id. So the mid of a
-member shows whether its end belongs to an earlier run. Retries stay in the run.
+member shows whether its end belongs to an earlier run. A retry keeps the run id.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Member(NamedTuple):
 
     Attributes:
         number: Position in its step, counted from 0.
-        run_id: '' means the current run, if a person named the flow without a run.
+        run_id: Id of the run; '' for the current run.
     """
 
     flow: str

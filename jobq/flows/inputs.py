@@ -75,7 +75,7 @@ class StepResults:
         self._facts: FlowFacts | None = None
 
     def of(self, input_: FlowInput) -> Any:
-        """Return the value that fills an argument."""
+        """Return the result to which an argument refers."""
         if input_.what in ("failures", "results"):
             facts = self._step(input_.step)
             if not facts.sealed or facts.ended < facts.size:

@@ -188,7 +188,7 @@ def flow_view(client: Client, flow: str) -> FlowView | None:
 
 
 def known_flow(client: Client, flow: str) -> FlowView:
-    """Return a flow. If it doesn't exist, raise ConfigError that suggests the nearest id."""
+    """Return a flow. If it doesn't exist, raise a ConfigError that suggests the most similar id."""
     view = flow_view(client, flow) if is_flow(flow) else None
     if view is not None:
         return view
@@ -203,7 +203,7 @@ def known_flow(client: Client, flow: str) -> FlowView:
 
 
 def message_of_member(client: Client, mid: str) -> str:
-    """Add the run id of the current run to `~flow.step.number`; return other mids unchanged."""
+    """Add the id of the current run to a mid such as `~flow.step.number`; return other mids unchanged."""
     member = member_of(mid)
     if member is None or member.run_id:
         return mid
@@ -307,13 +307,13 @@ class StepRecord(JsonRecord):
     """A step of a flow.
 
     Attributes:
-        size: Members so far.
+        size: Number of members so far.
         sealed: Whether all members have been added.
-        done: Successful members.
-        ended: Members that ended at least once.
-        dead: Currently dead members.
-        cancelled: Members failed or cancelled after the cancellation of the flow.
-        retried: Formerly dead members that run again.
+        done: Number of successful members.
+        ended: Number of members with at least one end.
+        dead: Number of currently dead members.
+        cancelled: Number of failed or cancelled members after the cancellation of the flow.
+        retried: Number of formerly dead members that run again.
         waits: The step's pending dependencies, or why it is skipped.
     """
 

@@ -44,7 +44,7 @@ def proven(client: Client, flow: str, steps: Sequence[StoredStep]) -> list[Store
 def proof_of_items(
     client: Client, flow: str, step: str, queue: str, chunk: int, contents: Sequence[bytes]
 ) -> bytes:
-    """Return the proof that is stored before a chunk's items."""
+    """Return the proof to store before a chunk's items."""
     secret = _secrets(client, [queue])[queue]
     return _made(secret, "items", flow, step, str(chunk), *contents)
 

@@ -99,7 +99,7 @@ class StepSender:
 
     @property
     def has_more(self) -> bool:
-        """Whether sending stopped at the limit for one call. Then, the next call should follow soon."""
+        """Whether items are left because one call sends only a limited number. If so, call again soon."""
         return self.pages <= 0
 
     def send_all(self, applied: Applied) -> bool:
@@ -259,7 +259,7 @@ class EnqueueStep(ItemSender):
 
 
 class ExpandMap(ItemSender):
-    """Enqueues the members of a map that had dependencies."""
+    """Enqueues the members of a map whose dependencies are done."""
 
     def send(self) -> bool:
         """Enqueue the members in chunks, starting where an earlier call stopped."""

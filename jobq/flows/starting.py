@@ -122,7 +122,7 @@ class Planned:
 
     @property
     def run(self) -> str:
-        """The flow's id, with the run id once the flow is stored."""
+        """The flow's id. It includes the run id once the flow is stored."""
         return self._store.run
 
     @property

@@ -161,7 +161,7 @@ class WaitsFor(JsonRecord):
     """A step or a condition that a flow waits for.
 
     Attributes:
-        code: A word for programs.
+        code: A short code for programs; `sentence` is for people.
     """
 
     step: str
@@ -266,7 +266,7 @@ class FlowView:
 
     @cached_property
     def waits_for(self) -> tuple[WaitsFor, ...]:
-        """The pending dependencies of the flow; empty once it is over."""
+        """The pending dependencies of the flow; empty once the flow has ended."""
         return tuple(_waits_for(self))
 
     @cached_property

@@ -215,14 +215,14 @@ class FlowStore:
         mark: str = "",
         now: int | None = None,
     ) -> int:
-        """Record that these failed members will be revived; return their number.
+        """Record that these members will be revived; return how many of them had failed.
 
         Returns -1 if the item with this stamp is no longer needed.
 
         Args:
             stamp: Stamp of the item that requests the retry.
             cursor: Failed members with smaller numbers have been revived.
-            mark: An outbox entry of the step's queue. Earlier entries don't end the new run.
+            mark: An outbox entry of the step's queue. Ends before this entry don't end the new run.
         """
         args = (self._now(now), self.run_id, step, stamp, cursor, mark, *numbers)
         return self._ask(self._call("retried", args, lambda reply: int(reply[0])))

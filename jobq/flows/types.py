@@ -72,8 +72,7 @@ class FlowChange(NamedTuple):
         kind: `done`, `dead` or `cancelled` for a member, `signal` or `retry` for a step, or `begin`, `cancel` or `look`
             for the flow.
         detail: The result of a done member, the value of a signal, or the reason why a member is dead; else None.
-        entry: Id of the change's outbox entry, so that the change isn't applied twice, or after a retry; '' without an
-            entry.
+        entry: Id of the change's outbox entry, or ''. It prevents applying the change twice, or after a retry.
         members: Numbers of several done members without results, instead of `number`.
     """
 

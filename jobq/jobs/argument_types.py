@@ -176,7 +176,7 @@ class ArgumentTypes:
             return value
 
     def decoded_result(self, plain: Any) -> Any:
-        """Return the result as annotated, or unchanged if it doesn't fit its annotation."""
+        """Convert the result to its annotated type; return it unchanged if it doesn't fit."""
         kind = self._read().result
         try:
             return plain if kind is None else kind.decoded(plain, "the result")
@@ -368,7 +368,7 @@ def _difference(value: Any, back: Any, path: str) -> str | None:
 
 
 def _may_arrive_as(value: Any, back: Any) -> bool:
-    """Return whether users can ignore a change of type: from int to float, or between classes for times."""
+    """Return whether a change of type is harmless: an int may become a float, and a time may change its class."""
     if type(back) is float:
         return type(value) is int
     return isinstance(back, _TIMES) and isinstance(value, _TIMES)

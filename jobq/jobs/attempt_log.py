@@ -108,7 +108,7 @@ class _Handler(logging.Handler):
 
 
 class AttemptLogs:
-    """Keeps the logs of attempts in one process. Its logging handler is installed only while such an attempt runs."""
+    """Stores the logs of attempts in one process. Its logging handler is installed only while such attempts run."""
 
     def __init__(self, store: StoreLog) -> None:
         self._store = store

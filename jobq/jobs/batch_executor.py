@@ -47,7 +47,7 @@ class BatchExecutor(Executor):
         told_to_stop: Asked | None = None,
         is_lost: IsLost = _never,
     ) -> None:
-        """Run calls of one batch job in a copy of the context. It raises the same exceptions as `run`.
+        """Run calls of one batch job in a copy of the context. Raises the same exceptions as `run`.
 
         Args:
             take: Called with each call's index and ending, once the ending is known. After an interruption, it may be

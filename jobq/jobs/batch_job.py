@@ -114,7 +114,7 @@ def _check(job: str, settings: JobSettings) -> None:
 
 
 def _parameters(job: str, annotation: Any) -> list[Parameter]:
-    """Return the parameters of one call: positional, as `Calls[…]` lists them, or any arguments."""
+    """Return the parameters of one call from the annotation `Calls[…]`. Without types, any arguments are allowed."""
     any_arguments = [
         Parameter("args", Parameter.VAR_POSITIONAL, annotation=Any),
         Parameter("kwargs", Parameter.VAR_KEYWORD, annotation=Any),

@@ -91,8 +91,8 @@ class BatchContext(Context):
 class Calls(Sequence[BatchedCall], Generic[P]):
     """Calls of one job that its function runs together. Each call has its own outcome.
 
-    When the function returns, open calls are done. When it raises an exception, they fail. Threads of the function may
-    share this object.
+    When the function returns, open calls end as done. When it raises an exception, they fail. Threads of the function
+    may share this object.
 
     Attributes:
         results: Results of completed calls, by index.

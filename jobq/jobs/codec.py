@@ -139,7 +139,7 @@ def encode(
 def _check_arguments(
     job: str, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]
 ) -> None:
-    """Raise CodecError unless JSON can represent all arguments; `names` of positional arguments are for errors."""
+    """Raise CodecError unless JSON can represent all arguments. Errors use `names` for positional arguments."""
     for index, value in enumerate(args):
         if type(value) not in _AS_THEY_ARE:
             name = repr(names[index]) if index < len(names) else index + 1

@@ -387,7 +387,7 @@ class Context:
         return self._call.job.settings.retry is not None
 
     def forget_decision(self) -> None:
-        """Forget the ending that the job decided on, and the related error."""
+        """Forget how the attempt was to end, and the error that decided it."""
         self._decision = None
 
     def __repr__(self) -> str:
@@ -395,7 +395,7 @@ class Context:
 
 
 def job_logger(context: Context, logger: logging.Logger | None = None) -> JobLogger:
-    """Return `logger`, or the logger with the job's name, with the fields of the attempt."""
+    """Return `logger`, or a logger with the job's name. It adds the attempt's fields to each record."""
     extra = {
         "job": context.job,
         "mid": context.mid,

@@ -17,7 +17,7 @@ def enqueued_at(content: bytes) -> int:
 def head_enqueued_at(head: WaitingHead | None) -> int:
     """Return the enqueue time of the next message, in epoch ms by its producer's clock; 0 if unknown.
 
-    It is unknown for a retry, because that began to wait later, and for an encrypted call.
+    The time is unknown for a retry, whose wait began later, and for an encrypted call.
     """
     return enqueued_at(head.content) if head and not head.attempts else 0
 

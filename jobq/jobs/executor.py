@@ -170,7 +170,7 @@ class Executor:
     def resolve(self, queue: str, message: Message) -> Call | Ending:
         """Return the call in a message, or its ending if it is unreadable or its job isn't registered here.
 
-        This never raises, for any message.
+        This never raises an exception.
         """
         try:
             content = message.content
@@ -520,7 +520,7 @@ class Executor:
         return ending
 
     def sealed(self, call: Call, ending: Ending) -> Ending:
-        """Return the ending. If the call was sealed, the ending's result, reason and traceback are also sealed."""
+        """Return the ending. If the call was sealed, seal the ending's result, reason and traceback."""
         if self._seal is None or not call.sealed:
             return ending
         where = (call.queue, ending.mid)

@@ -1,4 +1,4 @@
-"""Ends processes that user code forks as soon as they return to jobq, because only the parent may continue."""
+"""A process that user code forked ends when it returns to jobq, because only its parent may continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks job functions: whether they are async, are the same function, or return work that never runs."""
+"""Checks of job functions, such as whether a function is async or returns a coroutine that never runs."""
 
 from __future__ import annotations
 

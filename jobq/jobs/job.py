@@ -592,9 +592,9 @@ async def _in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T
 
 
 def _positional(signature: inspect.Signature) -> tuple[int, int]:
-    """Return the minimum and maximum number of positional arguments that certainly fit.
+    """Return the minimum and maximum number of positional arguments that the function always accepts.
 
-    If no number certainly fits, the minimum is larger than the maximum.
+    If it accepts no number in all cases, the minimum is larger than the maximum.
     """
     parameters = list(signature.parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

@@ -184,7 +184,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def contradicts_timeout(self) -> bool:
-        """Whether the hard timeout comes before the timeout."""
+        """Whether the hard timeout is shorter than the timeout."""
         timeout, hard_timeout = self.timeout, self.hard_timeout
         return bool(timeout and hard_timeout and hard_timeout <= timeout)
 

@@ -43,7 +43,7 @@ def progress_text(fraction: float, note: str, data: Mapping[str, Any] | None) ->
 
 
 def shown_progress(text: str) -> str:
-    """Return the part of a stored report that is for people."""
+    """Return the readable part of a stored progress report."""
     return text.partition(MARK)[0]
 
 

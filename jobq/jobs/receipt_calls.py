@@ -229,7 +229,7 @@ def _numbered(
 ) -> Steps[Any]:
     """Call a script of the queue so that the call can be repeated safely.
 
-    If the call is interrupted, no later call reuses its caller, because the call may still arrive.
+    If the call is interrupted, its caller id isn't used again, because the call may still arrive.
     """
     queue = receipt.bound_queue
     script, caller = queue.scripts[name], queue.callers.take()
@@ -274,7 +274,7 @@ def result(receipt: Receipt[Any], timeout: Duration | None) -> Steps[bytes]:
 def _of_earlier_life(receipt: Receipt[Any], content: bytes) -> Steps[bool]:
     """Return whether this end was stored before a revival, or before another message got the same mid.
 
-    A result is never that old.
+    Only the ends of cancelled and failed messages can be that old.
     """
     if not content.startswith((CANCELLED, b'{"error"')):
         return False

@@ -33,8 +33,8 @@ Kind = TypeVar("Kind")
 class Registry:
     """Jobs by name, and middleware for these jobs only.
 
-    The middleware of `around`, by default that of the whole process, runs around it. `Registry(Middlewares())` leaves
-    out that middleware.
+    The middleware of `around`, by default the middleware of the process, runs around it. `Registry(Middlewares())`
+    doesn't use the middleware of the process.
     """
 
     #: The registries of this process.
@@ -115,7 +115,7 @@ class Registry:
                 )
 
     def partitions(self) -> dict[str, int]:
-        """Return queue -> declared number of partitions. Queues without a declaration are left out."""
+        """Return the declared number of partitions by queue. Queues without a declaration are left out."""
         declared = ((job.queue, job.settings.partitions) for job in self)
         return {queue: count for queue, count in declared if count is not None}
 
@@ -297,7 +297,7 @@ def _kind(
 
 
 def stand_in(name: str) -> Job[..., Any]:
-    """Return the registered job, or else a job of this name that takes any arguments."""
+    """Return the job with this name. If it isn't registered, return a substitute that takes any arguments."""
     if name in default_registry:
         return default_registry.get(name)
     return job(name=name, registry=Registry())(_anything)

@@ -231,7 +231,7 @@ class Receipt(Generic[R]):
         return opened_text(seal_of(self.bound_queue.client), purpose, self.queue, self.mid, text)
 
     def shown(self, purpose: Purpose, text: str) -> str:
-        """Return a text of the message, opened if it is sealed, without the data of a progress report."""
+        """Return a readable text of the message, decrypted if necessary, without the data of a progress report."""
         return shown_text(seal_of(self.bound_queue.client), purpose, self.queue, self.mid, text)
 
     def __repr__(self) -> str:

@@ -93,7 +93,7 @@ class Seal:
         return self._signed(queue, mid, content, key_id)
 
     def close_text(self, queue: str, mid: str, text: str, like: bytes = b"") -> str:
-        """Seal a text, like `close` but as text."""
+        """Seal a text like `close`, and return it as text."""
         sealed = self.close(queue, mid, text.encode(), like)
         if not self._encrypts:
             return sealed.decode()

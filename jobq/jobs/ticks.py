@@ -30,12 +30,12 @@ class Tick(NamedTuple):
         return moment(self.at_ms, self.zone)
 
     def header(self) -> str:
-        """Return the tick as a header. Names and zones have no spaces."""
+        """Encode the tick as a header."""
         return f"{self.at_ms} {self.missed} {self.zone} {self.schedule} {self.rule}"
 
 
 def tick_of(headers: Mapping[str, str]) -> Tick | None:
-    """Return the tick in a call's headers; None if they have no valid tick."""
+    """Parse the tick of a schedule from a call's headers; return None without a valid tick."""
     parts = headers.get(HEADER, "").split(" ", 4)
     numbers = [part for part in parts[:2] if part.isascii() and part.isdigit() and len(part) < 16]
     if len(parts) < 5 or len(numbers) < 2:
@@ -44,7 +44,7 @@ def tick_of(headers: Mapping[str, str]) -> Tick | None:
 
 
 def moment(at_ms: int, zone: str) -> datetime:
-    """Return a time, given in epoch ms, in a zone; in UTC if that zone isn't known here."""
+    """Convert epoch ms to a datetime in a time zone, or in UTC if the zone isn't known here."""
     from zoneinfo import ZoneInfo
 
     at = _EPOCH + timedelta(milliseconds=at_ms)

@@ -1,7 +1,7 @@
 """Unique jobs: the mid that represents a call, and the effect of an enqueue while a message of that mid is live.
 
-There is no separate lock: a mid is taken while its message is live, and free when it is done, dead or cancelled. So a
-dying process can't leave a lock behind.
+There is no separate lock: a mid is in use while its message is live, and free once the message is done, dead or
+cancelled. So a dying process can't leave a lock behind.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Unique:
 def unique_of(
     job: str, signature: Signature, settings: JobSettings, types: ArgumentTypes | None = None
 ) -> Unique | None:
-    """Return how calls of a unique job are compared, None for other jobs; raise ConfigError for contradictions."""
+    """Return the rules that compare calls of a unique job, or None; raise ConfigError for contradictory options."""
     if settings.unique is False:
         return None
     if settings.unique is None and settings.debounce is None and settings.throttle is None:

@@ -1,1 +1,1 @@
-"""Other queue protocols on the same foundations. Each is wire-compatible and can be used alone."""
+"""Other queue protocols. Each is compatible with the clients of the original, and can be used alone."""

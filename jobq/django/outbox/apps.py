@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class OutboxConfig(AppConfig):
-    """Adds the tables jobq_outbox, jobq_outbox_failed and jobq_inbox, by a migration."""
+    """The app with the tables jobq_outbox, jobq_outbox_failed and jobq_inbox."""
 
     name = "jobq.django.outbox"
     label = "jobq_outbox"

@@ -39,7 +39,7 @@ class ReliableQueue(BlockingFacade):
     Threads may share a ReliableQueue. For tests, `now`, in epoch ms, replaces the server's clock.
 
     Args:
-        key: A queue's name, as in the module; its Redis keys begin with `ns`.
+        key: In all methods, the name of a queue. Its Redis keys begin with `ns`.
     """
 
     def __init__(self, client: Client | None = None, ns: str = "reliable") -> None:

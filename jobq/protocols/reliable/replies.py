@@ -1,4 +1,4 @@
-"""Results of calls, as tuples in RedisRQ's order. Attributes have facts that RedisRQ doesn't return."""
+"""Results of calls, as tuples in RedisRQ's order. Additional facts are attributes of the tuples."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Popped(_Popped):
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Popped:
-        """Return the message in a row of a reply, with four columns."""
+        """Parse a message from a row with four columns."""
         key, id, content, deliveries = row
         made = cls(text_of(key), text_of(id), content)
         made.deliveries = deliveries
@@ -45,7 +45,7 @@ class Recovered(_Recovered):
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Recovered:
-        """Return the message in a row of a reply, with three columns."""
+        """Parse a message from a row with three columns."""
         id, content, deliveries = row
         made = cls(text_of(id), content)
         made.deliveries = deliveries
@@ -53,7 +53,7 @@ class Recovered(_Recovered):
 
 
 class WaitingItem(NamedTuple):
-    """A waiting message, as inspect returns it."""
+    """A waiting message in a result of `inspect`."""
 
     id: str
     content: bytes

@@ -107,7 +107,7 @@ def seconds(item: str, value: Any) -> int:
 
 
 def maxsize(value: Any) -> int:
-    """Return the maximum bytes of a message, or -1 for any size."""
+    """Return the maximum size of a message in bytes, or -1 for any size."""
     number = whole(value)
     if number is None or (number != ANY_SIZE and not MIN_SIZE <= number <= MAX_SIZE):
         raise InvalidValueError("maxsize", MIN_SIZE, MAX_SIZE)

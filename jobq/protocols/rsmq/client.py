@@ -86,7 +86,7 @@ class Rsmq(BlockingFacade):
     def get_queue_attributes(self, qname: str) -> ScriptCall[Attributes]:
         """Return the queue's settings, totals and counts.
 
-        Messages count as hidden if they can't be received in the current millisecond.
+        A message counts as hidden until the exact millisecond at which it becomes visible.
         """
         return self.requests.describe(qname)
 

@@ -122,7 +122,7 @@ class Consuming:
         return Settlement("dead", reason=f"received {message.rc} times without a reported outcome")
 
     def settlement(self, message: RsmqMessage, error: BaseException | None) -> Settlement:
-        """Return the settlement of a message after its handler returned or raised an error."""
+        """Decide how to settle a message, after its handler returned or raised an error."""
         if error is None:
             return Settlement("delete")
         if isinstance(error, Dead):
@@ -564,12 +564,12 @@ class VisibilityRenewer:
         return len(self._messages)
 
     def add(self, message: RsmqMessage) -> None:
-        """Start to keep a message hidden."""
+        """Start renewing a message, so that it stays hidden."""
         with self._lock:
             self._messages[message.id] = message
 
     def let_go(self, message: RsmqMessage) -> None:
-        """Stop hiding a message, and wait until no renewal is running."""
+        """Stop renewing a message, and wait until no renewal is running."""
         with self._lock:
             self._messages.pop(message.id, None)
 

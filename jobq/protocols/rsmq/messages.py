@@ -61,7 +61,7 @@ class Peeked(RsmqMessage, frozen=True):
 
 
 class Attributes(msgspec.Struct, frozen=True):
-    """A queue's settings in seconds and bytes, its totals, its times in epoch seconds, and its current messages.
+    """A queue's settings in seconds and bytes, its totals, its times in epoch seconds, and its numbers of messages.
 
     `created` and `modified` are None if no client wrote a readable value.
     """

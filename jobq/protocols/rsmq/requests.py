@@ -175,7 +175,7 @@ class Requests:
         return ScriptCall(script, keys, (written, receipt), read, False)
 
     def _usual_call(self, script_name: str, qname: str) -> ScriptCall[Any]:
-        """Return the call for one message of this queue, with the usual arguments."""
+        """Prepare a request for one message of this queue, with default arguments."""
         name = checks.existing_name(qname)
         if script_name == "receive":
             values: Values = {"now": "", "vt": "", "limit": 1}
@@ -282,7 +282,7 @@ class Requests:
     def _after_name(
         self, name: str, error: RsmqError, held: Sequence[MessageRef] = ()
     ) -> ScriptCall[Any]:
-        """Raise `error`, or return a request that checks the queue first if only Node rejects the name."""
+        """Raise `error`, unless only Node rejects the name. Then return a request that first checks the queue."""
         if not checks.is_regular_name(name):
             return self._if_there(name, error)
         # RSMQ would first report an id that only other clients make.
@@ -306,7 +306,7 @@ class Requests:
         target: str = "",
         repeatable: bool = True,
     ) -> ScriptCall[T]:
-        """Return a call with the keys that its script binds.
+        """Build the call of a script, with its keys.
 
         Args:
             target: Destination queue of a move.
@@ -331,7 +331,7 @@ def first(results: Sequence[T]) -> T:
 
 
 def outcome_words(request: ScriptCall[list[bool]]) -> ScriptCall[list[str]]:
-    """Make the request return the server's words: 'deleted' or 'moved', 'absent', 'stale'."""
+    """Change a request so that it returns statuses: 'deleted' or 'moved', 'absent', 'stale'."""
 
     def words(reply: list[Any]) -> list[str]:
         request.read(reply)

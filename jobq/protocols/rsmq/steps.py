@@ -50,7 +50,7 @@ def send(
 
 
 def batched(messages: Iterable[str | bytes]) -> Iterator[list[bytes]]:
-    """Yield batches of up to 1,000 messages and 4 MiB. A longer message forms its own batch."""
+    """Yield batches of up to 1,000 messages and 4 MiB. A message over 4 MiB is a batch of its own."""
     batch: list[bytes] = []
     size = 0
     for message in map(body, messages):
@@ -114,8 +114,8 @@ def await_messages(
 class Pauses:
     """Limits the sleeps between two polls.
 
-    A published message ends a sleep, but it may never come: the sender may not publish, or the connection may be lost.
-    So no sleep continues after the next hidden message becomes visible, and sleeps never exceed a second.
+    A published message ends a sleep, but some senders don't publish, and the connection may be lost. So no sleep
+    continues after the next hidden message becomes visible, and sleeps never exceed a second.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -1,11 +1,11 @@
-"""Claim jobs of a Ruby list so that none is lost or claimed twice, whichever process crashes in between.
+"""Claims jobs of a Ruby list so that none is lost or claimed twice, even if a process crashes.
 
-A claim moves jobs from the list into a separate list, in one step and in one slot. Their messages are enqueued as one
-numbered call whose caller is the claim's id, so repeating it is harmless. Then the claim is settled. A claim that isn't
-settled within its lease is taken over and delivered again.
+A claim moves jobs from the list into a separate list, in one step and in one slot. Their messages are enqueued in one
+call, which can be repeated safely because the claim's id identifies it. Then the claim is deleted. If that doesn't
+happen before the claim's lease ends, another intake takes over the claim and enqueues its jobs again.
 
-If the queue rejects that call because the line of a key is full, each job is enqueued by its own call. Enqueued jobs
-are marked in the claim, and the others wait there for room.
+If the queue rejects that call because a key has too many waiting messages, each job is enqueued alone. Enqueued jobs
+are marked in the claim, and the other jobs wait there.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Claim(NamedTuple):
 
     @property
     def delivered(self) -> bytes:
-        """The placeholder for an enqueued job."""
+        """The text that replaces an enqueued job in its claim."""
         return self.claim_id.encode()
 
 
@@ -103,7 +103,7 @@ class Claims:
         return Claim(claim_id, self.client.command("LRANGE", self._taken(claim_id), 0, -1))
 
     def reread(self, claim_id: str) -> Claim:
-        """Renew the lease of a claim, and return the claim. If another intake has settled it, it has no jobs."""
+        """Renew a claim's lease and return the claim, which has no jobs if another intake has settled it."""
         until = self.client.clock_ms(self._claims) + self._lease_ms
         self.client.command("ZADD", self._claims, "XX", until, claim_id)
         return Claim(claim_id, self.client.command("LRANGE", self._taken(claim_id), 0, -1))
@@ -151,8 +151,7 @@ class Claims:
     ) -> tuple[Sequence[ClaimedMessage], list[ClaimedMessage]]:
         """Enqueue all messages of a claim in one call. Ordered messages need a call of their own.
 
-        Return messages to enqueue one by one, because this call was rejected, and messages with taken mids that the
-        queue rejects for now.
+        Return two lists: messages to enqueue one by one, and messages that must wait although their mids are in use.
         """
         if not messages or claim.delivered in claim.jobs or not stopped.isdisjoint(
             message.key for message in messages

@@ -94,7 +94,7 @@ class SidekiqEntry(DashboardEntry):
         self._shown: dict[str, set[str]] = {}
 
     def beat(self, content: Content) -> None:
-        """Send a heartbeat to Sidekiq, and obey the buttons of its dashboard."""
+        """Send a heartbeat to Sidekiq, and carry out commands from its dashboard."""
         command, key = self._client.command, self._ruby_queue.key(self.identity)
         running = self._fed_worker.running()
         asked_at = time.perf_counter()

@@ -121,7 +121,7 @@ class QueueIntake:
         return moved
 
     def _carry_owed(self) -> int:
-        """Deliver a claim from an earlier round or, at intervals, an expired claim of another intake."""
+        """Enqueue the jobs of a claim that an earlier round left or, at intervals, of an expired claim."""
         if self._owed is None and time.monotonic() >= self._rescue_at:
             self._rescue_at = time.monotonic() + self.settings.lease_s / 3
             self._owed = self.claims.rescue()
@@ -229,7 +229,7 @@ class QueueIntake:
 
 
 class Intake:
-    """Feeds one worker with Ruby's jobs.
+    """Moves Ruby's jobs to the queues of one worker.
 
     Attributes:
         ruby: Client of the server with Ruby's lists.
@@ -331,7 +331,7 @@ class Intake:
         return False
 
     def _promote(self) -> float:
-        """Move due scheduled jobs to their queues when a move is due. Return the seconds until the next move."""
+        """Move due scheduled jobs to their queues, at intervals. Return the seconds until the next move."""
         now = time.monotonic()
         if now >= self._promote_at:
             wait_s = IDLE_S

@@ -84,7 +84,7 @@ def checked_queue(system: System, queue: str, namespace: str) -> RubyQueueName:
 
 
 def system_of(system: System, namespace: str | None = None) -> RubyQueueName:
-    """Return the key names of a system and namespace, without a queue."""
+    """Return a RubyQueueName of the system and namespace without a queue, to build other keys."""
     return RubyQueueName(system, DEFAULT_NAMESPACE[system] if namespace is None else namespace, "")
 
 

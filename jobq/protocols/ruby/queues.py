@@ -202,7 +202,7 @@ def checked_class(name: str) -> str:
 
 
 def checked_args(args: Sequence[Any]) -> list[Any]:
-    """Return positional arguments; raise ConfigError for anything else, such as text."""
+    """Convert a sequence of positional arguments to a list; raise ConfigError for other values, such as text."""
     if not isinstance(args, list | tuple):
         raise ConfigError(
             f"args={args!r:.80} is not a list of arguments; for one argument pass [x]"
@@ -215,7 +215,7 @@ def _job(fields: dict[str, Any], job_class: str) -> bytes:
 
 
 def _sidekiq_fields(options: SidekiqOptions) -> tuple[float | None, dict[str, Any]]:
-    """Return the earliest start, and the fields for the options."""
+    """Convert the options to an earliest start time and to fields of the job."""
     unknown = set(options) - set(SidekiqOptions.__annotations__)
     if unknown:
         known = ", ".join(sorted(SidekiqOptions.__annotations__))

@@ -25,9 +25,9 @@ class IntakeSettings:
     Attributes:
         ruby_queues: The queues. Their jobs go to the jobq queues with the same names.
         names: Maps names of Ruby classes to names of jobs.
-        backlog: Maximum number of ready messages in the jobq queue; fewer if a second's work is less.
+        backlog: Maximum number of ready messages in the jobq queue; fewer if they would take longer than a second.
         ruby_dead: Also show dead messages in Sidekiq's dead set or Resque's failed list.
-        lease_s: Seconds after which other intakes take over undelivered claims.
+        lease_s: Seconds after which other intakes take over unfinished claims.
         patterns: Patterns of queues that may appear later, with their weights, and patterns of excluded queues.
     """
 

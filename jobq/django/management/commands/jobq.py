@@ -26,7 +26,7 @@ _DJANGOS = ("--settings", "--pythonpath")
 
 
 class ManageJobq(BaseCommand):
-    """Passes its arguments to jobq."""
+    """Runs a command of jobq in a Django project."""
 
     help = "Run a command of jobq with the tasks of this project: worker, queues, status, dead, check …"
     requires_system_checks: ClassVar[list[str]] = []
