@@ -1,4 +1,4 @@
-"""Parse entries of a queue's outbox, grouped by flow.
+"""Parses the entries of a queue's outbox, and groups their records by flow.
 
 Usually, an entry reports many done members of one map. Such an entry is parsed in one step.
 """

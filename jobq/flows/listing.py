@@ -1,6 +1,6 @@
 """The flows of a server, for lists, commands and pages.
 
-The index of flows may lack flows. It may also have flows that no longer exist; these are left out.
+The index of flows may be incomplete. Flows in the index that no longer exist are left out.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def is_flow(flow: str) -> bool:
 
 
 def flow_view(client: Client, flow: str) -> FlowView | None:
-    """Return a flow with the states of its steps; None if the flow is gone."""
+    """Return a flow with the states of its steps; None if it doesn't exist."""
     facts = FlowStore(client, flow).facts()
     return None if facts is None else FlowView(facts)
 

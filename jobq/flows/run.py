@@ -68,7 +68,7 @@ class FlowRun:
         """Send a signal to the wait step with this name, to complete the step.
 
         An early signal takes effect when its wait begins, and only the first signal has an effect. Raises ConfigError
-        if the flow has no such wait, FlowClosedError if the flow is over.
+        if the flow has no such wait, FlowClosedError if the flow has ended.
 
         Args:
             value: Any JSON value of up to 64 KiB, for steps that use it.

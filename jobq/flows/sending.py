@@ -120,7 +120,7 @@ class StepSender:
         return True
 
     def _look_for(self, doubtful: Sequence[TodoItem]) -> Applied:
-        """Apply changes in the items' queues that the flow lacks. Return the items that must still be sent."""
+        """Apply changes that the flow lacks, from the items' queues. Return the items that must still be sent."""
         for queue in sorted({item.queue for item in doubtful if item.queue}):
             try:
                 apply_all(self.store, queue, self.sending.unapplied(queue, self.store.run))

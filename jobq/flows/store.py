@@ -270,7 +270,7 @@ class FlowStore:
         )
 
     def remove(self) -> str:
-        """Delete a flow that is over or never began. Returns 'removed', 'running' or 'gone'."""
+        """Delete a flow unless it is running. Returns 'removed', 'running' or 'gone'."""
         return self._ask(self._call("remove", (), lambda reply: _text(reply[0])))
 
     def _ask(self, call: ScriptCall[T]) -> T:

@@ -1,4 +1,4 @@
-"""Values that are written to a flow's slot and read from it."""
+"""Values that the scripts of flows take and return."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Reserved(NamedTuple):
 
 
 class MemberPage(NamedTuple):
-    """Numbers of members, and the start of the next page; -1 if this is the last page."""
+    """A page with numbers of members, and the start of the next page; -1 on the last page."""
 
     numbers: tuple[int, ...]
     cursor: int

@@ -98,7 +98,7 @@ class _Version(msgspec.Struct):
 
 
 class Refusal(NamedTuple):
-    """A call that no job can run: the reason, the pushed bytes, and headers."""
+    """A call that can't be run: the reason, the original bytes, and headers."""
 
     why: str
     raw: bytes
@@ -217,7 +217,7 @@ def remembered(content: bytes, remember_ms: int, limit: int = LIMIT) -> bytes:
 
 
 def remember_ms_in(call: bytes) -> bytes:
-    """Return how many ms the end of a call is remembered, as digits; b"" if it isn't remembered."""
+    """Return the digits of `remember_ms` in a call; b"" if the end of the call isn't remembered."""
     told = _REMEMBERED.match(call)
     return told[1] if told else b""
 

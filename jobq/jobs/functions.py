@@ -45,7 +45,7 @@ def awaited(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_finished(value: Any, job: str) -> None:
-    """Raise Dead if a job returned work that begins only when a caller awaits it or iterates over it."""
+    """Raise Dead if a job returned a coroutine or generator, which runs only when a caller awaits or iterates it."""
     if type(value) in PLAIN:
         return
     if isinstance(value, Awaitable):

@@ -86,7 +86,7 @@ class MemberFlow(Protocol):
     def step(self, job: Any, /, *args: Any, **kwargs: Any) -> AddedStep[Any]:
         """Add a step: `current().flow.step(load.args(7), name="seventh")`.
 
-        Raises FlowClosedError if the flow is over.
+        Raises FlowClosedError if the flow has ended.
         """
         ...
 

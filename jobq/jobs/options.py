@@ -113,7 +113,7 @@ class Options(TypedDict, total=False):
 
 
 class JobSettings(Struct, frozen=True, kw_only=True):
-    """The options of a job, or of a copy of it, as `checked_options` returns them. An undeclared option is None."""
+    """The checked options of a job, or of a copy of the job. An undeclared option is None."""
 
     queue: str = "default"
     client: ClientLike | None = None

@@ -1,6 +1,6 @@
 """The calls of receipts, as steps for threads and for event loops; see `jobq.client.steps`.
 
-A program loads this when it first uses a receipt for more than its mid.
+A program that uses only the mids of receipts never loads this module.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Registry:
                 )
 
     def _check_limit(self, job: Job[..., Any], limit: JobLimit) -> None:
-        """Raise ConfigError if another job declares a different limit with this name. Both would share one count."""
+        """Raise ConfigError if another job declares a different limit with this name, as both would share a count."""
         for other in self._jobs.values():
             for known in other.settings.limits if other.name != job.name else ():
                 if known.name == limit.name and (type(known), known.declaration) != (

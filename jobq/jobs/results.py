@@ -41,7 +41,7 @@ class ResultRefusedError(CodecError):
 
 
 def encode_result(value: Any, job: str, mid: str = "") -> bytes:
-    """Return the encoded result of a job; raise ResultRefusedError if JSON or a flow can't hold it."""
+    """Return the encoded result of a job; raise ResultRefusedError if it isn't JSON or is too long for a flow."""
     limit = MAX_MEMBER_RESULT if mid.startswith(MEMBER_SIGN) else HARD_LIMIT
     try:
         encoded = b'{"ok":%b}' % encode_plain(value, f"the result of {job}")

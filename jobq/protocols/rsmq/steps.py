@@ -163,7 +163,7 @@ def next_messages(
 
 
 def purge(requests: Requests, qname: str) -> Steps[int]:
-    """Remove as many messages as the queue has now. Messages sent during the call may stay."""
+    """Remove as many messages as the queue has at the start. Messages sent during the call may remain."""
     left, removed = (yield from ask(requests.describe(qname))).msgs, 0
     while left > 0:
         gone = yield from ask(requests.purge(qname))

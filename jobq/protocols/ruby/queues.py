@@ -85,8 +85,8 @@ class SidekiqQueue(RubyQueue):
     """A queue of Sidekiq.
 
     Attributes:
-        version: Sidekiq's version. Version 8 records times in ms, earlier versions in seconds, which version 8 also
-            reads.
+        version: Sidekiq's version. Version 8 records times in ms. Earlier versions record seconds, which version 8 can
+            read.
     """
 
     system: System = "sidekiq"

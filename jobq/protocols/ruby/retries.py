@@ -127,7 +127,7 @@ class RubyRetries:
         origin: tuple[RubyQueueName, dict[str, Any]],
         after_s: float,
     ) -> bool:
-        """Put the job into Sidekiq's retry set if its retries go to another queue. Return whether they do."""
+        """Move the job to Sidekiq's retry set if it names another queue for retries; return whether it was moved."""
         ruby_queue, fields = origin
         queue, count = retry_queue(fields), _retry_count(context, fields)
         if not queue or queue == ruby_queue.queue or ruby_queue.system != "sidekiq":
