@@ -1,7 +1,7 @@
-"""The module where Spark finds `format("jobq")`: it searches top-level modules `pyspark_…` for a `DefaultSource`.
+"""The module where Spark finds `format("jobq")`. Spark searches top-level modules `pyspark_…` for a `DefaultSource`.
 
-A module that can't be imported breaks every data source written in Python. So this imports pyspark alone, and jobq when
-it is used.
+A module that can't be imported breaks every data source written in Python. So this module imports jobq only when it is
+used.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def heap(memory: str | None) -> Iterator[Finding]:
 
 
 def scratch() -> Iterator[Finding]:
-    """Check the folder for sorts and shuffles that don't fit into memory."""
+    """Check the folder in which Spark stores sorts and shuffles that exceed the memory."""
     named = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
     folder = Path(named or tempfile.gettempdir())
     if not os.access(folder, os.W_OK):

@@ -84,7 +84,7 @@ def start_jvm(settings: Mapping[str, str]) -> None:
 
 
 def forget_jvm() -> None:
-    """Kill a JVM that has died or doesn't answer, and forget its session. The next `start_jvm` starts another."""
+    """Kill a JVM that has died or doesn't answer, and forget its session. The next `start_jvm` starts a new JVM."""
     from pyspark.core.context import SparkContext
     from pyspark.sql import SparkSession
     from pyspark.sql.context import SQLContext

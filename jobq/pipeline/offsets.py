@@ -110,7 +110,7 @@ class ReadPlan(NamedTuple):
 
     @property
     def ends(self) -> dict[str, LogOffset]:
-        """Offset of each queue after the plan's ranges, for ranges without a limit."""
+        """Offset of each queue after the plan's ranges have been read completely."""
         return self.places | {range_.queue: range_.end for range_ in self.ranges}
 
 
@@ -142,7 +142,7 @@ def id_after(entry_id: str) -> str:
 
 
 def events_tail(client: Client, key: str) -> LogTail:
-    """Return the stream's tail; a stream that doesn't exist has no entries."""
+    """Return the stream's current end. A missing stream has no entries."""
     [tail] = events_tails(client, [key])
     if isinstance(tail, JobqError):
         raise tail
@@ -189,7 +189,7 @@ def is_missing_key(error: ScriptError) -> bool:
 
 
 def topic_tail(client: Client, topic: str) -> LogTail:
-    """Return the topic's tail. Its numbers are indexes, so they include messages removed by compaction."""
+    """Return the topic's current end. Entry numbers are indexes, so they count messages that compaction removed."""
     [tail] = topic_tails(client, [topic])
     if isinstance(tail, JobqError):
         raise tail
@@ -317,7 +317,7 @@ def plan(
 
 
 def is_remade(place: LogOffset, now: LogTail) -> bool:
-    """Return whether entries are missing that only a deleted and recreated stream can lack."""
+    """Return whether the stream was recreated, which shows if untrimmed entries are missing."""
     if not place.n or now.dropped >= place.n:
         return False
     if "-" not in now.id:

@@ -66,7 +66,7 @@ class SparkOptions:
         return known[text.lower()]
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Return an option's comma-separated names, each once; empty if the option isn't set."""
+        """Return an option's comma-separated names without duplicates; empty if the option isn't set."""
         parts = (part.strip() for part in self.text(name).split(","))
         return tuple(dict.fromkeys(filter(None, parts)))
 

@@ -4,7 +4,8 @@ A replay may be killed and run again; each message arrives once. A replay has a 
 Under that name the target stores the replay's progress:
 
 - A topic stores the progress in the call that appends. The call is numbered by the index of its last message, under a
-  caller named after the replay. The script appends and records that number together, and rejects an older number.
+  caller named after the replay. The script appends the messages and records that number together, and rejects an older
+  number.
 - A queue stores the progress after each call. After a crash, only the call after the last record can be repeated.
   Message ids are made of topic and index, so the queue rejects live and deduped messages, and the replay skips messages
   that became dead since then.
@@ -51,7 +52,7 @@ class ArchivedMessage:
 
     @property
     def size(self) -> int:
-        """Approximate size in a call, in bytes."""
+        """Approximate number of bytes that the message takes in a call."""
         texts = sum(len(name) + len(text) for name, text in self.headers.items())
         return len(self.content or b"") + len(self.key or "") + texts
 
@@ -378,7 +379,7 @@ class IndexedCaller(Caller):
         self.id = urlsafe_b64encode(digest).decode()
 
     def at(self, index: int) -> Caller:
-        """Return the caller, with `index` as the next number."""
+        """Return this caller with `index` as the number of its next call."""
         self.number = index - 1
         return self
 

@@ -22,7 +22,7 @@ _OWN = (
 
 
 def rights(namespace: str = "jobq", names: Sequence[str] = ()) -> list[str]:
-    """Return the ACL rules of a pipeline user, without passwords. Without names, they cover all queues and topics.
+    """Return the ACL rules of a pipeline user, without passwords. Without names, the rules cover all queues and topics.
 
     The rules allow reading queues and topics as DataFrames, writing DataFrames to queues, and filling a lake.
     """

@@ -38,7 +38,7 @@ def keep_audit(
     tolerating: Callable[[str], AbstractContextManager[object]] = nullcontext,
     source: str = "",
 ) -> int:
-    """Store the entries that the lake doesn't have, and return their number.
+    """Store the audit log's entries that the lake doesn't have, and return their number.
 
     Raises CommitConflictError if another ingest stored entries at the same time.
 

@@ -235,7 +235,7 @@ class Drop(NamedTuple):
     erased: int = 0
 
     def from_(self, record: BatchRecord) -> BatchRecord:
-        """Return `record` with these rows added to its totals."""
+        """Return `record` with these dropped rows added to its totals."""
         return replace(
             record, expired=record.expired + self.expired, before=max(record.before, self.before),
             erased=record.erased + self.erased,

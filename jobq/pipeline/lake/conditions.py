@@ -144,7 +144,7 @@ def has_argument(content: bytes, argument: Argument) -> bool | None:
 
 
 def parsed_conditions(text: str) -> tuple[Condition, ...]:
-    """Parse conditions such as `key = 'acme' and job in ('a', 'b')`. Raises ConfigError if they can't be read."""
+    """Parse conditions such as `key = 'acme' and job in ('a', 'b')`. Raises ConfigError for invalid conditions."""
     return tuple(_conditions(checked_text("--where", text)))
 
 

@@ -59,7 +59,7 @@ def keep_dead(
     """Store the dead messages that the lake doesn't have, and return their number.
 
     Raises CommitConflictError if another ingest stored messages at the same time. Messages with a time of death more
-    than a day ahead are skipped, because jobq never writes such a time.
+    than a day in the future are skipped, because jobq never writes such a time.
 
     Args:
         tolerating: Returns a context manager for each queue. If it suppresses an error, the queue is skipped.

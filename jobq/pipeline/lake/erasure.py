@@ -1,8 +1,8 @@
 """Erase messages from a lake and, if there is a server, from that server.
 
 The server stores messages, dead messages, results and event streams. An event is deleted from its stream only after the
-ingest has read it, because the ingest would count it as lost. A message in a topic's log can't be deleted, so it is
-counted as not erased.
+ingest has read it, because otherwise the ingest would count it as lost. A message in a topic's log can't be deleted, so
+it is counted as not erased.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def _can_be_mid(mid: str) -> bool:
 
 
 def _erase_events(server: Ingest, by_queue: dict[str, set[str]], done: LiveErased) -> None:
-    """Delete entries that name an erased message and that the lake has read; count the others as left."""
+    """Delete stream entries that mention an erased message. Count entries that the lake hasn't read as not erased."""
     client, places = (
         server.client,
         of_source(server.options.source, state_of(server.lake, EVENTS).places),
@@ -221,7 +221,7 @@ def _erase_events(server: Ingest, by_queue: dict[str, set[str]], done: LiveErase
 
 
 def _entries(client: Client, key: str, mids: set[bytes]) -> Iterator[list[str]]:
-    """Yield the ids of entries that name one of the mids, page by page."""
+    """Yield the ids of entries that mention one of the mids, page by page."""
     after = offsets.START
     while True:
         page = client.command("XRANGE", key, f"({after}", "+", "COUNT", PAGE)

@@ -188,7 +188,7 @@ class LiveFile(NamedTuple):
     """A current file of the table, as the table's log describes it.
 
     Attributes:
-        dt: Its partition, YYYY-MM-DD.
+        dt: The file's partition, YYYY-MM-DD.
         low_us and high_us: Bounds of the time that determines the day, epoch µs; the whole day if the log doesn't have
             them.
     """

@@ -161,7 +161,7 @@ class Ingest:
         return {sourced(self.options.source, name): value for name, value in by_name.items()}
 
     def _counted(self, state: IngestState, tails: Mapping[str, LogTail]) -> IngestState:
-        """Return the state with all entry numbers. `adopt` leaves them out if it can't access the server."""
+        """Return the state with all entry numbers. `adopt` leaves out the numbers of a server that it can't access."""
         uncounted = {name for name in tails if name in state.places and state.places[name].n < 0}
         counted = {
             name: offset_in(self.client, tails[name], offsets.parsed_id(state.places[name].id))
@@ -199,7 +199,7 @@ class Ingest:
     def _told(
         self, what: str, names: Sequence[str], results: Iterable[LogTail | JobqError]
     ) -> dict[str, LogTail]:
-        """Return the tails by name, without unreadable queues or topics."""
+        """Return the stream ends by name, without unreadable queues or topics."""
         tails = {}
         for name, tail in zip(names, results, strict=True):
             with self.tolerating(f"{what} {name}"):

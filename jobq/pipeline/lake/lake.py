@@ -44,7 +44,7 @@ class Lake:
     def open(
         cls, path: str | None = None, storage_options: Mapping[str, str] | None = None
     ) -> Lake:
-        """Open the lake at `path`, by default JOBQ_LAKE. Raises LakeError for a missing lake or another version."""
+        """Open the lake at `path`, by default JOBQ_LAKE. Raises LakeError if it is missing or has another version."""
         lake = cls(_store_at(path, storage_options))
         if not lake._is_marked():
             raise LakeError(

@@ -1,7 +1,7 @@
 """Divide a batch of an ingest into partitions: units of work for an `Engine`.
 
 A partition and its result are plain values. The partition names the ranges to read and the table to write to. Errors
-are returned in the result, because Spark would retry after an error such as a full disk, and shorten the message.
+are returned in the result, because Spark would retry after an error such as a full disk, and shorten the error message.
 
 Small ranges share a partition. The ids inside a large range are unknown, so it is cut by time, which is part of an id.
 A part that turns out larger than its limit ends early, and the results of the parts after it are discarded.

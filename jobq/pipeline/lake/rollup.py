@@ -264,7 +264,7 @@ def shuffled(spark: SparkSession, files: Iterable[LiveFile]) -> Iterator[int | N
     """Set the number of shuffle tasks that these files need, and yield it. Yield None if Spark chooses the number.
 
     A task with more rows than ROWS_PER_TASK can run the JVM out of memory. The number never falls below the session's
-    setting, because Spark joins small tasks.
+    setting, because Spark merges small tasks.
     """
     before = spark.conf.get(SHUFFLE_TASKS)
     if before is None or not before.isdecimal():

@@ -138,7 +138,7 @@ class Tombstones:
         return mask if mask is not None and pc.any(mask).as_py() else None
 
     def kept(self, table: str, rows: pa.Table) -> pa.Table:
-        """Return the rows that aren't erased. In the audit log, all entries stay, without erased mids."""
+        """Return the rows that aren't erased. Entries of the audit log stay, but lose erased mids."""
         if table == AUDIT.name:
             return pa.Table.from_pylist(
                 [self._redacted(row) for row in rows.to_pylist()], rows.schema
@@ -218,7 +218,7 @@ def _mids_of(word: str) -> Iterator[tuple[str, str]]:
 
 
 def names_of_rows(table: str, rows: pa.Table) -> Any:
-    """Return the id of each row, which its tombstone hashes."""
+    """Return the id of each row, from which its tombstone is made."""
     columns: list[Any] = [_text(rows[name]) for name in NAMED[table][2]]
     return columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, "@")
 

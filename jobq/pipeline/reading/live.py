@@ -1,7 +1,7 @@
 """Read the current state of queues as Arrow batches: live messages, counts and dead messages.
 
-Every action reads live messages again, page by page. Counts are from the time of planning. Dead messages are
-read if they were dead at that time, and weren't purged or revived since.
+Every action reads live messages again, page by page. Counts are taken when the read is planned. Dead messages are read
+if they were dead then, and weren't purged or revived since.
 """
 
 from __future__ import annotations

@@ -38,8 +38,7 @@ class ReadRange(NamedTuple):
 
     Attributes:
         expected: Number of entries; UNKNOWN if the range was cut by time.
-        anchor: If the range was cut by time, the id of the entry before its first entry. If the stream has no entry
-            before, it is the id of the first entry.
+        anchor: If the range was cut by time, the id of the previous entry or, if there is none, of the first entry.
         dropped: Number of the stream's entries trimmed before planning.
         rows: Estimated number of rows, for dividing the work.
     """
@@ -62,7 +61,7 @@ def tail_of(client: Client, view: str, name: str) -> LogTail:
 
 
 def tails_of(client: Client, view: str, names: Sequence[str]) -> dict[str, LogTail]:
-    """Return the tails of queues or topics by name. A round trip reads some hundred tails."""
+    """Return the current ends of queues or topics by name. A round trip reads some hundred of them."""
     streams = [offsets.events_key(client.namespace, name) for name in names]
     tails = (
         offsets.topic_tails(client, names)
@@ -148,7 +147,7 @@ def bounds(
     text: str,
     at_ms: int | None = None,
 ) -> dict[str, LogOffset]:
-    """Return the offset of each queue or topic for an option's text, which is earliest, latest, JSON, or a time.
+    """Convert an option's text (earliest, latest, JSON or a time) to the offset of each queue or topic.
 
     An offset's `n` is UNKNOWN if it isn't known.
     """

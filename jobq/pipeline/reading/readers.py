@@ -159,7 +159,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan partitions for the entries between two offsets.
 
-        Raises DataLossError if some of them were already trimmed, unless the options allow losses.
+        Raises DataLossError if entries were already trimmed, unless the options allow losses.
         """
         begun, ended = offsets.from_plain(start), offsets.from_plain(end)
         changed = [name for name, upto in ended.items() if begun.get(name) != upto]

@@ -133,7 +133,7 @@ def _options(given: Mapping[str, str], view: str, stream: bool) -> SparkOptions:
 def check_options(given: Mapping[str, str]) -> None:
     """Raise ConfigError for invalid values, and for options that neither a read nor a stream of the view accepts.
 
-    Spark calls this before it is known whether it reads or streams.
+    Spark calls this before it announces a read or a stream.
     """
     view = view_of(given)
     streams, reads = (

@@ -114,7 +114,7 @@ def report_loss(request: ReadRequest, name: str, lost: int) -> None:
 
 
 def report_remade(request: ReadRequest, name: str) -> None:
-    """Raise or log an error because the stream was deleted or recreated."""
+    """Report that the stream was deleted or recreated: raise an error or, if losses are allowed, log it."""
     _tell(
         request,
         f"{request.view} of {name!r}: the stream was deleted or recreated, and the number of lost entries "

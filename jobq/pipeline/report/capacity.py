@@ -60,7 +60,7 @@ class Load(NamedTuple):
 
     Attributes:
         offered: Mean number of busy workers, by Little's law.
-        arrival_scv and run_scv: Squared coefficients of variation of the intervals and run times.
+        arrival_scv and run_scv: Squared coefficients of variation of the times between arrivals and of the run times.
     """
 
     rate: float
@@ -120,7 +120,7 @@ def _turn(waiting: Sequence[deque[int]], weights: Sequence[int], credit: list[in
 
 
 def simulate(trace: Trace, workers: int, weights: Sequence[int], target_us: int) -> Waits:
-    """Simulate a pool, and return the waits of the counted arrivals."""
+    """Simulate the workers, and return the waits of the counted arrivals."""
     delays = waits(trace, workers, weights)
     judged = sorted(compress(delays, trace.counted))
     all_of, late_of = [0] * trace.queues, [0] * trace.queues

@@ -95,7 +95,7 @@ class ReportQuery:
 
     @cached_property
     def edges(self) -> list[int]:
-        """The edges of the time buckets, epoch seconds: minutes, hours, days and weeks of the zone.
+        """The edges of the time buckets in epoch seconds, at full minutes, hours, days or weeks of the zone.
 
         The first edge is at or before `since`, the last at or after `until`. Weeks begin on Monday. A bucket of a day
         has 23 or 25 hours when the clocks change, and a repeated hour is two buckets.

@@ -1,8 +1,8 @@
 """Run reports: SQL statements over the view `events`. For two of them, Python code then processes the rows.
 
 The view has the events of the range, from a lake or from the server's streams. A small range is computed in this
-process, a large range by Spark (`engines`). With Spark, each statement reads its few columns again, because a heap of 1
-GB can't hold all columns. Events read through Python are cached.
+process, a large range by Spark (see `engines`). With Spark, each statement reads its few columns again, because a heap
+of 1 GB can't hold all columns. Events read through Python are cached.
 """
 
 from __future__ import annotations

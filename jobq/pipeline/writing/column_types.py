@@ -45,7 +45,7 @@ def is_text(kind: DataType) -> str:
 
 
 def is_id(kind: DataType) -> str:
-    """Return '' if a column of this type can hold mids, else a remedy."""
+    """Return '' if a column of this type can hold mids, else a suggestion."""
     fits = not is_text(kind) or word(kind) in _WHOLE
     return (
         "" if fits else "use a string or a whole number; cast(… as string) chooses how to write it"
@@ -65,7 +65,7 @@ def is_time(kind: DataType) -> str:
 
 
 def check(kind: DataType, where: str) -> None:
-    """Raise ConfigError unless values of this type can be arguments."""
+    """Raise ConfigError unless values of this type can be arguments of a call."""
     name = word(kind)
     if name == "array":
         check(kind.elementType, f"{where}[]")  # type: ignore[attr-defined]
@@ -154,7 +154,7 @@ _EARLIEST, _LATEST = (timezone(sign * timedelta(hours=23, minutes=59)) for sign 
 
 
 def _instant(micros: int) -> str:
-    """Return ISO text in UTC, or in another time zone if the year in UTC isn't from 1 to 9999."""
+    """Format a time as ISO text in UTC, or in another time zone if the year in UTC isn't from 1 to 9999."""
     since = timedelta(microseconds=micros)
     try:
         return (_EPOCH + since).isoformat()

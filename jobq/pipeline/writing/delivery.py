@@ -114,7 +114,7 @@ class QueueSender:
         self.npresent += len(done) - nadded
 
     def _values(self, when: str) -> dict[str, Argument]:
-        """Return the options of an enqueue with this time."""
+        """Return the enqueue options for this start time."""
         kind, digits = when[:1], when[1:]
         return {
             **enqueue_values(), "delay_ms": digits if kind == "d" else "", "at": digits if kind == "a" else "",

@@ -81,7 +81,7 @@ class JobqWriter(DataSourceArrowWriter):
         _log_present(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log the failure, after a task has failed for the last time."""
+        """Log that Spark gave up the write, because a task failed too often."""
         _log_failed()
 
 
