@@ -1,4 +1,4 @@
-"""Runs jobs: one supervisor and a pool of forked child processes."""
+"""Runs jobs: one supervisor process and a pool of forked child processes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Runs up to `concurrency` async jobs on an event loop, and in parallel up to `threads` sync jobs in threads.
+"""Runs up to `concurrency` async jobs on an event loop, and at the same time up to `threads` sync jobs in threads.
 
-Reports are sent without waiting, and their replies are read when they arrive. Other calls to the server are short,
-so the loop makes them itself. While the server is away, the loop blocks.
+Jobs continue while a report awaits its reply. Other calls to the server are short, so the loop makes them itself. While
+the server is away, the loop blocks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WITHDRAWN = "withdrawn"
 
 
 def loop_library(name: str = "auto") -> ModuleType:
-    """Return the module that makes the children's event loops.
+    """Return the module that creates the children's event loops.
 
     For "auto", this is uvloop if it is installed, else asyncio.
     """
@@ -58,9 +58,9 @@ def loop_library(name: str = "auto") -> ModuleType:
 
 
 class StartedCall(NamedTuple):
-    """A call that is starting or waiting to start, with its queue and slot.
+    """A call that is starting or waiting to start, with the index of its queue and its slot.
 
-    For a batch, `calls` has all its calls by slot.
+    If the job runs in batches, `calls` has all calls of the batch by slot.
     """
 
     queue: int
@@ -70,7 +70,7 @@ class StartedCall(NamedTuple):
 
 
 class JobRun(asyncio.Task[None]):
-    """Runs one call or a batch. Only the worker and the job itself may cancel the run."""
+    """An asyncio task that runs one call or a batch. Only the worker and the job itself may cancel it."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class JobRun(asyncio.Task[None]):
         context: Context,
         on_cut_short: Callable[[asyncio.Task[None]], None],
     ) -> None:
-        """Prepare a run with its own context. `on_cut_short` is called when a cancelled run ends."""
+        """Prepare a run with its own context. It calls `on_cut_short` if its task ends by cancellation."""
         self.index, self.slot, self.call, self.calls = run
         #: Whether messages were started, slots of ended calls, and the ending of a batch's first call; see ThreadRun.
         self.began, self.ended = False, set[int]()
@@ -99,14 +99,13 @@ class JobRun(asyncio.Task[None]):
         return super().cancel(msg)
 
     def stop(self, why: str) -> None:
-        """Cancel the run and record why. Later calls do nothing."""
         if not self.why:
             self.why = why
             self.cancel()
 
 
 class AsyncRunner(Runner):
-    """Fetches as many messages as it has room for, and prefetches a few more while jobs are short."""
+    """Runs several jobs concurrently. It fetches as many messages as can start, and a few more if jobs are short."""
 
     overlaps = True
 
@@ -157,7 +156,6 @@ class AsyncRunner(Runner):
 
     @property
     def is_running(self) -> bool:
-        """Return whether any message runs or waits."""
         return bool(self._runs or self._nwaiting or self._alone or self._gathering)
 
     @property
@@ -166,13 +164,13 @@ class AsyncRunner(Runner):
 
     @property
     def nuncounted(self) -> int:
-        """The number of ended runs and calls that the loop doesn't know about yet."""
+        """Return the number of finished runs that the event loop hasn't processed yet."""
         return self._child.slots.count_ended(list(self._threads.runs)) + len(self._ended_calls)
 
     def room(self, index: int, freed: int = 0) -> int:
-        """Return the number of messages to fetch, limited by free places, free slots and the prefetch.
+        """Return the number of messages to fetch, so that they can start soon.
 
-        Return 0 while a message runs alone, or while more messages wait for a place than the prefetch allows.
+        Return 0 while a message must run alone, or if enough prefetched messages are waiting.
         """
         child = self._child
         if self._nwaiting > self._pace.nahead or self._must_run_alone:
@@ -189,7 +187,7 @@ class AsyncRunner(Runner):
         return min(nfree + freed, most - nused + freed, most - nheld)
 
     def drive(self) -> None:
-        """Run the event loop until the child ends. If a job stops the loop, run it again."""
+        """Run the event loop until the child ends, even if a job stops the loop."""
         with asyncio.Runner(loop_factory=self._library.new_event_loop) as runner:
             loop = runner.get_loop()
             main = loop.create_task(self._main())
@@ -271,7 +269,7 @@ class AsyncRunner(Runner):
             await self._changed.wait()
 
     def sent(self) -> None:
-        """Watch for the reply to the report while jobs run. After SILENT_S without a reply, block until it arrives."""
+        """Wait for the reply to a report while jobs run. After SILENT_S without a reply, block until it arrives."""
         assert self._loop is not None
         self._replied = False
         file = self._child.queues.reply_file()
@@ -302,7 +300,7 @@ class AsyncRunner(Runner):
     # Jobs.
 
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
-        """Start each message in a task or a thread, once there is a place for it."""
+        """Start each message in a task or a thread, as soon as the limit on concurrent jobs allows."""
         child = self._child
         # Read all messages before the first starts in a thread: if reading kills this child, no ending may be lost.
         calls = [
@@ -339,7 +337,7 @@ class AsyncRunner(Runner):
         self._put_behind(StartedCall(index, slot, call, members))
 
     def _start_due_later(self) -> None:
-        """Schedule waiting batches to start when their linger time ends."""
+        """Set a timer that starts the next waiting batch when its linger time ends."""
         left_s = self._gathering.left_s()
         if self._due_alarm is not None:
             self._due_alarm.cancel()
@@ -357,7 +355,7 @@ class AsyncRunner(Runner):
 
     @property
     def _must_run_alone(self) -> bool:
-        """Return whether a message with earlier crashes is running or will run next."""
+        """Return whether a message that crashed earlier children is running, or will run next."""
         loner = self._loner
         return self._alone is not None or (
             loner is not None and self._runs.get(loner.slot) is loner
@@ -398,7 +396,10 @@ class AsyncRunner(Runner):
         self._start_fetched()
 
     def _start_fetched(self) -> None:
-        """Start prefetched messages. This may be a callback, so it doesn't call the server."""
+        """Start prefetched messages.
+
+        The event loop may call this as a callback, so the method never calls the server.
+        """
         child = self._child
         while self._waiting and not child.draining and self._may_run_async():
             self._start(self._waiting.popleft())
@@ -409,7 +410,7 @@ class AsyncRunner(Runner):
             self._threads.start(run)
 
     def _following(self) -> ThreadRun | None:
-        """Return the next run for the calling thread; None if no run waits, or if the loop must act first."""
+        """Return the next run for this thread; None if no run is waiting, or the main thread must report first."""
         child, slots = self._child, self._child.slots
         must_wait = child.queues.has_unsafe_endings() or slots.asks(Control.DRAIN | Control.HURRY)
         if must_wait or child.draining:
@@ -427,7 +428,10 @@ class AsyncRunner(Runner):
         return run
 
     def _begins(self, run: JobRun | ThreadRun, in_thread: bool) -> bool:
-        """Mark a run's messages as started, in any thread. Return False if its first message can't start."""
+        """Mark the messages of a run as started.
+
+        Return False if the first message can't start. Any thread may call this.
+        """
         slots, limit_s = self._child.slots, kill_after_s(run.call.job)
         if not slots.start(run.slot, limit_s, in_thread):
             return False
@@ -476,7 +480,7 @@ class AsyncRunner(Runner):
     # Batches.
 
     def _take_endings(self, run: JobRun | ThreadRun) -> TakeEnding:
-        """Return a function that records the endings of a batch's calls. Any thread may call the function."""
+        """Return a function that records the outcome of each call in a batch. Any thread may call the function."""
         child, places = self._child, list(run.calls or ())
 
         def take(position: int, ending: Ending) -> None:
@@ -641,11 +645,11 @@ class AsyncRunner(Runner):
             self._changed.set()
 
     def soft_timeout(self, seconds: float) -> AbstractContextManager[None]:
-        """Return a context in which JobTimeout is raised in this thread's job after this many seconds."""
+        """Return a context in which JobTimeout is raised in this thread after this many seconds."""
         return self._threads.limited(seconds)
 
     def reported(self) -> None:
-        """Start waiting messages. Once nothing else runs, start the message that must run alone."""
+        """Start waiting messages. Once no other job runs, start a message that must run alone."""
         if self._nwaiting:
             self._start_waiting()
         if self._alone and not self._runs and not self._nwaiting:
@@ -686,7 +690,7 @@ class AsyncRunner(Runner):
         self._wait_alarm = loop.call_later(GRACE_S, self._wake_up, ())
 
     def _wake_up(self, ready: tuple[int, ...]) -> None:
-        """End the wait. This is a callback, so it doesn't call `take_ahead`, whose errors must end the child."""
+        """End the wait for messages. As a callback of the event loop, this must not raise errors of the server."""
         child = self._child
         if self._wait_alarm is not None:
             self._wait_alarm.cancel()
@@ -734,7 +738,7 @@ class AsyncRunner(Runner):
         self._give_back(places)
 
     def _give_back(self, places: Sequence[tuple[int, int]]) -> None:
-        """Give unstarted messages back to their queues. Each place consists of a queue's index and a slot."""
+        """Return unstarted messages to their queues. Each message is given by its queue's index and its slot."""
         by_queue: dict[int, list[int]] = {}
         for index, slot in places:
             by_queue.setdefault(index, []).append(slot)
@@ -742,7 +746,7 @@ class AsyncRunner(Runner):
             self._child.queues.give_back(index, slots)
 
     async def _watch(self) -> None:
-        """Make regular checks while jobs run, including this child's age and memory."""
+        """While jobs run, make regular checks of their leases and of this child's age and memory."""
         child = self._child
         while True:
             try:
@@ -757,9 +761,9 @@ class AsyncRunner(Runner):
                 self._changed.set()
 
     def _look(self) -> float:
-        """Check the supervisor and the leases; return the seconds until the next check.
+        """Check whether the supervisor has exited and whether leases expire. Return the seconds until the next check.
 
-        The watching thread calls this, because the main thread may be waiting for the server.
+        A separate thread calls this, because the main thread may be waiting for the server.
         """
         child = self._child
         child.check_parent()
@@ -773,7 +777,7 @@ class AsyncRunner(Runner):
                 self._stop_expired()
 
     def _fenced(self, ask: Callable[[], Answer]) -> Answer:
-        """Call the server and return its answer. If the call took long, stop jobs whose lease may have ended."""
+        """Call `ask` and return its result. If the server took long, stop jobs whose lease may have expired."""
         asked_at = boot_ns()
         answer = ask()
         if boot_ns() - asked_at > self._child.margin_ns:
@@ -791,7 +795,7 @@ class AsyncRunner(Runner):
                 run.stop("lost")
 
     def in_fork(self) -> None:
-        """In a process that a job forked, make the loop end the process after the job's current step."""
+        """In a process that a job forked from this child, make the event loop exit after the job's current step."""
         if self._loop is not None:
             for handle in getattr(self._loop, "_ready", ()):
                 handle.cancel()

@@ -1,4 +1,4 @@
-"""Decides which fetched messages run together, as a batch of one job."""
+"""Groups fetched messages of a batch job into batches."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ def batch_sizes(registry: Registry, queues: Sequence[str]) -> list[int]:
 
 
 class Gathering:
-    """The waiting calls of batch jobs. They run when their batch is full or their job's linger time is over.
+    """Waiting calls of batch jobs. They run once their batch is full or their job's linger time has passed.
 
     Args:
-        lingers: Whether batches wait for more calls. If not, they run as they were fetched.
-        renew: Called with the queue and calls of a waiting batch before it starts, because users may have cancelled
-            some.
+        lingers: Whether batches wait for more calls. If not, each batch contains calls of one fetch.
+        renew: Called with the queue and calls of a batch before it starts, because users may have cancelled some calls.
     """
 
     def __init__(
@@ -47,18 +46,17 @@ class Gathering:
         return bool(self._groups)
 
     def slots(self, index: int) -> set[int]:
-        """Return the slots of a queue's waiting calls."""
         return {slot for group in self._of(index) for slot, _ in group}
 
     def largest(self, index: int) -> int:
-        """Return the number of calls in a queue's largest waiting batch."""
+        """Return the number of calls in the queue's largest waiting batch."""
         return max(map(len, self._of(index)), default=0)
 
     def _of(self, index: int) -> list[Group]:
         return [group for key, (_, group) in self._groups.items() if key[0] == index]
 
     def groups(self, index: int, messages: Iterable[tuple[int, Call | Ending]]) -> Iterator[Group]:
-        """Yield a queue's messages to run now: full batches, batches whose linger time is over, and single messages."""
+        """Yield messages to run now: full batches, batches after their linger time, and single messages."""
         for slot, call in messages:
             most = call.job.settings.batch if isinstance(call, Call) else None
             # A message with earlier crashes runs alone.
@@ -79,9 +77,9 @@ class Gathering:
                 self._slots.gather([slot for slot, _ in group], until)
 
     def due(self, index: int | None = None) -> Iterator[tuple[int, Group]]:
-        """Yield the queue and the calls of each batch whose linger time is over. `index` selects one queue.
+        """Yield the queue and calls of each batch whose linger time has passed. `index` selects one queue.
 
-        If no slot is free, no batch can become larger, so all batches are due.
+        If no slot is free, yield all batches, because none can become larger.
         """
         now = boot_ns() if self._slots.nfree else NEVER
         keys = [key for key, (until, _) in self._groups.items() if until <= now]
@@ -97,12 +95,15 @@ class Gathering:
         return group
 
     def drop(self) -> list[tuple[int, int]]:
-        """Remove all waiting calls. Return their queues and slots, so that the caller can give the messages back."""
+        """Remove all waiting calls.
+
+        Return the queue and slot of each, so that the caller can return its message to the queue.
+        """
         dropped, self._groups = self._groups, {}
         self._waited.clear()
         return [(key[0], slot) for key, (_, group) in dropped.items() for slot, _ in group]
 
     def left_s(self) -> float | None:
-        """Return the seconds until the next batch is due; None if no call waits."""
+        """Return the seconds until the next batch must start; None if no call waits."""
         times = [until for until, _ in self._groups.values()]
         return max(0.0, (min(times) - boot_ns()) / 1e9) if times else None

@@ -1,4 +1,4 @@
-"""Warnings of imminent problems, at most once a minute each: late renewals, a slow server or a changed clock."""
+"""Warns, at most once a minute each, of late renewals, a slow server and a changed clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OnceAMinute:
         self._next: dict[str, int] = {}
 
     def is_due(self, what: str) -> bool:
-        """Return whether to log this warning now. If so, the same warning isn't due again for a minute."""
+        """Return whether to log this warning now: True at most once a minute."""
         now = self._now()
         if now < self._next.get(what, now):
             return False
@@ -49,7 +49,7 @@ class Cautions:
         self._renewed = True
 
     def renewing(self, deadline: int) -> None:
-        """Before leases are renewed, warn if a lease ends soon, or if the clock was changed."""
+        """Check leases before they are renewed: warn if one expires soon, or if the clock was changed."""
         self._look_at_clock()
         left = deadline - self._now()
         # If the last renewal failed, the log has the reason.
@@ -66,11 +66,11 @@ class Cautions:
             )  # fmt: skip
 
     def renewed(self, done: bool) -> None:
-        """Record whether all leases were renewed."""
+        """Record whether all leases could be renewed."""
         self._renewed = done
 
     def answered(self, took_ns: int) -> None:
-        """Record how long a plain command took, and warn if several in a row were slow."""
+        """Record how long a plain command took. Warn if several commands in a row were slow."""
         self._slow = self._slow + 1 if took_ns > SLOW_NS else 0
         if self._slow >= SLOW_TIMES and self._once.is_due("slow"):
             logger.warning(

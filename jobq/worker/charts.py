@@ -1,4 +1,4 @@
-"""Records the charts' figures once a minute. Each minute, one worker does this for all queues."""
+"""Records the figures in the dashboard's charts once a minute. In each minute, one worker records all queues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ PER_STEP = 500
 
 
 class ChartKeeper:
-    """Writes charts' figures in steps, between heartbeats. Workers without a turn send only one command a minute."""
+    """Writes the charts' figures in steps, between heartbeats.
+
+    A worker sends one command a minute unless it has the turn.
+    """
 
     def __init__(self, client: Client, worker: str) -> None:
         self._client, self._worker = client, worker
@@ -40,7 +43,7 @@ class ChartKeeper:
         self._unread: set[str] = set()
 
     def begin(self) -> None:
-        """Begin to record this minute if this worker gets the turn. An error leaves a gap in the charts."""
+        """Start recording this minute if it is this worker's turn. After an error, the charts have a gap."""
         client, self._left = self._client, ()
         try:
             turn = keys.charts(client.namespace, "turn")
@@ -51,7 +54,7 @@ class ChartKeeper:
             logger.debug("charts will have a gap: %s", error)
 
     def sample(self) -> None:
-        """Sample the next queues for the current minute. After the last queue, write the minute's figures."""
+        """Read figures of some queues for the current minute. Once all queues are read, store the minute's figures."""
         if not self._left:
             return
         names, self._left = self._left[:PER_STEP], self._left[PER_STEP:]
@@ -75,7 +78,7 @@ class ChartKeeper:
                 self._unread.add(base_of(name))
 
     def _put(self, name: str, minute: ChartMinute) -> None:
-        """Add a queue's figures. Figures of a partition are added to its queue's figures."""
+        """Add a queue's figures to the minute. Figures of a partition are added to its base queue's."""
         base = base_of(name)
         before = self._minutes.get(base)
         self._minutes[base] = minute if before is None else _sum([before, minute], minute.minute)
@@ -96,9 +99,9 @@ class ChartKeeper:
         self._send([*writes, ("PEXPIRE", index, KEPT_MS)])
 
     def _ringed(self, rows: Mapping[str, ChartMinute], minute: int) -> list[str]:
-        """Return the queues that have a ring buffer of figures.
+        """Return the queues that have a chart of their own.
 
-        While there is room, give the busiest other queues a ring buffer.
+        If there is room for more, add the busiest of the other queues.
         """
         if not rows.keys() <= self._kept or len(self._kept) > MAX_RINGS:
             index = keys.charts(self._client.namespace, "queues")

@@ -1,8 +1,7 @@
-"""The child: a loop that fetches messages, runs them, reports how they ended, and watches its leases.
+"""A child: its loop fetches messages, runs them, reports their outcomes, and checks their leases.
 
-A runner runs the jobs: sequentially (`sync_runner`), or concurrently (`async_runner`): async jobs on an event loop,
-sync jobs in threads (`thread_runner`). This module has the parts that all runners share: slots, reports, returned
-messages, and stopping jobs whose lease ends.
+A runner runs the jobs: sequentially (`sync_runner`), or concurrently (`async_runner`), with async jobs on an event loop
+and sync jobs in threads (`thread_runner`). This module has the code that all runners share.
 """
 
 from __future__ import annotations
@@ -56,18 +55,18 @@ SETTLE_FLOWS_S = 2.0
 
 
 class TickSource(Protocol):
-    """Enqueues ticks of schedules for the supervisor."""
+    """Enqueues the calls of schedules in the supervisor."""
 
     def names(self) -> dict[str, list[str]]:
         """Return the names of the schedules that the code declares, by queue."""
         ...
 
     def next_s(self) -> float:
-        """Return the seconds until ticks are due."""
+        """Return the seconds until the next schedule is due."""
         ...
 
     def enqueue_due(self, ask: Callable[[int, Callable[[], object]], bool]) -> None:
-        """Enqueue due ticks.
+        """Enqueue due calls of schedules.
 
         `ask(index, call)` runs `call`, which calls the server of the queue with this index; see QueueUpkeep.ask.
         """
@@ -78,13 +77,13 @@ class Hooks(NamedTuple):
     """Functions and objects of other packages that a worker uses.
 
     Attributes:
-        start: Called in each child before its first message.
-        exit: Called in each child before its exit.
-        keeper: Renews, in the supervisor, resources that jobs hold elsewhere. If None, each child renews its own
-            resources.
-        ticks: Returns the object with which the supervisor enqueues ticks of schedules.
-        changed: Returns whether the program's files have changed. If so, the worker ends with exit_codes.RELOAD.
-        listeners: Listeners in the monitor process. If there are none, the worker has no monitor process.
+        start: Each child calls this function before its first message.
+        exit: Each child calls this function before it exits.
+        keeper: The supervisor uses this object to renew resources that jobs hold elsewhere. If it is None, each child
+            renews its own resources.
+        ticks: Returns the object with which the supervisor enqueues calls of schedules.
+        changed: Returns whether the program's files have changed. If so, the worker exits with exit_codes.RELOAD.
+        listeners: Functions that the monitor process calls. Without listeners, the worker has no monitor process.
     """
 
     start: Callable[[], object] = lambda: None
@@ -96,11 +95,11 @@ class Hooks(NamedTuple):
 
 
 class PoolPlan(NamedTuple):
-    """State shared by a worker's children.
+    """The state that all children of a worker share.
 
     Attributes:
-        alive_read: A file that becomes readable once the supervisor is gone.
-        counters: Counters of this child; None if metrics are off.
+        alive_read: A file that becomes readable once the supervisor has exited.
+        counters: The counters of this child; None if metrics are off.
     """
 
     settings: WorkerSettings
@@ -115,7 +114,7 @@ class PoolPlan(NamedTuple):
 
 
 class ChildContext(NamedTuple):
-    """Start parameters of one child.
+    """The start parameters of one child.
 
     Attributes:
         signalled: A file that becomes readable after any signal.
@@ -129,7 +128,7 @@ class ChildContext(NamedTuple):
 
 
 class Next(Enum):
-    """The step after a turn of the loop: another turn, a wait for a message, a wait for anything else, or the end."""
+    """The next step of the loop: another turn, a wait for a message, a wait for something else, or the end."""
 
     TURN = 0
     SLEEP = 1
@@ -141,47 +140,47 @@ class Runner(Protocol):
     """Runs the messages of one child, and calls `Child.turn` until it returns END.
 
     Attributes:
-        overlaps: Whether jobs run while a report awaits a reply.
+        overlaps: Whether jobs run while the reply to a report is pending.
     """
 
     overlaps: bool
 
     @property
     def is_running(self) -> bool:
-        """Return whether any message runs or waits."""
+        """Return whether any message is running or waiting to run."""
         ...
 
     @property
     def nuncounted(self) -> int:
-        """Number of ended runs that `Child` doesn't know about yet."""
+        """Return the number of finished runs that `Child` hasn't processed yet."""
         ...
 
     def drive(self) -> None:
-        """Call `turn` and take the step that it returns, until it returns END."""
+        """Call `turn` repeatedly and take the steps that it returns, until it returns END."""
 
     def room(self, index: int, freed: int = 0) -> int:
-        """Return how many messages to request from this queue once `freed` more slots are free."""
+        """Return how many messages to request from this queue if `freed` more slots become free."""
         ...
 
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
-        """Run or start these messages of one queue."""
+        """Run these messages of one queue, or start them."""
 
     def reported(self) -> None:
-        """Called after each report of ended messages."""
+        """Called after each report of outcomes."""
 
     def soft_timeout(self, seconds: float) -> AbstractContextManager[None]:
         """Return a context in which JobTimeout is raised, in the thread of a sync job, after this many seconds."""
         ...
 
     def sent(self) -> None:
-        """Called after a report was sent, if the runner overlaps. The next turn comes when the reply arrives."""
+        """Called after a report was sent, if jobs run while the reply is pending."""
 
     def in_fork(self) -> None:
-        """Called in a process that a job forked from this process."""
+        """Called in a forked process: a job called `fork` in this child, and the code now runs in the job's process."""
 
 
 class Child:
-    """One process of the pool."""
+    """One child process of the pool."""
 
     def __init__(self, context: ChildContext) -> None:
         plan = context.plan
@@ -241,7 +240,7 @@ class Child:
     # The loop.
 
     def run(self, runner: Runner) -> None:
-        """Fetch and run messages until the supervisor requests the end."""
+        """Fetch and run messages until the supervisor requests the child's exit."""
         self.runner = runner
         self._threads_before = set(threading.enumerate())
         self.flows = FlowDrains(
@@ -265,7 +264,7 @@ class Child:
             raise
 
     def _warn_of_threads(self) -> None:
-        """Log a warning about threads that jobs left running. This process ends without waiting for them."""
+        """Log a warning if jobs left threads running. The process exits without waiting for these threads."""
         frames = sys._current_frames()
         cut_off = [
             thread
@@ -280,7 +279,7 @@ class Child:
             )  # fmt: skip
 
     def turn(self) -> Next:
-        """Report ended runs, fetch as many messages as there is room for, and return what to do next."""
+        """Report finished runs, fetch as many messages as can run, and return the next step of the loop."""
         self._collect()
         self._begin_fetched()
         self._report(take=True)
@@ -307,11 +306,11 @@ class Child:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether anything runs or waits, or an ending isn't reported yet."""
+        """Return whether any message is running or waiting, or any outcome isn't reported yet."""
         return self.runner.is_running or self.queues.has_endings
 
     def leaving(self) -> bool:
-        """Return whether this child must end as soon as it holds no more messages."""
+        """Return whether this child must exit once it holds no more messages."""
         self.draining = self.draining or self._must_leave()
         return self.draining or self.recycling.due(self.slots.nfinished)
 
@@ -325,7 +324,7 @@ class Child:
         return self._limited(self.runner.room(0)) > 0
 
     def _take(self) -> bool:
-        """Ask the queues in turn until a queue hands out messages; return False if all are empty."""
+        """Query the queues in turn until one returns messages; return False if all are empty."""
         if self.runner.is_running:
             self.polling.look_for_wakes()
         while (index := self.polling.next()) is not None:
@@ -337,7 +336,7 @@ class Child:
         return False
 
     def _limited(self, room: int) -> int:
-        """Limit `room` to the number of messages that this child may still take before it is replaced."""
+        """Reduce `room` to the number of messages that this child may still run before it is replaced."""
         if self.settings.max_jobs is None:
             return room
         slots = self.slots
@@ -346,7 +345,7 @@ class Child:
         return self.recycling.left(room, taken)
 
     def _accept(self, index: int, dequeued: Dequeued, deadline: int) -> bool:
-        """Run the fetched messages. Return True if there were any, or if flows may have enqueued some."""
+        """Run the fetched messages. Return whether there were any, or flows may have enqueued new ones."""
         self.polling.record(index, dequeued)
         messages = dequeued.messages
         if not messages:
@@ -358,7 +357,7 @@ class Child:
         return True
 
     def _tell_flows(self, index: int, dequeued: Dequeued) -> bool:
-        """Deliver the queue's outbox entries to the flows; return whether flows may have enqueued messages."""
+        """Deliver entries of the queue's outbox to flows. Return whether flows may have enqueued messages."""
         if not dequeued.outbox:
             self.flows.left.discard(index)
             return False
@@ -368,9 +367,9 @@ class Child:
         return True
 
     def _tell_flows_of_ends(self) -> None:
-        """Deliver outbox entries to flows after reports that didn't check the outbox.
+        """After reports that can't show whether an outbox has entries, deliver the entries to flows.
 
-        While a report awaits a reply, a later turn delivers the entries.
+        If a report is still unanswered, do this in a later turn.
         """
         ended, sent = self.queues.ended_members, self.queues.is_sent
         while ended and not sent:
@@ -378,7 +377,7 @@ class Child:
                 self.polling.ask_all()
 
     def resolve(self, slot: int, index: int, message: Message) -> Call | Ending:
-        """Decode a message. If this kills the child, the crash is charged to the message."""
+        """Decode a message. If that makes this child crash, the message counts as the cause."""
         self.slots.reading(slot)
         name = self.settings.queues[index][0]
         if self.queues.was_done(message):
@@ -387,14 +386,14 @@ class Child:
         return self.executor.resolve(name, message)
 
     def _before_call(self) -> None:
-        """Before each call, end processes that a job forked, and restore the worker's signal handlers."""
+        """Before each call to the server, end the process if a job forked it, and restore its signal handlers."""
         self.executor.home.only()
         self.context.signals.keep_own()
 
     # Ended runs.
 
     def stopped(self, index: int, slot: int, call: Call, why: object) -> None:
-        """Log and count a job stopped because its lock was lost or its message was returned; free its slot."""
+        """Log and count a job stopped because its lock was lost or its message was returned. Free its slot."""
         message = call.message
         if self.slots.is_lost(slot):
             # The supervisor logs the reason, because only the supervisor queries the server.
@@ -410,16 +409,16 @@ class Child:
         self.slots.free((slot,))
 
     def report(self) -> bool:
-        """Report ended runs; return whether every report arrived."""
+        """Report finished runs; return whether the server received every report."""
         return self._report(take=False)
 
     def report_unsafe(self) -> None:
-        """Report endings that the supervisor couldn't report if this child died."""
+        """Report outcomes that would be lost if this child died."""
         if self.queues.has_unsafe_endings():
             self.report()
 
     def _report(self, take: bool) -> bool:
-        """Report ended runs. With `take`, also fetch messages from a queue that has the next turn."""
+        """Report finished runs. With `take`, the report to the queue with the next turn also fetches messages."""
         if take and self.queues.is_sent:
             return False  # the next turn reads that reply
         # A run's log line is written before the run is reported.
@@ -439,19 +438,18 @@ class Child:
         return told
 
     def flush_log(self) -> None:
-        """Write the log lines of ended jobs."""
         if self.log is not None:
             self.log.flush()
 
     def _limit_with(self, index: int, freed: int) -> int:
-        """Return how many messages to fetch with a report that frees `freed` slots."""
+        """Return how many messages to fetch in the same call as a report that frees `freed` slots."""
         if self.leaving() or self.slots.asks(Control.QUIET):
             return 0
         room = self.runner.room(index, freed)
         return self._limited(room) if room > 0 and self.polling.stays(index) else 0
 
     def _send(self, index: int, limit: int) -> bool:
-        """Send a report without waiting for its reply, if this runner has other work to do."""
+        """Send a report without waiting for its reply, if jobs run in parallel. Return whether it was sent."""
         # Other work of the loop takes milliseconds, so only a blocked loop is late.
         after_ns = round(self.settings.lease_s / 3 * 1e9)
         if not self.runner.overlaps or not self.queues.send(index, limit, after_ns):
@@ -460,7 +458,7 @@ class Child:
         return True
 
     def send_ahead(self, index: int) -> None:
-        """While the last jobs of a batch run, report the finished jobs and request the next batch."""
+        """While the last jobs of a batch run, report finished jobs and request the next messages."""
         if self.settings.max_jobs is None:
             limit = self._limit_with(index, self.queues.nended().get(index, 0))
             if limit:
@@ -468,7 +466,7 @@ class Child:
                 self.queues.send(index, limit, self.slow_ns)
 
     def _collect(self) -> bool:
-        """Wait for the reply to the sent report, and take its messages. Return whether the report arrived."""
+        """Wait for the reply to the sent report, and run its messages. Return whether the reply arrived."""
         if not self.queues.is_sent:
             return True
         try:
@@ -495,7 +493,7 @@ class Child:
                 self.runner.begin(index, slots, messages)
 
     def _settle(self) -> None:
-        """Before the child exits, wait until the servers have its reports."""
+        """Before the child exits, wait until the servers have received its reports."""
         self.queues.repeat_reports()
         while not self.slots.asks(Control.HURRY) and self.queues.must_wait():
             self.rest()
@@ -507,17 +505,17 @@ class Child:
     # Waits.
 
     def begin_nap(self) -> tuple[float, bytes | None]:
-        """Return how long to wait for a message, and the dequeue command to send with the wait."""
+        """Return how many seconds to wait for a message, and the dequeue command to pipeline after the wait, if any."""
         nap_s = self.polling.nap_s()
         if nap_s >= LONG_S and not self.is_busy:
             self.queues.close_idle()
         return nap_s, self._pipeline_ask(nap_s)
 
     def _pipeline_ask(self, nap_s: float) -> bytes | None:
-        """Return the dequeue command to send with the wait for a message, or None.
+        """Return the dequeue command to send together with the wait for a message, or None.
 
-        Return None unless this child has a single queue and the wait is short compared with a lease: leases taken by
-        that command count from now.
+        The messages' leases start when the server executes the command. So the result is None if the wait is long
+        compared with a lease, or if this child has several queues.
         """
         settings = self.settings
         if self.is_busy or len(settings.queues) > 1 or nap_s * 3 > settings.lease_s:
@@ -529,7 +527,7 @@ class Child:
         return command
 
     def take_ahead(self) -> None:
-        """Run the messages returned by the dequeue command after a wait; repeat the command if its reply was lost."""
+        """Run the messages that the dequeue command after a wait returned. If the reply was lost, repeat the call."""
         if not self._is_behind or self.asleep:
             return
         self._is_behind = False
@@ -542,7 +540,7 @@ class Child:
             self.queues.give_back(0, self.slots.publish(0, dequeued.messages, deadline))
 
     def sleep(self, at_most_s: float | None = None) -> None:
-        """Wait until a message is ready, a signal comes or the supervisor is gone."""
+        """Sleep until a message is ready, a signal arrives or the supervisor has exited."""
         context, waiter = self.context, self.polling.waiter
         nap_s, behind = self.begin_nap()
         if at_most_s is not None:
@@ -556,7 +554,7 @@ class Child:
         self.slots.phase = Phase.WORKING
 
     def rest(self, at_most_s: float | None = None) -> None:
-        """Wait until a report may be repeated, a signal comes or the supervisor is gone."""
+        """Sleep until a failed report may be repeated, a signal arrives or the supervisor has exited."""
         context = self.context
         self.slots.phase = Phase.IDLE
         files = [context.plan.alive_read, context.signalled]
@@ -566,11 +564,11 @@ class Child:
         self.slots.phase = Phase.WORKING
 
     def return_wakes(self) -> None:
-        """When this child stops waiting, give back the wake markers that it may have taken."""
+        """Give the server back the wake markers that this child may have taken, when it stops waiting."""
         self.polling.return_wakes(self.queues.hasty)
 
     def drain_signals(self) -> None:
-        """Empty the pipe to which signals write. If the supervisor is gone, exit immediately."""
+        """Empty the pipe into which signals write. If the supervisor has exited, exit immediately."""
         alive, signalled = self.context.plan.alive_read, self.context.signalled
         readable, _, _ = select.select([alive, signalled], [], [], 0)
         if alive in readable:
@@ -582,7 +580,7 @@ class Child:
     # A sync job in the main thread, and the checks while it runs.
 
     def run_sync(self, slot: int, call: Call) -> Ending:
-        """Run a job in this thread. Raises JobAborted if the job was stopped."""
+        """Run a job in this thread and return its outcome. Raises JobAborted if the job was stopped."""
         timers = self.timers
         self._sync_slots, self.abort = (slot,), ""
         timers.arm()
@@ -599,7 +597,7 @@ class Child:
     def run_calls(self, index: int, slots: Sequence[int], calls: Sequence[Call]) -> None:
         """Run calls of a batch job in this thread.
 
-        Raises JobAborted if the calls were stopped; some calls may have ended before.
+        Raises JobAborted if the calls were stopped; some calls may have finished before.
         """
         timers = self.timers
         self._sync_slots, self.abort = slots, ""
@@ -633,12 +631,12 @@ class Child:
                 self.queues.ended(index, slot, ending)
 
     def on_notice(self) -> None:
-        """Handle the supervisor's signal, which means a request, a lost lock or a late timer."""
+        """Handle the signal by which the supervisor announces a request, a lost lock or a late timer."""
         self.timers.late()
         self.on_control()
 
     def on_control(self) -> None:
-        """Carry out the supervisor's requests. If necessary, stop the job in the main thread."""
+        """Carry out the supervisor's requests, which may stop the job in the main thread."""
         if self._must_leave():
             self.draining = True
         if not self.timers.in_job or not self._sync_slots:
@@ -655,7 +653,7 @@ class Child:
             raise JobAborted(why)
 
     def _look_around(self, now: int) -> float:
-        """During a long sync job, check the supervisor and the lease, and report earlier endings.
+        """Check the supervisor and the lease during a long sync job, and report earlier outcomes.
 
         Return the seconds until the next check.
         """
@@ -679,7 +677,7 @@ class Child:
         self.fence(lambda: self._raise_abort("lost", "its lease could not be renewed in time"))
 
     def fence(self, stop: Callable[[], None]) -> None:
-        """Call `stop` when a lease deadline has passed; end the process if a job doesn't stop soon after."""
+        """If a lease has expired, call `stop` to stop jobs. If a job doesn't stop soon, end the process."""
         now = boot_ns()
         if now < self.slots.deadline():
             self._aborted_at = 0
@@ -695,23 +693,23 @@ class Child:
             os._exit(exit_codes.FENCED)
 
     def next_look_s(self) -> float:
-        """Return the seconds until the next check of running jobs, at the latest when the earliest lease ends."""
+        """Return the seconds until running jobs must be checked, which is before the earliest lease expires."""
         left_s = (self.slots.deadline() - boot_ns()) / 1e9
         return max(0.01, min(left_s, self.settings.lease_s / 6))
 
     def all_stopped(self) -> None:
-        """Reset the state of an abort after all jobs have stopped."""
+        """Forget that the running jobs were stopped, once all of them have ended."""
         self.abort, self._aborted_at = "", 0
 
     def check_parent(self) -> None:
-        """Exit immediately when the supervisor is gone."""
+        """Exit immediately if the supervisor has exited."""
         if os.getppid() != self.context.parent:
             self.flush_log()
             os._exit(exit_codes.FENCED)
 
 
 def _is_idle(frame: FrameType | None) -> bool:
-    """Return whether a thread has ended, or waits for work in a thread pool."""
+    """Return whether the thread has ended, or waits for work in a thread pool."""
     return frame is None or frame.f_code.co_filename.endswith("concurrent/futures/thread.py")
 
 

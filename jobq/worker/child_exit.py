@@ -1,4 +1,4 @@
-"""Ends or returns all messages of a child after its exit, immediately and exactly once."""
+"""After a child's exit, ends each of its messages exactly once or returns it to its queue."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ChildExit(NamedTuple):
     """How a child ended, and the messages that it held.
 
     Attributes:
-        marks: Marks of endings that were perhaps reported but not counted, by slot.
+        marks: Marks, by slot, of outcomes that the child may have reported without counting them.
     """
 
     pid: int
@@ -51,7 +51,7 @@ class ChildExit(NamedTuple):
 
     @property
     def how(self) -> str:
-        """How the child ended, such as `child 7 was killed by SIGKILL`, with its CPU time and peak memory."""
+        """Return how the child ended, such as `child 7 was killed by SIGKILL`, with CPU time and peak memory."""
         code = os.waitstatus_to_exitcode(self.status)
         how = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with {code}"
         why = f" for its {self.killed_for}" if self.killed_for else ""
@@ -60,7 +60,7 @@ class ChildExit(NamedTuple):
 
     @property
     def had(self) -> str:
-        """The number of held messages, such as `1 running and 12 waiting`, and of unreported endings."""
+        """Return the counts of held messages and unreported outcomes, such as `1 running and 12 waiting`."""
         states = [held.state for held in self.held]
         ended = states.count(SlotState.ENDED)
         nwaiting = states.count(SlotState.HELD) + states.count(SlotState.GATHERING)
@@ -69,24 +69,23 @@ class ChildExit(NamedTuple):
 
     @property
     def ncharged(self) -> int:
-        """The number of messages that may have caused the child's death."""
+        """Return the number of messages that may have caused the child's death."""
         return sum(_is_charged(self, held) for held in self.held)
 
     @property
     def rss_kib(self) -> int:
-        """The child's peak memory in KiB."""
         peak = self.usage.ru_maxrss
         return peak // 1024 if sys.platform == "darwin" else peak
 
 
 class CrashedAttempt(NamedTuple):
-    """An attempt cut short by its child's exit.
+    """An attempt cut short by the death of its child.
 
     Attributes:
         job: The job's name; '' if unknown.
         attempt: The attempt's number; 0 if unknown.
-        headers: Headers of its call.
-        ran_us: Its run time; 0 if unknown.
+        headers: The headers of its call.
+        ran_us: The run time in microseconds; 0 if unknown.
     """
 
     job: str
@@ -99,7 +98,6 @@ class CrashedAttempt(NamedTuple):
 
     @property
     def fields(self) -> dict[str, object]:
-        """The fields of its log line."""
         fields: dict[str, object] = {
             name: getattr(self, name) for name in ("job", "mid", "attempt", "reply")
         }
@@ -110,13 +108,13 @@ class CrashedAttempt(NamedTuple):
 
     @property
     def what(self) -> str:
-        """The job, message and queue at the start of its log line."""
+        """Return the job, message and queue, with which its log line begins."""
         attempt = f" attempt {self.attempt}" if self.attempt else ""
         return f"{self.job} {self.mid}{attempt} of queue {self.queue}".lstrip()
 
     @property
     def follows(self) -> str:
-        """A log text about the message's next step; '' if another call has already ended or returned the message."""
+        """Return a log text about the message's next step; '' if another call ended or returned the message."""
         return _FOLLOWS.get(self.reply, "")
 
 
@@ -124,7 +122,7 @@ def inspect_exit(
     pid: int, status: int, usage: resource.struct_rusage, slots: SharedSlots,
     counters: Counters | None = None,
 ) -> ChildExit:  # fmt: skip
-    """Read the shared memory of a child that exited. Afterwards, the next child may use the memory."""
+    """Read a dead child's shared memory. Afterwards, the next child may use the memory."""
     marks = counters.take_marks() if counters is not None else {}
     why = "lease" if os.waitstatus_to_exitcode(status) == exit_codes.FENCED else ""
     return ChildExit(
@@ -137,7 +135,7 @@ def cause_of(child: ChildExit, out_of_memory: bool) -> str:
     """Return the cause of a child's death, one of jobq.jobs.crashes.CAUSES.
 
     Args:
-        out_of_memory: Whether the kernel has just killed a process because memory ran out.
+        out_of_memory: Whether the kernel has just killed a process for lack of memory.
     """
     if child.killed_for in ("lease", "hard timeout"):
         return child.killed_for.replace(" ", "_")
@@ -151,9 +149,10 @@ def end_held(
     child: ChildExit, index: int, queue: Queue, crash_limit: int, worker: str,
     counters: Counters | None = None,
 ) -> list[CrashedAttempt]:  # fmt: skip
-    """End or return the child's messages of one queue; return the crashed attempts. Safe to repeat after an error.
+    """End the messages that a dead child held in one queue, or return them to it. Return the crashed attempts.
 
-    This closes the child's caller id first, so a dequeue call that reaches the server later returns nothing.
+    This first closes the child's session, so a dequeue call that reaches the server later returns nothing. After an
+    error, the call may be repeated.
     """
     handed = queue.end_session(child.caller) if child.caller else []
     mine = [held for held in child.held if held.queue == index]
@@ -178,7 +177,7 @@ def _ended(
     child: ChildExit, index: int, queue: Queue, worker: str, counters: Counters | None,
     all_held: Sequence[HeldMessage], crash_limit: int,
 ) -> list[CrashedAttempt]:  # fmt: skip
-    """End these messages, count them, and return the attempts that crashed."""
+    """End the messages in `all_held`, count them, and return the attempts that crashed."""
     described = [_ending(queue, child, held, worker) for held in all_held]
     endings = [ending for ending, _ in described]
     replies = queue.finish(endings, crash_limit=crash_limit).replies if endings else []
@@ -216,7 +215,7 @@ def _crash(
 def _ending(
     queue: Queue, child: ChildExit, held: HeldMessage, worker: str
 ) -> tuple[Ending, Mapping[str, str]]:
-    """Return the ending to send for a message, and its call's headers if the attempt must be reported."""
+    """Return the outcome to send for a message. Also return its call's headers if a crash must be reported."""
     if held.state == SlotState.ENDED:
         record, headers, _ = _record(queue, child, held, worker)
         return Ending(mid=held.mid, token=held.token, record=record), headers
@@ -239,7 +238,7 @@ def _ending(
 def _remembered(
     queue: Queue, mid: str, content: bytes, reason: str, record: str
 ) -> tuple[bytes | None, float]:
-    """Return the failure to store if this crash dead-letters the message, and how long to keep the failure."""
+    """Return the failure to store if this crash dead-letters the message, and for how many seconds to store it."""
     seal = seal_of(queue.client)
     try:
         for_ms = decode(opened(seal, queue.name, mid, content)).remember_ms

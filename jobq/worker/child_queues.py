@@ -1,7 +1,7 @@
-"""The queues of one child, which takes messages, reports their endings, and gives back unstarted messages.
+"""The queues of one child, which fetches messages, reports outcomes, and returns unstarted messages.
 
-A message keeps its slot in the shared memory until its report has reached the queue. So while a report waits, the
-supervisor renews the lease, and cleans up if this child dies.
+A message keeps its slot in the shared memory until the server has answered its report. So while a report is pending,
+the supervisor renews the lease, and ends the message if this child dies.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ _REPORTED_WITHIN_S = 0.5
 class ChildQueues:
     """The queues of one child, by index in the order of the settings.
 
-    `before_call` runs before each call to a queue's server. `counters` counts the outcomes of runs; None if metrics are
-    off.
+    `before_call` runs before each call to a queue's server. `counters` counts outcomes, and is None if metrics are off.
     """
 
     def __init__(
@@ -119,9 +118,9 @@ class ChildQueues:
         return dequeued, deadline
 
     def send_behind_wait(self, limit: int) -> bytes | None:
-        """Return a dequeue command for the only queue, to send with the wait for a message.
+        """Return a dequeue command that can be pipelined after the wait for a message.
 
-        Return None while another call of the queue is unfinished.
+        Return None while another call to the queue is unfinished.
         """
         line = self._lines[0]
         return line.send(limit) if line.is_idle else None
@@ -129,7 +128,7 @@ class ChildQueues:
     def take_behind_wait(self, reply: object) -> tuple[Dequeued, int]:
         """Return the messages of the pipelined dequeue command, and their lease deadline.
 
-        If `reply` is None, the reply was lost.
+        `reply` is None if the reply was lost.
         """
         line = self._lines[0]
         try:
@@ -146,11 +145,11 @@ class ChildQueues:
             self._done_calls.look(self.queues[index].name, dequeued.messages)
 
     def was_done(self, message: Message) -> bool:
-        """Return whether this sealed call was already done before it was handed out."""
+        """Return whether this sealed call was done before the queue returned this message."""
         return self._done_calls is not None and self._done_calls.holds(message)
 
     def renew(self, index: int, calls: Sequence[tuple[int, Call | Ending]]) -> None:
-        """Renew the leases of unstarted calls, each given with its slot, so that cancelled calls don't start.
+        """Renew the leases of calls waiting in a batch, each given with its slot. Cancelled calls then don't start.
 
         If the server doesn't answer, all calls start. The supervisor notices a cancellation when it next renews leases.
         """
@@ -166,9 +165,9 @@ class ChildQueues:
     # Report.
 
     def ended(self, index: int, slot: int, ending: Ending) -> bool:
-        """Keep an ending for the next report; return whether the report can wait until other jobs have run.
+        """Keep an outcome for the next report. Return whether the report can wait until other jobs have run.
 
-        Only plain successes can wait, because the supervisor reports them if this child dies.
+        Only successes without a result can wait, because the supervisor reports them if this child dies.
         """
         if self._counters is not None:
             self._counters.ended(index, slot, ending)
@@ -180,7 +179,7 @@ class ChildQueues:
         return plain
 
     def mark_ended(self, slot: int, ending: Ending) -> bool:
-        """Mark a run as ended; return whether the supervisor can report the ending if this child dies."""
+        """Mark a run as finished. Return whether the supervisor can report the outcome if this child dies."""
         plain = ending.outcome == "done" and ending.result is None
         if not plain:
             self._unsafe.add(slot)
@@ -189,37 +188,35 @@ class ChildQueues:
 
     @property
     def has_endings(self) -> bool:
-        """Return whether an ending isn't reported yet, or a report isn't answered yet."""
+        """Return whether any outcome isn't reported yet, or any report isn't answered yet."""
         return bool(self._ended) or self._sent is not None
 
     @property
     def nasked(self) -> int:
-        """Number of messages that a sent report asks for."""
         return 0 if self._sent is None else self._sent.nasked
 
     @property
     def is_sent(self) -> bool:
-        """Return whether the reply to a sent report isn't read yet."""
+        """Return whether a report was sent whose reply isn't read yet."""
         return self._sent is not None
 
     @property
     def nlate(self) -> int:
-        """Number of slots of ended messages whose report must be repeated."""
         return sum(len(_slots(line.late())) for line in self._late)
 
     def has_unsafe_endings(self) -> bool:
-        """Return whether there is an ending that the supervisor couldn't report if this child died."""
+        """Return whether any outcome would be lost if this child died now, because only the child can report it."""
         return bool(self._unsafe)
 
     def nended(self) -> dict[int, int]:
-        """Return the number of new endings to report, by queue.
+        """Return the number of unreported outcomes by queue.
 
-        Endings that wait for `repeat` aren't counted.
+        Outcomes that `repeat` will report aren't counted.
         """
         return {index: len(line.outbox) - line.nlate for index, line in self._ended.items()}
 
     def report(self, index: int, limit: int = 0) -> tuple[Dequeued | None, int]:
-        """Report a queue's endings, and dequeue up to `limit` messages in the same call. Raises NotReportedError."""
+        """Report a queue's outcomes, and fetch up to `limit` messages in the same call. Raises NotReportedError."""
         line = self._ended.pop(index, None)
         if line is None:
             return None, 0
@@ -237,7 +234,7 @@ class ChildQueues:
         return self._reported(line, partial(line.ask, limit))
 
     def close_idle(self) -> None:
-        """Close the connections that only running jobs and their reports need."""
+        """Close the connections that are used only while jobs run."""
         for each in (self.hasty_client, self.progress_client, self._connection):
             each.close()
 
@@ -261,12 +258,12 @@ class ChildQueues:
         return dequeued, deadline
 
     def send(self, index: int, limit: int, claim_after_ns: int) -> bool:
-        """Send a report, whose reply `collect` reads. Return False if a report can't be sent now.
+        """Send a report, and let `collect` read the reply later. Return False if a report can't be sent now.
 
-        The supervisor knows about the call before it is sent, so no message is lost if this child dies.
+        The supervisor is informed before the call, so no message is lost if this child dies.
 
         Args:
-            claim_after_ns: After this time the supervisor may return the call's messages.
+            claim_after_ns: After this time, the supervisor may claim the messages that the call returned.
         """
         line = self._lines[index]
         is_busy = self._sent is not None or not line.is_idle or index in self._hasty_lost
@@ -286,7 +283,7 @@ class ChildQueues:
         return True
 
     def reply_file(self) -> int | None:
-        """Return the file that becomes readable when the reply arrives; None if no reply is pending."""
+        """Return a file that becomes readable when the server's reply arrives; None if no reply is pending."""
         return self._connection.file if self._connection.is_open else None
 
     def collect(self) -> tuple[int, Dequeued | None, int]:
@@ -303,7 +300,7 @@ class ChildQueues:
         return line.index, dequeued, deadline
 
     def _take_nothing(self, line: QueueLine, reply: object) -> tuple[None, int]:
-        """Read the reply to a call whose messages the supervisor gives back."""
+        """Read the reply to a dequeue call. The supervisor has claimed its messages, so don't run them."""
         line.take_nothing(reply)
         self._slots.reading_done()
         if not any(line.waits for line in self._lines):
@@ -316,7 +313,7 @@ class ChildQueues:
         return None, 0
 
     def report_during_job(self) -> None:
-        """While a job runs, report endings with short timeouts, if enough lease time is left."""
+        """Report outcomes while a job runs. Timeouts are short, so that the job's lease doesn't expire."""
         for index, line in list(self._ended.items()):
             if line.waits or (self._health.any_trouble and self._health.state(index)):
                 continue
@@ -355,7 +352,7 @@ class ChildQueues:
         return self._progress[queue].checkpoint(mid, token, value)
 
     def store_log(self, queue: str, mid: str, attempt: int, text: bytes, keep_s: float) -> None:
-        """Store the log of an attempt."""
+        """Store an attempt's log for `keep_s` seconds."""
         self._progress[queue].store_log(mid, attempt, text, keep_s)
 
     def find_dead(self, queue: str, dead_id: str, lease: Lease) -> DeadMessage | None:
@@ -373,9 +370,9 @@ class ChildQueues:
     # Give back.
 
     def release(self, index: int, leases: Sequence[Lease], slots: Sequence[int] = ()) -> bool:
-        """Give unstarted messages back to the queue.
+        """Return unstarted messages to the queue.
 
-        Return False if the release must wait; the messages keep their slots until then.
+        Return False if that must be repeated later; until then, the messages keep their slots.
         """
         self._before_call()
         done = not leases or self._lines[index].release(leases, slots)
@@ -384,7 +381,7 @@ class ChildQueues:
         return done
 
     def give_back(self, index: int, slots: Sequence[int]) -> None:
-        """Give the unstarted messages in these slots back to their queue."""
+        """Return the unstarted messages in these slots to their queue."""
         unstarted, leases = self._slots.withdraw(slots)
         if not self.release(index, list(leases.values()), list(leases)):
             unstarted = [slot for slot in unstarted if slot not in leases]
@@ -393,16 +390,16 @@ class ChildQueues:
     # Repeat.
 
     def _note(self, line: QueueLine) -> None:
-        """Record that this line's unanswered calls must be repeated. Jobs may start before that."""
+        """Record that unanswered calls to this queue must be repeated. Jobs may start before that."""
         if line.waits:
             self._unsafe.difference_update(_slots(line.late()))
             if line not in self._late:
                 self._late.append(line)
 
     def repeat_reports(self) -> None:
-        """Send each reachable queue its pending reports.
+        """Send pending reports to each reachable queue.
 
-        If a repeated call hands out messages, give them back, because this method doesn't run messages.
+        This method can't run messages. If a repeated call returns messages, it returns them to the queue.
         """
         for line in self._late:
             if line.waits and self._health.may_ask(line.index):
@@ -416,7 +413,6 @@ class ChildQueues:
         self._late = [line for line in self._late if line.waits]
 
     def report_wait_s(self) -> float | None:
-        """Return the seconds until a waiting report may be repeated; None if no report waits."""
         waits = [self._health.wait_ms(line.index) for line in self._late]
         return min(waits) / 1000 if waits else None
 
@@ -425,7 +421,7 @@ class ChildQueues:
         return any(line.late() and self._health.state(line.index) != BROKEN for line in self._late)
 
     def log_unreported(self) -> bool:
-        """Log unreported endings; return whether there are any."""
+        """Log that outcomes couldn't be reported; return whether there are any."""
         if self._late:
             names = {self.queues[line.index].name for line in self._late}
             logger.warning(

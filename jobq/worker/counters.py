@@ -1,11 +1,11 @@
-"""Counters of one worker process, in memory that outlives it, so that a child's death doesn't reset a count.
+"""Counters of one worker process, in memory that survives the process, so that its death doesn't reset them.
 
-A page has one writer at a time: the supervisor, or a child and later its replacement. All processes may read it. Every
-job and queue that can be counted is known before the first fork, so the labels of metrics are bounded. Names beyond
+Only one process writes to a page: the supervisor, or a child and later its replacement. All processes may read it. All
+names of jobs and queues are fixed before the first fork, which limits the number of metric labels. Names beyond
 MAX_JOBS and MAX_QUEUES, and names that occur only in messages, are counted as OTHER.
 
-An ending is counted once the server has accepted it. Until then the page has a mark in the message's slot, with which
-the supervisor counts the reported but uncounted endings of a dead child.
+An outcome is counted once the server has accepted it. Until then, the page has a mark in the message's slot. From these
+marks the supervisor counts outcomes that a dead child reported but didn't count.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ class Histogram(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """The counters of a worker at one moment.
+    """All counts of a worker at one moment.
 
     Attributes:
         attempts: Number of attempts by queue, job and outcome.
         runs: Run times in seconds, by job.
-        waits: Seconds until the first attempt, by queue.
+        waits: Seconds between a message's enqueueing and its first attempt, by queue.
         cpu_s: CPU time in seconds, by job.
         deaths: Number of dead children, by cause.
-        plain: Other counts, by their names in PLAIN.
+        plain: All other counts, by their names in PLAIN.
     """
 
     attempts: dict[tuple[str, str, str], int]
@@ -80,19 +80,19 @@ class Counted(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """The names of queues and jobs that have their own counters."""
+    """The names of queues and jobs with their own counters."""
 
     queues: tuple[str, ...]
     jobs: tuple[str, ...]
 
     @classmethod
     def of(cls, queues: Sequence[str], jobs: Sequence[str]) -> Labels:
-        """Return labels for up to MAX_QUEUES queues and MAX_JOBS jobs, each list followed by OTHER."""
+        """Return labels for up to MAX_QUEUES queues and MAX_JOBS jobs. OTHER is appended to each of the two lists."""
         return cls((*queues[:MAX_QUEUES], OTHER), (*sorted(jobs)[:MAX_JOBS], OTHER))
 
 
 class Counters:
-    """The counters of one process."""
+    """Counters of jobs and messages in the shared memory of one process."""
 
     def __init__(self, labels: Labels) -> None:
         self.labels = labels
@@ -117,7 +117,7 @@ class Counters:
     # The writer's.
 
     def ended(self, queue: int, slot: int, ending: Ending) -> None:
-        """Record an ending that isn't reported yet."""
+        """Record an outcome that isn't reported yet."""
         figures = ending.figures or _figures_of(ending)
         try:
             counter = self._firsts[queue][figures[0]] + _OUTCOME_OF[ending.outcome]
@@ -128,7 +128,7 @@ class Counters:
         self._ended[queue][ending.token] = slot, counter, figures
 
     def reported(self, queue: int, endings: Sequence[Ending], replies: Sequence[str]) -> None:
-        """Count the endings whose reports the server has answered."""
+        """Count outcomes, now that the server has replied to their report."""
         take = self._ended[queue].pop
         noted = [take(ending.token, None) for ending in endings]
         groups: dict[int, list[_Noted]] = {}
@@ -146,7 +146,7 @@ class Counters:
             self._count(queue, counter, group)
 
     def _counter_of(self, counter: int, reply: str) -> int:
-        """Return the counter for an ending that the server didn't answer with `ok`; 0 if the ending isn't counted."""
+        """Return the counter for an outcome that the server didn't accept with `ok`; 0 if the outcome isn't counted."""
         if reply == "dead":
             return counter + _DEAD - _CRASHED
         return 1 + PLAIN.index("completions_rejected") if reply == "stale" else 0
@@ -184,11 +184,11 @@ class Counters:
             words[at + _QUEUE - 1] += max(0, sum(wait_ms))
 
     def aborted(self, queue: int, job: str) -> None:
-        """Count a stopped attempt, whose lock was lost or whose message was returned."""
+        """Count an attempt stopped because its lock was lost or its message was returned."""
         self._words[self._series_of(queue, job) + _ABORTED] += 1
 
     def crashed(self, queue: int, ending: Ending, reply: str) -> None:
-        """Count an ending that the supervisor reported for a dead child."""
+        """Count an outcome that the supervisor reported for a dead child."""
         if reply not in ("ok", "dead"):
             return
         columns = ending.record.split(SEPARATOR, 5)
@@ -197,21 +197,20 @@ class Counters:
         self._words[self._series_of(queue, columns[0]) + outcome] += 1
 
     def marked(self, mark: int) -> None:
-        """In the supervisor, count a reported ending of a dead child, given the ending's mark."""
+        """Count an outcome that a dead child reported but didn't count. Only the supervisor calls this."""
         labels, at = divmod(mark, 8)
         queue, job = divmod(labels, len(self.labels.jobs))
         self._words[self._series_of(queue, self.labels.jobs[job]) + at] += 1
 
     def add(self, name: str, number: int = 1) -> None:
-        """Add `number` to the counter `name`, one of PLAIN."""
+        """Increase the counter `name`, which must be in PLAIN, by `number`."""
         self._words[1 + PLAIN.index(name)] += number
 
     def died(self, cause: str) -> None:
-        """Count the death of a child."""
         self._words[1 + len(PLAIN) + CAUSES.index(cause)] += 1
 
     def _series_of(self, queue: int, job: str) -> int:
-        """Return the index of a series' first counter. Add the series if it is new."""
+        """Return the index of the first counter for this queue and job. Add the counters if they are new."""
         number = self._job_of.get(job, self._other)
         # Names that occur only in messages are looked up as OTHER: they would fill this process's memory.
         name = self.labels.jobs[number]
@@ -236,7 +235,7 @@ class Counters:
     # The supervisor's, between two writers.
 
     def take_marks(self) -> dict[int, int]:
-        """Remove the last writer's marks, and return them by slot, as arguments for `marked`."""
+        """Remove the last writer's marks from this page. Return them by slot; each is an argument for `marked`."""
         taken = {}
         for slot, counter in enumerate(self._marks):
             if counter:
@@ -249,27 +248,26 @@ class Counters:
     # Readers'.
 
     def series(self) -> Iterator[tuple[str, str, Sequence[int]]]:
-        """Yield the queue and the job of each series, and its counters in the order of OUTCOMES."""
+        """Yield a queue, a job, and their counts of attempts in the order of OUTCOMES."""
         words, labels = self._words, self.labels
         for at in range(self._series, self._series + _SERIES * words[0], _SERIES):
             queue, job = divmod(words[at] - 1, len(labels.jobs))
             yield labels.queues[queue], labels.jobs[job], words[at + 1 : at + _SERIES].tolist()
 
     def row(self, first: int, length: int) -> list[int]:
-        """Return `length` words, beginning at index `first`."""
         return self._words[first : first + length].tolist()
 
     def job_row(self, number: int) -> list[int]:
-        """Return the words of a job: buckets, sums of run and CPU time in us."""
+        """Return the counters of a job: a histogram of run times, and the sums of run and CPU time in us."""
         return self.row(self._runs + _JOB * number, _JOB)
 
     def queue_row(self, number: int) -> list[int]:
-        """Return the words of a queue: buckets, sum of waits in ms."""
+        """Return the counters of a queue: a histogram of waits and their sum in ms."""
         return self.row(self._waits + _QUEUE * number, _QUEUE)
 
 
 def counted(pages: Sequence[Counters]) -> Counted:
-    """Return the sums of the counters in all pages of a worker."""
+    """Return the sums of all pages of a worker's counters."""
     labels = pages[0].labels
     attempts: dict[tuple[str, str, str], int] = {}
     for page in pages:
@@ -303,7 +301,7 @@ def summed(rows: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _figures_of(ending: Ending) -> RunFigures:
-    """Return the figures in an ending's record; 0 for missing figures. The wait of a snooze isn't counted."""
+    """Return the figures in an outcome's record, with 0 for missing figures and for the wait of a postponed run."""
     columns = ending.record.split(SEPARATOR, 5)
     if len(columns) < 5:
         return columns[0], 0, 0, 0, 0

@@ -1,8 +1,8 @@
-"""Records finished sealed calls, so that they don't run again if someone without the key enqueues them again.
+"""Records finished sealed calls, so that they don't run again if a user without the key enqueues them again.
 
-A sorted set per queue, `jobq:spent:{low}`, maps a digest of the sealed call to a time in epoch ms. After that time, the
-call is no longer valid. Producers' users can't write to this set (docs/operating/security.md). The worker writes to it
-after the server has accepted an ending. If the worker is killed in between, a call may run again.
+A sorted set per queue, `jobq:spent:{low}`, maps a digest of each call to the time in epoch ms when the call expires.
+Users for producers can't write to this set (docs/operating/security.md). The worker writes to it after the server has
+accepted an outcome. If the worker is killed in between, a call may run again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DoneCalls:
         self._failed = False
 
     def look(self, queue: str, messages: Sequence[Message]) -> None:
-        """Look up which of these messages are done already, with one command."""
+        """Query which of these messages were done before, with one command."""
         sealed = {m.token: _digest(m) for m in messages if is_sealed(m.content)}
         if not sealed:
             return
@@ -53,11 +53,11 @@ class DoneCalls:
             self._done.discard(token)
 
     def holds(self, message: Message) -> bool:
-        """Return whether the call was already done before the queue handed it out."""
+        """Return whether the call was done before the queue returned this message."""
         return message.token in self._done
 
     def note(self, queue: str, endings: Sequence[Ending], replies: Sequence[str]) -> None:
-        """Store which calls are done, according to the server's replies."""
+        """Store which calls the server has accepted as done."""
         self._done.difference_update(ending.token for ending in endings)
         done = [
             digest

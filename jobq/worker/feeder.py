@@ -1,7 +1,7 @@
-"""A message source: a separate process next to the children that enqueues messages into the worker's queues.
+"""A message source: a separate process of the worker that enqueues messages into the worker's queues.
 
-A source starts before the children, stops enqueueing when the worker drains, and exits last, so systems that watch the
-source see the worker until its end. If a source dies, the supervisor restarts it; the source must tolerate a restart.
+The source starts before the children, stops enqueueing when the worker drains, and exits last. So the worker appears to
+be running until its end in systems that monitor the source. If the source dies, the supervisor starts it again.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from jobq.worker.signals import die_with
 
 
 class QueuePipe:
-    """A pipe between a worker and its source. Each line has a queue and a number, as JSON."""
+    """A pipe between a worker and its message source. Each line is JSON with a queue's name and a number."""
 
     def __init__(self, *, waits: bool) -> None:
-        """Open the pipe. If `waits` is true, a write waits for room; if not, it raises BlockingIOError."""
+        """Open the pipe. If it is full, a write waits for room if `waits` is true, and else raises BlockingIOError."""
         self._output, self._input = os.pipe()
         os.set_blocking(self._output, False)
         os.set_blocking(self._input, waits)
         self._unread = b""
 
     def write(self, numbers: Mapping[str, int]) -> None:
-        """Write the queues. A line that doesn't fit into the pipe is never written partly."""
+        """Write each queue as one line. A line that doesn't fit into the pipe isn't written at all."""
         for name, number in numbers.items():
             os.write(self._input, msgspec.json.encode({name: number}) + b"\n")
 
     def read(self) -> dict[str, int]:
-        """Return all queues since the last call."""
+        """Return all queues that were written since the last call."""
         with suppress(BlockingIOError):
             while part := os.read(self._output, 65_536):
                 self._unread += part
@@ -51,7 +51,7 @@ class QueuePipe:
 
 
 class SourceControl:
-    """Gives a source facts about its worker, and sends the source's requests to the worker."""
+    """The connection from a message source to its worker: facts about the worker, and requests to it."""
 
     def __init__(
         self,
@@ -78,11 +78,11 @@ class SourceControl:
         return self._stopping or os.getppid() != self.supervisor
 
     def quiet(self) -> bool:
-        """Return whether the source must stop enqueueing."""
+        """Return whether the worker has asked the source not to enqueue."""
         return self._quiet
 
     def running(self) -> list[tuple[int, str, str, int]]:
-        """Return each running job's child index, queue and mid, and the ms since that child last started a job."""
+        """Return the running jobs as tuples of child index, queue, mid, and ms since that child last started a job."""
         self._queues |= {number: name for name, number in self._served.read().items()}
         return [job for member in self._members for job in self._running(member)]
 
@@ -97,14 +97,13 @@ class SourceControl:
             return []  # read while the child wrote, since its lock isn't shared with this process
 
     def serve(self, queues: Mapping[str, int]) -> None:
-        """Ask the worker to serve these queues as well, with their weights."""
+        """Ask the worker to also serve these queues, given with their weights."""
         new = {name: weight for name, weight in queues.items() if name not in self._wanted}
         if new:
             self._wanted |= new.keys()
             self._asked.write(new)
 
     def drain(self) -> None:
-        """Read and discard the bytes in `woken`."""
         try:
             while os.read(self.woken, 4096):
                 pass
@@ -112,7 +111,7 @@ class SourceControl:
             pass
 
     def handle_signals(self) -> None:
-        """In the source's process, let TERM stop the source, USR1 pause it and USR2 resume it.
+        """In a message source, make SIGTERM stop it, SIGUSR1 pause it and SIGUSR2 resume it.
 
         The supervisor handles all other signals.
         """
@@ -141,7 +140,7 @@ Source = Callable[[SourceControl], object]
 
 
 class Feeder:
-    """The process of one source. Without a source, the methods are no-ops."""
+    """The process of a message source. Without a source, the methods do nothing."""
 
     def __init__(
         self, source: Source | None, settings: WorkerSettings, members: Sequence[PoolMember]
@@ -156,7 +155,6 @@ class Feeder:
         self._failures = 0
 
     def look_after(self) -> None:
-        """Reap the process, and start it if it should run but doesn't."""
         if self.pid and self._reaped():
             self.pid = 0
         if (
@@ -181,11 +179,11 @@ class Feeder:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def wanted(self) -> dict[str, int]:
-        """Return the queues, with weights, that the source has asked the worker to serve since the last call."""
+        """Return queues, with weights, that the source has asked the worker to serve since the last call."""
         return self._pipes[0].read() if self._pipes else {}
 
     def serves(self, settings: WorkerSettings, numbers: Mapping[str, int]) -> None:
-        """Tell the source that the worker also serves these queues, each with the supervisor's number for it."""
+        """Inform the source that the worker also serves these queues, with the supervisor's number for each."""
         self._settings = settings
         if self._pipes:
             # The supervisor never waits for a source. A source that doesn't read only shows fewer running jobs.
@@ -193,12 +191,12 @@ class Feeder:
                 self._pipes[1].write(numbers)
 
     def quiet(self, quiet: bool) -> None:
-        """Ask the source to stop enqueueing, or to continue."""
+        """Make the source stop enqueueing, or continue."""
         self._quiet = quiet
         self._send(signal.SIGUSR1 if quiet else signal.SIGUSR2)
 
     def stop(self) -> None:
-        """Ask the process to exit. Later calls do nothing."""
+        """Ask the process to exit, at the first call only."""
         self.done = True
         if not self._stopped:
             self._stopped = True

@@ -1,8 +1,9 @@
-"""Delivers entries from a child's queues to flows: immediately if the child is idle, otherwise after the next report.
+"""Delivers outbox entries from a child's queues to flows.
 
-The server reports with each dequeue whether a queue's outbox holds entries. Another child may drain the same outbox;
-the queue's claim prevents duplicate work. A worker loads the code of flows when it receives the first message of a
-flow. Most workers never do.
+An idle child delivers entries immediately, a busy child after its next report.
+
+The server reports with each dequeue whether the queue's outbox has entries. A claim prevents two children from
+delivering the same entries. A worker loads the code of flows only when it first receives a message of a flow.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ MAX_ENTRIES = 1_024
 
 
 class Flows(Protocol):
-    """The worker's interface to flows, whose code is in a higher layer."""
+    """The functions for flows that a worker calls. Another package implements them."""
 
     def drain(self, queue: str, most: int, /) -> int:
-        """Deliver about `most` entries of a queue's outbox to the flows; return the number of delivered entries."""
+        """Deliver about `most` entries of the queue's outbox to flows; return the number of delivered entries."""
         ...
 
     def fill_inputs(self, call: Call, /) -> Call:
-        """Return the call with step results filled in as arguments."""
+        """Return the call with results of earlier steps inserted into its arguments."""
         ...
 
     def flow_of(self, context: Context, /) -> MemberFlow:
-        """Return the flow to which the running job belongs."""
+        """Return the flow that contains the running job."""
         ...
 
 
 class LateFlows:
-    """Implements Flows, but loads the code of flows at the first call. All calls use `client`."""
+    """Implements Flows, but imports the code of flows only at the first call. All calls use `client`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -65,11 +66,11 @@ class LateFlows:
 
 
 class FlowDrains:
-    """Delivers outbox entries of queues, which are given by index, to flows.
+    """Delivers outbox entries of queues to flows. Queues are given by index.
 
     Args:
         client: A client with a short timeout.
-        aside: Deliver the entries in a separate thread.
+        aside: Whether to deliver the entries in a separate thread.
     """
 
     def __init__(self, client: Client, names: Sequence[str], *, aside: bool) -> None:
@@ -84,7 +85,10 @@ class FlowDrains:
         self.left: set[int] = set()
 
     def noticed(self, index: int, *, is_busy: bool) -> bool:
-        """Drain a queue's outbox now, or later if this child is busy. Return whether entries were delivered now."""
+        """Deliver entries of a queue's outbox now, or later if this child is busy.
+
+        Return whether any were delivered now.
+        """
         if is_busy and monotonic() - self._drained_at.get(index, 0.0) < EVERY_S:
             return False
         if not self._aside:
@@ -107,7 +111,7 @@ class FlowDrains:
             self._drain(index)
 
     def settle(self, seconds: float) -> None:
-        """Before the child's end, wait for drains in the thread."""
+        """Before the child exits, wait until the thread has delivered outbox entries."""
         thread = self._thread
         if thread is not None:
             thread.join(seconds)

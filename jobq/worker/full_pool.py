@@ -1,4 +1,4 @@
-"""Warns about jobs that occupy all slots while they wait for results of queued jobs."""
+"""Warns about jobs that occupy all workers' slots while they wait for results of queued jobs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from jobq.worker import logger
 
 
 class FullPool:
-    """Warns, once per process, if a job waits for a queued job while all slots are busy."""
+    """Warns, once per process, if a job waits for another job that can't start because all slots are busy."""
 
     def __init__(self, client: Client) -> None:
         self._client, self._warned = client, False
 
     def on_wait(self, receipt: Receipt[Any]) -> None:
-        """Warn if a job waits for a queued message while all slots of its queue's workers are taken."""
+        """Warn if a job waits for a queued message while all slots of the queue's workers are taken."""
         context = running.get(None)
         if context is None or self._warned:
             return

@@ -1,4 +1,4 @@
-"""A worker's public state: its heartbeat in the list of workers, and its queues in the list of queues."""
+"""A worker's entries on the server: its heartbeat in the list of workers, and its queues in the list of queues."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLEAN_EVERY_S = 600.0
 
 
 def declared(registry: Registry) -> list[str]:
-    """Return the queues of the registry and of its jobs, sorted."""
+    """Return the names of the queues that the registry and its jobs declare, sorted."""
     return sorted(registry.queues | {job.queue for job in registry})
 
 
@@ -56,7 +56,7 @@ def warn_of_unserved(client: Client, registry: Registry, settings: WorkerSetting
 
 
 def warn_of_unknown(client: Client, registry: Registry, settings: WorkerSettings) -> None:
-    """Log one warning for all queues in --queues that no job here declares and that were never used."""
+    """Log one warning about all queues in --queues that no job here declares and that were never used."""
     known = set(declared(registry))
     unknown = {name for name, _ in settings.queues} - known
     if not unknown:
@@ -84,7 +84,7 @@ def warn_of_unknown(client: Client, registry: Registry, settings: WorkerSettings
 def _was_used(client: Client, name: str) -> bool:
     """Return whether the queue has or had messages, or was paused.
 
-    A worker that only waits for messages doesn't count.
+    A worker waiting for messages doesn't count as a use.
     """
     prefix = keys.prefix(client.namespace, name)
     meta, messages = keys.key(prefix, "meta"), keys.key(prefix, "messages")
@@ -93,10 +93,10 @@ def _was_used(client: Client, name: str) -> bool:
 
 
 def warn_of_eviction(client: Client) -> None:
-    """Log a warning if the server deletes keys once its memory is full.
+    """Log a warning if the server is configured to evict keys when its memory is full.
 
-    A user created by `jobq acl` may not send INFO, and the rejection would appear in the server's ACL LOG. So this
-    function first checks whether the user may send INFO. `jobq check doctor` also warns.
+    A user created by `jobq acl` may not send INFO, and the server would log the rejected command in its ACL LOG. So
+    this function first checks whether the user may send INFO. `jobq check doctor` also warns.
     """
     try:
         if not _may_ask(client):
@@ -117,7 +117,7 @@ def warn_of_eviction(client: Client) -> None:
 
 
 def _may_ask(client: Client) -> bool:
-    """Return whether this user may send INFO. A script checks that without an entry in the server's ACL LOG."""
+    """Return whether this user may send INFO. The check doesn't create an entry in the server's ACL LOG."""
     if urlsplit(client.settings.url or "").username in (None, "", "default"):
         return True
     if client.settings.functions or client.is_cluster:
@@ -128,12 +128,12 @@ def _may_ask(client: Client) -> bool:
 
 
 def named(names: Sequence[str]) -> str:
-    """Return names for a log line; if there are many, the first names and a count."""
+    """Join names for a log line. If there are many names, show the first few names and a count."""
     return listed(names, MAX_NAMES)
 
 
 class Heartbeat:
-    """A worker's heartbeat, sent with every renewal of leases. `on_answer` gets a command's duration in ns."""
+    """Sends a worker's heartbeat when leases are renewed. `on_answer` is called with a command's duration in ns."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class Heartbeat:
             self._facts["partitions"] = partitions
 
     def declares(self, schedules: Mapping[str, Sequence[str]]) -> None:
-        """Add the schedules that this worker's code declares, by queue, to the worker's entry."""
+        """Add the schedules that this worker's code declares, by queue, to the worker's public entry."""
         self._facts.pop("schedules", None)
         if sum(map(len, schedules.values())) <= presence.MAX_SCHEDULES:
             self._facts["schedules"] = schedules
@@ -213,7 +213,7 @@ class Heartbeat:
         return True
 
     def _server_ms(self) -> int:
-        """Return the server's time, which readers compare with heartbeats. The server is queried once a minute."""
+        """Return the server's time in ms, with one query a minute. Heartbeats must use the server's clock."""
         if time.monotonic() >= self._list_at:
             self._server_clock = self._client.clock_ms(), boot_ns()
         at_ms, since = self._server_clock
@@ -247,7 +247,7 @@ class Heartbeat:
         return [name for name in self._queues if name not in self.retired]
 
     def _register(self) -> bool:
-        """Add the queues to the server's list; return whether the server had room for them."""
+        """Add the queues to the server's list of queues. Return False if the server's memory is full."""
         try:
             directory.register_queues(self._client, self._served())
         except ServerFullError:
@@ -271,7 +271,7 @@ class Heartbeat:
         self._may_warn = False
 
     def leave(self) -> None:
-        """Remove the worker's entries. If the removal fails, `seen_at` shows that the entries are old."""
+        """Remove the worker's public entries. If that fails, `seen_at` still shows that the entries are old."""
         try:
             presence.forget_worker(self._client, self._settings.name)
         except JobqError:

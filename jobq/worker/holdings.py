@@ -1,8 +1,8 @@
-"""Resources that jobs hold elsewhere, such as slots of limits: recorded by the child, renewed by the supervisor.
+"""Shared records of resources that jobs acquire elsewhere, such as slots of limits.
 
-The child records an entry before it acquires the resource, so every held resource is recorded. The supervisor renews
-entries with the leases. It returns resources whose message the child no longer holds, and all resources of a dead
-child.
+The child records a resource before acquiring it, so no acquired resource is missing from the records. The supervisor
+renews the resources together with the leases. It also releases resources of messages that the child no longer holds,
+and all resources of a dead child.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROOM = SIZE - _HEAD.size
 
 
 class HoldingState(IntEnum):
-    """State of a resource. NOTED: the child may have taken it. LOST: it could not be renewed."""
+    """The state of a resource. NOTED: the job may have acquired it. LOST: it could not be renewed."""
 
     FREE = 0
     NOTED = 1
@@ -39,7 +39,7 @@ class HoldingState(IntEnum):
 
 
 class Holding(NamedTuple):
-    """A resource, as an `entry` for its keeper. `owner` is the token of the message whose job holds it."""
+    """A resource that a job holds, such as a slot of a limit. `owner` is the token of the job's message."""
 
     place: int
     state: int
@@ -48,18 +48,18 @@ class Holding(NamedTuple):
 
 
 class Keeper(Protocol):
-    """Renews and gives back the resources that entries describe."""
+    """Renews and releases resources, such as slots of limits. Each entry describes a resource."""
 
     def renew(self, client: Client, entries: list[bytes], lease_s: float) -> list[bool | None]:
-        """Renew entries for `lease_s`; return whether each is still held, or None if the server is away."""
+        """Renew entries for `lease_s`. Return whether each entry is still held; None if the server is away."""
         ...
 
     def leave(self, client: Client, entries: list[bytes]) -> None:
-        """Give back resources that may be held. Repeated calls are safe. Raises JobqError."""
+        """Release resources, even if they may not be held. Repeated calls are safe. Raises JobqError."""
 
 
 class SharedHoldings:
-    """Memory shared by a child and the supervisor. Unused pages don't take memory."""
+    """Records of resources, in memory that a child and the supervisor share. Unused pages don't take memory."""
 
     def __init__(self) -> None:
         self._memory = memoryview(mmap.mmap(-1, COUNT + COUNT * SIZE))
@@ -76,7 +76,10 @@ class SharedHoldings:
     # The child's.
 
     def note(self, owner: str, entry: bytes) -> int | None:
-        """Record a resource before the job of `owner` acquires it; return its index, or None if the memory is full."""
+        """Record a resource before the job of `owner` acquires it.
+
+        Return the record's index, or None if the memory is full.
+        """
         name = owner.encode()
         if len(name) + len(entry) > ROOM:
             return None
@@ -91,28 +94,27 @@ class SharedHoldings:
         return index
 
     def keep(self, index: int) -> None:
-        """Record that a resource was acquired, so that it is renewed."""
+        """Record that the job has acquired a resource, so that the supervisor renews it."""
         self._states[index] = HoldingState.HELD
 
     def drop(self, index: int, entry: bytes) -> None:
-        """Forget a resource that this child or the supervisor has given back."""
+        """Delete the record of a resource that was released."""
         with self._lock:
             if self._read(index).entry == entry:
                 self._states[index] = HoldingState.FREE
 
     def is_lost(self, index: int) -> bool:
-        """Return whether a resource could not be renewed."""
+        """Return whether the resource could not be renewed."""
         return self._states[index] == HoldingState.LOST
 
     # The supervisor's.
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no resources are recorded."""
         return not any(self._states)
 
     def snapshot(self) -> list[Holding] | None:
-        """Return all entries, or None if the child is in the middle of a change."""
+        """Return all resources, or None if the child is changing its records right now."""
         if not self._lock.acquire(timeout=LOCK_WAIT_S):
             return None
         try:
@@ -121,11 +123,11 @@ class SharedHoldings:
             self._lock.release()
 
     def left(self) -> list[Holding]:
-        """Return all entries. Call this only after the child's exit."""
+        """Return all recorded resources. Call this only after the child's exit."""
         return [self._read(index) for index, state in enumerate(self._states) if state]
 
     def confirm(self, renewed: Iterable[Holding], state: HoldingState) -> None:
-        """Set the state of the resources in `renewed`, except for resources that were dropped since."""
+        """Set the state of these resources, except resources that their jobs have just released."""
         if not self._lock.acquire(timeout=LOCK_WAIT_S):
             return
         try:
@@ -151,7 +153,7 @@ Memory = tuple[SharedSlots, SharedHoldings]
 
 
 class Keeping:
-    """Renews and gives back resources in the supervisor, for all its children."""
+    """Renews and releases resources, such as slots of limits, in the supervisor for all children."""
 
     def __init__(self, keeper: Keeper, client: Client, lease_s: float) -> None:
         self._keeper, self._client, self._lease_s = keeper, client, lease_s
@@ -159,12 +161,12 @@ class Keeping:
         self._gone: list[bytes] = []
 
     def child_gone(self, holdings: SharedHoldings) -> None:
-        """Give back the resources of an exited child."""
+        """Release the resources that an exited child held."""
         self._gone += [holding.entry for holding in holdings.left()]
         self.leave()
 
     def leave(self) -> None:
-        """Give back pending resources. If that fails, the next renewal tries again."""
+        """Release the resources that wait for it. After an error, the next renewal tries again."""
         gone = self._gone
         try:
             if gone:
@@ -174,7 +176,7 @@ class Keeping:
             logger.warning("can't return %s of limits yet: %s", counted(len(gone), "slot"), error)
 
     def renew(self, children: Iterable[Memory]) -> None:
-        """Renew the resources of running jobs, and give back resources that finished jobs left behind."""
+        """Renew the resources of running jobs. Release resources that finished jobs didn't release."""
         held = [
             (holdings, holding)
             for slots, holdings in children
@@ -191,7 +193,7 @@ class Keeping:
         self.leave()
 
     def _held(self, slots: SharedSlots, holdings: SharedHoldings) -> list[Holding]:
-        """Return the resources of a child's running jobs. Mark the child's other resources to be given back."""
+        """Return resources that a child's running jobs hold. Schedule the release of its other resources."""
         # In this order: a message is held before its job holds any resource, and until the job has given it back.
         noted, messages = holdings.snapshot(), slots.snapshot()
         if noted is None or messages is None:
@@ -204,10 +206,10 @@ class Keeping:
 
 
 def _given_back_since(held: Iterable[tuple[SharedHoldings, Holding]]) -> list[bytes]:
-    """Return resources that jobs gave back while they were being renewed. The renewal may have acquired them again.
+    """Return resources that jobs released while the supervisor renewed them. The renewal may have acquired them again.
 
     If a child's memory can't be read now, return none of its resources, because the child may still hold them.
-    Resources that the child no longer holds expire, because the supervisor doesn't renew them again.
+    Resources that it no longer holds will expire.
     """
     gone: list[bytes] = []
     for holdings, some in groupby(held, key=itemgetter(0)):

@@ -1,4 +1,4 @@
-"""Warns about connections that modules open while imported, because all forked children would share them."""
+"""Warns about connections that modules open on import, because all forked children would share these connections."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _SQLITE = b"SQLite format 3\0"
 
 
 class OpenConnections:
-    """The connections that were open before the modules were loaded. Without /proc, connections are unknown."""
+    """The connections that were open before the worker imported the modules with jobs. Without /proc, this is empty."""
 
     def __init__(self) -> None:
         self._before = set(_connections())
 
     def warn_of_new(self) -> None:
-        """Log a warning about connections opened since this object was created."""
+        """Log a warning about connections that were opened after this object was created."""
         new = sorted(what for _, what in set(_connections()) - self._before)
         if new:
             logger.warning(
@@ -32,7 +32,6 @@ class OpenConnections:
 
 
 def _connections() -> Iterator[tuple[int, str]]:
-    """Yield the inode and a description of each connected stream socket and each open SQLite database."""
     try:
         files = [int(name) for name in os.listdir(_FILES)]
     except OSError:
@@ -51,7 +50,7 @@ def _connections() -> Iterator[tuple[int, str]]:
 
 
 def _peer(file: int) -> str:
-    """Describe a connection, such as `connection to 10.0.0.7:5432`; '' if children may share it."""
+    """Describe a connection, such as `connection to 10.0.0.7:5432`; return '' if child processes may share it."""
     with socket.socket(fileno=os.dup(file)) as connection:
         if connection.type != socket.SOCK_STREAM:
             return ""

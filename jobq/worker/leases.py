@@ -1,4 +1,4 @@
-"""Renews the leases of children in the supervisor, takes messages back from children, and enforces timeouts."""
+"""Renews the leases of children's messages in the supervisor, takes messages back, and enforces timeouts."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Ask = Callable[[int, Callable[[], object]], bool]
 
 
 class Leases:
-    """The leases of all children's messages. Queues are in the same order as in the children.
+    """The leases of all children's messages. Queues have the same order as in the children.
 
-    `on_lost` is called with the number of newly lost locks.
+    `on_lost` is called with the number of locks that were lost.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class Leases:
         self._on_lost = on_lost
 
     def renew(self, members: Iterable[PoolMember], ask: Ask) -> bool:
-        """Renew all leases, with one call for up to 500 locks of a queue.
+        """Renew all leases. One call renews up to 500 locks of a queue.
 
-        Return whether all renewals were confirmed.
+        Return whether the server confirmed every renewal.
         """
         if self._taken or self._claimed:
             self.release_taken(ask)
@@ -101,9 +101,9 @@ class Leases:
                 )
 
     def _is_cancelled(self, held: HeldMessage) -> bool:
-        """Return whether a user cancelled a message whose lease was live.
+        """Return whether a user cancelled this message, although its lease had not expired.
 
-        Only a cancel or the child that holds the message can have ended it.
+        Only a cancellation, or the child that holds the message, can have ended it.
         """
         try:
             word = self._queues[held.queue].status(held.mid).word
@@ -112,7 +112,7 @@ class Leases:
         return word in ("done-with-backoff", "done-awaiting-gc", "done-with-requeue")
 
     def take_back(self, member: PoolMember, ask: Ask) -> None:
-        """Release the messages that a slow job keeps waiting, including fetched messages that its child hasn't read."""
+        """Take back messages waiting for a slow job to end, and fetched messages that its child hasn't read."""
         slots = member.slots
         if not slots.nrunning or slots.ran_ns() < self._slow_ns:
             return
@@ -125,7 +125,7 @@ class Leases:
             self.release_taken(ask)
 
     def release_taken(self, ask: Ask) -> None:
-        """Release messages taken from children. If that fails, the next renewal tries again."""
+        """Return messages taken from children to their queues. After an error, the next renewal tries again."""
         for index in {held.queue for held in self._taken}:
             leases = [Lease(held.mid, held.token) for held in self._taken if held.queue == index]
             if ask(index, partial(self._release, index, leases)):
@@ -135,7 +135,9 @@ class Leases:
                 self._claimed.remove(claimed)
 
     def _close(self, index: int, caller: str, held: frozenset[str]) -> None:
-        """Close a caller. Release the messages of its last call, except messages whose token is in `held`.
+        """End the session in which a child made its dequeue calls.
+
+        Return the messages of its last call to the queue, except messages whose token is in `held`.
 
         If that call reaches the server later, the server rejects it.
         """
@@ -147,7 +149,7 @@ class Leases:
             self._queues[index].release(leases[start : start + PER_CALL])
 
     def enforce(self, member: PoolMember) -> None:
-        """Kill a child for a hard timeout, or for a lease that ended while the job still runs."""
+        """Kill a child whose job exceeded its hard timeout, or whose lease expired while the job still runs."""
         if member.killed_for:
             return
         now = boot_ns()
@@ -172,7 +174,7 @@ class Leases:
     def _look_for(self, member: PoolMember, now: int) -> None:
         """Make a child check its job if the child's timer is late.
 
-        The timer is late if the job has stopped it or blocks its signal.
+        The timer is late if the job has stopped the timer or blocks its signal.
         """
         at = member.slots.look_at
         if member.looked_for < at < now - LATE_NS and member.slots.nrunning:

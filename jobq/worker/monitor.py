@@ -1,9 +1,8 @@
-"""The monitor process. It reports the worker's state while the supervisor is busy, and it reports crashes.
+"""The monitor process, which reports the worker's state and its crashes even while the supervisor is busy.
 
-The supervisor has one thread, so it forks this process before the children. The process reads the memory that the
-worker's processes share. The supervisor sends the monitor a datagram for each death and each crashed attempt. The
-monitor runs only if there are listeners, and is the last process of the worker to end. If the monitor dies, the
-supervisor restarts it.
+The supervisor has one thread, so it forks the monitor before the children. The monitor reads the memory that the
+worker's processes share. It also receives a datagram from the supervisor for each dead child and each crashed attempt.
+The monitor runs only if there are listeners, and exits last. If it dies, the supervisor starts a new monitor.
 """
 
 from __future__ import annotations
@@ -48,19 +47,18 @@ _QUIET, _STOPPING, _FULL = 1, 2, 4
 
 
 class PoolState:
-    """Values that the supervisor writes for its monitor, such as its last activity and the pids of children."""
+    """Values that the supervisor writes for the monitor process, such as its last activity and the pids of children."""
 
     def __init__(self, count: int) -> None:
         self._words = memoryview(mmap.mmap(-1, 8 * (_PIDS + count))).cast("q")
         self.looped()
 
     def looped(self, quiet: bool = False, stopping: bool = False, full: bool = False) -> None:
-        """Record another turn of the supervisor's loop. `full` means that the server's memory is full."""
+        """Record a turn of the supervisor's loop. `full` means that the server's memory is full."""
         self._words[_LOOP_AT] = boot_ns()
         self._words[_FLAGS] = quiet * _QUIET + stopping * _STOPPING + full * _FULL
 
     def server_answered(self) -> None:
-        """Record that the server has answered a heartbeat."""
         self._words[_SERVER_AT] = boot_ns()
 
     def set_pid(self, index: int, pid: int) -> None:
@@ -68,42 +66,38 @@ class PoolState:
         self._words[_PIDS + index] = pid
 
     def pid(self, index: int) -> int:
-        """Return the pid of the child in this place of the pool; 0 if there is none."""
+        """Return the pid of the pool's child with this index; 0 if no child is running."""
         return self._words[_PIDS + index]
 
     @property
     def loop_age_s(self) -> float:
-        """Seconds since the supervisor's last turn."""
         return max(0, boot_ns() - self._words[_LOOP_AT]) / 1e9
 
     @property
     def server_age_s(self) -> float:
-        """Seconds since the server answered; infinite if it never did."""
         at = self._words[_SERVER_AT]
         return max(0, boot_ns() - at) / 1e9 if at else float("inf")
 
     @property
     def is_quiet(self) -> bool:
-        """Return whether the worker is paused."""
         return bool(self._words[_FLAGS] & _QUIET)
 
     @property
     def is_server_full(self) -> bool:
-        """Return whether the server's memory was full at the last heartbeat."""
+        """Return whether the server's memory was full when the worker last sent a heartbeat."""
         return bool(self._words[_FLAGS] & _FULL)
 
     @property
     def is_stopping(self) -> bool:
-        """Return whether the worker is about to leave."""
         return bool(self._words[_FLAGS] & _STOPPING)
 
 
 class ChildView(NamedTuple):
-    """One living child.
+    """The state of one living child.
 
     Attributes:
         rss: Bytes of resident memory.
-        margin_s: Seconds until the earliest lease of its running messages ends; None if nothing runs.
+        margin_s: Seconds until the earliest lease of its running messages expires; None if nothing runs.
     """
 
     place: int
@@ -115,7 +109,7 @@ class ChildView(NamedTuple):
 
 
 class PoolView:
-    """The monitor's view of the worker. Its methods never lock or wait."""
+    """A read-only view of the worker for its monitor process. Its methods never lock or wait."""
 
     def __init__(
         self, settings: WorkerSettings, slots: int, state: PoolState, members: Sequence[PoolMember],
@@ -139,7 +133,7 @@ class PoolView:
 
 
 class Monitor:
-    """The supervisor's view of the monitor process. Without listeners, its methods are no-ops."""
+    """The supervisor's handle of the monitor process. Without listeners, its methods do nothing."""
 
     def __init__(
         self, listeners: Sequence[MonitorListener], settings: WorkerSettings, members: Sequence[PoolMember],
@@ -162,14 +156,13 @@ class Monitor:
         self._pool = PoolView(settings, slots, self.state, members, pages)
 
     def start(self, alive_write: int) -> None:
-        """Fork the process, which closes the descriptor `alive_write`. Raises ConfigError if a listener can't start."""
+        """Fork the monitor, which closes the descriptor `alive_write`. Raises ConfigError if a listener can't start."""
         if self._listeners:
             for listener in self._listeners:
                 listener.open()
             self._fork(alive_write)
 
     def look_after(self, alive_write: int) -> None:
-        """Start the process again if it died."""
         if not self._listeners or (self.pid and not os.waitpid(self.pid, os.WNOHANG)[0]):
             return
         if self.pid:
@@ -207,7 +200,7 @@ class Monitor:
             listener.close()
 
     def tell(self, report: ChildDeath | CrashReport) -> None:
-        """Send a report to the process. If the process can't receive it now, log that the report is lost."""
+        """Send a report to the monitor process. If that isn't possible now, log that the report is lost."""
         if self._outbox is None:
             return
         data = msgspec.json.encode(report)
@@ -225,7 +218,7 @@ class Monitor:
             logger.warning("could not pass on the report of a crash: %s", error)
 
     def leave(self) -> None:
-        """End the process once it has sent the remaining reports, but kill it after two seconds."""
+        """End the process once it has sent all reports. Kill it after two seconds."""
         if not self.pid or self._outbox is None:
             return
         try:
@@ -285,7 +278,7 @@ def _receive(listeners: Sequence[MonitorListener], inbox: socket.socket, parent:
 
 
 def _notify(call: object, *arguments: object) -> None:
-    """Call a listener and log its error, so that other listeners still get the report."""
+    """Call a listener. If it raises an error, log the error, so that other listeners are still called."""
     assert callable(call)
     try:
         call(*arguments)

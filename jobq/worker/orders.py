@@ -1,4 +1,4 @@
-"""Reads, carries out and answers operators' orders to a worker, and dumps stacks on TTIN."""
+"""Reads, carries out and answers operators' orders to a worker, and dumps stacks after SIGTTIN."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Act = Callable[[], str]
 
 
 class Orders:
-    """The orders to one worker. `acts` maps each order to its action, except dumps."""
+    """Operators' orders to one worker. `acts` has the function for each order, except for stack dumps."""
 
     def __init__(
         self, client: Client, name: str, members: Sequence[PoolMember], queues: Sequence[str],
@@ -41,11 +41,10 @@ class Orders:
 
     @property
     def is_dumping(self) -> bool:
-        """Return whether children are writing their stacks now."""
         return bool(self._dumps)
 
     def look_after(self, started_at: int, every_s: float) -> bool:
-        """Finish dumps, and if it is time, read and carry out orders. Return whether there were orders."""
+        """Continue stack dumps. Carry out new orders if it is time to read them; return whether there were any."""
         self._finish_dumps()
         began = time.monotonic()
         if began < self._read_at:
@@ -101,12 +100,11 @@ class Orders:
         orders.put_answer(self._client, order.order_id, given)
 
     def describe(self) -> None:
-        """Log the state of each child, with the stacks of its threads."""
         chosen = [member for member in self._members if member.pid]
         self.dump(chosen, partial(_log, chosen))
 
     def dump(self, members: list[PoolMember], then: Callable[[StackDump], None]) -> None:
-        """Make children write their stacks, one dump at a time; call `then` in a later turn of the loop."""
+        """Make children write their stacks. In a later turn of the loop, call `then`. Only one dump runs at a time."""
         self._dumps.append((members, then))
         self._finish_dumps()
 

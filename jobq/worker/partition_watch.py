@@ -1,4 +1,4 @@
-"""Decides which partitions of a worker's queues to serve, at the start and after a change."""
+"""Decides which partitions of its queues a worker serves, at the start and after a change."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ def queues_to_serve(
     *,
     looks_again: bool = False,
 ) -> tuple[tuple[str, int], ...]:
-    """Return the queues with their weights. Each queue's partitions follow it with the same weight.
+    """Return the queues with their weights. After each queue come its partitions, each with the same weight.
 
     Args:
         declared: The number of partitions that jobs declare, by queue. A queue that doesn't exist yet is created with
             this number.
-        looks_again: Whether the worker will read the maps again later. If not, an unreadable map raises an error.
+        looks_again: Whether the worker will read the partition maps again later. If not, an unreadable map raises an
+            error.
     """
     weights: dict[str, int] = {}
     for name, weight in queues:
@@ -53,13 +54,13 @@ def queues_to_serve(
 def map_of(
     client: Client, base: str, *, tidies: bool, forgets: bool = False, sealed: Collection[str] = ()
 ) -> PartitionMap:
-    """Return this queue's partition map. Its `served` returns the queues in which messages may wait.
+    """Return the partition map of the queue `base`.
 
     Args:
         tidies: Also mark drained older partitions in the map, if all older partitions answer.
-        forgets: Also add partitions if a deletion of the queue stopped midway, and remove partitions that were
-            drained long ago from the map and from the list of queues.
-        sealed: Queues that were found sealed. If one of them should accept messages, a deletion stopped midway.
+        forgets: Also add partitions if a deletion of the queue stopped midway, and remove partitions that were drained
+            long ago.
+        sealed: Queues that reject new messages. If one of them should accept messages, a deletion stopped midway.
     """
     known = read_map(client, base)
     if forgets or not {*known.newest.names(base)}.isdisjoint(sealed):
@@ -76,7 +77,7 @@ def map_of(
 
 
 def _continued(client: Client, known: PartitionMap) -> PartitionMap:
-    """Return the map, with new partitions if a deletion of the queue stopped midway."""
+    """Return the partition map. If a deletion of the queue stopped midway, first add new partitions to the map."""
     if not any_sealed(client, known):
         return known
     known = partition(client, known.queue, known.newest.size)

@@ -1,7 +1,7 @@
 """Decides which queue a child queries next, and how long it waits when all queues are empty.
 
-With one queue, the server sets the waiting time. With several queues, an empty queue sleeps until its wake marker
-comes. The supervisor handles messages that become due later.
+With a single queue, the server determines the wait. With several queues, an empty queue isn't queried until its wake
+marker arrives. The supervisor handles messages that become due later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOOK_EVERY_S, LOOK_SHARE, ASK_ALL_EVERY_S = 0.05, 0.1, 2.0
 
 
 class Polling:
-    """The queues of one child, by index."""
+    """Decides which of one child's queues to query, and how long to wait for messages."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class Polling:
         self._looked_at, self._look_from = 0.0, 0
 
     def next(self) -> int | None:
-        """Return the queue to ask now; None if all queues were found empty."""
+        """Return which queue to query now, or None if the last query of each queue returned nothing."""
         return self._turns.next()
 
     def record(self, index: int, dequeued: Dequeued) -> None:
-        """Record the result of asking a queue."""
+        """Record the queue's reply to a dequeue call."""
         something = bool(dequeued.messages) or dequeued.poll_after_ms == 0
         if something or dequeued.next_due_ms or index in self._active or not self._many:
             self._health.touch(index)
@@ -82,11 +82,11 @@ class Polling:
             self._ask_at[index] = monotonic() + min(dequeued.next_due_ms, NEAR_MS) / 1000
 
     def ask_all(self) -> None:
-        """Ask the queues that were found empty again, because this child has enqueued messages."""
+        """Query queues again that were empty, because this child may have enqueued messages."""
         self._turns.record(0, True)
 
     def nap_s(self) -> float:
-        """Return how long to wait for a marker."""
+        """Return how many seconds to wait for a wake marker."""
         if not self._many:
             nap_s, self._nap_ms = (self._nap_ms or 1) / 1000, None
             return nap_s
@@ -97,7 +97,7 @@ class Polling:
         return min(longest_s, max(0.001, soonest - monotonic())) if soonest else longest_s
 
     def wake(self) -> None:
-        """After a wait or a check, wake the queues that got a marker or must be asked again now."""
+        """After a wait or a check, stop skipping queues whose wake marker arrived or that are due for a query."""
         if not self._many:
             return
         for index in self.waiter.woken:
@@ -112,7 +112,7 @@ class Polling:
                 self._turns.wakes(index)
 
     def look_for_wakes(self) -> None:
-        """Between jobs, check for markers of sleeping queues. The server gives markers to idle children first."""
+        """Check, between jobs, whether wake markers of empty queues have arrived. Idle children get markers first."""
         if not self._many or not self._turns.asleep:
             return
         now = monotonic()
@@ -141,22 +141,22 @@ class Polling:
         self.wake()
 
     def stays(self, index: int) -> bool:
-        """Return whether this queue also has the next turn; if so, use up that turn."""
+        """Return whether the next turn belongs to this queue. If so, the call consumes that turn."""
         self.look_for_wakes()
         return self._turns.stays(index)
 
     def in_trouble(self, index: int) -> bool:
-        """Return whether this queue is skipped for now."""
+        """Return whether this queue is currently unavailable."""
         return self._health.any_trouble and bool(self._health.state(index))
 
     def waits_for_server(self) -> bool:
-        """Return whether an unreachable server may have work."""
+        """Return whether any queue is on a server that is unreachable."""
         return any(self._health.state(index) == AWAY for index in range(len(self._queues)))
 
     def skipped(self) -> frozenset[int]:
-        """Return the queues to leave out of a wait for markers: drained partitions and unavailable queues.
+        """Return the queues for which a child shouldn't wait: drained partitions and unavailable queues.
 
-        Unavailable queues are asked again after a while.
+        Unavailable queues are queried again after a while.
         """
         retired = self._health.retired()
         if not self._health.any_trouble:
@@ -167,7 +167,7 @@ class Polling:
         return troubled | retired
 
     def note_silence(self) -> None:
-        """On a Cluster, mark queues as away if their node didn't answer a blocking wait."""
+        """On a Cluster, mark queues as unavailable if their node didn't answer a blocking command."""
         for index, asked_at in self.waiter.silent:
             if self._queues[index].client.is_cluster:
                 why = "no answer to a blocking wait"
@@ -175,9 +175,9 @@ class Polling:
         self.waiter.silent.clear()
 
     def return_wakes(self, queues: Sequence[Queue]) -> None:
-        """Before leaving, make the server restore the markers that this child may have taken but not used.
+        """Make the server restore wake markers that this child may have taken but not used. Call this before exiting.
 
-        `queues` are the same queues on a client with short timeouts.
+        `queues` are the child's queues on a client with short timeouts.
         """
         taken = self._unasked.union(self.waiter.woken) if self._many else range(len(queues))
         for index in taken:

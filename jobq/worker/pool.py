@@ -1,4 +1,4 @@
-"""The places of the pool. Each has one child at a time, and the memory that the child shares with the supervisor."""
+"""The members of a pool. Each has one child at a time, and memory that it shares with the supervisor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STACKS_WITHIN_S = 0.5
 
 
 class PoolMember:
-    """A place in the pool, for one running child at a time."""
+    """A member of the pool: one child at a time, and the memory that it shares with the supervisor."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -44,7 +44,10 @@ class PoolMember:
         self._failures = 0
 
     def fork(self, plan: PoolPlan, control: int = 0) -> None:
-        """Fork a child that starts with the requests `control`. The caller must be single-threaded. Raises OSError."""
+        """Fork a child, which starts with the requests `control`.
+
+        The calling process must have one thread. Raises OSError.
+        """
         self.slots.reset(control)
         self.holdings.reset()
         self.stacks.clear()
@@ -65,7 +68,7 @@ class PoolMember:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def exited(self, crashed: bool) -> None:
-        """Record the child's exit, and set `due_at`, the time of the next fork."""
+        """Record the child's exit, and set the time `due_at` of the next fork."""
         useful = self.slots.nfinished or time.monotonic() - self._started_at > SETTLED_S
         self._failures = self._failures + 1 if crashed and not useful else int(crashed)
         self.pid = 0
@@ -74,33 +77,30 @@ class PoolMember:
 
     @property
     def is_booting(self) -> bool:
-        """Return whether the child hasn't begun to work yet."""
         return bool(self.pid) and self.slots.phase == Phase.BOOTING
 
     def ask(self, control: int) -> None:
-        """Send requests to the child, and make it read them."""
+        """Send requests to the child, and wake it so that it reads them."""
         self.slots.ask(control)
         self.notify()
 
     def ask_no_more(self, control: int) -> None:
-        """Withdraw requests to the child."""
         self.slots.ask_no_more(control)
         self.notify()
 
     def notify(self) -> None:
-        """Make the child look at its shared memory."""
         self._send(signal.SIGUSR2)
 
     def kill(self, why: str) -> None:
-        """Kill the child and the programs of its running jobs."""
+        """Kill the child and the programs that its running jobs started."""
         self.killed_for = self.killed_for or why
         self._end_programs()
         self._send(signal.SIGKILL)
 
     def has_exited(self) -> bool:
-        """Return whether the child has exited. If the child wasn't killed, end the programs of its running jobs.
+        """Return whether the child has exited. If so, and it wasn't killed, also end the programs of its running jobs.
 
-        The caller reaps the child.
+        The caller must still reap the child.
         """
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         if not self.pid or os.waitid(os.P_PID, self.pid, options) is None:
@@ -120,7 +120,7 @@ class PoolMember:
 
 
 class StackDump:
-    """The stacks of some children. The children write them while the supervisor continues its work."""
+    """A dump of the stacks of some children, which write them while the supervisor continues its work."""
 
     def __init__(self, members: Sequence[PoolMember]) -> None:
         self._files = {member.pid: member.stacks for member in members if member.pid}
@@ -132,12 +132,12 @@ class StackDump:
                 os.kill(pid, signal.SIGTTIN)
 
     def is_over(self) -> bool:
-        """Return whether the dump is complete: no stack has grown since the last check, or the time is up."""
+        """Return whether no stack has grown since the last check, or the dump has taken too long."""
         sizes = [stacks.size() for stacks in self._files.values()]
         written = all(sizes) and sizes == self._sizes
         self._sizes = sizes
         return written or time.monotonic() >= self._deadline
 
     def texts(self) -> dict[int, str]:
-        """Return the stacks by pid. The stacks of a stopped or slow child may be missing or incomplete."""
+        """Return each child's stacks by its pid. The stacks of a stopped or slow child may be missing or incomplete."""
         return {pid: stacks.text() or "(it doesn't answer)" for pid, stacks in self._files.items()}

@@ -1,4 +1,4 @@
-"""A child's process from fork to exit: its signals, hooks, loop and exit code."""
+"""A child process, from its fork to its exit: signals, hooks, main loop and exit code."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from jobq.worker.sync_runner import SyncRunner
 
 
 class StackFile:
-    """The file to which a child writes the stacks of its threads on TTIN, and which the supervisor reads.
+    """The file to which a child writes its threads' stacks after SIGTTIN, and which the supervisor reads.
 
-    faulthandler writes it without the GIL, so it works even if a job holds the GIL. Each child has its own file. On a
-    terminal, the lines of all children would be mixed.
+    faulthandler writes the file without the GIL, so a job that holds the GIL doesn't prevent that. Each child has its
+    own file, because several children would mix their lines on a terminal.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class StackFile:
         self._closing = weakref.finalize(self, os.close, self._file)
 
     def register(self) -> None:
-        """In the child, write the stacks to this file on TTIN."""
+        """Make this child write its stacks to this file after SIGTTIN."""
         faulthandler.unregister(signal.SIGTTIN)
         faulthandler.register(signal.SIGTTIN, file=self._file, all_threads=True, chain=False)
 
@@ -53,22 +53,20 @@ class StackFile:
     def clear(self) -> None:
         """Empty the file.
 
-        The supervisor and the child share the file position, so this also resets the child's position.
+        The supervisor and the child share the file position, so the child's next write also starts at 0.
         """
         os.ftruncate(self._file, 0)
         os.lseek(self._file, 0, os.SEEK_SET)
 
     def size(self) -> int:
-        """Return the number of bytes written."""
         return os.fstat(self._file).st_size
 
     def text(self) -> str:
-        """Return the text in the file."""
         return os.pread(self._file, self.size(), 0).decode("utf-8", "replace").rstrip()
 
 
 class Listeners:
-    """The objects that a child's signal handlers call, once they exist."""
+    """Functions that a child's signal handlers call. The child sets them once it has created its objects."""
 
     def __init__(self) -> None:
         self.on_notice: Callable[[], None] = lambda: None
@@ -77,7 +75,7 @@ class Listeners:
 
 
 def child_main(plan: PoolPlan, slots: SharedSlots, parent: int, stacks: StackFile) -> NoReturn:
-    """Run a child until its exit. Called right after the fork, with all signals blocked."""
+    """Run a child until it exits. The supervisor calls this right after the fork, with all signals blocked."""
     code = exit_codes.FAILED
     try:
         code = _run(plan, slots, parent, stacks)
@@ -137,7 +135,7 @@ def _call_exit_hook(hooks: Hooks) -> None:
 
 
 def reseed() -> None:
-    """Give this process random numbers that differ from its parent's."""
+    """Seed this process's random numbers, so that they differ from its parent's."""
     random.seed()
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
@@ -145,10 +143,10 @@ def reseed() -> None:
 
 
 def _handle_signals(slots: SharedSlots, listeners: Listeners, home: Home) -> tuple[int, Signals]:
-    """Install signal handlers. Return the end of a pipe that becomes readable after each signal.
+    """Install signal handlers. Return the readable end of a pipe into which every signal writes a byte.
 
-    Signals that the supervisor handles for the whole pool are ignored here by a handler, not by SIG_IGN, which programs
-    started by jobs would inherit.
+    The child ignores signals that the supervisor handles for the whole pool. It ignores them by a handler, because
+    programs started by jobs would inherit SIG_IGN.
     """
     signalled, filled = os.pipe()
     os.set_blocking(signalled, False)
@@ -180,12 +178,12 @@ def _ignore(number: int, _: object) -> None:
 
 
 def _let_jobs_fork(listeners: Listeners) -> None:
-    """Let TERM end a process that a job forks.
+    """Make processes that jobs fork end after SIGTERM.
 
-    The process still ignores signals that a terminal sends to all processes.
+    They still ignore signals that a terminal sends to all processes.
 
-    A signal that came between the fork and the change of its handler would run this child's Python handler. The signal
-    would be lost, or mistaken for a signal to this child. So signals are blocked until the handler is changed.
+    A signal that arrives in the new process before its handlers are changed would run this child's handler, and be lost
+    or mistaken for a signal to this child. So signals are blocked until the handlers are changed.
     """
     ours = (signal.SIGALRM, signal.SIGUSR2, signal.SIGTERM)
     masks = threading.local()

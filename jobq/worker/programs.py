@@ -1,4 +1,4 @@
-"""Kills programs started by jobs when the jobs' child is killed, and reaps orphans that the supervisor adopts."""
+"""Kills programs started by a child's jobs when the child is killed. Reaps orphans that the supervisor adopts."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Process(NamedTuple):
 def reap_orphans(ours: Collection[int]) -> None:
     """Reap ended processes that the supervisor has adopted.
 
-    The first process of a container adopts each process whose parent is gone. `ours` has the ids of processes that the
-    supervisor waits for elsewhere.
+    The first process of a container adopts each process whose parent has exited. `ours` has the ids of the supervisor's
+    other processes, which must not be reaped here.
     """
     with suppress(ChildProcessError):
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
@@ -35,7 +35,7 @@ def reap_orphans(ours: Collection[int]) -> None:
 
 
 def lead_group() -> None:
-    """Make this child the leader of a process group. Programs of its jobs stay in the group when the child is gone.
+    """Make this child the leader of a process group, so that programs started by its jobs can be killed as a group.
 
     Only the foreground group may read from a terminal. So a child whose stdin is a terminal, for a debugger, doesn't
     lead a group.
@@ -48,8 +48,9 @@ def lead_group() -> None:
 def end_programs(child: int, since: int) -> None:
     """Kill the programs of a child's running jobs, the first of which started at `since` (boot_ns).
 
-    These are all descendants of the child and processes of its group that started at `since` or later. The child may
-    have exited, but must not be reaped yet. Programs of earlier jobs continue. Without /proc, programs aren't killed.
+    These programs are all descendants of the child, and all processes of its group that started at `since` or later.
+    The child may have exited, but must not be reaped yet. Programs of earlier jobs aren't killed. Without /proc, no
+    programs are killed.
     """
     if not os.path.exists(f"/proc/{child}/stat"):
         return
@@ -86,7 +87,7 @@ def _below(
 def running_processes() -> dict[int, Process]:
     """Return all processes by id, except zombies.
 
-    Without /proc, `ps` lists them, and their start times are 0.
+    Without /proc, use `ps`; start times are then 0.
     """
     if not os.path.exists("/proc/self/stat"):
         return _named_by_ps()

@@ -1,8 +1,8 @@
 """The availability of queues, in memory that all processes of a worker share, and the log of outages.
 
-A queue whose server is away, or whose calls the server rejects, is skipped for a pause. After the pause, one process
-tries again. Pauses double, and are long compared with the time that a try takes, so other queues keep their throughput.
-The writers don't need a lock: at worst, two processes try simultaneously, or one process tries early.
+If the server of a queue is unavailable or rejects calls, children skip the queue for a pause. After the pause, one
+process tries again. Pauses double, so tries take little time from other queues. The writers don't need a lock: at
+worst, two processes try simultaneously, or one process tries early.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TEXT = 400
 
 
 class QueueTrouble(NamedTuple):
-    """The reason why a queue is skipped, and when (boot_ns) the trouble began."""
+    """Why a queue is unavailable, and when (boot_ns) the trouble began."""
 
     state: int
     since: int
@@ -41,9 +41,9 @@ class QueueTrouble(NamedTuple):
 
 
 class QueueHealth:
-    """The availability of all queues, by index. It is made before the first fork.
+    """The availability of all queues, by index. The object must be created before the first fork.
 
-    `room` is the number of queues that may be added later.
+    `room` is the number of queues that can be added later.
     """
 
     def __init__(self, count: int, room: int = 0) -> None:
@@ -61,7 +61,7 @@ class QueueHealth:
         self.on_failure: Callable[[], None] = lambda: None
 
     def grow(self, count: int) -> None:
-        """In the supervisor, add queues to serve. Only children forked later serve these queues."""
+        """Add `count` queues. Only children that the supervisor forks later serve these queues."""
         self.count, self.room = self.count + count, self.room - count
 
     @property
@@ -70,11 +70,11 @@ class QueueHealth:
         return bool(self._words[0])
 
     def touch(self, index: int) -> None:
-        """Record that a child asked this queue, so that the supervisor checks it for messages that become due."""
+        """Record that a child has queried this queue, so that the supervisor checks it for messages that become due."""
         self._touched[index] = 1
 
     def touched(self) -> list[int]:
-        """Return the queues that children asked since the last call."""
+        """Return the queues that children have queried since the last call."""
         if self._touched == self._none:
             return []
         seen = bytes(self._touched)
@@ -84,13 +84,12 @@ class QueueHealth:
         return indexes
 
     def retire(self, index: int, drained: bool) -> None:
-        """In the supervisor, record whether this queue is a drained partition, which children needn't ask."""
+        """Record whether this queue is a drained partition, which children needn't query."""
         self._retired[index] = drained
         if drained:
             self.answered(index)  # nobody will find out that its server is back
 
     def is_retired(self, index: int) -> bool:
-        """Return whether this queue is a drained partition."""
         return bool(self._retired[index])
 
     def retired(self) -> frozenset[int]:
@@ -100,7 +99,7 @@ class QueueHealth:
         return frozenset(index for index, byte in enumerate(bytes(self._retired)) if byte)
 
     def may_ask(self, index: int) -> bool:
-        """Return whether to ask this queue now. After each pause, only one process may ask an unavailable queue."""
+        """Return whether to query this queue now. Only one process may query an unavailable queue after each pause."""
         at = 1 + _WORDS * index
         if self._words[at + _STATE] == FINE:
             return True
@@ -111,11 +110,11 @@ class QueueHealth:
         return True
 
     def wait_ms(self, index: int) -> int:
-        """Return the ms until the queue may be asked again; at least 1."""
+        """Return after how many ms the child may query the queue again; at least 1."""
         return max(1, (self._words[1 + _WORDS * index + _AGAIN] - boot_ns()) // 1_000_000)
 
     def failed(self, indexes: Iterable[int], state: int, why: object, asked_at: int) -> None:
-        """Record that these queues don't answer. `asked_at` is when (boot_ns) the failed try began."""
+        """Record that these queues are unavailable. `asked_at` is when (boot_ns) the failed call began."""
         self.on_failure()
         now = boot_ns()
         text = str(why).encode()[:_TEXT]
@@ -135,21 +134,21 @@ class QueueHealth:
         self._words[0] = 1
 
     def answered(self, index: int) -> None:
-        """Record that this queue answers."""
+        """Record that the queue's server has answered."""
         self._words[1 + _WORDS * index + _STATE] = self._words[1 + _WORDS * index + _PAUSE] = FINE
 
     def server_answered(self, indexes: Iterable[int]) -> None:
-        """Record that the server of these queues answers, so none of them is away."""
+        """Record that the server of these queues answers, so none of the queues is unreachable."""
         for index in indexes:
             if self.state(index) == AWAY:
                 self.answered(index)
 
     def state(self, index: int) -> int:
-        """Return FINE, AWAY or BROKEN."""
+        """Return the queue's state: FINE, AWAY or BROKEN."""
         return self._words[1 + _WORDS * index]
 
     def troubles(self) -> dict[int, QueueTrouble]:
-        """Return all troubles. Only the supervisor may call this, because it resets `any_trouble`."""
+        """Return all unavailable queues. Only the supervisor may call this, because it resets `any_trouble`."""
         if not self._words[0]:
             return {}
         self._words[0] = 0
@@ -166,14 +165,14 @@ class QueueHealth:
 
 
 class OutageLog:
-    """Logs a line when an outage begins, and a line when it ends. Queues are given by index."""
+    """Logs when an outage of queues begins and when it ends. Queues are given by index."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
         self._logged: dict[int, QueueTrouble] = {}
 
     def update(self, troubles: Mapping[int, QueueTrouble]) -> None:
-        """Log changes since the last call."""
+        """Log outages that began or ended since the last call."""
         if not troubles and not self._logged:
             return
         now = boot_ns()

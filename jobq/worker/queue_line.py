@@ -1,8 +1,7 @@
-"""The calls of one child to one queue: the current call, and unreported endings.
+"""The calls of one child process to one queue: the call in progress, and outcomes of jobs that aren't reported yet.
 
-The server keeps the last call number of a caller per queue. So if a reply was lost, the caller first repeats that call
-under the same number, and gets the messages that the call handed out. Trouble with one queue doesn't affect other
-queues.
+If the reply to a call is lost, the child repeats the call with the same number. The server recognizes the number of the
+last call, and returns the same messages again. An error in one queue doesn't affect other queues.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ ANSWER_S, REDIRECTED_S = 1.0, 0.1
 
 
 class NotReportedError(JobqError):
-    """A report didn't reach its queue. The queue's line repeats the report later."""
+    """A report didn't reach its queue. It will be repeated later."""
 
 
 class ReportRefusedError(NotReportedError):
@@ -48,12 +47,12 @@ class ReportRefusedError(NotReportedError):
 
 
 class ChildClients:
-    """The connections of one child. They differ in how long a call may wait for the server.
+    """The clients of one child, with different timeouts.
 
     Attributes:
         patient: For calls between jobs.
         hasty: For calls while a job runs.
-        progress: For a running job's own reports. The timer may interrupt such a report to make a hasty call.
+        progress: For progress reports of a running job. The timer may interrupt such a report to make a hasty call.
     """
 
     def __init__(
@@ -81,7 +80,10 @@ class ChildClients:
 
 
 class QueueCaller(Caller):
-    """The caller of one queue. All queues of a child share an id and its call numbers, so that tokens are unique."""
+    """The id for calls to one queue.
+
+    All queues of a child share the id and the call numbers, so that tokens are unique.
+    """
 
     __slots__ = ("_numbers",)
 
@@ -95,7 +97,7 @@ class QueueCaller(Caller):
 
 
 class CallUnderWay(NamedTuple):
-    """An unanswered call, first sent at `asked_at`. It reports `entries`, which are like `QueueLine.endings`."""
+    """A call that was first sent at `asked_at` and isn't answered. It reports the outcomes in `entries`."""
 
     call: NumberedCall[Any]
     entries: list[Ended]
@@ -105,11 +107,10 @@ class CallUnderWay(NamedTuple):
 
 
 class QueueLine:
-    """The calls of one caller to queue number `index` of a child, one at a time.
+    """The calls of one child to its queue number `index`. Only one call at a time is pending.
 
-    A line is idle, or its call is sent and `take` will read the reply, or the reply was lost. After a lost reply,
-    `repeat` must make the same call before any other call. `repeat` also reports endings postponed because the queue
-    was unavailable; newer endings wait until then.
+    If a reply is lost, `repeat` must repeat the call before any other call. `repeat` also reports outcomes that were
+    postponed because the queue was unavailable. Newer outcomes wait until then.
     """
 
     def __init__(
@@ -121,10 +122,10 @@ class QueueLine:
         settings: WorkerSettings,
         passing: tuple[type[Exception], ...] | None = None,
     ) -> None:
-        """Prepare a line.
+        """Create the object without calling the server.
 
-        After an error in `passing`, the line repeats the call later. The line also handles errors in REFUSED, and
-        raises all other errors.
+        After an error in `passing`, the call is repeated later. Errors in REFUSED are also handled; other errors are
+        raised.
         """
         self.index, self.queue, self.caller = index, queue, caller
         self._health, self._settings = health, settings
@@ -148,21 +149,20 @@ class QueueLine:
 
     @property
     def waits(self) -> bool:
-        """Return whether a call must be repeated, or endings were postponed."""
+        """Return whether a call must be repeated or any outcomes were postponed."""
         return self.nlate > 0 or (self._call is not None and not self.is_sent)
 
     @property
     def is_idle(self) -> bool:
-        """Return whether every call was answered and no endings were postponed."""
+        """Return whether all calls are answered and no outcomes are postponed."""
         return self._call is None and not self.nlate
 
     @property
     def nasked(self) -> int:
-        """Number of messages that the current call requests."""
         return 0 if self._call is None else self._call.limit
 
     def late(self) -> list[Ended]:
-        """Return the endings that `repeat` will report."""
+        """Return the outcomes that `repeat` will report."""
         unknown = [] if self._call is None or self.is_sent else self._call.entries
         return unknown + self.outbox[: self.nlate]
 
@@ -185,9 +185,9 @@ class QueueLine:
         return handed, deadline
 
     def ask(self, limit: int = 0) -> tuple[Dequeued | None, int]:
-        """Report endings and fetch up to `limit` messages. Return the messages and their lease deadline.
+        """Report outcomes and fetch up to `limit` messages. Return the messages and their lease deadline.
 
-        Raises NotReportedError if the line must repeat the call later.
+        Raises NotReportedError if the call must be repeated later.
         """
         if self._call is not None or self.nlate:
             self.nlate = len(self.outbox)
@@ -196,7 +196,10 @@ class QueueLine:
         return self._answered(began.call.make, began.asked_at)
 
     def ask_hastily(self) -> bool:
-        """Report endings; return whether the server answered. A failure isn't recorded, because the time was short."""
+        """Report outcomes with a short timeout; return whether the server answered.
+
+        A timeout isn't recorded as an outage.
+        """
         try:
             self._answered(self._begin(0).call.make)
         except NotReportedError:
@@ -204,21 +207,24 @@ class QueueLine:
         return True
 
     def send(self, limit: int) -> bytes:
-        """Return the command that makes the call of `ask`; the caller must send it now. The line must be idle."""
+        """Return the command that `ask` would send, for the caller to send immediately.
+
+        All earlier calls must be answered.
+        """
         command, self.is_sent = self._begin(limit).call.sent(), True
         return command
 
     def take(self, reply: Any) -> tuple[Dequeued | None, int]:
-        """Return the result of `ask`, given the reply to the sent call.
+        """Return the result of `ask`, decoded from the server's reply.
 
-        If the reply is None, because it was lost, repeat the call.
+        If `reply` is None, the reply was lost: repeat the call.
         """
         return self._answered(self._reading(reply), boot_ns())
 
     def take_nothing(self, reply: Any) -> None:
-        """Read the reply to a call whose messages the supervisor gives back.
+        """Read the reply to a dequeue call whose messages the supervisor has claimed.
 
-        The supervisor closes the caller, so the line continues with a new caller id.
+        The supervisor ends the session that made the call, so continue with a new id.
         """
         with suppress(NotReportedError):
             self._answered(self._reading(reply))
@@ -227,10 +233,10 @@ class QueueLine:
         self.restart()
 
     def repeat(self, client: Client | None = None) -> tuple[Dequeued | None, int]:
-        """Repeat the call whose reply was lost, then report postponed endings. Return the same kind of result as `ask`.
+        """Repeat the call whose reply was lost, then report postponed outcomes. Return the same as `ask`.
 
-        If the repeated call handed out messages, return them; the endings wait for the next call of `repeat`. `client`
-        replaces the line's client.
+        If the repeated call returns messages, the postponed outcomes wait for the next call of `repeat`. If `client` is
+        given, use it for these calls.
         """
         if self.is_sent:
             raise NotReportedError
@@ -245,7 +251,10 @@ class QueueLine:
         return None, 0
 
     def release(self, leases: Sequence[Lease], slots: Sequence[int | None] = ()) -> bool:
-        """Give unstarted messages back. Return False if `repeat` does so later; their slots stay in use until then."""
+        """Return unstarted messages to the queue.
+
+        Return False if `repeat` must do so later; until then, keep their slots.
+        """
         asked_at = boot_ns()
         try:
             if self.waits:
@@ -265,22 +274,21 @@ class QueueLine:
         return True
 
     def restart(self) -> None:
-        """Continue with a new caller id. A user who can write to the queue may have corrupted the caller's record.
+        """Continue with a new id for calls, because a user with write access may have corrupted the old id's record.
 
-        The supervisor closes only the first id. Messages handed out by a lost call under another id run again once
-        their lease ends.
+        The supervisor ends only the session of the first id. If a lost call of another id returned messages, they run
+        again once their leases expire.
         """
         self.rename(new_id())
 
     def rename(self, caller_id: str) -> None:
-        """Continue with this caller id."""
         self.caller.id = caller_id
         self.caller.heads.clear()
 
     # From one state to the next.
 
     def _begin(self, limit: int, most: int = MAX_COUNT) -> CallUnderWay:
-        """Prepare a call that reports the first endings, and fetches up to `limit` messages."""
+        """Prepare a call that reports the first outcomes, and fetches up to `limit` messages."""
         assert self._call is None
         settings, now = self._settings, boot_ns()
         entries, self.outbox = self.outbox[:most], self.outbox[most:]
@@ -305,7 +313,7 @@ class QueueLine:
         return self._call
 
     def _reading(self, reply: Any) -> Callable[[], Any]:
-        """Return a function that reads the reply to the sent call, or repeats the call if the reply is lost."""
+        """Return a function that reads `reply`, or repeats the call if `reply` is None because the reply was lost."""
         assert self._call is not None
         self.is_sent, call = False, self._call.call
         return call.make if reply is None else lambda: call.take(reply)
@@ -313,7 +321,7 @@ class QueueLine:
     def _answered(
         self, read: Callable[[], Any], tried_at: int = 0, again: bool = False
     ) -> tuple[Dequeued | None, int]:
-        """Read the answer to the current call. This try began at `tried_at`; if it is 0, failures aren't recorded."""
+        """Read the reply to the pending call. Record failures of the try that began at `tried_at`, unless that is 0."""
         try:
             answer = read()
         except self._passing as error:
@@ -335,7 +343,7 @@ class QueueLine:
         return handed, call.asked_at + self._held_ns
 
     def _put_back(self) -> None:
-        """Stop repeating the current call, and report the ended messages in it with the next call."""
+        """Stop repeating the current call. The next call reports its outcomes."""
         call, self._call = self._call, None
         assert call is not None
         self.outbox[:0] = call.entries
@@ -343,7 +351,7 @@ class QueueLine:
             self.nlate = len(self.outbox)
 
     def _report(self, number: int, client: Client | None) -> None:
-        """Report the first `number` postponed endings."""
+        """Report the first `number` postponed outcomes."""
         try:
             call = self._begin(0, number).call
             self._answered(lambda: call.make(client), boot_ns(), again=True)
@@ -378,23 +386,23 @@ class QueueLine:
         return ReportRefusedError(str(error))
 
     def nothing(self) -> tuple[Dequeued, int]:
-        """Return the reply for an unavailable queue: no messages, and the time until it may be asked again."""
+        """Return the result of a fetch from an unavailable queue: no messages, and when to try again."""
         wait_ms = self._health.wait_ms(self.index)
         return Dequeued([], wait_ms, False, wait_ms), 0
 
 
 def _ignore(endings: Sequence[Ending], replies: Sequence[str], slots: list[int]) -> None:
-    """Ignore endings, for lines without counters."""
+    """Ignore outcomes, because metrics are off."""
 
 
 class RefusedLog:
-    """Logs endings that came too late, or that may have come too late because of a long outage."""
+    """Logs outcomes that the server rejected as too late, or may have rejected after a long outage."""
 
     def __init__(self, once: OnceAMinute | None = None) -> None:
         self._once = once or OnceAMinute()
 
     def __call__(self, endings: Sequence[Ending], replies: Sequence[str]) -> None:
-        """Log rejected endings: at most one warning a minute, with a remedy, and the other endings as `info`."""
+        """Log messages whose outcome the server rejected. Warnings are limited to one a minute."""
         for ending, reply in zip(endings, replies, strict=True):
             if reply == "stale":
                 self._stale(ending)

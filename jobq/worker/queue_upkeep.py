@@ -1,4 +1,7 @@
-"""The supervisor's work for each queue: collect, promote and recover messages. Queues don't affect one another."""
+"""The supervisor's regular work for each queue: remove, promote and recover messages.
+
+An error in one queue doesn't affect other queues.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ _WORK = ("ready", "due", "circle", "flow_outbox", "partitions")
 
 
 class QueueUpkeep:
-    """The upkeep of all queues, in the order in which children number them."""
+    """Does the supervisor's regular work for all queues. Queues have the same indexes as in children."""
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class QueueUpkeep:
         self.begin(0)
 
     def begin(self, first: int) -> None:
-        """Start the upkeep of the queues from index `first`."""
+        """Start maintaining the queues whose index is at least `first`."""
         count = len(self._queues)
         new = range(first, count)
         self._names += [queue.name for queue in self._queues[first:]]
@@ -79,7 +82,10 @@ class QueueUpkeep:
         self._next_part = 0
 
     def ask(self, index: int, call: Callable[[], object]) -> bool:
-        """Make the calls of one queue; return whether they succeeded. Raises JobqError if the only server is away."""
+        """Make calls to the server of one queue; return whether they succeeded.
+
+        Raises JobqError if the only server is away.
+        """
         asked_at = boot_ns()
         if asked_at < self._not_before.get(index, 0):
             return False
@@ -108,7 +114,7 @@ class QueueUpkeep:
             self._not_before[each] = now + max(FIRST_PAUSE_NS, pause)
 
     def look_after(self) -> None:
-        """Do the due work of queues, and check some other queues for work.
+        """Promote, recover and remove messages in queues where this is due. Check some other queues for such work.
 
         Raises JobqError if the only server is away.
         """
@@ -124,12 +130,12 @@ class QueueUpkeep:
             self._sweep(now)
 
     def next_s(self) -> float:
-        """Return the seconds until a queue must be asked."""
+        """Return the seconds until the next queue must be queried."""
         at = min(self._due.values(), default=self._sweep_at)
         return max(0.001, (min(at, self._sweep_at) - boot_ns()) / 1e9)
 
     def collect(self) -> None:
-        """Before the supervisor exits, collect done messages from queues that may have some."""
+        """Remove finished messages from queues before the supervisor exits."""
         for index in self._health.touched():
             self._due[index] = 0
         for index in list(self._due):
@@ -166,7 +172,7 @@ class QueueUpkeep:
             )  # fmt: skip
 
     def _tell_flows(self, index: int) -> None:
-        """Deliver the remaining entries of the outbox to the flows."""
+        """Deliver the queue's remaining outbox entries to flows."""
         name = self._queues[index].name
         try:
             self._flows.drain(name, MAX_ENTRIES)
@@ -177,7 +183,7 @@ class QueueUpkeep:
                 )
 
     def _sweep(self, now: int) -> None:
-        """Check the next group of queues for work that a dead host or a lost marker has left behind."""
+        """Check the next few queues for work that was missed because a host died or a marker was lost."""
         part = self._parts[self._next_part]
         self._next_part = (self._next_part + 1) % len(self._parts)
         self._sweep_at = now + max(SWEEP_PART_NS, SWEEP_NS // len(self._parts))
@@ -186,9 +192,9 @@ class QueueUpkeep:
         self._find([each for each in part if each not in self._due and each not in retired], now)
 
     def _find(self, indexes: Sequence[int], now: int) -> None:
-        """Schedule the queues that aren't empty.
+        """Schedule the queues that aren't empty for a check.
 
-        One command checks several queues, but shows only whether any of them has messages.
+        One command checks several queues, but shows only whether any of the queues has messages.
         """
         if not indexes:
             return
@@ -209,5 +215,4 @@ class QueueUpkeep:
         self._find(indexes[len(indexes) // 2 :], now)
 
     def log_troubles(self) -> None:
-        """Log outages that began or ended."""
         self._outages.update(self._refused | self._health.troubles())

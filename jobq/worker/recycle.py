@@ -1,4 +1,4 @@
-"""Decides when a child is replaced: after a number of jobs, at an age, or above a memory limit."""
+"""Decides when to replace a child: after a number of jobs, at an age, or above a memory limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AGE_SPREAD = 0.1
 
 
 class Recycling:
-    """The limits of one child, which are checked between batches."""
+    """Checks, between batches, whether a child must be replaced."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._max_jobs = settings.max_jobs
@@ -29,11 +29,11 @@ class Recycling:
         self.reason = ""
 
     def left(self, most: int, taken: int) -> int:
-        """Return how many of `most` messages this child may still take after `taken` messages."""
+        """Return how many of `most` messages this child may still run after it has run `taken` messages."""
         return most if self._max_jobs is None else min(most, max(0, self._max_jobs - taken))
 
     def due(self, finished: int) -> bool:
-        """Return whether the child must leave. If so, `reason` explains why."""
+        """Return whether the child must exit after `finished` jobs. If so, set `reason`."""
         now = time.monotonic()
         if self._max_jobs is not None and finished >= self._max_jobs:
             self.reason = f"after {finished} jobs"
@@ -48,9 +48,9 @@ class Recycling:
 
 
 def resident_bytes(pid: int | None = None) -> int:
-    """Return the resident memory of this process or of a child, in bytes.
+    """Return the resident memory of a process in bytes; without `pid`, of this process.
 
-    Without /proc, return this process's peak memory, and 0 for a child.
+    On systems without /proc, return this process's peak memory, or 0 for any other process.
     """
     try:
         with open(f"/proc/{pid or 'self'}/statm", "rb") as file:
@@ -60,14 +60,14 @@ def resident_bytes(pid: int | None = None) -> int:
 
 
 class MemoryKills:
-    """Notices processes of this cgroup that the kernel killed because memory ran out. It needs Linux with cgroup v2."""
+    """Detects that the kernel killed a process of this cgroup for lack of memory. It requires Linux with cgroup v2."""
 
     def __init__(self, events: Path | None = None) -> None:
         self._events = events or _own_events()
         self._known = self._count()
 
     def _count(self) -> int | None:
-        """Return the number of kills so far, or None if it can't be read."""
+        """Return how many processes of this cgroup the kernel has killed so far; None if the number can't be read."""
         try:
             lines = self._events.read_text().splitlines()
             return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
@@ -75,7 +75,7 @@ class MemoryKills:
             return None
 
     def more(self) -> bool:
-        """Return whether the kernel has killed another process since the last call."""
+        """Return whether the kernel has killed another process of this cgroup since the last call."""
         before, now = self._known, self._count()
         if now is None:
             return False
@@ -84,5 +84,5 @@ class MemoryKills:
 
 
 def _own_events() -> Path:
-    """Return the file in which the kernel counts the kills, or a path that doesn't exist."""
+    """Return the file in which the kernel counts the processes it killed in this cgroup; the file may not exist."""
     return next(own_folders(), Path("/sys/fs/cgroup")) / "memory.events"

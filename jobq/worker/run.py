@@ -1,4 +1,4 @@
-"""`run_worker` loads the jobs, checks that forking is safe, and supervises the pool."""
+"""Loads the jobs, checks that forking is safe, and supervises the children."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ def run_worker(
     source: Source | None = None,
     log: JobLines | None = None,
 ) -> int:
-    """Run a pool until it is stopped; return its exit code.
+    """Run a worker until it is stopped; return its exit code.
 
-    Call this function from the main thread of a separate process. It waits until a server answers; a burst, or a worker
-    with an embedded server, raises UnavailableError instead.
+    Call this function from the main thread of a separate process. It waits until the server answers. In burst mode, or
+    with an embedded server, it raises UnavailableError instead.
 
     Args:
         load: Imports the modules with jobs and returns their names. If it raises an exception, the worker doesn't
             start.
         hooks: Functions and objects of other packages; see Hooks.
-        source: Enqueues messages from elsewhere, in a separate process.
-        log: The log of runs.
+        source: Enqueues messages from another system, in a separate process.
+        log: Writes a log line for each run.
     """
     if not settings.name:
         settings = replace(settings, name=f"{socket.gethostname()}:{os.getpid()}")
@@ -108,8 +108,8 @@ def run_worker(
 def _await_server(client: Client, settings: WorkerSettings) -> None:
     """Try to reach the server until it answers. Log an error after the first failed try.
 
-    A burst, which is expected to end, raises UnavailableError instead. A worker with an embedded server also raises
-    UnavailableError, because the start of that server already waits.
+    A worker in burst mode raises UnavailableError instead. So does a worker with an embedded server, because starting
+    that server already includes a wait.
     """
     if settings.burst or not client.settings.url:
         client.command("PING")
@@ -132,7 +132,7 @@ def _await_server(client: Client, settings: WorkerSettings) -> None:
 
 
 def _with_own_name(settings: WorkerSettings, client: Client) -> WorkerSettings:
-    """Return the settings. If a live worker already has this name, choose another, so that neither hides the other."""
+    """Return the settings. If a live worker already has this name, choose another name."""
     host, pid = socket.gethostname(), os.getpid()
     facts: dict[str, Any] = {
         "host": host, "pid": pid, "queues": [name for name, _ in settings.queues],
@@ -166,7 +166,7 @@ def _runs(pid: int) -> bool:
 
 
 def _note_on_dead(client: Client, registry: Registry, settings: WorkerSettings) -> None:
-    """Before the first job runs, set the queues to enqueue an `on_dead` call for each dead message.
+    """Before the first job runs, configure queues to enqueue an `on_dead` call for each dead-lettered message.
 
     If the server is away, the supervisor does this later.
     """
@@ -212,7 +212,7 @@ def _loaded(load: Callable[[], Sequence[str]], registry: Registry, allow_threads
 
 @contextmanager
 def _signals() -> Iterator[int]:
-    """Turn signals into bytes in a pipe; yield the pipe's readable end."""
+    """Make each signal write a byte into a pipe; yield the pipe's readable end."""
     woken, filled = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(filled, False)

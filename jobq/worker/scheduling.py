@@ -1,8 +1,8 @@
 """Decides which queue is next, and how many messages to fetch from it. It doesn't call the server.
 
 With weights, queues take turns by smooth round robin: with 6:1, every seventh turn is the second queue's. With
-`strict`, the first queue that has messages is next. An empty queue is skipped until another queue returns messages, and
-a sleeping queue until it is woken. Partitions of a queue share its turns, and take them in rotation.
+`strict`, the first queue that has messages is next. An empty queue is skipped until another queue returns messages, or,
+if asleep, until it is woken. Partitions of a queue share its turns in rotation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FAST_S = 0.05
 
 
 class QueueTurns:
-    """Chooses the next queue; queues are numbered by index."""
+    """Chooses which queue a child queries next. Queues are given by index."""
 
     def __init__(
         self, weights: Sequence[int], strict: bool = False, bases: Sequence[str] = ()
@@ -26,8 +26,8 @@ class QueueTurns:
         """Start with all queues awake.
 
         Args:
-            bases: For each queue, its base: the queue that it is a partition of, or its own name. The first queue of
-                each base has the base's weight.
+            bases: For each queue, the queue of which it is a partition, or its own name. The first queue with each base
+                has the base's weight.
         """
         self._weights = list(weights)
         self._strict = strict
@@ -44,7 +44,10 @@ class QueueTurns:
         self._upcoming: int | None = None
 
     def next(self) -> int | None:
-        """Return the queue to ask now. If all queues were found empty, return None and begin a new round."""
+        """Return which queue to query now.
+
+        If the last query of each queue returned nothing, return None and start over.
+        """
         index = self._peek()
         self._upcoming = None
         if index is None:
@@ -54,7 +57,6 @@ class QueueTurns:
         return index
 
     def record(self, index: int, anything: bool) -> None:
-        """Record whether the queue had messages."""
         if not anything:
             self._dry.add(index)
             if self._upcoming == index:
@@ -63,7 +65,7 @@ class QueueTurns:
             self._dry.clear()
 
     def sleeps(self, index: int) -> None:
-        """Skip an empty queue until it is woken."""
+        """Skip an empty queue until a call of `wakes`."""
         if index in self._awake:
             del self._awake[index]
             self.asleep[index] = None
@@ -94,7 +96,7 @@ class QueueTurns:
         self._turned[index] = self._nturns
 
     def stays(self, index: int) -> bool:
-        """Return whether this queue also has the next turn; if so, use up that turn."""
+        """Return whether the next turn belongs to this queue. If so, the call consumes that turn."""
         if self._strict and not self._partitioned:
             return index == 0
         if self._peek() != index:
@@ -120,17 +122,17 @@ class QueueTurns:
         return best
 
     def _pick_partition(self, there: list[int]) -> int | None:
-        """Return the next base's partition that has waited longest for a turn."""
+        """Return which partition to query: of the next queue's partitions, the one whose last turn was earliest."""
         first = self._pick(sorted({self._first_of[i] for i in there}))
         members = [i for i in there if self._first_of[i] == first]
         return min(members, key=lambda i: self._turned[i], default=None)
 
 
 class BatchSize:
-    """The number of messages to fetch from a queue in one call, so that they run for about `target_s`.
+    """Decides how many messages to fetch from a queue in one call, so that they run for about `target_s`.
 
-    The number starts at one, grows at most fourfold per call up to `most`, and shrinks immediately. With a batch job,
-    the number is a multiple of the batch size.
+    The number starts at one, at most quadruples with each call, and is at most `most`. It shrinks immediately. With a
+    batch job, it is a multiple of the batch size.
     """
 
     def __init__(self, most: int, target_s: float, together: int = 0) -> None:
@@ -143,7 +145,7 @@ class BatchSize:
         self._target_s = target_s
 
     def ran(self, count: int, seconds: float) -> None:
-        """Record how long a batch of `count` messages took."""
+        """Record the run time of a batch of `count` messages."""
         self.each_s = max(1e-6, seconds / count)
         fitting = int(self._target_s * count / seconds) if seconds > 0 else self._most
         self.size = max(1, min(self._most, self.size * GROWTH, fitting))
@@ -152,13 +154,13 @@ class BatchSize:
 
 
 class EndingPace:
-    """Decides how many messages to prefetch, and whether an ending may wait for more endings.
+    """Decides how many messages to prefetch, and whether to delay a report so that it includes more outcomes.
 
-    Both depend on how fast jobs end.
+    Both depend on how fast jobs finish.
 
     Args:
-        slow_s: Nothing is prefetched while jobs take this long on average. Jobs that began together also end together,
-            so prefetched messages would wait, and the supervisor would take them back after `slow_s`.
+        slow_s: If jobs take this long on average, nothing is prefetched, because jobs that began together also end
+            together: prefetched messages would wait until the supervisor takes them back.
     """
 
     def __init__(self, most: int, slow_s: float) -> None:
@@ -172,7 +174,7 @@ class EndingPace:
         self._began_at, self._nnow, self._nbefore, self._nsteady = 0.0, 0, 0, 0
 
     def reports(self, nended: int, ran_s: float, now: float) -> None:
-        """Record that `nended` endings are reported now. Their runs took `ran_s` in total."""
+        """Record a report of `nended` finished messages. Their runs took `ran_s` in total."""
         if not nended:
             return
         self._nrecent, self._recent_s = self._nrecent / 2 + nended, self._recent_s / 2 + ran_s
@@ -192,5 +194,5 @@ class EndingPace:
         self._reported_at = now
 
     def gathers(self, now: float) -> bool:
-        """Return whether other jobs ended so recently that an ending may wait for more."""
+        """Return whether the last report was so recent that the next report should wait for more outcomes."""
         return now - self._reported_at < RECENT_S

@@ -1,4 +1,4 @@
-"""A lock between the supervisor and one child, which also works if /dev/shm can't hold a semaphore."""
+"""A lock that the supervisor and one child share. It also works if /dev/shm has no room for a semaphore."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ _brief = ctypes.PyDLL(None, use_errno=True)
 
 
 class SharedLock(Protocol):
-    """A lock in memory shared by forked processes. It stays locked if its holder dies."""
+    """A lock in memory that forked processes share. It stays locked if a process dies while holding the lock."""
 
-    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        """Acquire the lock; return whether that succeeded."""
-        ...
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool: ...
 
     def release(self) -> None:
         """Release the lock."""
@@ -53,7 +51,6 @@ class SemaphoreInMemory:
             _fail()
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        """Acquire the lock; return whether that succeeded."""
         if self._try():
             return True
         if not block:
@@ -91,7 +88,7 @@ class SemaphoreInMemory:
 
 
 def new_lock() -> SharedLock:
-    """Return a lock for later forks; raise ConfigError where locks aren't available."""
+    """Return a lock that later forked processes share. Raises ConfigError if the system has no such locks."""
     try:
         return get_context("fork").Lock()
     except (

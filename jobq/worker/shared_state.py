@@ -1,9 +1,9 @@
-"""Memory shared by a child and the supervisor: the child's messages and their progress.
+"""Memory that a child and the supervisor share: the child's messages and their progress.
 
-The child records its messages here. The supervisor renews the messages' leases and records the renewals here. It also
-takes back unstarted messages, and ends the messages of a dead child. A lock guards every change on which both must
-agree. The supervisor waits for the lock only a few ms, and doesn't need the lock once the child is gone. So a dead or
-stopped child that holds the lock doesn't block the supervisor.
+The child records its messages here. The supervisor renews their leases and records the renewals. It also takes back
+unstarted messages, and ends the messages of a dead child. A lock guards changes on which both processes must agree. The
+supervisor waits for the lock only a few ms, and doesn't need it after the child's exit. So a dead or stopped child that
+holds the lock doesn't block the supervisor.
 
 The memory begins with words of 8 bytes. Three rows follow, each with a byte per slot: its state, whether its lock is
 lost, and whether it runs in a thread. Then each slot has a record with the queue's index, lengths, token and mid. The
@@ -46,7 +46,7 @@ class Phase(IntEnum):
 class Control(IntFlag):
     """A request of the supervisor to a child.
 
-    QUIET: don't fetch messages. DRAIN: leave once running jobs have ended. HURRY: stop running jobs and leave.
+    QUIET: Don't fetch messages. DRAIN: Exit once running jobs have finished. HURRY: Stop running jobs and exit.
     """
 
     QUIET = 1
@@ -55,11 +55,11 @@ class Control(IntFlag):
 
 
 class SlotState(IntEnum):
-    """The state of a slot's message.
+    """The state of the message in a slot.
 
-    ENDED: it succeeded without a result, so the supervisor can also report it. REPORTING: it ended differently, so only
-    the child can report it. TAKEN: the process that took it gives it back. GATHERING: it waits for other calls of its
-    batch.
+    ENDED: The job succeeded without a result, so the supervisor can also report it. REPORTING: The job has another
+    outcome, which only the child can report. TAKEN: The process that took the message returns it to the queue.
+    GATHERING: It waits for the rest of its batch.
     """
 
     FREE = 0
@@ -72,10 +72,10 @@ class SlotState(IntEnum):
 
 
 class HeldMessage(NamedTuple):
-    """A message held by a child.
+    """A message that a child holds.
 
     Attributes:
-        in_thread: Whether its job was started outside the main thread, which reads messages.
+        in_thread: Whether its job was started outside the main thread, which decodes messages.
     """
 
     slot: int
@@ -87,11 +87,11 @@ class HeldMessage(NamedTuple):
 
 
 class HeldTimes(NamedTuple):
-    """Messages of a child with their times (boot_ns).
+    """The messages of a child with their times (boot_ns).
 
     Attributes:
         running: Running messages, each with its start time.
-        gathering: Waiting calls of batches, each with the latest start time of its batch.
+        gathering: Messages waiting for their batch, each with the latest start time of the batch.
     """
 
     running: Sequence[tuple[HeldMessage, int]] = ()
@@ -133,7 +133,7 @@ _HEAD = Struct(">HBH")  # queue, length of the token, length of the mid
 
 
 class SharedSlots:
-    """The shared memory of one child. The supervisor makes it before the fork, and reuses it for the next child."""
+    """The memory that the supervisor shares with one child. A replacement of the child uses the same memory."""
 
     def __init__(self) -> None:
         memory = memoryview(mmap.mmap(-1, _LINES + LINES_SIZE))
@@ -157,7 +157,7 @@ class SharedSlots:
 
     @property
     def caller(self) -> str:
-        """The id of the child's caller; '' before it has one."""
+        """Return the id under which the child makes its calls; '' before it has an id."""
         return bytes(self._memory[:16]).rstrip(b"\0").decode()
 
     @caller.setter
@@ -166,7 +166,6 @@ class SharedSlots:
 
     @property
     def phase(self) -> Phase:
-        """The state of the child."""
         return Phase(self._words[_PHASE])
 
     @phase.setter
@@ -175,19 +174,18 @@ class SharedSlots:
 
     @property
     def nfinished(self) -> int:
-        """The number of this child's ended jobs."""
         return self._words[_FINISHED]
 
     def asks(self, control: int) -> bool:
-        """Return whether the supervisor has made any of these requests."""
+        """Return whether the supervisor has requested any of the actions in `control`."""
         return bool(self._words[_CONTROL] & control)
 
     def ask(self, control: int) -> None:
-        """Add this request to the child's requests."""
+        """Add these requests to the requests that the child has yet to read."""
         self._words[_CONTROL] |= control
 
     def deadline(self) -> int:
-        """Return the earliest lease deadline of running messages whose lock isn't lost; NEVER if nothing runs."""
+        """Return the earliest lease deadline of running messages that still have their lock; NEVER if none."""
         running = (
             slot
             for slot, state in enumerate(bytes(self._states))
@@ -199,23 +197,22 @@ class SharedSlots:
 
     @property
     def nfree(self) -> int:
-        """The number of free slots."""
         return bytes(self._states).count(_FREE)
 
     def reply_arrived(self) -> None:
-        """Record that a reply with messages came. If reading it kills this child, one of its messages is the cause."""
+        """Record that messages arrived. If decoding them makes this child crash, one of them is the cause."""
         self._words[_SUSPECT] = ALL_HANDED
 
     def reading(self, slot: int) -> None:
-        """Record that this message is being decoded. If the child dies now, the message is charged."""
+        """Record that this message is being decoded. If the child dies now, the message counts as the cause."""
         self._words[_SUSPECT] = slot + 1
 
     def reading_done(self) -> None:
-        """Record that nothing is being read."""
+        """Record that no message is being decoded."""
         self._words[_SUSPECT] = 0
 
     def publish(self, queue: int, messages: Sequence[Message], deadline: int) -> Sequence[int]:
-        """Record these unstarted messages, whose leases last until `deadline`; return their slots."""
+        """Record fetched messages, whose leases last until `deadline` (boot_ns). Return their slots."""
         count, words = len(messages), self._words
         slots = self._find(count)
         with self._lock:
@@ -248,29 +245,31 @@ class SharedSlots:
         return slots
 
     def fetching(self, queue: int, claim_at: int) -> None:
-        """Record a dequeue call before it is sent. The reply is read later.
+        """Record a dequeue call before sending it.
 
-        Starting at `claim_at` (boot_ns), the supervisor may take its messages.
+        From `claim_at` (boot_ns) on, the supervisor may claim the call's messages.
         """
         self._words[_FETCH_QUEUE], self._words[_FETCH] = queue, claim_at
 
     @property
     def is_fetching(self) -> bool:
-        """Return whether the reply to a dequeue call isn't read yet."""
         return self._words[_FETCH] != 0
 
     def fetched(self) -> bool:
-        """Record that the reply arrived. Return False if the supervisor has claimed the messages to give them back."""
+        """Record that a reply arrived.
+
+        Return False if the supervisor has claimed its messages, to return them to the queue.
+        """
         with self._lock:
             claimed, self._words[_FETCH] = self._words[_FETCH] == _CLAIMED, 0
         return not claimed
 
     def start(self, slot: int, kill_after_s: float | None = None, in_thread: bool = False) -> bool:
-        """Start a message; return False if it was taken back, its lock is lost, or its lease may have ended.
+        """Mark a message as started. Return False if the supervisor has taken it back or its lease may have expired.
 
         Args:
-            in_thread: Whether the job runs in another thread. Then the main thread may be reading messages, so the
-                record of the message being read stays.
+            in_thread: Whether the job runs in another thread. If so, keep the record of the message that the main
+                thread may be decoding.
         """
         words, states = self._words, self._states
         self._acquire()
@@ -290,7 +289,7 @@ class SharedSlots:
             self._release()
 
     def gather(self, slots: Iterable[int], until: int) -> None:
-        """Let unstarted messages wait for the rest of their batch, until a time (boot_ns).
+        """Let unstarted messages wait for more messages of their batch, until a time (boot_ns).
 
         Before that time, the supervisor doesn't take them back.
         """
@@ -301,38 +300,36 @@ class SharedSlots:
                     self._words[_HARD + slot] = until
 
     def note_again(self, at: int) -> None:
-        """Record that an ended message will run again by `at` (boot_ns).
+        """Record that a finished message will run again by `at` (boot_ns).
 
-        The record stays when this child is replaced.
+        A child that replaces this child can still read the record.
         """
         self._words[_AGAIN_AT] = max(self._words[_AGAIN_AT], at)
 
     @property
     def is_due_again(self) -> bool:
-        """Return whether a message that this or an earlier child ended will run again soon."""
+        """Return whether a message that this child or an earlier one finished will soon run again."""
         return boot_ns() < self._words[_AGAIN_AT]
 
     def note_look(self, at: int) -> None:
-        """Record when (boot_ns) the timer that watches a job in the main thread is due."""
+        """Record the time (boot_ns) at which the timer of the job in the main thread expires."""
         self._words[_LOOK_AT] = at
 
     def ended(self, slot: int, plain: bool) -> None:
-        """Record that a run ended. If `plain`, it is done without a result, so the supervisor can also report it."""
+        """Record that a run finished. If it succeeded without a result (`plain`), the supervisor can also report it."""
         self._states[slot] = _ENDED if plain else _REPORTING
 
     def count_ended(self, slots: Iterable[int]) -> int:
-        """Return how many of these slots have ended runs."""
         return sum(self._states[slot] in (_ENDED, _REPORTING) for slot in slots)
 
     def free(self, slots: Iterable[int]) -> None:
-        """Mark these slots as free."""
         for slot in slots:
             self._states[slot] = _FREE
 
     def withdraw(self, slots: Iterable[int]) -> tuple[list[int], dict[int, Lease]]:
-        """Withdraw the unstarted messages in these slots.
+        """Withdraw messages that haven't started.
 
-        Return the slots whose messages won't start, and, by slot, the leases that the child itself must give back.
+        Return the slots of all these messages. Also return, by slot, the leases that the child must release itself.
         """
         unstarted, leases = [], {}
         with self._lock:
@@ -347,29 +344,24 @@ class SharedSlots:
         return unstarted, leases
 
     def is_lost(self, slot: int) -> bool:
-        """Return whether the message's lock is known to be lost."""
         return bool(self._lost[slot])
 
     def are_lost(self, slots: Iterable[int]) -> bool:
-        """Return whether the locks of all running messages in these slots are known to be lost."""
+        """Return whether all running messages in these slots are known to have lost their locks."""
         ran = [slot for slot in slots if self._states[slot] == _RUNNING]
         return bool(ran) and all(self._lost[slot] for slot in ran)
 
     def is_running(self, slot: int) -> bool:
-        """Return whether the message was started and has not ended."""
         return self._states[slot] == _RUNNING
 
     def run_time_ns(self, slot: int) -> int:
-        """Return how long ago the message in this slot was started; 0 if it wasn't started."""
         has_started = self._states[slot] in (_RUNNING, _ENDED, _REPORTING)
         return boot_ns() - self._words[_SINCE + slot] if has_started else 0
 
     def is_expired(self, slot: int) -> bool:
-        """Return whether the lease of a message may have ended."""
         return boot_ns() >= self._words[_UNTIL + slot]
 
     def count_finished(self, count: int) -> None:
-        """Add to the number of ended jobs."""
         self._words[_FINISHED] += count
 
     # The supervisor's.
@@ -383,61 +375,60 @@ class SharedSlots:
         self._words[_CONTROL] = control
 
     def ask_no_more(self, control: int) -> None:
-        """Withdraw requests to the child."""
         self._words[_CONTROL] &= ~control
 
     @property
     def suspect(self) -> int:
-        """The message that the child was reading: its slot + 1, ALL_HANDED, or 0 for none."""
+        """Return which message the child was decoding: its slot + 1, ALL_HANDED for all, or 0 for none."""
         return self._words[_SUSPECT]
 
     @property
     def look_at(self) -> int:
-        """When (boot_ns) the timer that watches a job in the main thread is due; 0 before the first job."""
+        """Return when (boot_ns) the timer of the job in the main thread expires; 0 before the first job."""
         return self._words[_LOOK_AT]
 
     @property
     def is_busy(self) -> bool:
-        """Return whether the child holds any message."""
         return any(state in _HOLDING for state in bytes(self._states))
 
     @property
     def nrunning(self) -> int:
-        """The number of running messages."""
         return bytes(self._states).count(_RUNNING)
 
     @property
     def nwaiting(self) -> int:
-        """The number of unstarted messages."""
         states = bytes(self._states)
         return states.count(_HELD) + states.count(_GATHERING)
 
     def ran_ns(self) -> int:
-        """Return the time since the last job started; 0 before the first job."""
+        """Return the ns since the last job started; 0 before the first job."""
         started_at = self._words[_STARTED_AT]
         return max(0, boot_ns() - started_at) if started_at else 0
 
     def began_at(self) -> int:
-        """Return when (boot_ns) the first of the running jobs started; 0 if nothing runs."""
+        """Return when (boot_ns) the earliest of the running jobs started; 0 if no job runs."""
         states = enumerate(bytes(self._states))
         began = (self._words[_SINCE + slot] for slot, state in states if state == _RUNNING)
         return min(began, default=0)
 
     def held(self, taken: bool = False) -> list[HeldMessage]:
-        """Return all held messages. Call this after the child's exit, or use `snapshot`.
+        """Return all messages that the child holds. Call this only after the child's exit; before, use `snapshot`.
 
-        With `taken`, also return messages taken from the child, whether or not they were given back.
+        With `taken`, also return messages that the supervisor has taken from the child.
         """
         wanted = _HOLDING | {_TAKEN} if taken else _HOLDING
         states = enumerate(self._states)
         return [self._read(slot, state) for slot, state in states if state in wanted]
 
     def running(self) -> list[HeldMessage]:
-        """Return running messages. They are read without the lock, so a record may be half written."""
+        """Return running messages. This doesn't acquire the lock, so a record may be half written."""
         return [held for held in self.held() if held.state == _RUNNING]
 
     def times(self) -> HeldTimes:
-        """Return the times of running messages and of waiting calls. During a change, return the previous result."""
+        """Return the times of running messages and waiting batches.
+
+        While the child changes its records, return the last result.
+        """
         held = self.snapshot()
         if held is not None:
             words = self._words
@@ -448,14 +439,14 @@ class SharedSlots:
         return self._times
 
     def note_lost(self, slots: Iterable[int]) -> None:
-        """Record lost locks of unstarted messages, so that they don't start."""
+        """Record that unstarted messages lost their locks, so that they don't start."""
         with self._lock:
             for slot in slots:
                 if self._states[slot] in _UNSTARTED:
                     self._lost[slot] = 1
 
     def snapshot(self) -> list[HeldMessage] | None:
-        """Return all held messages, or None if the child is in the middle of a change."""
+        """Return all messages that the child holds, or None if the child is changing its records right now."""
         if not self._lock.acquire(timeout=LOCK_WAIT_S):
             return None
         try:
@@ -464,7 +455,10 @@ class SharedSlots:
             self._lock.release()
 
     def take_back(self) -> list[HeldMessage]:
-        """Take unstarted messages, which the caller gives back; return [] if the child is in the middle of a change."""
+        """Take unstarted messages, which the caller must return to the queue.
+
+        Return [] if the child is changing its records.
+        """
         if not self._lock.acquire(block=False):
             return []
         try:
@@ -481,10 +475,10 @@ class SharedSlots:
         return held.state == _HELD
 
     def claim_fetch(self) -> tuple[int, str, frozenset[str]] | None:
-        """Claim the messages of a dequeue call whose reply the child hasn't read in time; return None if none is late.
+        """Claim the messages of a dequeue call if the child hasn't read the reply in time; otherwise return None.
 
-        Return the call's queue, the child's caller, and the tokens of the messages that the child holds. If the call
-        never reached the server, the caller's last call is the call that handed out these messages.
+        Return the queue's index, the id under which the child made the call, and the tokens of messages that the child
+        holds.
         """
         words = self._words
         if not 0 < words[_FETCH] <= boot_ns() or not self._lock.acquire(block=False):
@@ -501,7 +495,7 @@ class SharedSlots:
     def confirm(
         self, renewed: Iterable[HeldMessage], lost: Iterable[HeldMessage], deadline: int
     ) -> list[HeldMessage]:
-        """Record renewed leases and lost locks of messages still held; return the newly lost messages."""
+        """Record which held messages had their leases renewed or lost their locks; return the latter."""
         if not self._lock.acquire(timeout=LOCK_WAIT_S):
             return []
         try:
@@ -539,12 +533,12 @@ class SharedSlots:
 
 
 def lease_and_margin(lease_s: float) -> tuple[int, int]:
-    """Return a lease's duration, and how long before its end a child must have stopped, both in ns."""
+    """Return a lease's duration, and how long before the end of a lease a child must stop its jobs, both in ns."""
     lease_ns = round(lease_s * 1e9)
     return lease_ns, min(lease_ns // 10, 500_000_000)
 
 
 def lease_deadline(asked_at: int, lease_s: float) -> int:
-    """Return the time (boot_ns) until which a lock requested at `asked_at` is certainly held."""
+    """Return when (boot_ns) a lock expires at the earliest if it was requested at `asked_at`."""
     lease_ns, margin_ns = lease_and_margin(lease_s)
     return asked_at + lease_ns - margin_ns

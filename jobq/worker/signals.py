@@ -1,4 +1,4 @@
-"""Signal handling of a worker's processes, restored after each job, and the parent-death signal."""
+"""Signal handling of a worker's processes. Handlers are restored after each job, and a process ends with its parent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 def _fast(name: str) -> Any:
-    """Return a function of `signal` that doesn't convert results to enums, which makes it thirty times as fast."""
+    """Return a function of `signal` without its conversion of results to enums, which takes 30 times as long."""
     return getattr(sys.modules.get("_signal", signal), name)
 
 
@@ -36,7 +36,7 @@ _OTHER_TIMERS = (signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
 class Signals:
-    """The signal handlers of one process, and the pipe into which each signal writes a byte."""
+    """The signal handlers of one process. Each signal also writes a byte into a pipe."""
 
     def __init__(self, filled: int = -1) -> None:
         self._filled = filled
@@ -51,17 +51,17 @@ class Signals:
             signal.set_wakeup_fd(filled, warn_on_full_buffer=False)
 
     def handle(self, number: int, handler: Handler) -> None:
-        """Set a handler, which jobq restores if a job replaces it."""
+        """Set a signal handler. If a job replaces it, jobq restores it."""
         self._own = [own for own in self._own if own[0] != number] + [(number, handler)]
         signal.signal(number, handler)
 
     def handle_outside(self, number: int, register: Callable[[], object]) -> None:
-        """Call `register` to set a handler outside Python, now and whenever a job has replaced the handler."""
+        """Call `register`, which sets a signal handler written in C, now and whenever a job has replaced it."""
         self._restored_by[number] = register
         register()
 
     def keep_own(self) -> None:
-        """Restore handlers that a job has replaced. This is cheap if no handlers were replaced."""
+        """Restore signal handlers that a job has replaced."""
         for number, handler in self._own:
             if _getsignal(number) is not handler:
                 self._set(number, handler)
@@ -70,17 +70,15 @@ class Signals:
             signal.set_wakeup_fd(self._filled, warn_on_full_buffer=False)
 
     def remember(self) -> None:
-        """Save the current handlers and timers as the state in which each job starts."""
+        """Save the current signal handlers and timers. They are restored before each job."""
         self._before = list(map(_getsignal, _NUMBERS))
         self._timers = list(map(signal.getitimer, _OTHER_TIMERS))
 
     def watch(self) -> None:
-        """Record in `touched` whether a job may have changed signal handling.
+        """Start to record in `touched` whether a job may have changed signal handling.
 
-        A check after each job would cost a microsecond.
-
-        Python's own functions look up the functions of a C module by name, so this can replace them there. Other
-        changes are detected after a batch.
+        This replaces functions of the C module `_signal`, which Python's `signal` module looks up by name. Changes made
+        in other ways are detected after a batch. A check after every job would cost a microsecond.
         """
         c_module = sys.modules.get("_signal")
         for name in ("signal", "pthread_sigmask"):
@@ -99,7 +97,7 @@ class Signals:
         return noted
 
     def after_job(self, job: str = "a job") -> None:
-        """In the main thread, undo this job's changes to signal handlers and blocked signals."""
+        """Undo a job's changes to signal handlers and blocked signals. Call this in the main thread."""
         if list(map(_getsignal, _NUMBERS)) != self._before:
             self._undo(job)
         # The usual handlers are set again, so blocked signals may arrive now.
@@ -108,17 +106,19 @@ class Signals:
         self.touched = not self._is_watched
 
     def after_job_in_thread(self, job: str) -> None:
-        """In a job's thread, unblock signals that the job has blocked there."""
         if _sigmask(signal.SIG_SETMASK, ()):
             self._warn(job, "which signals are blocked")
 
     def after_batch(self) -> None:
-        """In the main thread, undo all changes by a batch's jobs, including changes that `watch` doesn't detect."""
+        """Undo all changes by a batch's jobs, including changes that `watch` doesn't detect.
+
+        Call this in the main thread.
+        """
         self.after_job()
         self.stop_timers()
 
     def stop_timers(self, job: str = "a job") -> None:
-        """Reset timers of CPU time, because their signals would end the process during a later job."""
+        """Stop CPU timers (`setitimer`) that a job left running, because their signals would end the process later."""
         for timer, before in zip(_OTHER_TIMERS, self._timers, strict=True):
             left_s, every_s = signal.getitimer(timer)
             if every_s != before[1] or bool(left_s) != bool(before[0]):

@@ -1,4 +1,4 @@
-"""Errors that keep a worker from starting. They reach stderr even if the application's logging drops them."""
+"""Errors that keep a worker from starting. They are printed on stderr even if the application's logging drops them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _STDERR = 2
 
 
 def tell(text: str) -> None:
-    """Log an error, and write it to stderr if no handler does."""
+    """Log an error. If no logging handler writes to stderr, also print it there."""
     logger.error("%s", text)
     if not logger.isEnabledFor(logging.ERROR) or not any(map(_writes_to_stderr, _handlers())):
         print(f"jobq: {masked_text(text)}", file=sys.stderr, flush=True)
 
 
 def _handlers() -> Iterator[logging.Handler]:
-    """Yield the handlers that get this logger's records."""
+    """Yield the logging handlers that receive records of this module's logger."""
     at: logging.Logger | None = logger
     while at is not None:
         yield from at.handlers

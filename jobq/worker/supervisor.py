@@ -1,7 +1,7 @@
 """The supervisor forks children, renews their leases, handles signals, and ends messages of dead children.
 
-It has one thread, and never waits for a child. It waits for the server only briefly: unfinished work is done in a later
-round.
+It has one thread, and never waits for a child. Waits for the server are short: unfinished work continues in a later
+turn.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ PAUSE_PER_TRY = 4
 
 
 def _connected(plan: PoolPlan) -> Client:
-    """Return the supervisor's own client, whose timeouts are shorter than a lease."""
+    """Return the supervisor's own client. Its timeouts are shorter than a lease."""
     given, lease_s = plan.client.settings, plan.settings.lease_s
     patience_s = min(PATIENCE_S, lease_s / 6)
     # While it waits for an answer, timeouts are not enforced.
@@ -127,7 +127,7 @@ class Supervisor:
         self._orders_every_s = min(settings.lease_s / 3, READ_EVERY_S)
 
     def supervise(self) -> int:
-        """Run until all children have left; return the exit code."""
+        """Run until all children have exited; return the exit code."""
         # Read here, so that all children share the scripts' memory.
         for name in ("dequeue", "dequeue_plain", "finish", "finish_plain"):
             load("queue", name)
@@ -169,7 +169,7 @@ class Supervisor:
         return ticks
 
     def _serve_partitions(self) -> None:
-        """Serve the partitions that replaced sealed queues."""
+        """Start serving the partitions that replaced partitions which reject new messages."""
         sealed, self.upkeep.sealed = self.upkeep.sealed, set()
         if not sealed or self.stopping:
             return
@@ -195,7 +195,7 @@ class Supervisor:
             )
 
     def _map_of(self, base: str, sealed: set[str], forgets: bool) -> PartitionMap | None:
-        """Return the map of this queue. While its node is away, return None and try again later."""
+        """Return the partition map of this queue. If its node is unreachable, return None and plan another try."""
         answers: list[PartitionMap] = []
 
         def look() -> None:
@@ -213,7 +213,7 @@ class Supervisor:
         return answers[0] if answers else None
 
     def _retire(self, known: PartitionMap) -> None:
-        """Stop serving drained partitions, and serve them again if the map no longer marks them as drained."""
+        """Stop serving drained partitions. Serve them again if the map no longer marks them as drained."""
         health, gone, back = self.plan.health, list[str](), list[str]()
         served = {known.queue, *known.served()}  # schedules stay in the queue itself
         for index, name in enumerate(self._names):
@@ -233,7 +233,7 @@ class Supervisor:
             self.restart_children()  # a waiting child would begin to ask them only after its wait
 
     def _is_empty(self, index: int) -> bool:
-        """Return whether the queue is known to be sealed and empty; False if the server doesn't answer."""
+        """Return whether the queue is empty and rejects new messages; False if the server doesn't answer."""
         answers: list[Left] = []
         try:
             self.upkeep.ask(index, lambda: answers.append(left_in(self.client, self._names[index])))
@@ -242,7 +242,7 @@ class Supervisor:
         return bool(answers) and answers[0].is_drained
 
     def _serve_more(self, wanted: dict[str, int]) -> None:
-        """Start serving these queues. Only children that start later serve them."""
+        """Start serving these queues, with their weights. Only children that start later serve them."""
         first, health, known = len(self.queues), self.plan.health, set(self._names)
         new = [each for each in wanted.items() if each[0] not in known][: health.room]
         if not new:
@@ -261,7 +261,7 @@ class Supervisor:
         self.restart_children()
 
     def _report_state(self) -> None:
-        """Report to the monitor and to systemd that this loop runs."""
+        """Report to the monitor and to systemd that the supervisor's loop still runs."""
         self.monitor.state.looped(self.quiet, bool(self.stopping), self.heartbeat.is_full)
         self.monitor.look_after(self.plan.alive_write)
         self.systemd.looped()
@@ -331,7 +331,7 @@ class Supervisor:
             self.orders.describe()
 
     def go_quiet(self) -> str:
-        """Stop fetching messages until `resume`; return a description for the operator."""
+        """Stop fetching messages until a call of `resume`. Return a description for the operator."""
         self.quiet = True
         self.feeder.quiet(True)
         self._ask(Control.QUIET)
@@ -339,7 +339,7 @@ class Supervisor:
         return "it stopped fetching messages"
 
     def resume(self) -> str:
-        """Fetch messages again; return a description for the operator, '' if the worker is leaving."""
+        """Fetch messages again. Return a description for the operator, or '' if the worker is exiting."""
         self.quiet = False
         self.feeder.quiet(bool(self.stopping))
         for member in self.members:
@@ -347,9 +347,9 @@ class Supervisor:
         return "" if self.stopping else "it fetches messages"
 
     def restart_children(self) -> str:
-        """Replace the children one by one, each when its jobs have ended.
+        """Replace the children one by one, each when its jobs have finished.
 
-        Return a description for the operator, '' if the worker is leaving.
+        Return a description for the operator, or '' if the worker is exiting.
         """
         if self.stopping:
             return ""
@@ -358,14 +358,14 @@ class Supervisor:
         return "it replaces its children one by one"
 
     def drain(self) -> str:
-        """Begin to leave, unless the worker is already leaving; return a description for the operator."""
+        """Start draining the worker, unless it is already draining. Return a description for the operator."""
         if not self.stopping:
             self.stop()
         left_s = max(0, round(self.stop_at - time.monotonic()))
         return f"it drains, for at most {left_s} s more"
 
     def stop(self, code: int | None = None) -> None:
-        """Drain at the first call. At the second, stop running jobs; at the third, kill the children."""
+        """Drain at the first call. At the second call, stop running jobs; at the third, kill the children."""
         self.stopping += 1
         self.code = self.code if code is None else code
         if self.stopping == 1:
@@ -560,7 +560,7 @@ class Supervisor:
             self.restarting.pop(0)
 
     def _final_cleanup(self) -> None:
-        """End the remaining messages of dead children, for at most 5 s or one lease. Then collect done messages."""
+        """End the remaining messages of dead children, within 5 s or one lease. Then remove finished messages."""
         until = time.monotonic() + min(5.0, self.settings.lease_s)
         while self._exits and time.monotonic() < until:
             self._end_held()

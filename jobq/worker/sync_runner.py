@@ -1,4 +1,4 @@
-"""Runs one job at a time, batch by batch."""
+"""Runs jobs one at a time, as many as each fetch returns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FETCH_S = 0.002
 
 
 class SyncRunner(Runner):
-    """Runs one job at a time, and fetches as many messages as it can run in a short time."""
+    """Runs one job at a time. It fetches as many messages as it can run in a short time."""
 
     overlaps = False
 
@@ -40,16 +40,14 @@ class SyncRunner(Runner):
 
     @property
     def is_running(self) -> bool:
-        """Return whether calls wait for more calls of their batch. Jobs never run between fetches."""
+        """Return whether any unfilled batch holds messages. Jobs never run when the loop checks this."""
         return bool(self._gathering)
 
     @property
     def nuncounted(self) -> int:
-        """Return 0, because nothing runs between batches."""
         return 0
 
     def drive(self) -> None:
-        """Run the child's turns in this thread until a turn returns END."""
         child = self._child
         while (following := child.turn()) is not Next.END:
             if following is Next.SLEEP:
@@ -58,14 +56,14 @@ class SyncRunner(Runner):
                 child.rest(self._gathering.left_s())
 
     def room(self, index: int, freed: int = 0) -> int:
-        """Return the number of messages to fetch: as many as can run in a short time, but at most the free slots."""
+        """Return how many messages to fetch: as many as can run in a short time and have free slots."""
         size = self._sizes[index].size
         if self._gathering:
             size = max(1, size - self._gathering.largest(index))
         return min(size, self._child.slots.nfree + freed)
 
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
-        """Run these messages, and give unstarted messages back."""
+        """Run these messages. Return messages that couldn't start to their queue."""
         if self._sizes[index].together:
             self._begin_batches(index, slots, messages)
             return
@@ -94,7 +92,7 @@ class SyncRunner(Runner):
         self._ran(index, nran, began, slots if nran < len(slots) else ())
 
     def _ran(self, index: int, nran: int, began: float, unstarted: Sequence[int]) -> None:
-        """Record that `nran` messages were started, and give back the unstarted messages."""
+        """Record a run of `nran` messages. Return unstarted messages to the queue."""
         child = self._child
         child.context.signals.after_batch()
         child.slots.count_finished(nran)
@@ -104,7 +102,7 @@ class SyncRunner(Runner):
             child.queues.give_back(index, unstarted)
 
     def _begin_batches(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
-        """Run the messages of a queue with a batch job: calls of this job together, other jobs one by one."""
+        """Run the messages of a queue that has a batch job: calls of this job in batches, other messages one by one."""
         child, began, nran = self._child, monotonic(), 0
         resolved = (
             (slot, child.resolve(slot, index, message))
@@ -123,7 +121,7 @@ class SyncRunner(Runner):
         self._ran(index, nran, began, sorted(left - self._gathering.slots(index)))
 
     def _run_group(self, index: int, group: Group) -> Sequence[int]:
-        """Run calls of a batch job, or any single message; return the slots of started messages."""
+        """Run a batch or a single message; return the slots of started messages."""
         child, first = self._child, group[0][1]
         limit_s = kill_after_s(first.job) if isinstance(first, Call) else None
         started = [(slot, call) for slot, call in group if child.slots.start(slot, limit_s)]
@@ -138,7 +136,7 @@ class SyncRunner(Runner):
         return [slot for slot, _ in started]
 
     def _run_calls(self, index: int, calls: Mapping[int, Call]) -> None:
-        """Run started calls of a batch job, by slot. Their endings are kept for the next report."""
+        """Run a batch, given as started calls by slot. Keep the outcomes for the next report."""
         child = self._child
         try:
             child.run_calls(index, list(calls), list(calls.values()))
@@ -150,10 +148,10 @@ class SyncRunner(Runner):
             child.all_stopped()
 
     def _nlast(self, index: int, count: int) -> int:
-        """Return how many of `count` jobs to run while the next batch is fetched; 0 if jobs aren't short.
+        """Return how many of `count` jobs to run while the next messages are fetched; 0 if jobs are long.
 
-        Also return 0 if jobs are so short that too many would end before the reply. Smaller batches would cost more
-        than the wait.
+        Also return 0 if jobs are so short that too many would finish before the reply: fetching fewer messages at a
+        time would cost more than waiting.
         """
         size = self._sizes[index]
         if count < MIN_BATCH or size.each_s > SHORT_S:
@@ -162,10 +160,10 @@ class SyncRunner(Runner):
         return nlast if nlast <= count // 4 else 0
 
     def sent(self) -> None:
-        """Do nothing: this runner doesn't overlap runs and reports."""
+        """Do nothing, because this runner never sends a report while jobs run."""
 
     def _run(self, index: int, slot: int, call: Call) -> Ending | None:
-        """Run a started message; return its ending, or None if the job was stopped or the ending is already stored."""
+        """Run a started message. Return its outcome, or None if the job was stopped or its outcome is stored."""
         child = self._child
         if call.job.settings.batch is not None:
             # The call was enqueued to a queue that isn't its job's. This queue's next calls run together.
@@ -180,7 +178,10 @@ class SyncRunner(Runner):
             return None
 
     def reported(self) -> None:
-        """Run the batches whose linger time is over. Give all waiting calls back once this child stops fetching."""
+        """Run batches whose linger time has passed.
+
+        If this child must not fetch, return all waiting calls to their queues.
+        """
         child = self._child
         if not self._gathering:
             return
@@ -197,8 +198,8 @@ class SyncRunner(Runner):
             child.report_unsafe()
 
     def soft_timeout(self, seconds: float) -> AbstractContextManager[None]:
-        """Return a context in which a timer's signal raises JobTimeout after this many seconds."""
+        """Return a context in which JobTimeout is raised after this many seconds, by a timer's signal."""
         return self._child.timers.soft_timeout(seconds)
 
     def in_fork(self) -> None:
-        """Do nothing: the executor ends a forked process where the job's code ends."""
+        """Do nothing, because the executor ends a process that a job forked."""

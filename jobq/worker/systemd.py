@@ -1,4 +1,4 @@
-"""Notifies systemd: READY with the first child, WATCHDOG from the supervisor's loop, and STOPPING at the end."""
+"""Notifies systemd: READY with the first child, WATCHDOG from the supervisor's loop, and STOPPING before the exit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobq.worker import logger
 
 
 class Systemd:
-    """The socket of a unit with Type=notify. Without NOTIFY_SOCKET, all methods do nothing."""
+    """The notification socket of a systemd unit with Type=notify. Without NOTIFY_SOCKET, all methods do nothing."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
@@ -22,15 +22,15 @@ class Systemd:
         self._next = 0.0
 
     def ready(self, children: int) -> None:
-        """Notify that the worker takes messages."""
+        """Notify systemd that the worker has started, with this number of children."""
         self._send(f"READY=1\nSTATUS=children: {children}")
 
     def stopping(self) -> None:
-        """Notify that the worker is about to leave."""
+        """Notify systemd that the worker is about to exit."""
         self._send("STOPPING=1")
 
     def looped(self) -> None:
-        """Notify that the supervisor's loop runs, as often as the unit requires."""
+        """Notify systemd that the supervisor's loop runs, as often as the unit requires."""
         if self._every_s and (now := time.monotonic()) >= self._next:
             self._next = now + self._every_s
             self._send("WATCHDOG=1")

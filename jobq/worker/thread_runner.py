@@ -1,7 +1,7 @@
-"""Runs sync jobs in threads of one child, while its main thread takes messages and talks to the server.
+"""Runs sync jobs in threads of one child, while its main thread fetches messages and reports outcomes.
 
-Python raises an exception in another thread only between two steps of Python code. So a thread that waits in C code,
-such as for a socket or in `time.sleep`, gets the exception when that call returns.
+Python raises an exception in another thread only between two steps of Python code. So if the thread waits in C code,
+such as for a socket or in `time.sleep`, the exception is raised once that call returns.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NOTHING = ctypes.py_object()
 
 
 class ThreadRun:
-    """One call, or the calls of a batch, in a thread. Other threads may interrupt the run, but not after its end."""
+    """A run of one call, or of a batch's calls, in a thread. Until the run ends, other threads may interrupt it."""
 
     def __init__(
         self, index: int, slot: int, call: Call, calls: Mapping[int, Call] | None = None
@@ -70,7 +70,6 @@ class ThreadRun:
     # Called in other threads.
 
     def stop(self, why: str) -> None:
-        """Stop the run and record why. Later calls do nothing."""
         with self._lock:
             if not self.why:
                 self.why = why
@@ -98,7 +97,10 @@ class ThreadRun:
     # Called in its own thread.
 
     def run_job(self, run_call: RunCall) -> None:
-        """Run the job, unless it was already stopped. Afterwards, other threads can't raise exceptions here."""
+        """Run the job unless it was already stopped.
+
+        Afterwards, other threads can no longer raise exceptions in this run.
+        """
         while not self._over:
             try:
                 if not self._begun:
@@ -126,8 +128,8 @@ class ThreadRun:
     def _unlock(self) -> None:
         """Release the lock as often as this thread acquired it.
 
-        Since Python 3.14, an interruption may be raised when a `with` statement has acquired the lock but not begun its
-        body. Then the statement doesn't release the lock.
+        Since Python 3.14, an exception may interrupt a `with` statement after it acquired the lock but before its body.
+        Then the statement doesn't release the lock.
         """
         try:
             while True:
@@ -136,7 +138,6 @@ class ThreadRun:
             pass
 
     def is_stopped(self) -> bool:
-        """Return whether the worker has stopped the run."""
         return bool(self.why)
 
     def limited(self, seconds: float) -> ThreadRun:
@@ -162,16 +163,16 @@ RunCall = Callable[[ThreadRun], Ending | None]
 
 
 class JobThreads:
-    """The threads of one child. A thread is started when a job arrives and all others are busy.
+    """The threads of one child, in which sync jobs run. A new thread starts when a job arrives and no thread is idle.
 
-    Another thread checks timeouts while jobs run, because the main thread may be waiting for a server that doesn't
-    answer. It raises timeouts, and calls `look`, which returns the seconds until the next call.
+    One more thread checks timeouts, because the main thread may be waiting for the server. It calls `look`, which
+    returns the seconds until the next call.
 
     Args:
-        on_over: Called in the main thread for each finished run.
-        following: Called in a thread after each run. It returns the thread's next run, after passing it to `note`, or
-            None.
-        clean: Called in a thread after each run with the job's name, to undo the job's changes to the thread.
+        on_over: The main thread calls this function with each finished run.
+        following: A thread calls this function after each run. It returns the next run, which it has passed to `note`,
+            or None.
+        clean: A thread calls this function after each run with the job's name, to undo the job's changes to the thread.
     """
 
     def __init__(
@@ -197,18 +198,17 @@ class JobThreads:
         self._look_at, self._sooner = NEVER, threading.Event()
 
     def start(self, run: ThreadRun) -> None:
-        """Start a run in a thread. The run must have been passed to `note`."""
+        """Start a run in a thread, after `note` was called with the run."""
         if self.nbusy > self._nthreads:
             self._add_thread()
         self._inbox.put(run)
 
     @property
     def nbusy(self) -> int:
-        """The number of unfinished runs."""
         return len(self.runs) - len(self._ended)
 
     def note(self, run: ThreadRun) -> None:
-        """Record a run that starts now, so that its timeout is watched."""
+        """Record a run that starts now, so that its timeout is checked."""
         self.runs[run.slot] = run
         if (
             monotonic() + min(LOOK_WITHIN_S, run.call.job.settings.timeout or LOOK_WITHIN_S)
@@ -217,7 +217,7 @@ class JobThreads:
             self._sooner.set()
 
     def limited(self, seconds: float) -> ThreadRun:
-        """Return a context in which JobTimeout is raised in the job of this thread after this many seconds."""
+        """Return a context in which JobTimeout is raised in this thread's job after this many seconds."""
         run: ThreadRun = self._current.run
         return run.limited(seconds)
 
@@ -282,7 +282,7 @@ def _started(target: Callable[[], None], name: str) -> None:
 
 
 def _saying(kind: Interruption, text: str) -> type:
-    """Return an exception class whose instances are `kind(text)`, because another thread can only raise a class."""
+    """Return an exception class whose instances are `kind(text)`. Python can raise only a class in another thread."""
 
     def made(error: BaseException) -> None:
         error.args = (text,)

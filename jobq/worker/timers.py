@@ -1,4 +1,4 @@
-"""Job timeouts, and the timer that checks on a long job. Only this module uses SIGALRM in a child."""
+"""Job timeouts, and a timer that interrupts long jobs for checks. No other module of a child uses SIGALRM."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ HARD_TIMEOUT_GRACE_S = 10.0
 
 
 class Timers:
-    """While a job runs, calls `look_around(now)`: first after `first_s`, then after the seconds that it returned.
+    """Calls `look_around(now)` while a job runs: first after `first_s`, then after the seconds that it returned.
 
-    `look_around` may raise an exception for the job, and is then called again after `first_s`. If a job stops the timer
-    or blocks its signal, the supervisor detects that the timer is late, and triggers `late` in the main thread.
+    `look_around` may raise an exception in the job, and is then called again after `first_s`. If a job stops the timer
+    or blocks its signal, the supervisor notices that the timer is late, and makes the main thread call `late`.
 
     Args:
-        set_for: Called with the time (boot_ns) for which the timer is set.
+        set_for: Called with the time (boot_ns) at which the timer will expire.
     """
 
     def __init__(
@@ -42,11 +42,10 @@ class Timers:
         self._limit_s = 0.0
 
     def install(self) -> None:
-        """Install the handler of SIGALRM."""
         signal.signal(signal.SIGALRM, self._handler)
 
     def arm(self) -> None:
-        """Set the timer unless it is already set. For a set timer, the call costs almost nothing."""
+        """Set the timer unless it is already set."""
         if not self.armed:
             self._set(self._first_s)
         elif boot_ns() > self._due_at:
@@ -54,12 +53,11 @@ class Timers:
             self._set(self._first_s)
 
     def late(self) -> None:
-        """If the timer is late during a job, run its checks now."""
+        """If the timer is late during a job, do its checks now."""
         if self.in_job and boot_ns() > self._due_at:
             self._alarm()
 
     def soft_timeout(self, seconds: float) -> Timers:
-        """Return a context in which JobTimeout is raised after this many seconds."""
         self._limit_s = seconds
         return self
 
@@ -94,7 +92,7 @@ class Timers:
 
 
 def kill_after_s(job: Job[..., Any]) -> float | None:
-    """Return the seconds from this job's start until the supervisor kills the child, or None for never."""
+    """Return how many seconds after this job's start the supervisor must kill the child; None for never."""
     if job.settings.hard_timeout is not None:
         return job.settings.hard_timeout
     return None if job.settings.timeout is None else job.settings.timeout + HARD_TIMEOUT_GRACE_S
