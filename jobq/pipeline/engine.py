@@ -79,7 +79,7 @@ class Engine:
 
     @property
     def used(self) -> EngineName:
-        """`spark` if this engine has a session, else `local`."""
+        """`spark` if this engine has a Spark session, else `local`."""
         return "local" if self._spark is None else "spark"
 
     def width(self, rows: int) -> int:
@@ -126,7 +126,7 @@ class Engine:
 
 
 def raise_first(failures: Iterable[tuple[str, str] | None]) -> None:
-    """Raise the first error in the results of units. Tasks return an error as its class name and its message."""
+    """Raise the first error that a task returned. Tasks return an error as its class name and its message."""
     for kind, words in filter(None, failures):
         known: type[JobqError] = getattr(errors, kind, errors.PipelineError)
         raise known(words)

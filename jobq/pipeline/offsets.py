@@ -120,7 +120,7 @@ def events_key(namespace: str, queue: str) -> str:
 
 
 def parsed_id(entry_id: str) -> tuple[int, int]:
-    """Return an entry's id as numbers, which compare in the server's order."""
+    """Return an entry's id as two numbers, which compare in the server's order."""
     ms, _, seq = entry_id.partition("-")
     return int(ms), int(seq or 0)
 

@@ -86,7 +86,7 @@ def _pages(client: Client, asked: LogRange) -> Iterator[list[AuditEntry]]:
 
 
 def _row(entry: AuditEntry, latest: int, log: str) -> dict[str, Any]:
-    """Return the row of an entry. An id can contain any time, so a time after `latest` is replaced by `latest`."""
+    """Return the row of an entry. Ids can contain wrong times, so times after `latest` become `latest`."""
     impossible = entry.at_ms > latest
     return {
         **structs.asdict(entry), "log": log, "at": _EPOCH + timedelta(milliseconds=min(entry.at_ms, latest)),

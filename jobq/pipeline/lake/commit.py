@@ -429,7 +429,7 @@ def _offset_of(
 
 
 def offset_in(client: Client, now: LogTail, last: tuple[int, int]) -> LogOffset:
-    """Return the offset of an event stream's entry with the id `last`."""
+    """Return the offset of the entry with the id `last` in an event stream."""
     if parsed_id(now.oldest.id) >= last:
         # Every entry up to `last` has been trimmed. Whether later entries were also trimmed can't be determined.
         return now.oldest

@@ -100,7 +100,7 @@ _DIALECTS: dict[str, _Dialect] = {
 def statements(lake: Lake, engine: EngineSql, schema: str = "jobq") -> Iterator[str]:
     """Yield the SQL statements for the lake's existing tables, without semicolons.
 
-    Raises ConfigError for an invalid schema, and for Snowflake unless the lake is in S3.
+    Raises ConfigError for an invalid schema, and for Snowflake if the lake isn't in S3.
     """
     store = lake.store
     if engine == "snowflake" and not store.uri.startswith("s3://"):

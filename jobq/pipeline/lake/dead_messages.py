@@ -255,7 +255,7 @@ def _redacted_row(redactor: Redactor, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _hidden_values(before: Any, after: Any) -> Iterator[str]:
-    """Yield texts that are in `before` but hidden in `after`. Short texts are left out."""
+    """Yield texts that `before` contains and `after` hides. Short texts are left out."""
     if after == HIDDEN and before != HIDDEN:
         yield from (text for text in _texts(before) if len(text) >= SHORTEST)
     elif isinstance(before, dict) and isinstance(after, dict):

@@ -52,7 +52,7 @@ class DataFile(NamedTuple):
     """A new file, not yet committed.
 
     Attributes:
-        low and high: Bounds of the column `day_of`, epoch µs.
+        low and high: Lowest and highest value of the column `day_of`, epoch µs.
     """
 
     path: str
@@ -189,8 +189,8 @@ class LiveFile(NamedTuple):
 
     Attributes:
         dt: The file's partition, YYYY-MM-DD.
-        low_us and high_us: Bounds of the time that determines the day, epoch µs; the whole day if the log doesn't have
-            them.
+        low_us and high_us: Bounds of the time that determines the day, epoch µs; if the log has no bounds, the whole
+            day.
     """
 
     path: str

@@ -290,12 +290,12 @@ class ArchivedRows:
 
     @cached_property
     def days(self) -> list[list[LiveFile]]:
-        """The files that may have these rows, grouped by day."""
+        """The files that may contain the rows, grouped by day."""
         files = live_files(self.lake.table(self.table), self.span.first_day, self.span.last_day)
         return list(files_by_day(files).values())
 
     def is_big(self, when: EngineName) -> bool:
-        """Return whether Spark should read the rows, by their number or the user's choice."""
+        """Return whether Spark should read the rows: if `when` is `spark`, or if it is `auto` and a day is large."""
         return when == "spark" or (
             when == "auto"
             and any(sum(file.size for file in day) > BIG_DAY_BYTES for day in self.days)

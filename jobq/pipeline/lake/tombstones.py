@@ -126,7 +126,7 @@ class Tombstones:
         return not mine.isdisjoint(self.queues(kind, name))
 
     def mask(self, table: str, rows: pa.Table) -> Any:
-        """Return a mask of erased rows and rows with an erased mid; None if there are no such rows."""
+        """Return a mask of erased rows and of rows that mention an erased mid; None if there are none."""
         if table == AUDIT.name:
             mask = pa.array([self._redacted(row) != row for row in rows.to_pylist()], pa.bool_())
             return mask if pc.any(mask).as_py() else None

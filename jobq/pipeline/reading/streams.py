@@ -100,7 +100,7 @@ class _Pages:
         return page
 
     def lost(self) -> int:
-        """Return the number of missing entries, once all chunks have been read."""
+        """Return the number of missing entries. Read all chunks before."""
         if self._range.expected == UNKNOWN:
             return self._dropped
         return max(0, self._range.expected - self._read)

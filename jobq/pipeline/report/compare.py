@@ -33,7 +33,7 @@ _SHARE = ReportColumn("share", "", "share")
 
 
 def with_comparison(query: ReportQuery, text: str, now: datetime) -> ReportQuery:
-    """Return the query with the range to compare with. `text` is `previous` or `FROM..TO`."""
+    """Return the query with an earlier range for a comparison. `text` is `previous` or `FROM..TO`."""
     if text == PREVIOUS:
         try:
             since = query.since - (query.until - query.since)

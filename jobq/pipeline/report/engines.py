@@ -2,8 +2,8 @@
 
 A statement uses the SQL that Spark and DuckDB share, and functions of jobq: `sketch(column, k)`, `merged(column)`,
 `quantile(column, share)`, `critical_path(column)` and `latest(column, since, until)`. Their arguments are names of
-columns, or numbers. In DuckDB, macros define these functions, and also Spark's own functions. For Spark, jobq's
-functions are replaced in the statement's text.
+columns, or numbers. In DuckDB, macros define these functions, and also functions of Spark that DuckDB lacks. For Spark,
+jobq's functions are replaced in the statement's text.
 
 In DuckDB, and in Spark for up to EXACT_ROWS events, a sketch is the sorted list of all values, so quantiles are exact.
 For more events, Spark's KLL sketches give slightly different answers each time.

@@ -92,7 +92,7 @@ def _beside(result: ReportResult) -> str:
 def _earlier(
     chart: Chart, rows: Sequence[Any], lines: Sequence[ChartLine], query: ReportQuery
 ) -> list[ChartLine]:
-    """Return the lines of the earlier range, shifted to this range."""
+    """Return the lines of the earlier range, shifted in time to the chart's range."""
     assert query.compared is not None
     later = query.since.timestamp() - query.compared[0].timestamp()
     names = [line.name for line in lines]

@@ -39,7 +39,7 @@ _READ, _CHOSEN, _PLAIN = "events_read", "events_chosen", "events_plain"
 
 
 class EventsSeen(NamedTuple):
-    """Facts about the events of the range: their number, first and last time, and queues."""
+    """The number, first and last time, and queues of the events in a report's range."""
 
     events: int
     first: datetime
@@ -55,11 +55,10 @@ Show = Callable[[Report], tuple[ReportQuery, list[str]]]
 def events_view(engine: SqlEngine, read: EventSource, query: ReportQuery) -> Iterator[EventsSeen]:
     """Make the view `events` for the duration of a `with` block: the events of the query's range and queues.
 
-    The view has the columns of `sources.READ_COLUMNS`, except that `queue` has the value of `base_queue`. In addition,
-    it has
-    `first_wait_ms`: how long a message waited for its first run or, if it was revived, for its first run after that.
-    `first_wait_ms` is null for every other event, and for a run after a snooze, which doesn't cost an attempt.
-    `arrived_at` is the time of the revival, or else of the enqueue. The view `rollup_hours` is empty.
+    The view has the columns of `sources.READ_COLUMNS`, except that `queue` has the value of `base_queue`. Two columns
+    are added. `first_wait_ms` is how long a message waited for its first run or, if it was revived, for its first run
+    after that. `first_wait_ms` is null for every other event, and for a run after a snooze, which doesn't cost an
+    attempt. `arrived_at` is the time of the revival, or else of the enqueue. The view `rollup_hours` is empty.
     """
     with report_views(engine, read, query) as (seen, _):
         yield seen
