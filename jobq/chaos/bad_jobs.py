@@ -1,6 +1,6 @@
-"""Jobs that crash their process, and the ways in which a job's fork may end.
+"""Jobs that crash their process, and the ways in which a forked process of a job may end.
 
-A fork that returns from the job with a copy of the process's state would be a second worker.
+A fork that returns from the job has a copy of the child's state, so it would work as a second child.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ SPARE, ASKED = 64 << 20, 1 << 30
 
 
 def kill() -> None:
-    """End the process as the kernel does when memory runs out."""
+    """End the process by SIGKILL, as the kernel does when memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def segv() -> None:
-    """End the process like a fault in a C library."""
+    """End the process by SIGSEGV, like a bug in a C library."""
     signal.raise_signal(signal.SIGSEGV)  # to this thread, whatever others there are
 
 
@@ -42,7 +42,7 @@ def exit_now() -> None:
 
 
 def hog() -> None:
-    """Ask for more memory than allowed, and use the null pointer that malloc returns."""
+    """Request more memory than allowed, and use the null pointer that malloc returns."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + SPARE, resource.RLIM_INFINITY))
     libc = ctypes.CDLL(None)
@@ -51,7 +51,7 @@ def hog() -> None:
 
 
 def spin() -> None:
-    """Loop endlessly in C, where no exception arrives; the hard timeout ends it."""
+    """Loop endlessly in C code, which no exception can interrupt, until the hard timeout kills the process."""
     collections.deque(itertools.count(), maxlen=0)
 
 
@@ -66,7 +66,7 @@ LEFT_S, LOOK_S = 5.0, 0.01
 
 
 def give_back() -> None:
-    """Return from the job, like the parent."""
+    """Return from the job in the forked process, as its parent does."""
 
 
 def leave() -> None:
@@ -75,13 +75,13 @@ def leave() -> None:
 
 
 def fail() -> None:
-    """Raise an exception; its traceback is expected, so it isn't printed."""
+    """Raise an expected exception, whose traceback isn't printed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     raise RuntimeError("the fork of a job fails")
 
 
 def vanish() -> None:
-    """Call os._exit, as a fork should."""
+    """End the forked process with os._exit, as recommended."""
     os._exit(0)
 
 
@@ -89,7 +89,7 @@ WAYS = {"return": give_back, "exit": leave, "raise": fail, "_exit": vanish}
 
 
 def gone(pid: int) -> bool:
-    """Return whether a fork of this process has ended."""
+    """Return whether a process that this process forked has ended."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
@@ -97,7 +97,7 @@ def gone(pid: int) -> bool:
 
 
 def outlived(pid: int, began: float) -> bool:
-    """Return whether a fork has run so long that it must have taken other work. If so, kill it."""
+    """Return whether a forked process ran too long, so that it must have started other jobs. If so, kill it."""
     if time.monotonic() - began < LEFT_S:
         return False
     signalled(pid, signal.SIGKILL)

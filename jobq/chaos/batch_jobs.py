@@ -1,4 +1,4 @@
-"""Jobs for the workers of a round with batches: the jobs of other rounds, and a batch job."""
+"""The jobs of other rounds and a batch job, for the workers of a round with batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCH = 10
 
 
 def together(calls: Calls[str, float]) -> None:
-    """Sleep for each call, then end the call if its lease is valid."""
+    """Sleep for the duration of each call, then end the call if its lease is still valid."""
     try:
         for seconds in _ended(calls):
             time.sleep(seconds)
@@ -27,7 +27,7 @@ def together(calls: Calls[str, float]) -> None:
 
 
 async def together_on_loop(calls: Calls[str, float]) -> None:
-    """Run like `together`, on an event loop."""
+    """Do the same as `together`, on an event loop."""
     try:
         for seconds in _ended(calls):
             await asyncio.sleep(seconds)
@@ -37,7 +37,7 @@ async def together_on_loop(calls: Calls[str, float]) -> None:
 
 
 def _ended(calls: Calls[str, float]) -> Iterator[float]:
-    """Yield each call's duration; after that time, end the call if its lease is valid."""
+    """Yield each call's duration, for the caller to wait. Afterwards, end the call if its lease is still valid."""
     for call in calls:
         note("start", call)
     for at, call in enumerate(calls):

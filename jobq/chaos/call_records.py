@@ -1,4 +1,4 @@
-"""Shorten the lifetime of call records, so that an outage within a round can outlast them."""
+"""Shortens how long the server stores call records, so that an outage in a round can last longer."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LIFE = "'PX', {:.0f})"
 
 
 def shorten(record_s: float) -> None:
-    """Shorten the lifetime of this process's call records to `record_s`.
+    """Let the server store records of this process's calls for only `record_s` seconds.
 
-    Calls are then repeated for at most half of this time.
+    Clients then repeat calls for at most half of this time.
     """
     before, after = (_LIFE.format(1000 * seconds) for seconds in (caller.RECORD_S, record_s))
     for script in _scripts():
@@ -30,7 +30,7 @@ def shorten(record_s: float) -> None:
 
 @contextmanager
 def short_lived(record_s: float) -> Iterator[None]:
-    """Shorten call records inside the block, unless `record_s` is 0."""
+    """Shorten how long the server stores call records inside the block, unless `record_s` is 0."""
     usual = caller.RECORD_S
     if record_s:
         shorten(record_s)
@@ -42,7 +42,7 @@ def short_lived(record_s: float) -> Iterator[None]:
 
 
 def shorten_from_environment() -> None:
-    """Shorten call records if this worker's round requires it."""
+    """Shorten how long the server stores call records, if an environment variable requests it."""
     if given := os.environ.get(RECORD_VARIABLE):
         shorten(float(given))
 

@@ -1,4 +1,4 @@
-"""A round on a Cluster, with twelve queues on three shards. One shard is killed; the others must not be affected."""
+"""A round on a Cluster with twelve queues on three shards. It kills one shard, which must not affect the others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PATIENCE_S = 1.0
 
 
 def run_cluster_round(server: OwnCluster, plan: RoundPlan, folder: Path) -> Verdict:
-    """Run a whole round. The verdict's `share` compares prompt runs before and after the kill."""
+    """Run a whole round. The verdict's `share` compares how many messages ran promptly after and before the kill."""
     namespace, fault = f"chaos-{secrets.token_hex(4)}", plan.fault
     client, names = server.client(namespace), queues_on(server, namespace)
     # The shard that the fault will choose.
@@ -75,7 +75,7 @@ def run_cluster_round(server: OwnCluster, plan: RoundPlan, folder: Path) -> Verd
 
 
 def queues_on(server: OwnCluster, namespace: str, count: int = QUEUES) -> list[str]:
-    """Return names of queues, the same number on each shard."""
+    """Return `count` names of queues, evenly spread over the shards."""
     by_shard: dict[int, list[str]] = {shard: [] for shard in range(SHARDS)}
     for number in itertools.count():
         name = f"q{number}"
@@ -90,7 +90,7 @@ def queues_on(server: OwnCluster, namespace: str, count: int = QUEUES) -> list[s
 def _work(
     setup: RoundSetup, plan: RoundPlan, names: Sequence[str], healthy: Sequence[str], span_s: float
 ) -> float:
-    """Enqueue at a steady pace, and kill the shard halfway; return the time of the kill."""
+    """Enqueue messages at a steady rate, and kill the shard halfway. Return the time of the kill."""
     workers, client = setup.workers, setup.client
     settings = ServerSettings(
         url=setup.server.url,
@@ -124,7 +124,7 @@ def _work(
 
 
 def _warm_up(workers: WorkerGroup, client: Client, names: Sequence[str]) -> None:
-    """Run one message of each queue, so that every worker has its connections."""
+    """Run one message in each queue, so that every worker has opened its connections."""
     for name in names:
         enqueue(Queue(name, client), workers.ledger, f"{name}-first", 0.0)
     for name in names:
@@ -132,9 +132,9 @@ def _warm_up(workers: WorkerGroup, client: Client, names: Sequence[str]) -> None
 
 
 def of_queues(lines: Iterable[Line], names: Sequence[str]) -> Iterator[Line]:
-    """Yield ledger lines about messages of these queues, and ledger lines that aren't about a message.
+    """Yield ledger lines about messages of these queues, and ledger lines that aren't about messages.
 
-    A mid begins with its queue's name.
+    Each mid begins with the name of its queue.
     """
     known = frozenset(names)
 
@@ -160,7 +160,7 @@ def of_queues(lines: Iterable[Line], names: Sequence[str]) -> Iterator[Line]:
 
 
 def cut_short(lines: Iterable[Line]) -> set[str]:
-    """Return the mids of unfinished runs."""
+    """Return the mids of runs without an end."""
     began, ended = set[tuple[str, int, int]](), set[tuple[str, int, int]]()
     for line in lines:
         if line["word"] in ("start", "end"):
@@ -170,7 +170,7 @@ def cut_short(lines: Iterable[Line]) -> set[str]:
 
 
 def kept_up(lines: Sequence[Line], killed_at: float, span_s: float) -> float:
-    """Return the share of promptly run messages after the kill, relative to the share before it."""
+    """Return how many messages ran promptly after the kill, as a share of the rate before the kill."""
     asked, ended = dict[str, float](), dict[str, float]()
     for line in lines:
         if line["word"] == "enqueue":

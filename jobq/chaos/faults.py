@@ -1,4 +1,4 @@
-"""The faults of `jobq chaos`, by name."""
+"""The faults that `jobq chaos` can inject, by name."""
 
 from __future__ import annotations
 

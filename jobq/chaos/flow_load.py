@@ -39,7 +39,7 @@ INJECTED_FILE = "injected"
 
 @job(name="jobq.chaos.part")
 def part(number: int, *before: int) -> int:
-    """Run one step: add up the earlier results."""
+    """Run one step of a flow: add the results of the earlier steps."""
     _note("start")
     if number == 0:
         _await_injected(FAULTS_BEFORE_DIAMOND)
@@ -58,14 +58,14 @@ def member(number: int) -> None:
 
 @job(name="jobq.chaos.callback", result_ttl=KEEP)
 def callback(*before: int) -> int:
-    """Run the last step of a flow: add up the earlier results."""
+    """Run the last step of a flow: return the sum of the earlier steps' results."""
     _note("start")
     _note("end")
     return sum(before)
 
 
 def write_injected(to: Ledger) -> None:
-    """Record an injected fault, for the steps waiting for it."""
+    """Record that a fault was injected, for other steps waiting for it."""
     _append(Path(to.folder, INJECTED_FILE), "injected")
 
 
@@ -78,7 +78,7 @@ def _await_injected(count: int) -> None:
 
 
 def address_of(mid: str) -> str:
-    """Return the name of a step, the same for every run of its flow."""
+    """Return the name of a step without its flow's run id, so that it is the same in every run."""
     return step.address if (step := member_of(mid)) else mid
 
 
@@ -93,7 +93,7 @@ def _note(word: str) -> None:
 
 
 def diamond(number: int, queues: Sequence[str], client: Client) -> Flow:
-    """Return a flow of four steps on four queues; its result is `diamond_result`."""
+    """Return a flow of four steps on four queues. Its result is `diamond_result`."""
     flow = Flow(DIAMOND, id=str(number), keep=KEEP, client=client)
     at = [queues[(number + turn) % len(queues)] for turn in range(4)]
     top = flow.step(part.options(queue=at[0]), number, name="top")
@@ -104,12 +104,12 @@ def diamond(number: int, queues: Sequence[str], client: Client) -> Flow:
 
 
 def diamond_result(number: int) -> int:
-    """Return the result of a diamond's last step."""
+    """Return the expected result of the flow `diamond(number)`."""
     return 4 * number + 3
 
 
 def wide(members: int, queues: Sequence[str], client: Client, progress: Path) -> Flow:
-    """Return a flow with one map, and a step after it."""
+    """Return a flow with one map and a step after the map."""
     flow = Flow(WIDE, id="0", keep=KEEP, client=client)
     numbers = _counted(members, progress)
     every = flow.map(member.options(queue=queues[0]), numbers, name="every")
@@ -118,7 +118,10 @@ def wide(members: int, queues: Sequence[str], client: Client, progress: Path) ->
 
 
 def _counted(members: int, progress: Path) -> Iterator[int]:
-    """Yield the numbers of a map's members. Record the progress and the peak memory every EACH_MEMBERS members."""
+    """Yield the numbers of a map's members.
+
+    After every EACH_MEMBERS members, record the progress and the peak memory.
+    """
     for number in range(members):
         if number % EACH_MEMBERS == 0:
             _append(progress, f"{number}")

@@ -46,14 +46,14 @@ LATER_MS, COLLECTS = 7_200_000, 10_000
 
 
 class FlowLoad(NamedTuple):
-    """Number of flows of four steps, and number of members in the map of the last flow."""
+    """How many flows of four steps a round runs, and how many members the last flow's map has."""
 
     flows: int
     members: int
 
     @property
     def mids(self) -> Iterator[str]:
-        """Yield the mid of every step whose runs are counted one by one, without the run id of its flow."""
+        """Yield the mid of every separately counted step, without the run id of its flow."""
         for number in range(self.flows):
             for step in ("top", "left", "right", "last"):
                 yield member_mid(f"{flow_load.DIAMOND}:{number}", step)
@@ -61,12 +61,12 @@ class FlowLoad(NamedTuple):
 
 
 def load_of(jobs: int) -> FlowLoad:
-    """Return the load of a round with this many jobs."""
+    """Return how much work to enqueue in a round with this many jobs."""
     return FlowLoad(max(MIN_FLOWS, jobs // JOBS_EACH), jobs * MEMBERS_EACH)
 
 
 class ProducerProcess:
-    """A producer that is restarted after each kill, until it has started all of its flows."""
+    """A producer process. After each kill, it is restarted until it has started all of its flows."""
 
     def __init__(
         self, workers: WorkerGroup, names: Sequence[str], load: FlowLoad, part: str
@@ -80,7 +80,6 @@ class ProducerProcess:
         self._start()
 
     def running(self) -> bool:
-        """Return whether the producer has more to do; start it again if it was killed."""
         code = self._process.poll()
         if code is not None and code < 0:
             self._start()
@@ -89,11 +88,9 @@ class ProducerProcess:
 
     @property
     def failed(self) -> bool:
-        """Return whether the producer ended with an error."""
         return bool(self._process.poll())
 
     def kill(self) -> None:
-        """Kill the producer, if it has made progress since its start."""
         if self._process.poll() is None and self._made() != self._began_at:
             self.close()
 
@@ -114,7 +111,7 @@ class ProducerProcess:
 
 
 def run_flow_round(server: OwnCluster, plan: RoundPlan, folder: Path) -> Verdict:
-    """Run a whole round; `folder` keeps the ledger and the logs."""
+    """Run a whole round. The ledger and the logs are written to `folder`."""
     namespace, fault, load = f"chaos-{secrets.token_hex(4)}", plan.fault, load_of(plan.jobs)
     client, names = server.client(namespace), queues_on(server, namespace, QUEUES)
     options = WorkerOptions(
@@ -159,7 +156,7 @@ def run_flow_round(server: OwnCluster, plan: RoundPlan, folder: Path) -> Verdict
 def _disturb(
     setup: RoundSetup, plan: RoundPlan, producers: Sequence[ProducerProcess], load: FlowLoad
 ) -> None:
-    """Kill workers and producers until all flows have ended, or until this takes too long."""
+    """Kill workers and producers until all flows have ended, or a time limit has passed."""
     deadline = time.monotonic() + SETTLE_S + load.members * MEMBER_S
     left = runs_of(setup.client, load)
     for injection in injections(plan.seed, plan.fault):
@@ -180,7 +177,7 @@ def _disturb(
 
 
 def runs_of(client: Client, load: FlowLoad) -> list[FlowRun]:
-    """Return all flows of the load."""
+    """Return the runs of all flows in the load."""
     diamonds = [FlowRun(flow_load.DIAMOND, str(n), client=client) for n in range(load.flows)]
     return [*diamonds, FlowRun(flow_load.WIDE, "0", client=client)]
 
@@ -191,7 +188,7 @@ def ended(run: FlowRun) -> bool:
 
 
 def wrong_ends(client: Client, load: FlowLoad) -> Iterator[str]:
-    """Yield an error for each flow that isn't `done` with the right result at the end."""
+    """Yield an error for each flow that didn't end as `done` with the right result."""
     for number, run in enumerate(runs_of(client, load)):
         state = run.status().state
         if state != "done":
@@ -203,14 +200,14 @@ def wrong_ends(client: Client, load: FlowLoad) -> Iterator[str]:
 
 
 def accepted(load: FlowLoad) -> Iterator[Line]:
-    """Yield the lines that producers would write to the ledger if they enqueued each step as a separate message."""
+    """Yield the ledger lines that producers would write if they enqueued each step as a separate message."""
     for mid in load.mids:
         yield {"word": "enqueue", "mid": mid, "at": 0.0}
         yield {"word": "enqueued", "mid": mid, "outcome": "ok", "action": "added", "at": 0.0}
 
 
 def not_once(lines: Iterable[Line], load: FlowLoad) -> Iterator[str]:
-    """Yield steps that weren't accepted exactly once. All attempts of one message have the same generation."""
+    """Yield steps that weren't accepted exactly once. Repeated attempts of one message count once."""
     known: dict[str, set[str]] = {mid: set() for mid in load.mids}
     for line in lines:
         if line["word"] == "start" and line["mid"] in known:
@@ -226,7 +223,7 @@ def missing(lines: Iterable[Line], load: FlowLoad) -> Iterator[str]:
 
 
 def grown(lines: Iterable[Line]) -> Iterator[str]:
-    """Yield the producers whose memory grew with the number of members."""
+    """Yield the producers that needed more memory for more members."""
     peaks: dict[int, list[int]] = defaultdict(list)
     for line in lines:
         if line["word"] == "producer":
@@ -258,7 +255,6 @@ def _final(queues: Sequence[Queue], workers: WorkerGroup, exited: tuple[str, ...
 
 
 def _leaked(queues: Sequence[Queue]) -> Iterator[str]:
-    """Yield keys without an expiry that should have been removed. A queue keeps the secret of its flows' steps."""
     client = queues[0].client
     kept = {keys.flow_secret(client.namespace, queue.name) for queue in queues}
     for name in keys_of(client):

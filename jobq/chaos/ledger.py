@@ -42,12 +42,11 @@ Line = dict[str, Any]
 
 
 class Ledger(NamedTuple):
-    """The ledger of a round: a folder with a file per process."""
+    """The log of all events in a round: a folder with a file per process."""
 
     folder: str
 
     def write(self, word: str, *, at: float | None = None, **fields: Any) -> None:
-        """Append one line with these fields in a single write."""
         line = {"word": word, "at": time.monotonic() if at is None else at, **fields}
         path = os.path.join(self.folder, f"{os.getpid()}.jsonl")
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -57,7 +56,7 @@ class Ledger(NamedTuple):
             os.close(descriptor)
 
     def lines(self) -> Iterator[Line]:
-        """Yield all lines, file by file; a torn last line of a killed process is left out."""
+        """Yield all lines, file by file, except a killed process's incomplete last line."""
         for file in sorted(Path(self.folder).glob("*.jsonl")):
             for text in file.read_text(encoding="utf-8").splitlines():
                 try:
@@ -78,7 +77,7 @@ class Run:
     """One run of a job.
 
     Attributes:
-        points: Times at which the run wrote a line, and the remaining lease at each.
+        points: The times at which the run recorded an event, each with the rest of the lease then.
     """
 
     mid: str
@@ -92,33 +91,31 @@ class Run:
 
     @property
     def last(self) -> float:
-        """Return when the run wrote its last line."""
         return self.points[-1][0]
 
     @property
     def overrun(self) -> float:
-        """Return how long the run continued past its lease.
+        """Return for how many seconds the run continued after its lease expired.
 
         For an unfinished run on an event loop, return 0.
         """
         return 0.0 if self.loop and not self.ended else max(0.0, -self.points[-1][1])
 
     def ended_by(self, at: float) -> bool:
-        """Return whether the run had ended by this time."""
         return self.ended and self.last <= at
 
     def leased(self) -> Iterator[tuple[float, float]]:
-        """Yield the spans in which the run was alive with a valid lease."""
+        """Yield the time spans during which the run continued and had a valid lease."""
         for (at, left), (following, _) in zip(self.points, self.points[1:], strict=False):
             if left > 0:
                 yield at, min(at + left, following)
 
 
 class ReportedEnding(NamedTuple):
-    """One reported end of an attempt.
+    """A worker's report about the end of one attempt.
 
     Attributes:
-        reply: "info" if there was no reply.
+        reply: The server's reply; "info" if there was none.
     """
 
     mid: str
@@ -130,7 +127,7 @@ class ReportedEnding(NamedTuple):
 
 
 class InjectedFault(NamedTuple):
-    """One injected fault. Without pids, it affected all processes.
+    """A record of one injected fault. Without pids, the fault affected all processes.
 
     Attributes:
         cuts, spares: See `RoundSetup.injected`.
@@ -145,7 +142,7 @@ class InjectedFault(NamedTuple):
 
 
 class KeyUse(NamedTuple):
-    """The key of a message, with at most `most` concurrent runs."""
+    """The key of a message. At most `most` messages with this key may run concurrently."""
 
     key: str
     most: int
@@ -153,10 +150,10 @@ class KeyUse(NamedTuple):
 
 
 class Poison(NamedTuple):
-    """A message that must be dead after `limit` runs.
+    """A message that crashes its process and must be dead-lettered after `limit` runs.
 
     Attributes:
-        timed: Whether a run may have ended before it could be recorded.
+        timed: Whether a run may have ended before its start could be recorded.
     """
 
     limit: int
@@ -165,7 +162,7 @@ class Poison(NamedTuple):
 
 @dataclass
 class History:
-    """Everything that happened in one round."""
+    """All events of one round."""
 
     outcomes: dict[str, str] = field(default_factory=dict)
     taken_for_other: list[str] = field(default_factory=list)
@@ -189,7 +186,7 @@ class History:
     accepted: dict[tuple[str, int], float] = field(default_factory=dict)
 
     def hit(self, fault: InjectedFault, run: Run) -> bool:
-        """Return whether a fault can have caused a second run of this run's message."""
+        """Return whether this fault may be the reason why the message of `run` ran again."""
         if not fault.cuts or (fault.pids and run.pid not in fault.pids):
             return False
         settled_at = self.answered.get((run.mid, run.fence), FOREVER)
@@ -198,9 +195,9 @@ class History:
         return not fault.spares or not run.ended_by(fault.at) or self._ended_last(run, fault.at)
 
     def _ended_last(self, run: Run, at: float) -> bool:
-        """Return whether the process may have failed to record this run's end.
+        """Return whether this run's end may be missing from the record.
 
-        The record of each thread's last run may be missing.
+        A killed process may not have recorded the end of each thread's last run.
         """
         if run.mid.startswith(STEM) and at - run.last <= GRACE_S:
             return True
@@ -304,7 +301,7 @@ def _endings(line: Line, reply: Line | None) -> Iterator[ReportedEnding]:
 
 
 def _crash(history: History) -> None:
-    """Record a fault for each run of a poison message: it ended its process, where other jobs may have been running."""
+    """Record a fault for each run of a poison message: the crash also hit other jobs of the same process."""
     for mid in history.poison:
         for run in history.started.get(mid, ()):
             pids = frozenset((run.pid,))

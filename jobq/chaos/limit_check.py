@@ -1,6 +1,4 @@
-"""The limits of a round, and their violations: too many starts in a period of the server's clock, or too many
-concurrent jobs.
-"""
+"""The limits of jobs in a round, and checks that limits were kept for starts per period and for concurrent jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ RATE = f"{MAX_COUNT}/s"
 
 
 def over_rate(grants: Sequence[int]) -> Iterator[str]:
-    """Yield the times (epoch ms) of granted starts that exceeded the limit."""
+    """Yield the times (epoch ms) of granted starts that exceeded the rate limit."""
     ordered = sorted(grants)
     for first, later in zip(ordered, ordered[MAX_COUNT:], strict=False):
         if later - first <= SPAN_MS:
@@ -23,7 +21,7 @@ def over_rate(grants: Sequence[int]) -> Iterator[str]:
 
 
 def over_slots(runs: Iterable[Run]) -> Iterator[str]:
-    """Yield limited jobs that ran to their end while more jobs than slots were running."""
+    """Yield jobs that completed while more limited jobs were running than there are slots."""
     ended = [run for run in runs if run.ended and run.mid.startswith(STEM)]
     changes = sorted(
         [(run.start, 1, run.mid) for run in ended] + [(run.last, -1, run.mid) for run in ended]

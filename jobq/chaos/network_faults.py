@@ -1,4 +1,4 @@
-"""Faults of the network between jobq and its server, injected by a proxy."""
+"""Faults of the network between jobq and its server, simulated by a proxy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobq.config import ServerSettings
 
 
 def lost_reply(setup: RoundSetup) -> None:
-    """Reset a connection instead of delivering the reply to an EVALSHA that the server has run."""
+    """Reset a connection instead of delivering the reply to an EVALSHA. The server has run the script."""
     proxy = setup.main_proxy()
     before = proxy.lost
     with setup.injected("lost-reply"):
@@ -21,7 +21,6 @@ def lost_reply(setup: RoundSetup) -> None:
 
 
 def _await(happened: Callable[[], bool]) -> None:
-    """Wait up to a second until the proxy has injected the fault."""
     deadline = time.monotonic() + 1
     while not happened() and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -34,7 +33,7 @@ def reset(setup: RoundSetup) -> None:
 
 
 def tear(setup: RoundSetup) -> None:
-    """Deliver some bytes of a request or a reply, then reset the connection."""
+    """Deliver only some bytes of a request or a reply, then reset the connection."""
     proxy = setup.main_proxy()
     before = proxy.torn
     with setup.injected("tear"):
@@ -48,7 +47,7 @@ def blackhole(setup: RoundSetup) -> None:
 
 
 def timeout(setup: RoundSetup) -> None:
-    """Hold all traffic for longer than clients wait for a reply. Repeated calls then arrive twice."""
+    """Hold all traffic for longer than clients wait for a reply, so that calls are repeated and arrive twice."""
     seconds = ServerSettings().socket_timeout_s + setup.random.uniform(0.5, 1.5)
     _withhold(setup, "timeout", seconds)
 
@@ -125,9 +124,11 @@ BACK_S = 1.0
 
 
 def long_outage(setup: RoundSetup) -> None:
-    """Withhold replies, then all traffic, for longer than call records live. Then perhaps deliver the held data.
+    """Withhold replies, then all traffic, for longer than the server stores call records.
 
-    This affects all clients, or the producers and half of the workers. The other workers run the messages that arrived.
+    At the end, perhaps deliver the held data.
+
+    This affects all clients, or the producers and half of the workers. The other workers run the delivered messages.
     """
     everybody = bool(setup.random.getrandbits(1))
     proxies = [setup.main_proxy(), setup.second_proxy()] if everybody else [setup.main_proxy()]

@@ -1,4 +1,4 @@
-"""Producers: threads that enqueue at a steady pace and write each attempt and its outcome into the ledger."""
+"""Producers: threads that enqueue messages at a steady rate, and record each attempt and its outcome."""
 
 from __future__ import annotations
 
@@ -44,12 +44,14 @@ BATCH_JOB, LINGER_S = "jobq.chaos.batch", 0.3
 
 
 class ProducerLoad(NamedTuple):
-    """The load of a producer: a number of messages within about `seconds`.
+    """The work of one producer: how many messages it enqueues, spread over about `seconds`.
 
     Attributes:
-        poison_every: Enqueue a poison message before each group of this many messages, or none if it is 0.
+        poison_every: Before each group of this many messages, enqueue a message that crashes its process, or
+            none if it is 0.
         crash_limit: The workers' crash limit.
-        keys: Number of crowded keys, in addition to up to 10,000 other keys. With 0, messages don't have keys.
+        keys: Number of keys with many messages, in addition to up to 10,000 other keys. With 0, messages don't have
+            keys.
     """
 
     messages: int
@@ -61,7 +63,7 @@ class ProducerLoad(NamedTuple):
 
 
 class Producer(threading.Thread):
-    """Enqueues a load to a queue, and writes each attempt and its outcome into the ledger."""
+    """Enqueues messages to a queue, and records each attempt and its outcome."""
 
     def __init__(
         self, settings: ServerSettings, queue: str, ledger: Ledger, name: str, load: ProducerLoad
@@ -77,7 +79,6 @@ class Producer(threading.Thread):
         self._buffered: list[str] = []
 
     def run(self) -> None:
-        """Enqueue until all messages are attempted or `stop` is called."""
         began = time.monotonic()
         for number in range(self._load.messages):
             if self._stopped.wait(max(0.0, began + number * self._pause_s - time.monotonic())):
@@ -87,7 +88,6 @@ class Producer(threading.Thread):
         self._client.close()
 
     def stop(self) -> None:
-        """Stop enqueueing, and stop waiting for the server."""
         self._client.should_give_up = lambda: True
         self._stopped.set()
 
@@ -114,7 +114,6 @@ class Producer(threading.Thread):
         return KeyUse(f"{self.name}-{number // TOGETHER % MANY}", KEY_MAX, ordered=False)
 
     def _flush(self) -> None:
-        """Wait until the outage buffer is empty, and write the outcomes of its messages."""
         unknown: set[str] = set()
         deadline = time.monotonic() + FLUSH_S
         while self._buffered and time.monotonic() < deadline and not self._stopped.is_set():
@@ -134,12 +133,12 @@ class Producer(threading.Thread):
 
 
 def enqueue(queue: Queue, ledger: Ledger, mid: str, seconds: float, padding: int = 0) -> str:
-    """Enqueue a job that takes `seconds`, write the outcome, and return the action, if any."""
+    """Enqueue a job that takes `seconds`, record the outcome, and return the queue's action, if any."""
     return enqueue_content(queue, ledger, mid, contents(mid, seconds, padding))
 
 
 def enqueue_poison(queue: Queue, ledger: Ledger, mid: str, kind: str, limit: int) -> None:
-    """Enqueue a message that must be dead after `limit` runs."""
+    """Enqueue a message that must be dead-lettered after `limit` runs."""
     timed = kind == "spin"
     ledger.write("poison", mid=mid, limit=limit, timed=timed)
     call: dict[str, object] = {"job": "jobq.chaos.poison", "args": [mid, kind]}
@@ -151,7 +150,7 @@ def enqueue_poison(queue: Queue, ledger: Ledger, mid: str, kind: str, limit: int
 def enqueue_content(
     queue: Queue, ledger: Ledger, mid: str, content: bytes, use: KeyUse | None = None
 ) -> str:
-    """Enqueue once, and write the outcome. After NotDurableError, enqueue again under the same mid.
+    """Enqueue a message and record the outcome. After NotDurableError, enqueue it again with the same mid.
 
     The outcome of a buffered message is unknown until the buffer is flushed.
     """
@@ -178,7 +177,7 @@ def enqueue_content(
 
 
 def contents(mid: str, seconds: float, padding: int = 0) -> bytes:
-    """Return a call of the job in `workload`."""
+    """Return the content of a message that calls the job in `workload`."""
     more = ["x" * padding] if padding else []
     return json.dumps({"job": "jobq.chaos", "args": [mid, seconds, *more]}).encode()
 

@@ -1,7 +1,6 @@
-"""A TCP proxy that resets, tears, delays and holds connections, and loses single replies.
+"""A TCP proxy that resets, delays and holds connections, delivers parts of requests, and drops single replies.
 
-A client has one call in flight on a connection, so the first bytes after a request that names EVALSHA or EVAL
-are its reply.
+A client has one unanswered call per connection, so the first bytes after a request with EVALSHA or EVAL are its reply.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ RESET = struct.pack("ii", 1, 0)
 
 
 class Proxy:
-    """Forwards connections to a server at (host, port) or a socket's path.
+    """Forwards connections to a server, which is given as (host, port) or as the path of a socket.
 
     Attributes:
         latency_s: Maximum random delay before each KB.
         bytes_per_s: Limit for each connection and direction, or 0 for no limit.
-        lost, torn: Number of lost replies and of torn connections.
+        lost, torn: How many replies were lost, and how many connections were reset after part of the data.
     """
 
     def __init__(self, target: tuple[str, int] | str, seed: int = 0) -> None:
@@ -44,12 +43,12 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lose_reply(self, nth: int) -> None:
-        """Reset the connection instead of delivering the reply to the `nth` following EVALSHA or EVAL."""
+        """Make the proxy reset the connection instead of delivering the reply to the `nth` EVALSHA or EVAL from now."""
         with self._lock:
             self._to_lose = nth
 
     def tear(self, nth: int) -> None:
-        """Deliver only part of the `nth` following piece of data, in either direction. Then reset the connection."""
+        """Deliver only part of the `nth` piece of data from now, in either direction. Then reset the connection."""
         with self._lock:
             self._to_tear = nth
 
@@ -61,20 +60,20 @@ class Proxy:
             pair.reset()
 
     def freeze(self) -> None:
-        """Stop forwarding on existing connections, but keep them open. New connections work."""
+        """Stop forwarding on existing connections without closing them. New connections work."""
         with self._lock:
             for pair in self._pairs:
                 pair.frozen = True
 
     def reset_frozen(self) -> None:
-        """End `freeze`: reset the frozen connections that are still open."""
+        """End `freeze` by resetting the frozen connections that are still open."""
         with self._lock:
             pairs = [pair for pair in self._pairs if pair.frozen]
         for pair in pairs:
             pair.reset()
 
     def hold(self, ways: Sequence[str] = BOTH) -> None:
-        """Hold the traffic in these directions until `release` delivers it."""
+        """Hold the traffic in these directions until `release` delivers the data."""
         for way in ways:
             self._open[way].clear()
 
@@ -84,7 +83,6 @@ class Proxy:
             self._open[way].set()
 
     def close(self) -> None:
-        """Reset every connection and stop listening."""
         self.release()
         try:
             self._listening.shutdown(socket.SHUT_RDWR)
@@ -121,7 +119,6 @@ class Proxy:
         return inside
 
     def forward(self, sink: socket.socket, data: bytes, way: str) -> None:
-        """Send data to the other side, with the current delay and limit."""
         self._open[way].wait()
         if not (self.latency_s or self.bytes_per_s):
             sink.sendall(data)
@@ -134,7 +131,7 @@ class Proxy:
             sink.sendall(piece)
 
     def torn_at(self, size: int) -> int | None:
-        """Return how many bytes of this piece to deliver if it must be torn, else None."""
+        """Return how many bytes of this data to deliver before the connection is reset; None if it isn't reset."""
         with self._lock:
             if not self._to_tear:
                 return None
@@ -143,7 +140,7 @@ class Proxy:
             return None if self._to_tear else self._random.randrange(size)
 
     def loses(self, request: bytes) -> bool:
-        """Return whether the reply to this request must be lost."""
+        """Return whether the reply to this request must not be delivered."""
         if not self._to_lose or b"EVAL" not in request[:64]:
             return False
         with self._lock:
@@ -152,13 +149,12 @@ class Proxy:
             return not self._to_lose
 
     def remove(self, pair: ProxiedConnection) -> None:
-        """Stop tracking a closed connection."""
         with self._lock:
             self._pairs.discard(pair)
 
 
 class ProxiedConnection:
-    """A client's connection, and the matching connection to the server."""
+    """A client's connection to the proxy, and the proxy's connection to the server."""
 
     def __init__(self, proxy: Proxy, outside: socket.socket, inside: socket.socket) -> None:
         self._proxy = proxy
@@ -167,12 +163,10 @@ class ProxiedConnection:
         self._how = socket.SHUT_RDWR
 
     def start(self) -> None:
-        """Copy both ways until one side closes."""
         threading.Thread(target=self._up, daemon=True).start()
         threading.Thread(target=self._down, daemon=True).start()
 
     def reset(self) -> None:
-        """Send RST to both sides, without a FIN before it."""
         self._how = socket.SHUT_RD
         for side in (self._outside, self._inside):
             try:
@@ -198,7 +192,6 @@ class ProxiedConnection:
             self._end()
 
     def _pass(self, data: bytes, sink: socket.socket, way: str) -> bool:
-        """Forward a piece; return whether the connection stays open."""
         if self.frozen:
             return True
         if way == UP:

@@ -1,4 +1,4 @@
-"""Faults caused by enqueued messages, or by a damaged queue next to the tested queue."""
+"""Faults caused by enqueued messages, or by a damaged queue of the same workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ LATER_S = 3600.0
 
 
 def huge(setup: RoundSetup) -> None:
-    """Enqueue a message with 1 KB to 64 MB of content. Content over the limit must be rejected before it is sent."""
+    """Enqueue a message with 1 KB to 64 MB of content.
+
+    A client must reject content over the limit before sending it.
+    """
     size = round(2 ** setup.random.uniform(SMALLEST, LARGEST))
     with setup.injected("huge"):
         mid = f"huge-{setup.random.getrandbits(32):x}"
@@ -28,7 +31,7 @@ def huge(setup: RoundSetup) -> None:
 
 
 def backlog(setup: RoundSetup, count: int = 2_000, seconds: float = 0.0) -> None:
-    """Enqueue many jobs in one burst, each running for `seconds`."""
+    """Enqueue many jobs in one burst, each of which takes `seconds`."""
     queue, ledger = Queue(QUEUE, setup.client), setup.workers.ledger
     stem = f"backlog-{setup.random.getrandbits(32):x}"
     with setup.injected("backlog"):
@@ -66,12 +69,12 @@ Damage = Callable[["RoundSetup", str], None]
 
 
 def no_text(setup: RoundSetup, base: str) -> None:
-    """Put bytes that are not text among the mids."""
+    """Add a mid that isn't valid text to the queue."""
     setup.client.command("LPUSH", keys.key(base, "ready"), NO_TEXT)
 
 
 def wrong_type(setup: RoundSetup, base: str) -> None:
-    """Replace a key with a key of another type."""
+    """Replace a key of the queue with a key of another type."""
     key = keys.key(base, setup.random.choice(TOUCHED))
     setup.client.command("DEL", key)
     if setup.random.getrandbits(1):
@@ -92,12 +95,12 @@ def long_mid(setup: RoundSetup, base: str) -> None:
 
 
 def dead_without_record(setup: RoundSetup, base: str) -> None:
-    """Put a dead id without a message into the queue."""
+    """Put the id of a dead message into the queue, without the message."""
     setup.client.command("ZADD", keys.key(base, "dead"), "1", "nobody#0")
 
 
 def listing(setup: RoundSetup, base: str) -> None:
-    """Put an invalid name into the list of queues."""
+    """Put an invalid queue name into the server's list of queues."""
     setup.client.command("SADD", keys.queue_names(setup.client.namespace), NO_TEXT)
 
 
@@ -124,7 +127,7 @@ def neighbour(setup: RoundSetup) -> None:
 
 
 def remove(client: Client, base: str) -> None:
-    """Delete everything of the damaged queue."""
+    """Delete all keys of the damaged queue."""
     client.command("SREM", keys.queue_names(client.namespace), NO_TEXT)
     # Delete all together, until none is left: a report between two deletions would leave a key.
     while left := [key for key in keys_of(client) if key.startswith(base)]:
@@ -132,7 +135,7 @@ def remove(client: Client, base: str) -> None:
 
 
 def poison(setup: RoundSetup) -> None:
-    """Enqueue a message that crashes its process."""
+    """Enqueue a message whose job crashes its process."""
     kind = setup.random.choice(list(KINDS))
     mid = f"{kind}-{setup.random.getrandbits(32):x}"
     with setup.injected("poison"):
@@ -146,7 +149,7 @@ def poison(setup: RoundSetup) -> None:
 
 
 def fork(setup: RoundSetup) -> None:
-    """Enqueue a job that forks. The fork ends in one of the ways in WAYS."""
+    """Enqueue a job that forks. The forked process ends in one of the ways in WAYS."""
     way = setup.random.choice(list(WAYS))
     mid = f"fork-{way}-{setup.random.getrandbits(32):x}"
     content = json.dumps({"job": "jobq.chaos.fork", "args": [mid, way]}).encode()

@@ -1,4 +1,4 @@
-"""One round: producers and workers run while a fault is injected repeatedly. A drain and a verdict follow."""
+"""Runs one round: injects a fault while producers and workers run, then drains the queue and checks the ledger."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ WAKEUP_S = 0.02
 
 
 class RoundPlan(NamedTuple):
-    """The plan of a round. With the same seed, faults are injected at the same moments, if the machine isn't late.
+    """The plan of a round. With the same seed, faults are injected at the same moments unless the machine is late.
 
     Attributes:
-        events: The queue's event level; at "all", the round's events are also audited.
+        events: The queue's event level. At "all", the round also audits its events.
     """
 
     fault: Fault
@@ -57,7 +57,10 @@ class RoundPlan(NamedTuple):
 
 
 class Injection(NamedTuple):
-    """Injection of a fault. `number` counts the round's injections from 0; `pause_s` is the pause before it."""
+    """One injection of a fault.
+
+    `number` counts the injections of a round from 0; `pause_s` is the pause before the injection.
+    """
 
     number: int
     pause_s: float
@@ -65,9 +68,9 @@ class Injection(NamedTuple):
 
 
 def injections(seed: int, fault: Fault) -> Iterator[Injection]:
-    """Yield injections endlessly. The seed alone determines their pauses and their random numbers.
+    """Yield an endless series of injections, which depends only on the seed.
 
-    Each injection has its own random numbers, so the numbers that it draws don't change later injections.
+    Each injection has its own random numbers. So if one fault uses more of them, the next injections stay the same.
     """
     for number in itertools.count():
         rng = random.Random(f"{seed} {fault.name} {number}")
@@ -77,8 +80,8 @@ def injections(seed: int, fault: Fault) -> Iterator[Injection]:
 class WakeupMonitor(threading.Thread):
     """Measures how late this machine wakes a sleeping thread. `worst_s` is the longest delay.
 
-    It writes delays of a quarter of a lease or more into the ledger. Leases are renewed every third of a lease, so such
-    a delay may let leases end.
+    It records delays of at least a quarter of a lease. Leases are renewed three times per lease duration, so such a
+    delay may let leases expire.
     """
 
     def __init__(self, ledger: Ledger, lease_s: float) -> None:
@@ -98,14 +101,13 @@ class WakeupMonitor(threading.Thread):
                 self._ledger.write("stall", at=target, until=woken)
 
     def stop(self) -> float:
-        """Stop, and return the worst delay."""
         self._stopped.set()
         self.join()
         return self.worst_s
 
 
 def run_round(server: TargetServer, plan: RoundPlan, folder: Path) -> Verdict:
-    """Run a whole round; `folder` keeps the ledger and the logs."""
+    """Run a whole round. The ledger and the logs are written to `folder`."""
     namespace, fault = f"chaos-{secrets.token_hex(4)}", plan.fault
     with short_lived(fault.record_s), _proxied(server, plan) as (proxies, (url, side)):
         client = server.client(namespace)
@@ -143,7 +145,7 @@ def _work(setup: RoundSetup, plan: RoundPlan, producers: list[Producer]) -> None
 
 
 def worker_options(fault: Fault) -> WorkerOptions:
-    """Return a fault's options for workers."""
+    """Return the options of workers in this fault's round."""
     return WorkerOptions(
         fault.lease_s,
         fault.crash_limit,
@@ -163,7 +165,7 @@ def _start(workers: WorkerGroup) -> None:
 
 @contextmanager
 def _proxied(server: TargetServer, plan: RoundPlan) -> Iterator[tuple[list[Proxy], list[str]]]:
-    """Yield the proxies, jobq's URL, and the URL for every second worker, which is '' if both URLs are the same."""
+    """Yield the proxies, the URL for clients, and the URL for every second worker ('' if it is the same)."""
     needs = plan.fault.needs
     if "own" in needs and not server.own:
         raise ConfigError(f"{plan.fault.name} needs a server of its own; leave out --url")
@@ -208,7 +210,7 @@ def _run(producers: list[Producer]) -> None:
 
 
 def _inject(setup: RoundSetup, plan: RoundPlan, producers: list[Producer]) -> None:
-    """Inject the fault while producers run, and at least once."""
+    """Inject the fault at least once, and again while producers run."""
     for producer in producers:
         producer.start()
     try:
@@ -230,9 +232,9 @@ def _inject(setup: RoundSetup, plan: RoundPlan, producers: list[Producer]) -> No
 
 
 def drained(queue: Queue, jobs: int, deadline: float | None = None) -> frozenset[str]:
-    """Wait until the queue is empty; return the mids that are left at the deadline.
+    """Wait until the queue is empty. Return the mids of the messages still there at the deadline.
 
-    The default deadline depends on `jobs`, the number of jobs.
+    The default deadline depends on the number of jobs.
     """
     deadline = deadline or time.monotonic() + DRAIN_S + jobs / SLOWEST
     while queue.admin.counts().messages and time.monotonic() < deadline:
@@ -243,7 +245,7 @@ def drained(queue: Queue, jobs: int, deadline: float | None = None) -> frozenset
 
 
 def collected(queue: Queue, settled: bool) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Collect all done messages; return the ids of dead messages and the findings of fsck."""
+    """Remove all done messages. Return the ids of dead messages and the findings of fsck."""
     while any(queue.admin.collect(1000)) and settled:
         time.sleep(0.01)
     dead = frozenset(message.mid for message in queue.admin.iter_dead())
@@ -259,7 +261,6 @@ def _final(
 
 
 def _leaked(client: Client, dead: bool) -> Iterator[str]:
-    """Yield keys without an expiry that should have been removed."""
     for name in keys_of(client):
         last = name.rpartition(":")[2]
         if last in LASTING or (dead and last.endswith(("dead", "dead-messages"))):
@@ -269,7 +270,6 @@ def _leaked(client: Client, dead: bool) -> Iterator[str]:
 
 
 def _forget(client: Client) -> None:
-    """Delete every key of the round."""
     for name in keys_of(client):
         client.command("DEL", name)
     client.close()

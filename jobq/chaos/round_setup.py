@@ -1,4 +1,4 @@
-"""Faults, and the setup they act on."""
+"""Faults, and the objects that they use."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ PER_SECOND = 150
 
 
 class RoundSetup(NamedTuple):
-    """Objects that a fault acts on.
+    """Objects that a fault uses.
 
     Attributes:
         client: Connects directly to the server.
-        proxy: The proxy between the server and all other clients.
-        side: A second proxy, for every second worker.
-        random: Seeded for this injection.
+        proxy: Forwards connections from all other clients to the server.
+        side: A second proxy, which every second worker uses.
+        random: Random numbers for this injection.
     """
 
     workers: WorkerGroup
@@ -46,7 +46,7 @@ class RoundSetup(NamedTuple):
         Args:
             pids: The affected processes; none means all.
             cuts: The fault can cause second runs.
-            spares: Runs that those processes had finished are not repeated, because their supervisor reports them.
+            spares: Finished runs of those processes are not repeated, because their supervisor reports them.
         """
         began = time.monotonic()
         try:
@@ -58,16 +58,13 @@ class RoundSetup(NamedTuple):
             )  # fmt: skip
 
     def worker(self) -> subprocess.Popen[bytes]:
-        """Return a random running worker."""
         return self.random.choice(self.workers.running)
 
     def main_proxy(self) -> Proxy:
-        """Return the main proxy. Only for faults that need it."""
         assert self.proxy is not None
         return self.proxy
 
     def second_proxy(self) -> Proxy:
-        """Return the proxy of every second worker. Only for faults that need it."""
         assert self.side is not None
         return self.side
 
@@ -77,21 +74,21 @@ class Fault(NamedTuple):
 
     Attributes:
         needs: "proxy"; "side", a second proxy for every second worker; "own", a server that may be killed; "alone",
-            because it disturbs every user of the server; "queues", workers that serve more than the tested queue;
-            "limits", jobs with limits; "shards", a separate Cluster; "flows", a round of flows on it.
+            because the fault disturbs every user of the server; "queues", workers that serve more than the tested
+            queue; "limits", jobs with limits; "shards", a separate Cluster; "flows", a round of flows on a Cluster.
         pause_s: Minimum and maximum time between injections.
         lease_s, crash_limit: Options of the workers.
         bounds: Limits for the measurements.
         per_second: Messages enqueued per second.
-        preload: Enqueue everything before the workers start.
-        poison_every: One in this many messages is poison, or none if it is 0.
-        baseline: The fault to compare the rate with.
-        event_loops: Half of the workers run async jobs.
+        preload: Whether to enqueue all messages before the workers start.
+        poison_every: One in this many messages crashes its process, or none if it is 0.
+        baseline: The fault whose round has the rate to compare with.
+        event_loops: Whether half of the workers run async jobs.
         threads: Concurrent sync jobs per process.
         queues: Queues of the workers; the first is tested.
-        record_s: Lifetime of call records; 0 is the usual time. If it isn't 0, producers have an outage buffer.
-        keys: Number of crowded keys, in addition to up to 10,000 other keys. With 0, messages don't have keys. KEY_MAX
-            messages of each key may run concurrently.
+        record_s: Lifetime of call records, or 0 for the usual time. If it isn't 0, producers have an outage buffer.
+        keys: Number of keys with many messages, in addition to up to 10,000 other keys. With 0, messages don't have
+            keys. KEY_MAX messages of each key may run concurrently.
         module: Module with the jobs of the workers.
     """
 

@@ -1,6 +1,6 @@
-"""Kill and stop schedulers at any moment, and check that they enqueue each tick exactly once.
+"""Kills and stops schedulers at any moment, and checks that they enqueue each tick exactly once.
 
-`python -m jobq.chaos.schedule_faults QUEUE` is one scheduler. It has sixty schedules with a tick each second.
+`python -m jobq.chaos.schedule_faults QUEUE` runs one scheduler. It has sixty schedules, each with a tick per second.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DEADLINE_S = 120.0
 
 
 def schedulers(setup: RoundSetup) -> None:
-    """Kill and stop schedulers of a queue next to the tested queue, and check its ticks."""
+    """Kill and stop schedulers of another queue, and check the ticks that they enqueue."""
     with setup.injected("schedulers"):
         for text in play(setup.client, setup.server.url, setup.random):
             setup.workers.ledger.write("tick", text=text)
@@ -49,10 +49,11 @@ def play(
     ticks: int = TICKS,
     step: Callable[[], object] | None = None,
 ) -> list[str]:
-    """Run this many schedulers until there are enough ticks; return errors in the ticks.
+    """Run schedulers until they have enqueued `ticks` ticks; return the errors in these ticks.
 
     Args:
-        step: Function that changes the server's clock at each call.
+        count: The number of schedulers that run at the same time.
+        step: A function that changes the server's clock at each call.
     """
     queue = Queue(f"ticks-{chance.getrandbits(32):x}", client)
     running: list[subprocess.Popen[bytes]] = []
@@ -84,7 +85,7 @@ def _end(running: list[subprocess.Popen[bytes]]) -> None:
 
 
 def nticks(queue: Queue) -> int:
-    """Return the number of events in the queue's stream."""
+    """Return the number of events in the queue's event stream."""
     return int(queue.client.command("XLEN", f"{queue.prefix}events"))
 
 
@@ -113,10 +114,10 @@ def _disturb(
 
 
 def wrong(queue: Queue, first: dict[str, int]) -> Iterator[str]:
-    """Yield errors in the ticks of a queue.
+    """Yield errors in the ticks that schedules enqueued in a queue.
 
     Args:
-        first: Each schedule's first tick, if all its ticks since then must be accounted for.
+        first: The first tick of each schedule. If given, all ticks since then must exist.
     """
     ticks, stored = _settled(queue)
     runs = Counter((tick.job, tick.enqueued_at) for tick in ticks if tick.error == "enqueued")
@@ -137,7 +138,6 @@ def wrong(queue: Queue, first: dict[str, int]) -> Iterator[str]:
 
 
 def _settled(queue: Queue) -> tuple[list[Event], int]:
-    """Return the ticks and the number of messages, once all calls of killed schedulers have arrived."""
     while True:
         before = nticks(queue)
         ticks, stored = _events(queue), queue.admin.counts().messages
@@ -147,14 +147,13 @@ def _settled(queue: Queue) -> tuple[list[Event], int]:
 
 
 def _events(queue: Queue) -> list[Event]:
-    """Return the ticks in the queue's events."""
     entries = queue.client.command("XRANGE", f"{queue.prefix}events", "-", "+")
     events = (decode(fields[1], fields[0]) for _, fields in entries)
     return [event for event in events if event.kind == "tick"]
 
 
 def main(name: str) -> None:
-    """Run one scheduler until it is killed."""
+    """Run one scheduler for the queue `name` until it is killed."""
     logging.getLogger("jobq.schedules").setLevel(logging.ERROR)
     registry = Registry(Middlewares())
     job(name=JOB, queue=name, registry=registry)(lambda: None)

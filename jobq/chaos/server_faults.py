@@ -15,19 +15,19 @@ def scripts_flush(setup: RoundSetup) -> None:
 
 
 def clients_kill(setup: RoundSetup) -> None:
-    """Kill every connection with CLIENT KILL."""
+    """Close every connection with CLIENT KILL."""
     with setup.injected("clients-kill"):
         setup.client.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
 
 def server_restart(setup: RoundSetup) -> None:
-    """Kill -9 the server, and start it from its append-only file."""
+    """Kill -9 the server, and start it again from its append-only file."""
     with setup.injected("server-restart"):
         setup.server.restart()
 
 
 def memory_full(setup: RoundSetup) -> None:
-    """Set maxmemory below the used memory, for a while."""
+    """Set maxmemory below the memory in use, for a while."""
     before = setup.client.command("CONFIG", "GET", "maxmemory")[1]
     with setup.injected("memory-full"):
         try:
@@ -38,7 +38,7 @@ def memory_full(setup: RoundSetup) -> None:
 
 
 def disk_full(setup: RoundSetup) -> None:
-    """Keep the append-only file from growing, for a while."""
+    """Keep the append-only file from growing for a while."""
     with setup.injected("disk-full"):
         try:
             setup.server.fill_disk()
@@ -48,7 +48,7 @@ def disk_full(setup: RoundSetup) -> None:
 
 
 def shard_gone(setup: RoundSetup) -> None:
-    """Kill -9 one shard for the rest of the round. This doesn't explain second runs on other shards."""
+    """Kill -9 one shard for the rest of the round. Messages on other shards must still not run twice."""
     assert isinstance(setup.server, OwnCluster)
     with setup.injected("shard-gone"):
         setup.server.kill(setup.random.randrange(SHARDS))

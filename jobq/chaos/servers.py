@@ -26,10 +26,10 @@ SCAN = 1000
 
 
 class TargetServer:
-    """A server that is already running.
+    """An existing server, which the round doesn't start.
 
     Attributes:
-        target: Address for a proxy; None if it can't be proxied.
+        target: The server's address for a proxy; None if a proxy can't connect to it.
     """
 
     own = False
@@ -39,11 +39,9 @@ class TargetServer:
         self.target = _target(url)
 
     def client(self, namespace: str) -> Client:
-        """Return a client that connects to the server directly, not through a proxy."""
         return connect(settings=ServerSettings(url=self.url, namespace=namespace, patience_s=30))
 
     def through(self, port: int) -> str:
-        """Return the URL of the server through a proxy on this machine."""
         parts = urlsplit(self.url)
         if parts.scheme == "unix":
             return f"redis://127.0.0.1:{port}"
@@ -51,11 +49,10 @@ class TargetServer:
         return urlunsplit(parts._replace(netloc=f"{login}{at}127.0.0.1:{port}"))
 
     def restart(self) -> None:
-        """Kill the server and start it again on the same data."""
         raise ConfigError(f"{masked(self.url)} cannot be restarted by jobq; leave out --url")
 
     def fill_disk(self) -> None:
-        """Stop the server's files from growing."""
+        """Keep the append-only files from growing."""
         raise ConfigError(
             f"the disk of {masked(self.url)} cannot be filled by jobq; leave out --url"
         )
@@ -68,11 +65,11 @@ class TargetServer:
 
 
 class OwnServer(TargetServer):
-    """A server in `folder`, on a socket there, with an append-only file.
+    """A server with an append-only file and a socket, both in `folder`.
 
     Attributes:
-        command: The server program, by default Valkey.
-        options: Override the options of this class.
+        command: The server program; Valkey by default.
+        options: Options that replace the class's own options.
     """
 
     own = True
@@ -92,18 +89,16 @@ class OwnServer(TargetServer):
         self._start()
 
     def restart(self) -> None:
-        """Kill -9 the server, and start it again on the same data."""
         self.close()
         time.sleep(0.2)
         self._start()
 
     def fill_disk(self) -> None:
-        """Simulate a full disk: keep the append-only file from growing."""
+        """Simulate a full disk by keeping the append-only file from growing."""
         sizes = [file.stat().st_size for file in self._folder.glob("appendonlydir/*.incr.aof")]
         self._limit_files(max(sizes))
 
     def free_disk(self) -> None:
-        """Let the file grow again; the server writes at its next try, within a second."""
         self._limit_files(resource.RLIM_INFINITY)
         wait_until(self._writes, "the server didn't accept writes again", START_S)
 
@@ -190,7 +185,7 @@ PORTS = range(10_240, 32_000)
 
 
 class OwnCluster(TargetServer):
-    """Three masters without replicas, in `folder`.
+    """A Cluster of three masters without replicas, with its files in `folder`.
 
     Attributes:
         command, options: See OwnServer.
@@ -216,7 +211,7 @@ class OwnCluster(TargetServer):
         super().__init__(f"redis+cluster://{hosts}")
 
     def shard_of(self, key: str) -> int:
-        """Return which master serves a key, from 0. Asks the first master, which must be running."""
+        """Return the number (from 0) of the master that serves a key. The first master must be running."""
         slot = _said(self._ports[0], "CLUSTER", "KEYSLOT", key)
         return next(shard for shard in range(SHARDS) if slot < _first(shard + 1))
 
@@ -273,7 +268,6 @@ def _first(shard: int) -> int:
 
 
 def _said(port: int, *words: str) -> Any:
-    """Return a master's answer, b'' if there is none."""
     client = connect(settings=ServerSettings(url=f"redis://{HOST}:{port}", patience_s=0))
     try:
         return client.command(*words)

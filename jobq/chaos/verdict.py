@@ -1,4 +1,4 @@
-"""Check a ledger: a pure function of its lines and of the server's final state."""
+"""Checks a ledger: a pure function of its lines and of the server's final state."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from jobq.queue.audit import Audited
 
 
 class FinalState(NamedTuple):
-    """The server's state after the drain.
+    """The server's state after the workers have emptied the queue.
 
     Attributes:
-        tracebacks: Logs with a traceback.
-        exited: Workers that exited by themselves.
+        tracebacks: The logs that contain a traceback.
+        exited: The workers that exited without a request to do so.
     """
 
     waiting: frozenset[str] = frozenset()
@@ -30,16 +30,17 @@ class FinalState(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The result of a round: counts, times in seconds, and for each guarantee the mids or keys that break it.
+    """The result of a round: counts, times in seconds, and the mids or keys for which each guarantee was broken.
 
     Attributes:
-        refused: Number of endings that were reported too late.
-        recoveries: Number of interrupted runs whose message ran again. The recovery_… fields are seconds until then.
-        overrun: Maximum time that a run continued after its lease.
+        refused: How many ends of attempts were reported too late.
+        recoveries: How many messages ran again after an interrupted run. The recovery_… fields are the seconds until
+            then.
+        overrun: The longest time in which a run continued after its lease.
         rate: Messages finished per second.
-        share: The rate relative to the baseline, or to the time before the fault.
-        late: Maximum delay of this machine in waking a thread.
-        audited: Result of the events' audit.
+        share: The rate divided by the baseline's rate, or by the rate before the fault.
+        late: The longest delay of this machine in waking a thread.
+        audited: The result of the audit of events.
     """
 
     attempts: int
@@ -65,12 +66,11 @@ class Verdict(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Return whether every guarantee was kept."""
         return not any(self.broken.values())
 
 
 def verdict_of(lines: Iterable[Line], final: FinalState) -> Verdict:
-    """Check the ledger of one round."""
+    """Check all guarantees for the ledger of one round."""
     history = read_history(lines)
     hits = {run: faults for run in history.runs if (faults := _hits(history, run))}
     recovery = sorted(_recoveries(history, hits))
@@ -97,12 +97,11 @@ def verdict_of(lines: Iterable[Line], final: FinalState) -> Verdict:
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """Return the smallest value that at least this share of the sorted values doesn't exceed; None if empty."""
+    """Return the smallest value that this share of the sorted values doesn't exceed; None if there are none."""
     return values[max(0, ceil(share * len(values)) - 1)] if values else None
 
 
 def _rate(history: History) -> float:
-    """Return finished messages per second, from the first start to the last end."""
     good = [run for run in history.runs if run.ended]
     if not good:
         return 0.0
@@ -113,7 +112,7 @@ def _rate(history: History) -> float:
 def _broken(
     history: History, final: FinalState, hits: dict[Run, list[InjectedFault]]
 ) -> Iterator[tuple[str, Iterable[str]]]:
-    """Yield every guarantee with the mids or keys that break it."""
+    """Yield the name of every guarantee, with the mids or keys for which it was broken."""
     acknowledged, ran = _acknowledged(history), set(history.ended)
     yield "lost", acknowledged - ran - final.waiting - final.dead - set(history.cancelled)
     yield "unfinished", final.waiting
@@ -149,7 +148,7 @@ def _hits(history: History, run: Run) -> list[InjectedFault]:
 
 
 def _unexplained(history: History, hits: dict[Run, list[InjectedFault]]) -> Iterator[str]:
-    """Yield mids that ran again although no fault had hit the previous run, or although its ending was accepted."""
+    """Yield mids run twice although no fault hit the first run, or the server had accepted its end."""
     for mid, count in history.ended.items():
         ended = [run for run in history.started[mid] if run.ended] if count > 1 else []
         for run, following in pairwise(ended):
@@ -160,7 +159,7 @@ def _unexplained(history: History, hits: dict[Run, list[InjectedFault]]) -> Iter
 
 
 def _recoveries(history: History, hits: dict[Run, list[InjectedFault]]) -> Iterator[float]:
-    """Yield the seconds from each fault that interrupted a run until the run's message ran again."""
+    """Yield, for each run that a fault interrupted, the seconds from the fault until the message ran again."""
     for run, faults in hits.items():
         later = [rerun.start for rerun in history.started[run.mid] if rerun.start > run.start]
         if not run.ended and later:
@@ -169,7 +168,7 @@ def _recoveries(history: History, hits: dict[Run, list[InjectedFault]]) -> Itera
 
 
 def _undead(history: History, final: FinalState) -> Iterator[str]:
-    """Yield poison messages that are not dead, or died after a wrong number of runs."""
+    """Yield poison messages that weren't dead-lettered, or ran too often or too rarely before."""
     for mid, (limit, timed) in history.poison.items():
         accepted = history.outcomes.get(mid) == "ok" or mid in history.started
         most = len(history.started[mid])
@@ -192,7 +191,7 @@ def _concurrent(history: History) -> Iterator[str]:
 
 
 def _over_limit(history: History) -> Iterator[str]:
-    """Yield keys with more concurrent messages than allowed."""
+    """Yield keys that had more concurrent runs than their limit allows."""
     steps: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
     for mid, use in history.keys.items():
         for run in history.started.get(mid, ()):
@@ -205,7 +204,7 @@ def _over_limit(history: History) -> Iterator[str]:
 
 
 def _held(history: History, run: Run) -> Iterator[tuple[float, float]]:
-    """Yield the spans in which the run held its lease, up to the fault that killed it."""
+    """Yield the time spans during which the run had a valid lease, at most until a fault killed the run."""
     yield from run.leased()
     at, left = run.points[-1]
     killed = [fault.at for fault in history.faults if run.pid in fault.pids and fault.at > at]
@@ -214,7 +213,7 @@ def _held(history: History, run: Run) -> Iterator[tuple[float, float]]:
 
 
 def _out_of_order(history: History) -> Iterator[str]:
-    """Yield keys whose messages didn't run in the order in which they were enqueued, although they must."""
+    """Yield keys whose messages ran in a different order than they were enqueued, although the order was guaranteed."""
     numbers = {mid: number for number, mid in enumerate(history.keys)}
     latest: dict[str, int] = {}
     for run in sorted(history.runs, key=lambda run: run.fence):
@@ -226,9 +225,9 @@ def _out_of_order(history: History) -> Iterator[str]:
 
 
 def _stale_accepted(history: History) -> Iterator[str]:
-    """Yield mids whose ending the server should have rejected.
+    """Yield mids whose end the server accepted but should have rejected.
 
-    The server had already handed the message out again, or had already accepted an ending.
+    The server had already started the message again, or had already accepted another end.
     """
     done: dict[str, set[str]] = defaultdict(set)
     for ending in history.endings:
@@ -244,14 +243,14 @@ def _stale_accepted(history: History) -> Iterator[str]:
 
 
 def _uncancelled(history: History) -> Iterator[str]:
-    """Yield messages whose end was accepted after the server had confirmed that they were cancelled."""
+    """Yield messages whose end was accepted although the server had confirmed their cancellation."""
     for ending in history.endings:
         if ending.reply == "ok" and ending.began > history.cancelled.get(ending.mid, FOREVER):
             yield ending.mid
 
 
 def _misreported(history: History, final: FinalState) -> Iterator[str]:
-    """Yield the mids of calls whose reply contradicts their effect."""
+    """Yield the mids of calls whose reply doesn't match their effect."""
     present = set(history.started) | final.waiting | final.dead
     for mid, outcome in history.outcomes.items():
         if outcome == "fail" and mid in present:
@@ -266,7 +265,7 @@ def _misreported(history: History, final: FinalState) -> Iterator[str]:
 
 
 def _other_report(history: History, mid: str, token: str) -> bool:
-    """Return whether another attempt, or another report of this attempt, can have ended the message."""
+    """Return whether another attempt, or another report of this attempt, may have ended the message."""
     fence = history.fences.get((mid, token), -1)
     if any(other != fence for other, _ in history.handed[mid]):
         return True
@@ -275,24 +274,22 @@ def _other_report(history: History, mid: str, token: str) -> bool:
 
 
 class Bound(NamedTuple):
-    """A bound on `figure`, a field of Verdict: at most `limit`, or at least `limit` if `least` is true."""
+    """A limit for `figure`, a field of Verdict: the maximum, or the minimum if `least` is true."""
 
     figure: str
     limit: float
     least: bool = False
 
     def kept(self, value: float) -> bool:
-        """Return whether a value is within the bound."""
         return value >= self.limit if self.least else value <= self.limit
 
     @property
     def text(self) -> str:
-        """The bound as text: `recovery p99 <= 1.00`."""
         return f"{self.figure.replace('_', ' ')} {'>=' if self.least else '<='} {self.limit:.2f}"
 
 
 def missed(verdict: Verdict, bounds: Sequence[Bound]) -> Iterator[str]:
-    """Yield the bounds that weren't kept, with the measurements. A bound on a missing figure counts as kept."""
+    """Yield the bounds that the measurements exceed. A bound without a measurement is ignored."""
     for bound in bounds:
         value = getattr(verdict, bound.figure)
         if value is not None and not bound.kept(value):

@@ -1,4 +1,4 @@
-"""Faults of workers' processes, supervisors and machines."""
+"""Faults that kill or stop processes of workers, supervisors, and whole machines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def child_kill(setup: RoundSetup) -> None:
 
 
 def limits_kill(setup: RoundSetup, count: int = 10) -> None:
-    """Enqueue jobs that wait for limits, and kill -9 a process of a worker."""
+    """Enqueue jobs with rate and concurrency limits, and kill -9 a process of a worker."""
     queue, ledger = Queue(QUEUE, setup.client), setup.workers.ledger
     for _ in range(count):
         mid = f"{STEM}{setup.random.getrandbits(48):x}"
@@ -38,7 +38,7 @@ def limits_kill(setup: RoundSetup, count: int = 10) -> None:
 
 
 def batches(setup: RoundSetup, count: int = 20) -> None:
-    """Twice, enqueue calls of a batch job, cancel some, and kill or stop a process, a worker or the server."""
+    """Twice: enqueue calls of a batch job, cancel some, and kill or stop a process, a worker or the server."""
     queue, ledger = Queue(QUEUE, setup.client), setup.workers.ledger
     for fault in setup.random.sample(_IN_BATCHES, 2):
         mids = [f"batched-{setup.random.getrandbits(48):x}" for _ in range(count)]
@@ -53,17 +53,17 @@ def batches(setup: RoundSetup, count: int = 20) -> None:
 
 
 def worker_kill(setup: RoundSetup) -> None:
-    """Kill -9 one supervisor, whose processes must exit too; then start a new worker."""
+    """Kill -9 one supervisor, whose child processes must then exit. Start a new worker."""
     _replace(setup, "worker-kill")
 
 
 def host_loss(setup: RoundSetup) -> None:
-    """Kill -9 a supervisor together with its processes, as if their machine were lost; then start a new worker."""
+    """Kill -9 a supervisor and its processes, as if their machine were lost. Then start a new worker."""
     _replace(setup, "host-loss", with_children=True)
 
 
 def any_kill(setup: RoundSetup) -> None:
-    """Inject one of child_kill, worker_kill and host_loss."""
+    """Kill a child, a worker or a whole machine, chosen at random."""
     setup.random.choice((child_kill, worker_kill, host_loss))(setup)
 
 
@@ -81,7 +81,7 @@ def _replace(setup: RoundSetup, name: str, with_children: bool = False) -> None:
 
 
 def _await_other(setup: RoundSetup, pid: int) -> None:
-    """Wait until another worker has started its processes. Otherwise, its start would count as time to recover."""
+    """Wait until another worker has started its processes, so that their start doesn't count as time to recover."""
     others = [other.pid for other in setup.workers.running if other.pid != pid]
     deadline = time.monotonic() + ORPHAN_S
     while others and not any(map(children_of, others)) and time.monotonic() < deadline:
@@ -89,7 +89,7 @@ def _await_other(setup: RoundSetup, pid: int) -> None:
 
 
 def _await_exit(setup: RoundSetup, children: list[int]) -> None:
-    """Wait until the processes of a dead supervisor exit; record remaining processes as orphans."""
+    """Wait until the children of a dead supervisor exit. Record children that don't exit as orphans."""
     deadline = time.monotonic() + ORPHAN_S
     while left := list(filter(alive, children)):
         if time.monotonic() > deadline:
@@ -101,7 +101,7 @@ def _await_exit(setup: RoundSetup, children: list[int]) -> None:
 
 
 def worker_stop(setup: RoundSetup) -> None:
-    """Stop a worker and its processes with SIGSTOP for longer than their leases, then send SIGCONT."""
+    """Stop a worker and its processes with SIGSTOP, and continue them with SIGCONT after their leases have expired."""
     worker = setup.worker()
     pids = [worker.pid, *children_of(worker.pid)]
     with setup.injected("worker-stop", pids, cuts=True):
@@ -115,7 +115,7 @@ def worker_stop(setup: RoundSetup) -> None:
 
 
 def worker_term(setup: RoundSetup) -> None:
-    """Send TERM to a worker, and immediately start a new worker."""
+    """Send SIGTERM to a worker, and start a new worker without waiting for its exit."""
     with setup.injected("worker-term"):
         setup.workers.terminate(setup.worker())
     setup.workers.start()

@@ -1,4 +1,4 @@
-"""The workers of a round: `jobq worker` in processes that faults kill, stop and replace."""
+"""The workers of a round: `jobq worker` processes, which faults kill, stop and replace."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ WORKLOAD = "jobq.chaos.workload"
 
 
 class ChaosTimeoutError(JobqError):
-    """An event that a round waits for didn't happen in time."""
+    """A round waited too long for an event."""
 
 
 def wait_until(holds: Callable[[], object], what: str, seconds: float) -> None:
-    """Poll until `holds` is true; raise ChaosTimeoutError after `seconds`."""
+    """Poll until `holds` returns true. Raise ChaosTimeoutError after `seconds`; `what` describes the wait."""
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:
@@ -35,11 +35,11 @@ def wait_until(holds: Callable[[], object], what: str, seconds: float) -> None:
 
 
 class WorkerOptions(NamedTuple):
-    """Options of every worker.
+    """Options that all workers of a round share.
 
     Attributes:
-        event_loops: Half of the workers run async jobs.
-        record_s: Lifetime of call records, 0 for the usual time.
+        event_loops: Whether half of the workers run async jobs.
+        record_s: Lifetime of call records; 0 for the usual time.
         threads: Concurrent sync jobs per process.
         module: Module to import.
     """
@@ -54,7 +54,7 @@ class WorkerOptions(NamedTuple):
 
 
 class WorkerGroup:
-    """The workers of a round. Every second worker connects to the URL `side`, if there is one.
+    """The workers of a round. Every second worker connects to the URL `side`, if it is set.
 
     Attributes:
         env: The environment of each process.
@@ -104,26 +104,21 @@ class WorkerGroup:
             self.on_second_proxy.append(process)
 
     def ready(self) -> None:
-        """Wait until every worker has processes."""
         wait_until(lambda: all(map(children_of, self._pids())), "no worker started", START_S)
 
     def remove(self, process: subprocess.Popen[bytes]) -> None:
-        """Remove a worker from the list of running workers."""
         self.running.remove(process)
 
     def terminate(self, process: subprocess.Popen[bytes]) -> None:
-        """Send TERM, so that the worker drains."""
         self.remove(process)
         self._terminated.append(process)
         process.terminate()
 
     def exited(self) -> tuple[str, ...]:
-        """Return the workers that exited by themselves, with their exit codes."""
         ended = ((process, process.poll()) for process in self.running)
         return tuple(f"{process.pid}: {code}" for process, code in ended if code is not None)
 
     def stop(self) -> None:
-        """Drain all workers; raise ChaosTimeoutError if one doesn't exit."""
         for process in tuple(self.running):
             self.terminate(process)
         for process in self._terminated:
@@ -156,12 +151,12 @@ def children_of(pid: int) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process runs; a zombie doesn't."""
+    """Return whether a process is running and isn't a zombie."""
     return pid in running_processes()
 
 
 def signalled(pid: int, number: int) -> bool:
-    """Send a signal; return False if the process is gone."""
+    """Send a signal to a process; return False if the process no longer exists."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Module for the workers of a round: a job that records its runs, and a record of every call to the queue.
+"""The module that workers of a round import: a job that records its runs, and a record of every call to the queue.
 
 Importing this module replaces methods of `Queue` in this process.
 """
@@ -40,7 +40,7 @@ LIMITED_S = 0.02
 
 
 def work(mid: str, seconds: float, padding: str = "") -> None:
-    """Sleep, and write a line before and after."""
+    """Sleep for `seconds`; record the start and the end of the run."""
     note("start")
     try:
         time.sleep(seconds)
@@ -51,7 +51,7 @@ def work(mid: str, seconds: float, padding: str = "") -> None:
 
 
 async def work_on_loop(mid: str, seconds: float, padding: str = "") -> None:
-    """Run like `work`, on an event loop."""
+    """Do the same as `work`, on an event loop."""
     note("start")
     try:
         await asyncio.sleep(seconds)
@@ -73,19 +73,19 @@ def poison(mid: str, kind: str) -> None:
 
 
 def fork(mid: str, way: str) -> None:
-    """Fork, end the fork as `way` demands, and wait until it has exited."""
+    """Fork, let the forked process end in the given way, and wait for its exit."""
     for pause_s in _forked(way):
         time.sleep(pause_s)
 
 
 async def fork_on_loop(mid: str, way: str) -> None:
-    """Run like `fork`, on an event loop."""
+    """Do the same as `fork`, on an event loop."""
     for pause_s in _forked(way):
         await asyncio.sleep(pause_s)
 
 
 def _forked(way: str) -> Iterator[float]:
-    """Yield pauses until the fork has exited. The fork itself ends as `way` demands, or yields nothing."""
+    """Fork, and yield pauses until the forked process has exited. In the fork, end as `way` demands."""
     note("start")
     pid, began = os.fork(), time.monotonic()
     if pid == 0:
@@ -105,14 +105,14 @@ LIMITS = [RateLimit(RATE_NAME, RATE), ConcurrencyLimit(SLOTS_NAME, SLOTS)]
 
 
 def limited(mid: str) -> None:
-    """Run for a moment, if the limits allow."""
+    """A job with limits, which runs for a moment."""
     note("start")
     time.sleep(LIMITED_S)
     note("end")
 
 
 async def limited_on_loop(mid: str) -> None:
-    """Run like `limited`, on an event loop."""
+    """Do the same as `limited`, on an event loop."""
     note("start")
     await asyncio.sleep(LIMITED_S)
     note("end")
@@ -125,12 +125,12 @@ job(name="jobq.chaos.limited", queue=QUEUE, limits=LIMITS)(
 
 @job(name="jobq.chaos.neighbour", queue=NEIGHBOUR)
 def neighbour() -> None:
-    """Run while the queue is damaged. The run isn't recorded, because that queue isn't checked."""
+    """Run on the damaged queue, without a record of the run, because that queue isn't checked."""
     time.sleep(JOB_S)
 
 
 def note(word: str, context: Context | None = None) -> None:
-    """Write a line about a run, by default the current run."""
+    """Record an event of a run, by default of the current run."""
     # Read the time first, so that a process stopped in between doesn't claim an expired lease.
     at, context = time.monotonic(), context or current()
     left = min(context.lease_left, 3600.0)
@@ -141,7 +141,7 @@ def note(word: str, context: Context | None = None) -> None:
 
 
 def finish(queue: Queue, endings: Sequence[Ending], **options: Any) -> Finished:
-    """Call Queue.finish, and record the call before and after."""
+    """Call Queue.finish, and record the call and its replies."""
     if queue.name == NEIGHBOUR:
         return _finish(queue, endings, **options)
     if not endings:
