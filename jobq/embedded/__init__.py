@@ -1,1 +1,1 @@
-"""The private server of a project: a Valkey or Redis that jobq starts if no URL is set."""
+"""The private server of a project: a Valkey or Redis server that jobq starts if no URL is set."""

@@ -1,4 +1,4 @@
-"""The files of a project's embedded server: its data, its socket, its locks, and who may access them."""
+"""The files of a project's embedded server: data, socket and locks, and checks of who may access them."""
 
 from __future__ import annotations
 
@@ -24,24 +24,22 @@ logger = logging.getLogger("jobq.server")
 
 
 class ServerFiles(NamedTuple):
-    """Files of one embedded server. `socket` is where a new server would listen."""
+    """The files of one embedded server. `socket` is the path at which a new server would listen."""
 
     data: Path
     socket: Path
 
     @property
     def lock(self) -> Path:
-        """The lock that a process holds while it looks for the server, starts it or stops it."""
+        """Return the path of the lock for finding, starting and stopping the server."""
         return self.data / "lock"
 
     @property
     def server_lock(self) -> Path:
-        """The lock that the server holds while it runs."""
         return self.data / "server.lock"
 
     @property
     def watch_lock(self) -> Path:
-        """The lock that the watcher holds while it runs."""
         return self.data / "watch.lock"
 
     @property
@@ -51,24 +49,28 @@ class ServerFiles(NamedTuple):
 
     @property
     def pid_file(self) -> Path:
-        """A file with the pid of the latest server, for people to read."""
+        """Return the path of a file with the last server's pid, for people to read."""
         return self.data / "server.pid"
 
     @property
     def known_socket(self) -> Path:
-        """A file with the socket of the latest server, because processes may use different runtime folders."""
+        """Return the path of a file that names the last server's socket.
+
+        Processes may use different folders for sockets.
+        """
         return self.data / "socket"
 
     @property
     def known_program(self) -> Path:
-        """A file with the path of the server program that was started last."""
+        """Return the path of a file that names the last started server program."""
         return self.data / "program"
 
 
 def data_folder(given: str | None, working: Path) -> Path:
-    """Return `given`, or `.jobq` next to the nearest trusted pyproject.toml, or in the working folder.
+    """Return `given`, or `.jobq` next to the nearest trusted pyproject.toml, or `.jobq` in the working folder.
 
-    Links in the path are followed. The folder itself must not be a link, because another user could have made the link.
+    Links in the path are followed, except if the folder itself is a link, because another user could have created that
+    link.
     """
     if given:
         path = Path(os.path.abspath(Path(given).expanduser()))
@@ -82,13 +84,13 @@ def data_folder(given: str | None, working: Path) -> Path:
 
 
 def files_of(data: Path) -> ServerFiles:
-    """Return the paths of a data folder's server, without creating files."""
+    """Return the paths that the server for a data folder uses. This doesn't create files."""
     name = hashlib.sha256(os.fsencode(data)).hexdigest()[:16]
     return ServerFiles(data, runtime_folder() / f"{name}.sock")
 
 
 def runtime_folder() -> Path:
-    """Return a folder of the user for sockets. Its path is short, because paths of sockets must be short."""
+    """Return the user's folder for sockets. Its path is short, because socket paths have a maximum length."""
     given = os.environ.get("XDG_RUNTIME_DIR")
     if given and os.path.isabs(given) and len(os.fsencode(given)) < 60 and _is_runtime(given):
         return Path(given, "jobq")
@@ -103,7 +105,10 @@ def runtime_folder() -> Path:
 
 
 def _is_runtime(folder: str) -> bool:
-    """Whether the folder is yours. After `su`, it may belong to another user, who could replace the files in it."""
+    """Return whether the folder belongs to this user.
+
+    After `su`, its owner may be another user, who could replace its files.
+    """
     try:
         status = os.stat(folder)
     except OSError:
@@ -113,7 +118,7 @@ def _is_runtime(folder: str) -> bool:
 
 
 def prepare(files: ServerFiles) -> None:
-    """Make the folders. Raises EmbeddedError if that fails, or if other users could access them."""
+    """Create the folders. Raises EmbeddedError if that fails, or if other users could access the folders."""
     if len(os.fsencode(files.socket)) > SOCKET_BYTES:
         raise EmbeddedError(
             f"{files.socket} is too long for a socket's path, over {SOCKET_BYTES} bytes; set XDG_RUNTIME_DIR "
@@ -140,7 +145,7 @@ def prepare(files: ServerFiles) -> None:
 
 
 def check(files: ServerFiles) -> None:
-    """Raise EmbeddedError for data that another user owns or can access, and for files that are links."""
+    """Raise EmbeddedError if another user owns or can access the data, or if files are links."""
     try:
         status = files.data.lstat()
     except FileNotFoundError:
@@ -169,7 +174,7 @@ def check(files: ServerFiles) -> None:
 
 
 def is_own_socket(path: Path) -> bool:
-    """Whether a path is a socket of yours in a folder that only you can use, so that nobody else listens there."""
+    """Return whether a path is this user's socket in a folder that no other user can access."""
     try:
         status = path.lstat()
     except OSError:
@@ -179,12 +184,12 @@ def is_own_socket(path: Path) -> bool:
 
 
 def opened(path: Path, flags: int) -> int:
-    """Open a file of the embedded server, without following links. Only you can read a new file."""
+    """Open a file of the embedded server without following links. If the file is new, only its owner can read it."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def noted(path: Path) -> str | None:
-    """Return a path that an earlier process wrote to a file of the embedded server; None if there is none."""
+    """Return the path stored in `path`, a file of the embedded server; None if the file doesn't exist."""
     try:
         with open(opened(path, os.O_RDONLY), "rb") as file:
             return os.fsdecode(file.read())
@@ -199,7 +204,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def _make_private(folder: Path) -> None:
-    """Make an empty folder of yours private, if other users can read it."""
+    """Make this user's empty folder private if other users can read it."""
     descriptor = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -230,7 +235,7 @@ def _is_private(folder: Path) -> bool:
 def _entries(data: Path) -> list[tuple[Path, os.stat_result]]:
     """Return the files in the data folder that the server or jobq writes to.
 
-    A server that is ending may remove some.
+    Files that a stopping server removes are skipped.
     """
     paths = [
         path for path in data.iterdir() if path.name in _NAMES or path.name.startswith("temp-")

@@ -1,7 +1,7 @@
-"""The embedded server as a process: start it, call it, find out whether it runs, stop it.
+"""Starts the embedded server, finds it, and stops it.
 
-While the server runs, it holds a lock on a file among its data. A pid doesn't show whether it runs, because the system
-reuses pids. Nor does the socket, which disappears when the temporary folder is cleaned.
+A running server holds a lock on a file in its data folder. A pid doesn't show whether the server is running, because
+the system reuses pids. Nor does the socket, which disappears if the temporary folder is cleaned.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OTHER_SERVER = "{} can't read the files of another server here; set JOBQ_SERVER 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock on a file. Only one thread of one process can hold it at a time."""
+    """Hold an exclusive lock on a file inside the `with` block."""
     try:
         descriptor = opened(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -54,7 +54,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def held(path: Path) -> bool:
-    """Whether a running process holds this lock."""
+    """Return whether a running process holds the lock on this file."""
     try:
         descriptor = opened(path, os.O_RDWR)
     except FileNotFoundError:
@@ -69,7 +69,7 @@ def held(path: Path) -> bool:
 
 
 def client_of(socket: Path) -> Redis:
-    """Return a client that doesn't repeat calls, and that returns paths unchanged."""
+    """Return a client without retries. It decodes paths so that they can be encoded to the same bytes."""
     return Redis(
         unix_socket_path=str(socket), socket_timeout=5, retry=Retry(NoBackoff(), 0), protocol=2,
         decode_responses=True, encoding_errors="surrogateescape",
@@ -77,7 +77,10 @@ def client_of(socket: Path) -> Redis:
 
 
 def folder_of(socket: Path) -> str | None:
-    """Return the data folder of the server at `socket`: '' if it was removed, None if no server answers."""
+    """Return the data folder of the server at `socket`.
+
+    Return '' if the folder was removed, None if no server answers.
+    """
     deadline = time.monotonic() + START_S
     while True:
         try:
@@ -98,13 +101,13 @@ def folder_of(socket: Path) -> str | None:
 def answers(socket: Path, data: Path) -> bool:
     """Return whether the server at `socket` uses this data folder.
 
-    A copy of a data folder contains the path of the original's socket, so this server may use another folder.
+    A copied data folder contains the socket path of the original's server, which uses another folder.
     """
     return same(folder_of(socket), data)
 
 
 def same(folder: str | None, data: Path) -> bool:
-    """Return whether a server's folder is `data`, even if their paths differ."""
+    """Return whether `folder`, which a server reports, is the folder `data`, even if the two paths differ."""
     try:
         return bool(folder) and os.path.samefile(str(folder), data)
     except OSError:
@@ -114,7 +117,7 @@ def same(folder: str | None, data: Path) -> bool:
 def launch(files: ServerFiles) -> None:
     """Start the server and wait until it answers.
 
-    Call it with `files.lock` held, and only if no server uses these data.
+    The caller must hold `files.lock`, and no server may use these data.
     """
     began = files.log.stat().st_size if files.log.exists() else 0
     program = _program(files)
@@ -144,9 +147,10 @@ def launch(files: ServerFiles) -> None:
 
 
 def _program(files: ServerFiles) -> str:
-    """Return the program that last used these data, if it is still there: another program may be too old to read them.
+    """Return the program that last used these data, if it is still installed.
 
-    A noted path that isn't among the usable programs is never run, because the folder may come from anyone.
+    Other programs may be too old to read the data. If the path in the data folder isn't a usable program, it is never
+    run, because any user may have written it.
     """
     paths = [program.path for program in usable()]
     last = noted(files.known_program)
@@ -182,10 +186,9 @@ def _said(log: Path, began: int) -> str:
 
 
 def shut_down(socket: Path, lock: Path) -> None:
-    """Stop the server at `socket` and wait until it has released its lock.
+    """Stop the server at `socket`, and wait until it has released its lock.
 
-    Its pid may remain listed after that, even permanently if process 1 of a container does not wait for its
-    children.
+    Afterwards, its pid may still be listed, even permanently if process 1 of a container doesn't reap its children.
     """
     try:
         with client_of(socket) as client:

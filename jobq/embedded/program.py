@@ -1,4 +1,4 @@
-"""The server program used by the embedded server, the testing kit, chaos and jobq's own tests."""
+"""Finds the server program for the embedded server, the testing kit, chaos and jobq's own tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VERSION = re.compile(r"(Redis|Valkey) server v=(\d+\.\d+[\d.]*)", re.IGNORECASE
 
 
 class Program(NamedTuple):
-    """A server program. `kind` is Valkey or Redis, whatever the name of the file, which may be a link."""
+    """A server program. `kind` is Valkey or Redis, even if the program's file has another name."""
 
     path: str
     kind: str
@@ -38,12 +38,13 @@ def program(otherwise: str = OTHERWISE) -> str:
 
 
 def usable(otherwise: str = OTHERWISE) -> list[Program]:
-    """Return the program in JOBQ_SERVER; without it, the programs on the PATH and in packages, preferred program first.
+    """Return the usable server programs, best first.
 
+    If JOBQ_SERVER is set, use only that program; otherwise, programs on the PATH and in packages.
     Raises EmbeddedError if there is none.
 
     Args:
-        otherwise: Advice other than to install a program.
+        otherwise: Advice for the error message, apart from installing a program.
     """
     given = server_program_from_env()
     answers = [*map(_asked, [shutil.which(given) or given] if given else _installed())]
@@ -68,7 +69,7 @@ def _installed() -> Iterator[str]:
 
 @cache
 def _asked(path: str) -> Program | str:
-    """Return the program at `path`, or the reason why it can't be used."""
+    """Return the program at `path`, or an error text if the program can't be used."""
     try:
         ran = subprocess.run(
             [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=30

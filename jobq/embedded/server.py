@@ -1,7 +1,7 @@
-"""The embedded server: a Valkey of the project, started or joined if no URL is set.
+"""The embedded server: a Valkey server for one project. It is started if no URL is set and it isn't running yet.
 
-Any number of processes share it. It continues after the process that started it, and its data stay in an append-only
-file after it ends. It stops when no client has been connected for `embedded_idle_s`. It listens on a unix socket only.
+Any number of processes share it. The server outlives the process that started it, and keeps its data in an append-only
+file. It stops when no client has been connected for `embedded_idle_s`. It listens only on a Unix socket.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PYTEST = frozenset(("PYTEST_VERSION", "PYTEST_CURRENT_TEST"))
 
 
 class EmbeddedStatus(NamedTuple):
-    """Whether the embedded server runs, and its figures, which are 0 if it doesn't run."""
+    """Whether the embedded server is running, and its figures. If it isn't running, the figures are 0."""
 
     running: bool
     data: str
@@ -59,10 +59,12 @@ class EmbeddedStatus(NamedTuple):
 
 
 def start_or_join(settings: ServerSettings) -> str:
-    """Return the URL of the embedded server, and start it if it isn't running. Raises EmbeddedError if that fails.
+    """Return the URL of the embedded server, and start the server if it isn't running.
 
-    The first call in a process logs a warning, so that a forgotten JOBQ_URL is noticed. There is no warning if the
-    settings ask for the embedded server, or if the command line announces it.
+    Raises EmbeddedError if that fails.
+
+    The first call in a process logs a warning, in case JOBQ_URL was forgotten. There is no warning if the settings
+    request the embedded server, or if the command line announces it.
     """
     asked = _allowed(settings)
     files = _where(settings)
@@ -79,7 +81,7 @@ def start_or_join(settings: ServerSettings) -> str:
 
 
 def announced_by(say: Callable[[str], object] | None) -> None:
-    """Announce the server by calling `say` instead of logging a warning. If `say` is None, don't announce it."""
+    """Call `say` to announce the server, instead of logging a warning. If `say` is None, don't announce the server."""
     runtime.announce = say
 
 
@@ -97,9 +99,9 @@ def _announce(text: str, asked: bool) -> None:
 
 
 def _allowed(settings: ServerSettings) -> bool:
-    """Return whether the settings ask for the server.
+    """Return whether the settings request the embedded server.
 
-    Raises EmbeddedError if the settings forbid the server, or if tests don't ask for the server.
+    Raises EmbeddedError if the settings forbid it, or if tests use it without requesting it.
     """
     by_variable = embedded_from_env()
     if by_variable is False or settings.embedded is False:
@@ -118,7 +120,7 @@ def _allowed(settings: ServerSettings) -> bool:
 
 
 def status(settings: ServerSettings) -> EmbeddedStatus:
-    """Return whether the embedded server runs, and its figures."""
+    """Return whether the embedded server is running, and its figures."""
     files = _where(settings)
     check(files)
     socket = running(files)
@@ -134,7 +136,7 @@ def status(settings: ServerSettings) -> EmbeddedStatus:
 
 
 def stop(settings: ServerSettings) -> bool:
-    """Stop the embedded server and wait until it has ended; return whether it ran. Its data stay."""
+    """Stop the embedded server and wait for its exit; return whether it was running. The data aren't deleted."""
     files = _where(settings)
     check(files)
     if not files.data.is_dir():
@@ -147,7 +149,7 @@ def stop(settings: ServerSettings) -> bool:
 
 
 def running(files: ServerFiles) -> Path | None:
-    """Return the socket of the server that uses these data, wherever it listens; None if no server answers."""
+    """Return the socket of the server that uses these data, even if it listens elsewhere; None if no server answers."""
     for socket in dict.fromkeys([Path(noted(files.known_socket) or files.socket), files.socket]):
         # Another user's server could claim to work on these data.
         if is_own_socket(socket) and answers(socket, files.data):
@@ -156,7 +158,7 @@ def running(files: ServerFiles) -> Path | None:
 
 
 def data_of(settings: ServerSettings) -> Path:
-    """Return the folder with the data of the embedded server, which may not exist."""
+    """Return the embedded server's data folder, which may not exist."""
     return _where(settings).data
 
 
@@ -165,7 +167,7 @@ def _where(settings: ServerSettings) -> ServerFiles:
 
 
 def _settled(files: ServerFiles) -> Path | None:
-    """Return the running server's socket, or None if it is certain that no server runs.
+    """Return the running server's socket, or None if it is certain that no server is running.
 
     A second server would corrupt the append-only file.
     """
@@ -190,9 +192,9 @@ def _started(files: ServerFiles) -> Path:
 
 
 def _watch(files: ServerFiles, socket: Path, idle_s: float) -> None:
-    """Start a process that stops the server once it is idle.
+    """Start a process that stops the server once no client uses it.
 
-    All processes that use the server may have ended by then.
+    By then, all processes that used the server may have exited.
     """
     if held(files.watch_lock):
         return

@@ -1,6 +1,6 @@
 """`python -m jobq.embedded.watch DATA SOCKET IDLE_S`: stop an embedded server that no client uses.
 
-It returns immediately and continues in a process without parent or terminal, until the server has ended.
+The command returns immediately. It continues in a background process, until the server has stopped.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ POLL_EVERY_S = 15.0
 
 
 class Use(NamedTuple):
-    """The number of connected clients, and of all connections since the server's start.
+    """How many clients are connected, and how many connections there were since the server's start.
 
-    Each poll opens a connection.
+    Each measurement opens a connection itself.
     """
 
     now: int
     ever: int
 
     def since(self, before: Use) -> bool:
-        """Return whether a client is connected now, or was connected at any time since the poll `before`."""
+        """Return whether any client is connected now, or was connected since `before` was measured."""
         return self.now > 1 or self.ever != before.ever + 1
 
 
@@ -40,7 +40,7 @@ BUSY = Use(2, 0)
 
 
 def main(data: str, socket: str, idle_s: str) -> None:
-    """Watch the server, unless another process does."""
+    """Watch the server in this process, unless another process already does."""
     files, limit_s = ServerFiles(Path(data), Path(socket)), float(idle_s)
     mine = opened(files.watch_lock, os.O_RDWR | os.O_CREAT)
     try:
@@ -54,7 +54,7 @@ def main(data: str, socket: str, idle_s: str) -> None:
 
 
 def watch(files: ServerFiles, mine: int, limit_s: float) -> None:
-    """Poll the server; return when it has stopped, by itself or because this process stopped it."""
+    """Check the server regularly; return when it has stopped. Stop it if no client used it for `limit_s` seconds."""
     last, used_at = BUSY, time.monotonic()
     while True:
         if not os.fstat(mine).st_nlink:
@@ -76,7 +76,7 @@ def watch(files: ServerFiles, mine: int, limit_s: float) -> None:
 
 
 def _over(files: ServerFiles) -> bool:
-    """Return whether the watch is over after its lock file was removed, alone or with the data folder."""
+    """Return whether the watcher must exit, because its lock file or the server's data folder was removed."""
     folder = folder_of(files.socket)
     if folder == "":
         # The server's data folder was removed, so later writes would be lost.
@@ -85,7 +85,7 @@ def _over(files: ServerFiles) -> bool:
 
 
 def _poll(files: ServerFiles) -> Use | None:
-    """Return the server's use; None if no server answers, or a server with other data."""
+    """Return the number of the server's connections; None if no server with these data answers."""
     try:
         with client_of(files.socket) as client:
             folder = client.config_get("dir")["dir"]
@@ -99,7 +99,7 @@ def _poll(files: ServerFiles) -> Use | None:
 
 
 def _gone(files: ServerFiles, mine: int) -> Path | None:
-    """Return the socket of a restarted server. Return None, and end the watch, if there is no server."""
+    """Return the server's socket if the server was restarted. Otherwise, stop watching and return None."""
     try:
         with locked(files.lock):
             socket = running(files)
@@ -112,9 +112,9 @@ def _gone(files: ServerFiles, mine: int) -> Path | None:
 
 
 def _ended(files: ServerFiles, mine: int, last: Use) -> bool:
-    """Stop the idle server; return whether it was stopped.
+    """Stop the server if it is idle; return whether it was stopped.
 
-    A lock keeps other processes from joining it during this call.
+    During this call, a lock keeps other processes from starting to use the server.
     """
     try:
         with locked(files.lock):

@@ -1,1 +1,1 @@
-"""Metrics and probes of workers, and the exporter's metrics of queues."""
+"""Metrics and health checks of workers, and metrics of queues."""

@@ -22,11 +22,12 @@ SPARE = 1.2
 
 
 class QueueDemand(JsonRecord):
-    """The demand of a queue.
+    """How many slots a queue needs.
 
     Attributes:
-        arrivals_per_s: None if no attempt finished recently and samples don't yet span MIN_S seconds.
-        mean_run_ms: None if no attempt finished recently, or if events are off.
+        arrivals_per_s: Messages that become ready per second. None if no attempt finished recently and the samples are
+            less than MIN_S seconds apart.
+        mean_run_ms: Mean run time of attempts. None if no attempt finished recently, or if events are off.
     """
 
     queue: str
@@ -39,11 +40,11 @@ class QueueDemand(JsonRecord):
 
 
 class Demand(JsonRecord):
-    """How many slots the workers of some queues should have.
+    """How many slots the workers of some queues should have in total.
 
     Attributes:
-        wanted_slots: Number of jobs that workers should be able to run at the same time.
-        unread: Queues that can't be read, with the reason; they count as 0.
+        wanted_slots: How many jobs workers should be able to run at the same time.
+        unread: Queues that can't be read, each with the reason. They count as 0.
     """
 
     wanted_slots: int
@@ -54,7 +55,7 @@ class Demand(JsonRecord):
 
 
 class _Before(NamedTuple):
-    """The counts of an earlier sample: all messages handed out so far, and ready messages."""
+    """The counts at an earlier time: messages that were ever handed to workers, and ready messages."""
 
     at: float
     fence: int
@@ -73,7 +74,7 @@ def _runs_in_all(queue: Queue) -> EndedRuns | None:
 
 
 class DemandMeter:
-    """Measures how many slots queues need at the moment of each call. It is thread-safe."""
+    """Measures how many slots (concurrent jobs) queues need. It is thread-safe."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -82,7 +83,7 @@ class DemandMeter:
         self._before: dict[str, tuple[_Before, _Before]] = {}
 
     def measure(self, names: Sequence[str], target_s: float) -> Demand:
-        """Return how many slots these queues need to finish their waiting messages within `target_s` seconds."""
+        """Return how many slots these queues need to finish waiting messages within `target_s` seconds."""
         rows, unread = [], dict[str, str]()
         for name in dict.fromkeys(names):
             queue = Queue(name, self._client)
@@ -101,9 +102,9 @@ class DemandMeter:
         )  # fmt: skip
 
     def _arrivals(self, name: str, sample: Sample) -> float | None:
-        """Return the messages that became ready per second since an earlier sample.
+        """Return how many messages became ready per second since an earlier sample.
 
-        Returns None if the samples don't span MIN_S seconds.
+        Return None if the samples are less than MIN_S seconds apart.
         """
         now = _Before(time.monotonic(), sample.fence, sample.counts.ready)
         with self._lock:
@@ -124,11 +125,11 @@ class DemandMeter:
 def demand_of(
     name: str, sample: Sample, runs: EndedRuns | None, arrivals: float | None, target_s: float
 ) -> QueueDemand:
-    """Return the demand of a queue.
+    """Return how many slots a queue needs.
 
-    The demand is at least the number of running messages. The demand is higher if arriving and waiting messages need
-    more slots. While run times are unknown, each running or ready message counts as a slot. For a paused queue, only
-    running messages count.
+    The result is at least the number of running messages, and larger if arriving and waiting messages need more slots.
+    While run times are unknown, each running or ready message needs one slot. Only running messages of a paused queue
+    count.
     """
     counts = sample.counts
     rate = arrivals if arrivals is not None else runs.per_s if runs else None

@@ -1,6 +1,6 @@
-"""Print metrics in the formats of Prometheus and OpenMetrics, with the package prometheus_client.
+"""Prints metrics in the formats of Prometheus and OpenMetrics, with the package prometheus_client.
 
-Without the package, the page explains how to install it.
+If the package isn't installed, the page explains how to install it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def metrics_page(collect: Callable[[], Iterable[Family]], application: str = "")
     """Return the page /metrics.
 
     Args:
-        collect: Returns the metrics; called for each scrape.
-        application: Folder to which children write the application's own metrics.
+        collect: Returns the metrics. Each request for the page calls this function.
+        application: The folder to which children write the application's own metrics.
     """
 
     def page(request: PageRequest) -> Answer:
@@ -46,13 +46,13 @@ def metrics_page(collect: Callable[[], Iterable[Family]], application: str = "")
 
 
 class _Application:
-    """Collects the application's own prometheus_client metrics from the files that all children write."""
+    """Collects the application's own prometheus_client metrics, which each child writes to a file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def collect(self) -> Iterator[Any]:
-        """Yield the metrics of all children, without the live gauges of ended children."""
+        """Yield the metrics of all children. Gauges of exited children are left out."""
         from prometheus_client import CollectorRegistry, multiprocess
 
         untyped: Any = multiprocess
@@ -80,7 +80,7 @@ class _Collector:
             yield _as_known_there(family)
 
     def describe(self) -> list[Any]:
-        """Return an empty list, so that names aren't checked at each scrape. This package's tests check the names."""
+        """Return an empty list. Otherwise, prometheus_client would check all names at each request."""
         return []
 
 

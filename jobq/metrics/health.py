@@ -1,4 +1,4 @@
-"""Serve /healthz, /readyz and /metrics of a worker from its monitor process."""
+"""Serves /healthz, /readyz and /metrics of a worker from its monitor process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def why_dead(pool: PoolView) -> str:
 
 
 def why_not_ready(pool: PoolView) -> str:
-    """Return why the worker isn't ready: it doesn't fetch messages, or its jobs can't enqueue. '' if it is ready."""
+    """Return why the worker can't fetch messages or its jobs can't enqueue; '' if the worker is ready."""
     state = pool.state
     if dead := why_dead(pool):
         return dead
@@ -47,7 +47,7 @@ def why_not_ready(pool: PoolView) -> str:
 
 
 def probe(why: Callable[[], str]) -> Page:
-    """Return a page that answers `ok`, or the status 503 with the reason."""
+    """Return a page for health checks. It answers `ok`, or status 503 with the reason that `why` returns."""
 
     def page(_: PageRequest) -> Answer:
         text = why()
@@ -57,20 +57,20 @@ def probe(why: Callable[[], str]) -> Page:
 
 
 class WorkerPages(MonitorListener):
-    """Serves the pages of a worker from its monitor process."""
+    """Serves the HTTP pages of a worker from its monitor process."""
 
     def __init__(self, endpoint: Endpoint, by_job: bool = True) -> None:
-        """Prepare the pages of a worker.
+        """Create the pages of a worker.
 
         Args:
-            by_job: Whether metrics have the label job.
+            by_job: Whether metrics have the label `job`.
         """
         self._endpoint, self._by_job = endpoint, by_job
         self._listening: socket.socket | None = None
         self._announced = False
 
     def open(self) -> None:
-        """Listen at the endpoint. Reopening uses the same port, even if port 0 was requested."""
+        """Open a socket that listens at the endpoint. Reopening uses the same port, even if port 0 was requested."""
         self._listening = listen(self._endpoint)
         if not self._endpoint.path:
             port: int = self._listening.getsockname()[1]

@@ -32,13 +32,12 @@ Rows = dict[tuple[str, ...], float | Histogram]
 
 
 class LakeBehind(NamedTuple):
-    """How far a lake is behind a queue's events.
+    """How far a data lake is behind a queue's events.
 
     Attributes:
-        events: Number of events that the lake doesn't have yet.
-        overruns_in_s: Seconds until the stream drops some of these events.
-        behind_s: Seconds since the latest event that the lake has. Both times are None if all events were read, or if
-            the lake has none of the queue's events.
+        events: Number of events that haven't been copied to the lake.
+        overruns_in_s: Seconds until the queue's stream drops an event before it is copied.
+        behind_s: Seconds since the latest copied event. Both times are None if all events or no events were copied.
     """
 
     events: int

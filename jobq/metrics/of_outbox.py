@@ -1,4 +1,4 @@
-"""Metrics of an outbox relay. The relay counts rows itself, so a scrape doesn't query the database."""
+"""Metrics of an outbox relay. The relay counts rows itself, so reading the metrics doesn't query the database."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jobq.outbox.relay import Relay
 
 
 def relay_families(relay: Relay) -> Iterator[Family]:
-    """Yield the relay's totals, and the waiting rows that it last counted."""
+    """Yield the relay's counters, and the number of waiting rows when the relay last counted them."""
     totals, waiting = relay.totals, relay.waiting
     yield Family(OUTBOX["jobq_outbox_sent_total"], {(): totals.sent})
     yield Family(OUTBOX["jobq_outbox_refused_total"], {(): totals.failed})

@@ -1,6 +1,6 @@
-"""Export the metrics of queues, topics and schedules, read from the server.
+"""Exports the metrics of queues, topics and schedules, read from the server.
 
-One exporter is enough, however many workers run.
+One exporter is enough for any number of workers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ _LAKE_LAG = ("jobq_lake_overrun_seconds", "jobq_lake_lag_seconds")
 
 
 class Sheet:
-    """The values of one scrape. After the first MAX_LABELS names, all further names share the label OTHER."""
+    """The metrics collected for one request.
+
+    The first MAX_LABELS names have their own labels; all other names share OTHER.
+    """
 
     def __init__(self) -> None:
         self.rows: dict[str, Rows] = {name: {} for name in EXPORTER}
@@ -67,10 +70,10 @@ class Sheet:
             rows[key] = max(row, value) if name in _GREATEST else row + value
 
     def put_lake_lag(self, queue: str, overruns_in_s: float, behind_s: float) -> None:
-        """Record how far a lake is behind a queue.
+        """Record how far a data lake is behind a queue.
 
-        Alerts compare the two values, so they must come from the same queue. OTHER has the values of the queue that is
-        closest to losing events.
+        Alerts compare the two values, so both must come from the same queue. For queues under the label OTHER, the
+        values come from the queue closest to losing events.
         """
         overruns, behind = (self.rows[name] for name in _LAKE_LAG)
         key = self._key(_LAKE_LAG[0], (queue,))
@@ -94,11 +97,11 @@ class QueueExporter:
         self, client: Client, names: Sequence[str] | None = None,
         lake: Callable[[], dict[str, LakeBehind]] | None = None,
     ) -> None:  # fmt: skip
-        """Prepare to read queues.
+        """Create an exporter.
 
         Args:
-            names: The queues to read; None reads all.
-            lake: Returns how far a lake is behind each queue.
+            names: The queues whose metrics to export; None means all.
+            lake: Returns how far a data lake is behind each queue.
         """
         self._client, self._names, self._lake = client, names, lake
         self._lock = threading.Lock()
@@ -110,7 +113,7 @@ class QueueExporter:
         self._schedules_at = 0.0
 
     def families(self) -> list[Family]:
-        """Return all metrics, at most CACHED_S seconds old. If the server doesn't answer, jobq_up is 0."""
+        """Return all metrics, which are at most CACHED_S seconds old. If the server doesn't answer, jobq_up is 0."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._families = self._read()
@@ -146,7 +149,7 @@ class QueueExporter:
             self._lake_behind(sheet, self._lake)
 
     def _chosen(self, chosen: Sequence[str]) -> ListedQueues:
-        """Return these queues and their partitions, but leave out queues whose partitions can't be read."""
+        """Return the chosen queues and their partitions, without queues whose partitions can't be read."""
         names, unread = with_readable_partitions(self._client, chosen)
         for name, error in unread.items():
             logger.warning("can't read queue %s: %s", name, error)
@@ -176,7 +179,7 @@ class QueueExporter:
     def _each(
         self, queues: Sequence[Queue], call: Callable[[Queue], Any]
     ) -> Iterator[tuple[Queue, Any]]:
-        """Yield each queue with the result of its call. If a call fails, log its error and leave out its queue."""
+        """Yield each queue with the result of its call. Skip queues whose call fails, and log the error."""
         results = run_each(self._client, [call(queue) for queue in queues])
         for queue, result in zip(queues, results, strict=True):
             if isinstance(result, Exception):
@@ -268,7 +271,7 @@ def _put_sample(sheet: Sheet, name: str, sample: Sample, unchanged_s: float, now
 
 
 def put_schedules(sheet: Sheet, queue: str, schedules: Schedules) -> None:
-    """Record when each schedule of a queue last ticked, and how late its next tick is."""
+    """Record when each schedule of a queue last enqueued its job, and by how much the next time is overdue."""
     for name, text in schedules.definitions.items():
         state = schedules.ticks.get(name)
         if state is None or state.paused:

@@ -1,4 +1,4 @@
-"""The metrics of a worker, read from the memory that its processes share. A scrape doesn't query the server."""
+"""The metrics of a worker, read from memory that its processes share, without a query to the server."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MAX_NAMED = 20
 
 
 def worker_families(pool: PoolView, by_job: bool = True) -> Iterator[Family]:
-    """Yield the counts and current state of the worker's processes.
+    """Yield the metrics of a worker and its processes.
 
     Args:
-        by_job: Whether metrics have the label job.
+        by_job: Whether metrics have the label `job`.
     """
     figures = counted(pool.pages)
     yield from _of_attempts(figures) if by_job else _without_jobs(figures)

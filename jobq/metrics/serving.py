@@ -1,4 +1,4 @@
-"""A small HTTP server for probes and scrapes. It serves a few pages at an address or a Unix socket."""
+"""A small HTTP server for health checks and metrics. It serves a few pages at an address or a Unix socket."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXT = "text/plain; charset=utf-8"
 
 
 class Endpoint(NamedTuple):
-    """A place to listen: a host and a port, or the path of a Unix socket."""
+    """An address at which a server listens: a host and a port, or the path of a Unix socket."""
 
     host: str
     port: int
@@ -33,7 +33,7 @@ class Endpoint(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The address as text: `http://127.0.0.1:9464` or `unix:/run/jobq.sock`."""
+        """Return the address as text, such as `http://127.0.0.1:9464` or `unix:/run/jobq.sock`."""
         if self.path:
             return f"unix:{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -41,7 +41,7 @@ class Endpoint(NamedTuple):
 
 
 class PageRequest(NamedTuple):
-    """A client's request: the Accept header, and the query's parameters."""
+    """The parts of a client's request that a page needs: the Accept header and the query's parameters."""
 
     accept: str = ""
     query: Mapping[str, list[str]] = {}
@@ -128,7 +128,7 @@ def _answers(path: str) -> bool:
 
 
 class PageServer(ThreadingMixIn, HTTPServer):
-    """Serves pages by their paths, from a socket that already listens."""
+    """Serves one page per path, on a socket that is already listening."""
 
     daemon_threads = True
 
@@ -146,7 +146,7 @@ class PageServer(ThreadingMixIn, HTTPServer):
         threading.Thread(target=self.serve_forever, name="jobq-metrics", daemon=True).start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a request. If there are too many connections, first close the oldest."""
+        """Serve a request. If there are too many connections, close the oldest connection first."""
         with self._lock:
             while len(self._clients) >= MAX_CLIENTS:
                 with suppress(OSError):
@@ -155,13 +155,13 @@ class PageServer(ThreadingMixIn, HTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Stop counting the connection, and close it."""
+        """Close the connection, and remove it from the count of connections."""
         with self._lock:
             self._clients.pop(id(request), None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log the error at the level debug, because the usual cause is a client that disconnected early."""
+        """Log an error at debug level, because the usual cause is a client that disconnected early."""
         logger.debug("a request for metrics failed", exc_info=True)
 
 
@@ -172,7 +172,7 @@ class PageHandler(BaseHTTPRequestHandler):
     timeout = STEP_S
 
     def do_GET(self) -> None:
-        """Answer with the page of this path."""
+        """Answer with the page at the request's path."""
         asked = urlsplit(self.path)
         assert isinstance(self.server, PageServer)
         pages = self.server.pages
@@ -198,7 +198,7 @@ class PageHandler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log a request at the level debug, because probes come every few seconds."""
+        """Log a request at debug level, because health checks arrive every few seconds."""
         logger.debug("%s", format % args)
 
 
@@ -214,7 +214,7 @@ class _PathConnection(http.client.HTTPConnection):
 
 
 def fetch(endpoint: Endpoint, page: str, timeout_s: float = STEP_S) -> Answer:
-    """Fetch a page from another process. Raises UnavailableError if the process doesn't answer."""
+    """Fetch a page from another process. Raises UnavailableError if there is no answer within `timeout_s` seconds."""
     # A server that listens on all interfaces also answers on the loopback interface.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)  # noqa: S104 # nosec B104
     line = (

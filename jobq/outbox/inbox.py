@@ -1,4 +1,4 @@
-"""The receiving end of the outbox: do a message's work once, however often the message is delivered.
+"""The receiving end of the outbox: do the work for a message once, even if the message is delivered again.
 
 ::
 
@@ -8,8 +8,9 @@
             if inbox.once(session):
                 session.add(Booking(order_id))
 
-`once` writes a row in the job's own transaction. If the transaction commits, a second delivery finds the row and skips
-the work; if it is rolled back, the row is gone as well, and the next attempt does the work.
+`once` writes a row in the job's own transaction. If the transaction commits, `once` finds the row at the next delivery,
+and the job skips the work. If the transaction is rolled back, the row is also removed, and the next attempt does the
+work.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ _INSERTS = {
 def once(session: Any, part: str = "") -> bool:
     """Record the running message as done; return False if a committed transaction has already recorded it.
 
-    If another attempt of the message has an open transaction with the same row, this waits until that transaction ends.
+    If another attempt of the message has recorded it in an open transaction, wait until that transaction ends.
 
     Args:
         session: See `outbox.enqueue`.
-        part: Names the transaction if the job has several. Each of them commits once per message.
+        part: A name for the transaction, if the job has several transactions. Each commits once per message.
     """
     statement, values = _statement(session, part)
     return execute(session, statement, [values]) == 1
 
 
 async def aonce(session: Any, part: str = "") -> bool:
-    """Record the running message as done, like `once`, on an async session or connection."""
+    """Record the running message as done, like `once`, but with an async session or connection."""
     statement, values = _statement(session, part)
     return await aexecute(session, statement, [values]) == 1
 

@@ -2,7 +2,7 @@
 
 Rows are deleted after the server has accepted their messages. If the relay, the server or the database dies before
 that, the rows are sent again with the same mids. The server rejects a mid while its message waits or runs, and for a
-day after it is done, so the message doesn't run twice.
+day after the message is done, so the message doesn't run twice.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RelayOptions:
     """Settings of a relay.
 
     Attributes:
-        dedupe_s: How long the server rejects the mid of a done message.
+        dedupe_s: For how many seconds after a message is done the server rejects its mid.
         poll_s: Seconds between two reads of the table.
         limit: Maximum number of rows per batch.
         count_s: Seconds between two counts of waiting rows, for metrics; 0 turns counting off.
@@ -68,9 +68,9 @@ class RelayTotals:
     """Counters of a relay since its start.
 
     Attributes:
-        left: Number of rows that could not be sent, added up over all rounds.
-        errors: Number of rounds that failed for one or more queues.
-        well_at: time.time() of the last successful round.
+        left: Number of rows that could not be sent, summed over all batches.
+        errors: Number of batches that failed for one or more queues.
+        well_at: Epoch time in seconds of the last successful batch.
     """
 
     sent: int = 0
@@ -81,7 +81,7 @@ class RelayTotals:
 
 
 class Relay:
-    """Relays the rows of one outbox. It stops between two batches once `ending` returns True."""
+    """Enqueues the rows of one outbox. It stops after a batch if `ending` returns True."""
 
     def __init__(
         self,
@@ -111,14 +111,14 @@ class Relay:
 
     @property
     def trouble(self) -> str:
-        """Why rows can't be sent; '' if they can."""
+        """Return why rows can't be sent; '' if they can be sent."""
         return self._trouble
 
     def run(self, *, once: bool = False) -> None:
         """Relay rows until `ending` returns True.
 
         Args:
-            once: Stop after one pass over all rows, and raise errors.
+            once: Whether to stop after one pass over all rows, and to raise errors.
         """
         pause_s = MIN_PAUSE_S
         try:
@@ -146,9 +146,9 @@ class Relay:
             self._table.close()
 
     def round(self) -> bool:
-        """Relay one batch of rows; return whether there may be more.
+        """Relay one batch of rows; return whether there may be more rows.
 
-        If an error stops the batch, it is raised, and unsent rows stay in the table.
+        If an error stops the batch, raise the error. Unsent rows stay in the table.
         """
         self.turned_at = time.monotonic()
         rows = self._table.batch(self._after, self.options.limit)
@@ -196,7 +196,7 @@ class Relay:
             logger.error("row %s of the outbox (mid %s) was rejected: %s", row.number, row.mid, why)
 
     def _sending(self, rows: Sequence[RawRow], refused: list[Refused]) -> Iterator[int]:
-        """Send rows; yield the number of each accepted row."""
+        """Send rows to their queues. Yield the number of each row that a queue accepted."""
         queues: dict[str, list[StoredRow]] = defaultdict(list)
         for raw in rows:
             try:
@@ -233,8 +233,8 @@ class Relay:
     ) -> Iterator[int]:
         """Send rows with the same options in one call.
 
-        If the call is rejected, send each row in a separate call. If only the line of a key is full, do this only for
-        the rows of that line. Rows that some partitions accepted aren't sent again.
+        If the server rejects the call, send each row in a separate call. If only the waiting line of one key is full,
+        do this only for rows with that key. Rows that some partitions accepted aren't sent again.
         """
         left = [row for row in rows if _line(row) not in self._stopped]
         while left:
@@ -298,7 +298,7 @@ class Relay:
         self._sleep(poll_s, self._table.wait)
 
     def _sleep(self, seconds: float, wait: Callable[[float], object] = time.sleep) -> None:
-        """Wait in short pieces, so that a stop request is noticed soon. A signal doesn't interrupt a wait."""
+        """Sleep in short steps, so that a stop request is noticed soon. A signal doesn't interrupt a step."""
         deadline = self.turned_at = time.monotonic()
         deadline += seconds
         while not self._ending() and (left := deadline - time.monotonic()) > 0:
@@ -324,5 +324,4 @@ def _send(queue: QueueLike, rows: Sequence[StoredRow], options: dict[str, Any]) 
 
 
 def _line(row: StoredRow) -> tuple[str, str]:
-    """Return the line that a row's message waits in."""
     return row.queue, row.options.key or ""

@@ -1,4 +1,4 @@
-"""Rows of the outbox. The program writes a row for each call, and a relay reads it to enqueue the call."""
+"""Rows of the outbox. The program writes a row for each call. A relay reads the row and enqueues the call."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ DAY_S = DAY_MS / 1000
 
 
 class BadRowError(JobqError):
-    """A row of the outbox can't become a message, now or later."""
+    """A row of the outbox can never become a message."""
 
 
 class OutboxRow(NamedTuple):
-    """One row to be inserted.
+    """One row to insert into the outbox.
 
     Attributes:
-        created_at: Epoch ms, by the program's clock.
+        created_at: Time in epoch ms, by the program's clock.
     """
 
     mid: str
@@ -47,10 +47,11 @@ class OutboxRow(NamedTuple):
 
 
 class QueueOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a relay enqueues a row.
+    """Options of `Queue.enqueue_many` for one row.
 
-    It has options of `Queue.enqueue_many`, whether the mid was generated for this row, and the declared number of
-    partitions of the queue.
+    Attributes:
+        new_mid: Whether the mid was generated for this row.
+        partitions: The declared number of partitions of the queue.
     """
 
     new_mid: bool = False
@@ -77,7 +78,7 @@ _written = msgspec.json.Encoder().encode
 
 
 class StoredRow:
-    """One row that a relay read. Raises BadRowError if the row can never be enqueued."""
+    """One row of the outbox, decoded. Raises BadRowError if the row can never be enqueued."""
 
     def __init__(
         self, number: int, mid: str, queue: str, content: bytes, options: str, created_at: int
@@ -115,10 +116,11 @@ class StoredRow:
     def sending(self, now: int, dedupe_s: float) -> dict[str, Any]:
         """Return the options for `Queue.enqueue_many`, without the key.
 
-        Delays start when the program writes the row, so the time since then is subtracted.
+        A delay starts when the program writes the row, so the time since then is subtracted.
 
         Args:
-            dedupe_s: How long to reject the mid after the message is done, if only this row has the mid.
+            dedupe_s: For how many seconds after the message is done the server rejects its mid, if the mid was
+                generated for this row.
         """
         given = self.options
         passed_s = max(0.0, (now - self.created_at) / 1000)
@@ -140,12 +142,12 @@ class StoredRow:
 
     @property
     def line(self) -> tuple[str, str] | None:
-        """The line of the message's key if the messages in that line run in order; otherwise None."""
+        """Return the queue and key of a message whose key requires its messages to run in order; otherwise None."""
         return (self.queue, self.options.key) if self.options.ordered and self.options.key else None
 
 
 class _Encoding:
-    """Replaces the queue and its client while calls are encoded, so that no connection is needed."""
+    """Replaces a queue and its client while calls are encoded, because encoding doesn't need a connection."""
 
     def __init__(self, name: str, settings: ServerSettings) -> None:
         self.name, self.settings = name, settings
@@ -156,9 +158,9 @@ class _Encoding:
 
 
 class _QueueOfRelay:
-    """The queue of a receipt.
+    """The queue in a receipt for a row of the outbox.
 
-    It connects when the receipt is first used, because writing a row doesn't need a server.
+    It connects to the server at the first use of the receipt, because writing a row doesn't need a server.
     """
 
     def __init__(self, name: str, partitions: int | None) -> None:
@@ -171,7 +173,7 @@ class _QueueOfRelay:
 def rows_of(
     job: Job[..., Any], calls: Sequence[Arguments]
 ) -> tuple[list[OutboxRow], list[Receipt[Any]]]:
-    """Return a row and a receipt for each call, after the job's middleware was applied."""
+    """Return a row and a receipt for each call. The job's middleware is applied first."""
     if job.settings.client is not None:
         raise ConfigError(
             f"client={job.settings.client!r} of {job.name} can't be stored, because the relay's --url sets the "

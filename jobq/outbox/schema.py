@@ -29,7 +29,7 @@ _TYPES: dict[str, tuple[str, str, str, str, str, str]] = {
 
 
 def schema(dialect: str, *, notify: bool = True) -> list[str]:
-    """Return the statements that create missing tables. Times are epoch ms.
+    """Return the statements that create the tables of the outbox and the inbox unless they exist. Times are epoch ms.
 
     Args:
         dialect: postgresql, mysql (including MariaDB) or sqlite.

@@ -1,7 +1,7 @@
-"""The relay's side of the database: lock a batch of rows, delete enqueued rows, wait for more.
+"""The relay's access to the database: lock a batch of rows, delete enqueued rows, and wait for more.
 
-One class per database. Each keeps one connection, and a transaction from `batch` to `settle` or `close`. The connection
-is opened when it is needed. So to recover from an error, it is enough to call `close`.
+There is one class per database. It keeps one connection, and a transaction from `batch` to `settle` or `close`. The
+connection is opened when needed. So to recover from an error, it is enough to call `close`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ PIECE_S = 0.2
 
 
 class DatabaseAwayError(JobqError):
-    """The database of the outbox can't be used now."""
+    """The database of the outbox is currently unavailable."""
 
 
 class RawRow(NamedTuple):
-    """One undecoded row of the table."""
+    """One row of the outbox, not decoded."""
 
     number: int
     mid: str
@@ -50,7 +50,7 @@ class RawRow(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A row that goes to the table of failed rows, and why."""
+    """A row for the table of failed rows, and why the row failed."""
 
     row: RawRow
     why: str
@@ -65,7 +65,7 @@ class Backlog(NamedTuple):
 
 
 class OutboxTable(ABC):
-    """The outbox of one database."""
+    """The tables of the outbox in one database."""
 
     dialect: str
     #: Placeholder of a value in statements.
@@ -97,42 +97,41 @@ class OutboxTable(ABC):
         self._execute("BEGIN")
 
     def batch(self, after: int, limit: int) -> list[RawRow]:
-        """Lock and return the next `limit` rows after the number `after`. Skip rows that other relays have locked."""
+        """Lock and return up to `limit` rows after the row number `after`. Skip rows that other relays have locked."""
         return self._calling(lambda: self._batch(after, limit))
 
     def settle(self, sent: Sequence[int], refused: Sequence[Refused], now: int) -> None:
-        """Delete sent rows, move rejected rows to the table of failed rows, and commit."""
+        """Delete sent rows, move rejected rows to the table of failed rows, and commit the transaction."""
         self._calling(lambda: self._settle(sent, refused, now))
 
     def backlog(self, now: int) -> Backlog:
-        """Count waiting and failed rows."""
         return self._calling(lambda: self._backlog(now))
 
     def retry_failed(self) -> int:
-        """Put failed rows back into the outbox; return their number."""
+        """Move failed rows back to the outbox; return how many there were."""
         return self._calling(self._retry_failed)
 
     def prune_inbox(self, before: int) -> int:
-        """Delete rows of the inbox that were written before `before`, in epoch ms; return their number."""
+        """Delete rows of the inbox written before this time (epoch ms); return their number."""
         delete = "DELETE FROM jobq_inbox WHERE done_at < ?"
         return self._calling(lambda: int(self._execute(delete, (before,)).rowcount))
 
     def create(self, *, notify: bool = True) -> None:
-        """Create the tables that are missing."""
+        """Create the tables of the outbox and the inbox unless they exist."""
         self._calling(lambda: [self._execute(sql) for sql in schema(self.dialect, notify=notify)])
 
     def wait(self, seconds: float) -> bool:
-        """Wait up to `seconds`; return whether rows may have been committed."""
+        """Wait for up to `seconds`; return whether new rows may have been committed."""
         time.sleep(seconds)
         return False
 
     @property
     def notifies(self) -> bool:
-        """Whether `wait` ends when rows are committed."""
+        """Return whether `wait` returns early when rows are committed."""
         return False
 
     def close(self) -> None:
-        """Close the connection; its transaction is rolled back."""
+        """Close the database connection and roll back its transaction."""
         connection, self._connection = self._connection, None
         if connection is not None:
             try:
@@ -193,7 +192,7 @@ class OutboxTable(ABC):
         self._execute("COMMIT")
 
     def listed(self, numbers: list[int]) -> Any:
-        """Return row numbers as one parameter of the statement `delete`."""
+        """Return row numbers in the form of a single parameter for the statement `delete`."""
         return numbers
 
     def _backlog(self, now: int) -> Backlog:
@@ -218,7 +217,10 @@ class OutboxTable(ABC):
 
 
 class PostgresqlTable(OutboxTable):
-    """The outbox in PostgreSQL, through psycopg 3. If a trigger of the table notifies, a second connection listens."""
+    """The outbox in PostgreSQL, through psycopg 3.
+
+    If a trigger sends notifications of new rows, a second connection listens.
+    """
 
     dialect = "postgresql"
 
@@ -256,9 +258,9 @@ class PostgresqlTable(OutboxTable):
         return self._notifies
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a notification.
+        """Wait for a notification about new rows.
 
-        The first call only starts to listen and returns True, because rows may have been committed before.
+        The first call only starts to listen, and returns True because rows may have been committed earlier.
         """
         if not self.notifies:
             return super().wait(seconds)
@@ -313,7 +315,7 @@ class MysqlTable(OutboxTable):
 class SqliteTable(OutboxTable):
     """The outbox in SQLite.
 
-    Rows aren't locked, because a lock would block all writers. So only one relay may work at a time.
+    Rows aren't locked, because a lock would block all writers. So only one relay at a time may use the file.
     """
 
     dialect = "sqlite"
@@ -335,7 +337,7 @@ class SqliteTable(OutboxTable):
         return sqlite3.connect(self._path, isolation_level=None, timeout=CONNECT_S)
 
     def batch(self, after: int, limit: int) -> list[RawRow]:
-        """Return the first rows after the number `after`; [] while another relay uses this file."""
+        """Return up to `limit` rows after the row number `after`; [] while another relay uses this file."""
         return super().batch(after, limit) if self._is_alone() else []
 
     def begin(self) -> None:
@@ -376,7 +378,7 @@ class SqliteTable(OutboxTable):
 
 
 def sqlite_path(parts: SplitResult) -> Path:
-    """Return the file of `sqlite:///relative.db` or `sqlite:////absolute.db`, as SQLAlchemy writes them."""
+    """Return the file in a URL such as `sqlite:///relative.db` or `sqlite:////absolute.db` (SQLAlchemy's format)."""
     path = unquote(parts.path)[1:]
     if parts.netloc or not path or path == ":memory:":
         raise ConfigError(
@@ -393,7 +395,10 @@ _TABLES: dict[str, type[OutboxTable]] = {
 
 
 def table_of(dsn: str) -> OutboxTable:
-    """Return the outbox of the database that `dsn` names; a driver, as in postgresql+asyncpg://, is ignored."""
+    """Return the outbox in the database at the URL `dsn`.
+
+    A driver in the URL, as in postgresql+asyncpg://, is ignored.
+    """
     scheme, colon, rest = dsn.partition("://")
     name = scheme.partition("+")[0]
     if not colon or name not in _TABLES:

@@ -29,7 +29,7 @@ _INSERT = (
 def enqueue(session: Any, job: Job[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
     """Write one call to the outbox, in the transaction of `session`.
 
-    The receipt has the mid immediately; its action is 'written'. Set options with `job.options(...)`.
+    The returned receipt has the message id; its `action` is 'written'. Set options with `job.options(...)`.
 
     Args:
         session: A SQLAlchemy Session or Connection, a psycopg Connection, Django's `connection`, or a connection of
@@ -49,7 +49,7 @@ def enqueue(session: Any, job: Job[P, R], /, *args: P.args, **kwargs: P.kwargs) 
 def enqueue_many(
     session: Any, job: Job[P, R], arguments: Iterable[Args[P, R]] | Iterable[Sequence[Any]], /
 ) -> list[Receipt[R]]:
-    """Write many calls: `enqueue_many(session, resize, (resize.args(path, width=200) for path in paths))`."""
+    """Write many calls in one transaction: `enqueue_many(session, resize, (resize.args(path) for path in paths))`."""
     rows, receipts = rows_of(job, _calls(job, arguments))
     _insert(session, rows)
     return receipts
@@ -58,7 +58,7 @@ def enqueue_many(
 async def aenqueue(
     session: Any, job: Job[P, R], /, *args: P.args, **kwargs: P.kwargs
 ) -> Receipt[R]:
-    """Write one call like `enqueue`, on an async session or connection.
+    """Write one call like `enqueue`, but with an async session or connection.
 
     Pass an AsyncSession or AsyncConnection of SQLAlchemy, an AsyncConnection of psycopg, or a connection of asyncmy.
     """
@@ -71,7 +71,7 @@ async def aenqueue(
 async def aenqueue_many(
     session: Any, job: Job[P, R], arguments: Iterable[Args[P, R]] | Iterable[Sequence[Any]], /
 ) -> list[Receipt[R]]:
-    """Write many calls like `enqueue_many`, on a session that `aenqueue` accepts."""
+    """Write many calls like `enqueue_many`, with a session that `aenqueue` accepts."""
     rows, receipts = rows_of(job, _calls(job, arguments))
     await _ainsert(session, rows)
     return receipts
@@ -97,11 +97,11 @@ def _calls(job: Job[..., Any], arguments: Iterable[Any]) -> list[Arguments]:
 
 
 class Kind(NamedTuple):
-    """The kind of a session.
+    """How to use one kind of database session.
 
     Attributes:
-        mark: Placeholder of a value in statements.
-        dialect: Function that returns the dialect of a session.
+        mark: The placeholder for a value in statements.
+        dialect: A function that returns the SQL dialect of a session.
     """
 
     package: str
@@ -124,7 +124,10 @@ def kind_of(session: Any) -> Kind:
 
 
 def execute(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> int:
-    """Execute a statement once for each of `values`, which fill its `:name` parts; return how many rows changed."""
+    """Execute a statement once for each mapping in `values`, which fill its `:name` parts.
+
+    Return the number of changed rows.
+    """
     kind = kind_of(session)
     if _is_async(kind, session):
         raise ConfigError(
@@ -158,7 +161,7 @@ def rows(session: Any, statement: str) -> list[tuple[Any, ...]]:
 
 
 async def aexecute(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> int:
-    """Execute a statement like `execute`, on an async session or connection."""
+    """Execute a statement like `execute`, but with an async session or connection."""
     kind = kind_of(session)
     if not _is_async(kind, session):
         raise ConfigError(
