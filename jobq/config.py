@@ -88,7 +88,7 @@ def parse_queues(text: str) -> tuple[tuple[str, int], ...]:
             )
         if name in (known for known, _ in queues):
             raise ConfigError(
-                f"queue {name!r} is named twice in {text!r}; name it once, as {name}:2 if it should have more turns"
+                f"queue {name!r} is named twice in {text!r}; name it once, as {name}:2 to serve it more often"
             )
         queues.append((name, int(weight)))
     if not queues:

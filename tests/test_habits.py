@@ -180,7 +180,7 @@ def test_command_line_of_another_queue_is_refused_with_its_remedy(line, text):
 
 def test_wrong_kinds_of_values_are_refused_with_the_right_ones():
     with pytest.raises(
-        ConfigError, match=r"url is object; pass an address as text, such as redis://"
+        ConfigError, match=r"url has the type object; pass an address as text, such as redis://"
     ):
         jobq.connect(object())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"not one call: \[greet\.args\(…\)\]"):

@@ -49,13 +49,11 @@ class TargetServer:
         return urlunsplit(parts._replace(netloc=f"{login}{at}127.0.0.1:{port}"))
 
     def restart(self) -> None:
-        raise ConfigError(f"{masked(self.url)} cannot be restarted by jobq; leave out --url")
+        raise ConfigError(f"jobq can't restart {masked(self.url)}; leave out --url")
 
     def fill_disk(self) -> None:
         """Keep the append-only files from growing."""
-        raise ConfigError(
-            f"the disk of {masked(self.url)} cannot be filled by jobq; leave out --url"
-        )
+        raise ConfigError(f"jobq can't fill the disk of {masked(self.url)}; leave out --url")
 
     def free_disk(self) -> None:
         """Let files grow again, and wait until the server has noticed."""

@@ -72,12 +72,12 @@ def _from_line(value: Any, what: str) -> Given:
         return Given(value)
     if not isinstance(value, dict):
         raise ConfigError(
-            f'{what} is {value!r:.60}; write [args...] or {{"args": ..., "kwargs": ..., "mid": ...}}'
+            f'{what} is {value!r:.60}, not a call; write [args...] or {{"args": ..., "kwargs": ..., "mid": ...}}'
         )
     for key, item in value.items():
         if not isinstance(item, _FIELDS.get(key, ())):
             raise ConfigError(
-                f"{what} has {key!r}: {item!r:.60}; allowed keys are args (array), kwargs (object), mid (text)"
+                f"{what} has the invalid entry {key!r}: {item!r:.60}; use args (array), kwargs (object), mid (text)"
             )
     return Given(value.get("args", []), value.get("kwargs", {}), value.get("mid"))
 

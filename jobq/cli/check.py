@@ -419,7 +419,7 @@ def audit(
     Exit code 2: the events of a queue are incomplete; the other queues are still audited.
     """
     if following is not None and (since or until):
-        raise ConfigError(f"--for {following:g} s starts now; leave out --since and --until")
+        raise ConfigError(f"--for {following:g} s begins now, so leave out --since and --until")
     first, last = _moment_of(since), _moment_of(until)
     audits: list[tuple[Queue, Audit]] = []
     for queue in session.readable(queues):

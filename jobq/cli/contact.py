@@ -30,8 +30,8 @@ def require_data(settings: ServerSettings) -> None:
     """Raise EmbeddedError if the folder has no data of an embedded server, so there is nothing to show."""
     if lacks_data(settings):
         raise EmbeddedError(
-            f"this folder has no server: {embedded.data_of(settings)} doesn't exist. Use the folder of the "
-            "project, or set --url or JOBQ_URL, or start a worker or enqueue a job here, which starts a server"
+            f"this folder has no server: {embedded.data_of(settings)} doesn't exist. Run this command in "
+            "your project's folder, set --url or JOBQ_URL, or start a worker or enqueue a job here to start a server"
         )
 
 

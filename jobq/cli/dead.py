@@ -228,7 +228,9 @@ class Chosen:
         matches = list(_dead_with_id(self._session, dead_id, self._queues))
         if len(matches) > 1:
             places = ", ".join(queue.name for queue, _ in matches)
-            raise ConfigError(f"{dead_id!r} is dead in {places}; choose a queue with --queues")
+            raise ConfigError(
+                f"queues {places} each have a dead message {dead_id!r}; choose a queue with --queues"
+            )
         word = NOT_FOUND
         record: dict[str, Any] = {"dead_id": dead_id, "queue": None}
         for queue, message in matches:

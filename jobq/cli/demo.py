@@ -41,7 +41,7 @@ def demo(
     written. Exit code 1: a figure differs from the expected value.
     """
     if pipeline and web == "yes":
-        raise ConfigError("--web works only without --pipeline; leave one out")
+        raise ConfigError("--web can't be combined with --pipeline; use only one of them")
     if not pipeline and any(value is not None for value in with_pipeline.values()):
         raise ConfigError("--rows and --page need --pipeline")
     arguments = ["--processes", str(processes), *(["--keep"] if keep else [])]

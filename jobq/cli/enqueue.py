@@ -235,7 +235,7 @@ def _refuse_mistake(name: str, imported: Sequence[str], chosen: bool) -> None:
     own = module in imported
     value = getattr(sys.modules[module], last, None) if own else None
     if isinstance(value, Job):
-        raise JobNotFoundError(f"no job {name!r}; the job of this function is {value.name}")
+        raise JobNotFoundError(f"no job {name!r}; that function's job is named {value.name}")
     if callable(value):
         raise JobNotFoundError(f"{name} isn't a job; add @job to it in {module}")
     if chosen or (own and any(job.startswith(f"{module}.") for job in default_registry.names())):

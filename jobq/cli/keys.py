@@ -130,7 +130,7 @@ def _value(parameter: str, text: str) -> Any:
         return int(text)
     except ValueError:
         raise ConfigError(
-            f"--{_flag(parameter)} {text!r} is not a whole number; use one, or none for no limit"
+            f"--{_flag(parameter)} {text!r} is not a whole number; write a number, or none for no limit"
         ) from None
 
 

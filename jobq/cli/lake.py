@@ -668,7 +668,7 @@ def _check_options(topic: str | None, dead: bool, given: dict[str, Any]) -> None
         raise ConfigError(f"{fault}; use either --topic NAME, or --dead --queue NAME")
     if dead and (not given["queue"] or targets or given["job"]):
         raise ConfigError(
-            "--dead sends messages to their own queue; use --queue NAME, and no target or job"
+            "--dead sends messages to their own queue; use --queue NAME, and leave out the target and --job"
         )
     if topic and given["queue"]:
         raise ConfigError(
@@ -948,8 +948,8 @@ def _lives(session: Session, source: str) -> Callable[[str, str], bool]:
         owner, own = parted(name)
         if owner != source:
             raise ConfigError(
-                f"queue {name!r} belongs to source {owner!r}, but --source is {source!r}, so its server can't be "
-                f"asked; use queues of one source, and name that source with --source"
+                f"queue {name!r} belongs to source {owner!r}, but --source is {source!r}, so the queue's server "
+                f"can't be read; use queues of one source, and name that source with --source"
             )
         queue = session.queue(own)
         place = queue.place_of(mid) or queue

@@ -230,7 +230,7 @@ def _refuse(home: Queue, name: str, word: str, other: str) -> None:
     """Raise the error for a rejection by the server."""
     if word == "taken":
         raise ConfigError(
-            f"{name} is declared in the code of {decoded(other).job}; pause it, or change it there"
+            f"schedule {name} is declared in the code of {decoded(other).job}; pause the schedule, or change that code"
         )
     if word == "full":
         raise ConfigError(f"queue {home.name} has 1,000 schedules, the maximum; delete some")
@@ -300,7 +300,7 @@ def delete(session: Session, name: str, force: bool, queues: str | None) -> bool
     _, schedules = _home(session, name, queues)
     if schedules.definitions.get(name, "").startswith("c") and not force:
         raise ConfigError(
-            f"{name} is declared in code; remove it there, then delete its stored state with --force"
+            f"schedule {name} is declared in code; remove the declaration, then delete the stored state with --force"
         )
     return bool(_steering("remove", "deleted")(session, name, queues))
 

@@ -195,7 +195,7 @@ def poll(
     """
     follow, keep = how["follow"], how["keep"]
     if follow and keep:
-        raise ConfigError("--keep never advances, so --follow would repeat messages; use only one of them")  # fmt: skip
+        raise ConfigError("--follow would repeat messages, as --keep doesn't advance; use only one")  # fmt: skip
     block = 3600 if follow else block
     if isinstance(topic, RedismqTopic):
         if keep or start != "earliest":

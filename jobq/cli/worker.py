@@ -321,7 +321,7 @@ def check_worker(session: Session, health: str | None, page: str) -> int:
     """Print the answer of the worker at this address. Return 0 if it is live or ready, whichever `page` checks."""
     if not health:
         raise ConfigError(
-            "--check needs the worker's address; use --health, or set JOBQ_WORKER_HEALTH for both"
+            "--check needs the worker's address; use --health, or set JOBQ_WORKER_HEALTH here and for the worker"
         )
     answer = fetch(parse_endpoint(health), {"live": "/healthz", "ready": "/readyz"}[page])
     text = answer.body.decode("utf-8", "replace").strip()

@@ -559,7 +559,7 @@ def connect(
     """
     if url is not None and not isinstance(url, str):
         raise ConfigError(
-            f"url is {type(url).__qualname__}; pass an address as text, such as redis://queue.example:6379/0"
+            f"url has the type {type(url).__qualname__}; pass an address as text, such as redis://queue.example:6379/0"
         )
     settings = settings or settings_from_env()
     return Client(

@@ -35,7 +35,7 @@ def checked_queue(name: str) -> str:
         )
     if is_partition(name):
         raise ConfigError(
-            f"queue {name!r} can't be used: '/' and a number end the names of a queue's partitions; use another name"
+            f"queue {name!r} can't be used: a name ending with '/' and a number belongs to a partition; use another"
         )
     return name
 

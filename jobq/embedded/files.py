@@ -121,7 +121,7 @@ def prepare(files: ServerFiles) -> None:
     """Create the folders. Raises EmbeddedError if that fails, or if other users could access the folders."""
     if len(os.fsencode(files.socket)) > SOCKET_BYTES:
         raise EmbeddedError(
-            f"{files.socket} is too long for a socket's path, over {SOCKET_BYTES} bytes; set XDG_RUNTIME_DIR "
+            f"the path of the socket {files.socket} has more than {SOCKET_BYTES} bytes; set XDG_RUNTIME_DIR "
             "to a folder with a shorter path"
         )
     try:

@@ -177,7 +177,7 @@ def _settled(files: ServerFiles) -> Path | None:
             pid = files.pid_file.read_text().strip() if files.pid_file.is_file() else "unknown"
             raise EmbeddedError(
                 f"the server with process id {pid} uses {files.data} but can't be reached: its socket was "
-                "removed, or it runs in another container; end it, or set JOBQ_DATA or JOBQ_URL"
+                "removed, or it runs in another container; end that process, or set JOBQ_DATA or JOBQ_URL"
             )
         time.sleep(0.02)
     return socket

@@ -376,7 +376,7 @@ class StepList:
         for value in (*args, *kwargs.values()):
             if isinstance(value, FlowStep):
                 raise ConfigError(
-                    f"{value!r} is an argument of {checked.name}; pass its result, or after={value.name!r}"
+                    f"{value!r} can't be an argument of {checked.name}; pass the step's result, or after={value.name!r}"
                 )
         checked.check_arguments(args, kwargs)
         after = self._after(words.get("after"), words.get("when", "done"))
@@ -484,8 +484,8 @@ class StepList:
         when = after.setdefault(source.name, "ended" if ref.what == "failures" else "done")
         if ref.what in ("result", "value") and when != "done":
             raise ConfigError(
-                f"{ref!r} exists only if that step is done, but when={when!r} runs this step without it; use "
-                "when='done', or don't pass it"
+                f"{ref!r} exists only if its step is done, but when={when!r} may run this step without it; use "
+                "when='done', or don't pass the result"
             )
         if ref.what == "result":
             source.keeps_results = True
@@ -503,7 +503,7 @@ class StepList:
                 )
         elif job is None or not self.names_steps:
             raise ConfigError(
-                "a step added by a running step needs name=…, so that the next attempt doesn't add it twice"
+                "a step that a running step adds needs name=…, because another attempt would otherwise add it again"
             )
         else:
             name = self._numbered(step_name_of(job.name))
@@ -526,7 +526,7 @@ class StepList:
             raise ConfigError(f"when={when!r} is unknown; use one of {', '.join(_WHENS)}")
         if after is None:
             if when != "done":
-                raise ConfigError(f"when={when!r} needs after=…, the steps whose end it waits for")
+                raise ConfigError(f"when={when!r} needs after=… with the steps to wait for")
             return {}
         if isinstance(after, ResultOf):
             raise ConfigError(f"after={after!r} is not a step; pass the step itself")
@@ -599,7 +599,7 @@ class Definition(StepList):
         """
         if not isinstance(sub, Definition) or sub is self:
             raise ConfigError(
-                f"{sub!r:.80} can't be a step of flow {self.flow_id}; use another Flow"
+                f"{sub!r:.80} can't be a step of flow {self.flow_id}; pass a different Flow"
             )
         if name is None:
             name = self._numbered(step_name_of(sub.name))
@@ -726,5 +726,5 @@ def _refuse_ambiguous(job: Any, words: Mapping[str, Any]) -> None:
         parameter = parameters.get(word)
         if parameter is not None and parameter.kind is not Parameter.POSITIONAL_ONLY:
             raise ConfigError(
-                f"{word}= is an argument of {job.name} and of step; pass flow.step({job.name}.args(…), {word}=…)"
+                f"{word}= is an argument of both {job.name} and flow.step; pass flow.step({job.name}.args(…), {word}=…)"
             )

@@ -81,7 +81,7 @@ class StepResults:
             if not facts.sealed or facts.ended < facts.size:
                 # The steps had ended before the member began, but this server doesn't have that state.
                 raise ResultNotStoredError(
-                    f"step {input_.step} of flow {self.flow}: only {facts.ended} of {facts.size} members ended here"
+                    f"step {input_.step} of flow {self.flow}: only {facts.ended} of {facts.size} members have ended"
                 )
         if input_.what == "failures":
             return self.failures(input_.step)

@@ -257,8 +257,8 @@ def source_of(step: MapStep[Any], is_sub: bool = False) -> str:
         step.refuse_keys_of_arguments()
     if is_sub and not isinstance(step.items, list | tuple):
         raise ConfigError(
-            f"map {step.name!r} starts with its sub-flow, so its items must be stored; pass a list, or the result "
-            f"of a step that returns a list"
+            f"map {step.name!r} starts when its sub-flow starts, so its items must be stored; pass a list, or the "
+            f"result of a step that returns a list"
         )
     return "items" if step.after or is_sub else "stream"
 
@@ -375,9 +375,9 @@ def _when_there_is_room(enqueue: Callable[[], Reserved], what: str) -> Reserved:
                 pause_s = pauses.next_s(str)
             except ResultTimeoutError:
                 raise KeyFullError(
-                    f"{what} found no room for {FULL_S:g} s: at most {error.most:,} messages may wait in the line of "
-                    f"{error.key}. Earlier members are enqueued; start the same flow again to continue, or raise the "
-                    f"limit", error.key, error.most,
+                    f"{what} was blocked for {FULL_S:g} s, because at most {error.most:,} messages may wait for the "
+                    f"key {error.key}. Earlier members are enqueued; start the same flow again to continue, or raise "
+                    f"the limit", error.key, error.most,
                 ) from error  # fmt: skip
             sleep(pause_s)
 
@@ -391,7 +391,7 @@ def _refuse(store: FlowStore, step: MapStep[Any], outcome: str) -> None:
         return
     if outcome == "closed":
         raise FlowClosedError(
-            f"flow {store.flow} is over or cancelled; nothing can be added to map {step.name}"
+            f"flow {store.flow} has ended or was cancelled, so nothing can be added to map {step.name}"
         )
     raise FlowConflictError(
         f"map {step.name} of flow {store.flow} was started with different items; start it again with the same items, "

@@ -101,7 +101,7 @@ def filled(call: Call, worker: str, fill: FillInputs | None) -> Call | Ending:
     Raises other errors of `fill`, and CodecError without a `fill`.
     """
     if fill is None:
-        raise CodecError("its arguments are results of steps, which can't be read here")
+        raise CodecError("its arguments are results of flow steps, which this process can't read")
     try:
         return fill(call)
     except UnavailableError as error:

@@ -148,12 +148,12 @@ class Calls(Sequence[BatchedCall], Generic[P]):
         with self._lock:
             if self._is_over():
                 raise ConfigError(
-                    f"call {at} can't end now, because the run of its batch is over; wait for the function's threads "
-                    "before it returns"
+                    f"call {at} can't end now, because its batch has already ended; wait for the function's threads "
+                    "before the function returns"
                 )
             if at in self.results or at in self.errors:
                 how = "done" if at in self.results else "failed"
-                raise ConfigError(f"call {at} of the batch is {how} already; end each call once")
+                raise ConfigError(f"call {at} of the batch is already {how}; end each call once")
             ends[at] = value
             is_last = len(self.results) + len(self.errors) == len(self)
             if self._on_end is not None:

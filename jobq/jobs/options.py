@@ -219,7 +219,7 @@ def checked_options(given: Mapping[str, Any], *, declaring: bool) -> dict[str, A
     for name, value in given.items():
         if name in _ONLY_DECLARED and not declaring:
             raise ConfigError(
-                f"{name}={value!r} belongs to the job, not to one message; pass it to @job({name}=…)"
+                f"{name}={value!r} is an option of a job, not of a single message; pass it to @job({name}=…)"
             )
         check = _CHECKS.get(name)
         if check is None:
@@ -262,11 +262,11 @@ def _mid(name: str, value: Any) -> str | None:
     mid = checked_mid(value)
     if mid.startswith("="):
         raise ConfigError(
-            f"mid={value!r} can't be used: mids that begin with '=' belong to unique jobs; use another, or unique=…"
+            f"mid={value!r} can't be used: mids that begin with '=' belong to unique jobs; use another mid, or unique=…"
         )
     if mid.startswith("~"):
         raise ConfigError(
-            f"mid={value!r} can't be used: mids that begin with '~' are reserved for steps of flows; use another"
+            f"mid={value!r} can't be used: mids that begin with '~' are reserved for steps of flows; use another mid"
         )
     return mid
 
@@ -322,7 +322,7 @@ def _at(name: str, value: Any) -> float | None:
 def _flag(name: str, value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    raise ConfigError(f"{name}={value!r} is neither True nor False; pass one of them")
+    raise ConfigError(f"{name}={value!r} is not a bool; pass True or False")
 
 
 def _whole(least: int, most: int) -> Callable[[str, Any], int]:
@@ -512,6 +512,6 @@ def key_of_call(
         return None
     if not isinstance(key, str):
         raise ConfigError(
-            f"key={key!r:.200} of {job} can't be used; a key is a str, an int or a UUID, or None for a call without one"
+            f"key={key!r:.200} of {job} can't be used; use a str, int or UUID, or None for a call without a key"
         )
     return checked_key(key)

@@ -299,5 +299,5 @@ def _check_alive(receipt: Receipt[Any]) -> Steps[None]:
     key = receipt.bound_queue.result_key(receipt.mid)
     if known.word in _GONE and (yield _plain(receipt, "EXISTS", key)) == 0:
         raise ResultNotStoredError(
-            f"{receipt.job} {receipt.mid} is over, and no result is kept: it was cancelled, or the result expired"
+            f"{receipt.job} {receipt.mid} ended without a stored result: it was cancelled, or its result expired"
         )

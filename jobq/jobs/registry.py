@@ -57,13 +57,13 @@ class Registry:
         known = self._by_name.get(job.name)
         if known is not None and known.name != job.name:
             raise JobAlreadyRegisteredError(
-                f"the name of job {job.name!r}, by {place(job.function)}, is an alias of job {known.name!r}: "
+                f"the name of job {job.name!r}, defined by {place(job.function)}, is an alias of job {known.name!r}: "
                 f"remove "
                 f"this alias of {known.name!r}, or rename one of the jobs"
             )
         if known is not None and not is_same(known.function, job.function):
             raise JobAlreadyRegisteredError(
-                f"job {job.name!r} is registered already, by {place(known.function)}; use another "
+                f"job {job.name!r} is already registered by {place(known.function)}; use another "
                 f"name for the job of {place(job.function)}: @job(name=…), or functools.wraps in its decorator"
             )
         for limit in job.settings.limits:
@@ -331,7 +331,7 @@ def _check_function(function: Any) -> None:
         or not hasattr(function, "__qualname__")
     ):
         hint = f"; a queue is @job(queue={function!r})" if isinstance(function, str) else ""
-        raise ConfigError(f"@job on {function!r}: put it on a function{hint}")
+        raise ConfigError(f"use @job on a function, not on {function!r}{hint}")
     place, _, name = function.__qualname__.rpartition("<locals>.")[2].rpartition(".")
     if place and next(iter(inspect.signature(function).parameters), "") in ("self", "cls"):
         raise ConfigError(

@@ -78,7 +78,7 @@ def decode_result(content: bytes, job: str, mid: str) -> Any:
         expired = stored.get("type") == "expired"
         raise JobFailedError(f"{job} {mid} {'' if expired else 'is dead: '}{stored['error']}")
     if isinstance(stored, dict) and "end" in stored:
-        raise ResultNotStoredError(f"{job} {mid} is {stored['end']}, and has no result")
+        raise ResultNotStoredError(f"{job} {mid} is {stored['end']}, but has no result")
     raise CodecError(f"the stored result of {job} {mid} is invalid")
 
 

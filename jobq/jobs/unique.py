@@ -211,7 +211,7 @@ def refuse_any(job: str, receipts: Sequence[Receipt[Any]]) -> None:
     if refused:
         more = f"{len(refused):,} of {len(receipts):,} calls of {job}"
         raise DuplicateError(
-            f"{more} were rejected because their ids are in use, first {refused[0].mid}; the others were enqueued",
+            f"{more} were rejected because their ids are in use, such as {refused[0].mid}; the others were enqueued",
             refused,
         )
 

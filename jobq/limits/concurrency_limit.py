@@ -199,7 +199,7 @@ class SlotLease:
     def _enter_steps(self) -> Steps[None]:
         if self.granted:
             raise ConfigError(
-                f"this slot of {self.limit.name} is already held; call slot() again for another slot"
+                f"this slot of {self.limit.name} is already in use; call slot() again for another slot"
             )
         yield from self.calls.list_steps()
         began, pause_s = monotonic(), FIRST_PAUSE_S

@@ -69,7 +69,7 @@ def _columns(options: Mapping[str, str], schema: StructType, stream: bool) -> Co
         if struct((column,))[0].dataType != field.dataType:
             raise ConfigError(
                 f"column {column.name!r} of view {view!r} is {column.type}, "
-                f"not {field.dataType.simpleString()}; pass its type, or no schema"
+                f"not {field.dataType.simpleString()}; pass that type, or leave out the schema"
             )
         columns.append(column)
     return tuple(columns)

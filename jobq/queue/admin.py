@@ -503,7 +503,7 @@ class Admin:
             done = script.run(values, extra_keys=(key,))
         if done[0] == b"sealed":
             raise SealedError(
-                f"queue {self.name!r} is sealed; clients send its ticks to partitions"
+                f"queue {self.name!r} is sealed; its schedules enqueue to its partitions"
             )
         return Ticked._make(map(text_of, done))
 
@@ -534,7 +534,7 @@ class Admin:
         number = _number(kept)
         if number is None:
             raise ScriptError(
-                f"queue {self.name!r} keeps {text_of(kept)!r} as the length of its event stream, which is not a "
+                f"queue {self.name!r} has {text_of(kept)!r} as the maximum length of its event stream, which is not a "
                 f"number; set it with jobq events maxlen"
             )
         return number

@@ -175,8 +175,8 @@ class Audit:
             reply = dict(zip(reply[::2], reply[1::2], strict=True))
         if reply[b"last-generated-id"] == LAST:
             raise ConfigError(
-                f"queue {self._queue.name!r}: the stream's latest entry has the last possible id, so no event was "
-                f"recorded since; run jobq check fsck --repair {self._queue.name}, then audit the time after that"
+                f"queue {self._queue.name!r}: the stream's latest entry has the highest possible id, so no event was "
+                f"recorded since; run jobq check fsck --repair {self._queue.name}, then audit a later range"
             )
         return reply
 
@@ -217,12 +217,12 @@ def _all_since(queue: Queue) -> int:
         name = base_of(queue.name)
         raise ConfigError(
             f"queue {name!r}: enqueues aren't recorded, because the event level is "
-            f"{text_of(level)!r}; run jobq events level all --queues {name}, then audit the time after that"
+            f"{text_of(level)!r}; run jobq events level all --queues {name}, then audit a later range"
         )
     if not since.isdigit() or int(since) > LIMITS["finished_at"]:
         raise ConfigError(
             f"queue {queue.name!r}: meta field all_since is {text_of(since)!r:.60}, which is not a time; "
-            f"run jobq events level off, then all, with --queues {queue.name}, then audit the time after that"
+            f"run jobq events level off, then all, with --queues {queue.name}, then audit a later range"
         )
     return int(since)
 

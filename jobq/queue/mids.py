@@ -59,7 +59,7 @@ def users_mid(mid: str) -> str:
     """Return a mid chosen by a user; raise ConfigError if it is invalid, or begins with the reserved '=' or '~'."""
     if mid.startswith("="):
         raise ConfigError(
-            f"mid={mid!r} can't be used: mids that begin with '=' belong to unique jobs; use another, or "
+            f"mid={mid!r} can't be used: mids that begin with '=' belong to unique jobs; use another mid, or "
             "@job(unique=…)"
         )
     return no_members_mid(mid)

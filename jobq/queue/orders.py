@@ -91,15 +91,15 @@ def check(client: Client, worker: WorkerEntry) -> int:
     """Raise ConfigError if this worker wouldn't read an order; otherwise, return the server's time in epoch ms."""
     now_ms = client.clock_ms()
     if worker.damaged:
-        raise ConfigError(f"the entry of worker {worker.name!r} is damaged; check its host")
+        raise ConfigError(f"the stored state of worker {worker.name!r} is damaged; check its host")
     if not worker.is_live(now_ms):
         seen_s = max(0, now_ms - worker.seen_at) // 1000
         raise ConfigError(
-            f"worker {worker.name!r} is lost: it was last seen {seen_s:,} s ago and doesn't read orders; check its host"
+            f"worker {worker.name!r} is lost: it was last seen {seen_s:,} s ago and ignores commands; check its host"
         )
     if not worker.started_at:
         raise ConfigError(
-            f"worker {worker.name!r} is starting and doesn't read orders yet; try again in a moment"
+            f"worker {worker.name!r} is starting and doesn't read commands yet; try again in a moment"
         )
     return now_ms
 
@@ -107,12 +107,12 @@ def check(client: Client, worker: WorkerEntry) -> int:
 def send(client: Client, worker: WorkerEntry, verb: str, *, by: str = "", child: int = 0) -> str:
     """Send the order `verb` to a worker; return the order's id. Raises ConfigError if the worker would not read it."""
     if verb not in VERBS:
-        raise ConfigError(f"unknown order {verb!r}; use one of {', '.join(VERBS)}")
+        raise ConfigError(f"unknown command {verb!r}; use one of {', '.join(VERBS)}")
     now_ms = check(client, worker)
     key, order_id = keys.orders(client.namespace, worker.name), secrets.token_hex(16)
     if client.command("LLEN", key) >= MAX_WAITING:
         raise ConfigError(
-            f"{MAX_WAITING} orders are waiting for worker {worker.name!r}, the maximum; try again in a minute"
+            f"worker {worker.name!r} already has {MAX_WAITING} waiting commands, the maximum; try again in a minute"
         )
     facts = {
         "id": order_id, "verb": verb, "by": by[:MAX_BY_LENGTH], "child": child, "at": now_ms,

@@ -159,7 +159,7 @@ class OutageBuffer:
             unknown, self._unknown = self._unknown, deque(maxlen=MAX_UNKNOWN)
         if unknown:
             raise UnavailableError(
-                f"it is unknown whether {_named(unknown)} arrived before the outage, which lasted too long to send "
+                f"it is unknown whether {_named(unknown)} arrived, because the outage lasted too long to send "
                 f"messages again; check their status, or enqueue them again if a second run is harmless",
                 tuple(unknown),
             )

@@ -147,7 +147,7 @@ def fence_of(client: Client, name: str) -> int:
         return 0
     if not stored.isdigit():
         raise ScriptError(
-            f"the fence of queue {name!r} isn't a number but {stored[:40]!r}; the next dequeue there replaces it"
+            f"the fence of queue {name!r} is {stored[:40]!r}, not a number; the next dequeue of that queue replaces it"
         )
     return int(stored)
 
@@ -188,7 +188,7 @@ def map_in(queue: str, stored: bytes | None) -> PartitionMap:
     ]
     if len(epochs) < len(parts) or not _follow(epochs) or len(stored) > MAX_MAP_BYTES:
         raise ScriptError(
-            f"the map of queue {queue!r} can't be read: {text_of(stored[:200])!r:.200}; another program wrote it"
+            f"the partitions of queue {queue!r} can't be read: {text_of(stored[:200])!r:.200}; another program wrote it"
         )
     return PartitionMap(queue, tuple(epochs))
 

@@ -79,7 +79,7 @@ def schedule(cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> 
 
     def mark(function: F) -> F:
         if not hasattr(function, "__dict__"):
-            raise ConfigError(f"@schedule on {function!r}: put it on a function with @job")
+            raise ConfigError(f"use @schedule on a function with @job, not on {function!r}")
         # Decorators apply from the bottom up, but schedules are listed in the order of the source.
         setattr(function, _KEPT, (declared, *getattr(function, _KEPT, ())))
         _functions.add(function)

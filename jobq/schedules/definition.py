@@ -235,7 +235,7 @@ def _bounds(name: str, given: Mapping[str, Any], tz: str | None) -> dict[str, in
         raise ConfigError(f"times={times!r} is out of range; use 1 to {MAX_TIMES:,}")
     if times and "start_ms" not in moments:
         raise ConfigError(
-            f"times={times} of schedule {name!r} needs start=…, from which the ticks are counted"
+            f"times={times} of schedule {name!r} needs start=…, the time from which jobq counts"
         )
     if moments.get("end_ms", math.inf) < moments.get("start_ms", 0):
         raise ConfigError(

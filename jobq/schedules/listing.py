@@ -306,5 +306,5 @@ def run_now(
     owed = Owed(schedules.now_ms, 0, runs=True)
     done = enqueue_tick(queue, job or stand_in(schedule.job), schedule, owed, 0, at_once=True)
     if done.outcome == "full":
-        raise KeyFullError(f"the line of the key of {name} is full; nothing was enqueued")
+        raise KeyFullError(f"schedule {name} enqueued nothing: too many messages wait for its key")
     return done

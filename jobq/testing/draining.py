@@ -178,7 +178,7 @@ class Draining:
                 if ended.total() + len(fetched) > plan.limit:
                     queue.release([(message.mid, message.token) for message, _ in fetched])
                     raise ConfigError(
-                        f"{plan.limit:,} attempts have run and more messages follow; if that is intended, pass limit="
+                        f"{plan.limit:,} attempts ran and more messages wait; if that is right, pass a larger limit="
                     )
                 endings = yield from self._attempts(queue, fetched, plan)
                 ended.update(ending.outcome for ending in endings)

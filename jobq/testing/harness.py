@@ -156,7 +156,7 @@ class Kit:
         if left:
             shown = "\n".join(f"  {call!r}" for call in left[:5])
             raise AssertionError(
-                f"{counted(len(left), 'call')} left at the end of the test:\n{shown}"
+                f"{counted(len(left), 'call')} didn't run before the test ended:\n{shown}"
             )
 
     def _on_wait(self, receipt: Receipt[Any]) -> None:

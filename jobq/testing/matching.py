@@ -183,7 +183,7 @@ def checked(job: Job[..., Any] | str | None, given: Expectations) -> Expected:
     if unknown := given.keys() - set(Expected._fields):
         name, *_ = sorted(unknown)
         raise TypeError(
-            f"{name}=… is not a fact of a call; arguments of the job go into args=(…,) or kwargs={{{name!r}: …}}"
+            f"{name}=… is not a property of a call; pass arguments of the job in args=(…,) or kwargs={{{name!r}: …}}"
         )
     expected = Expected(job, **given)
     if expected.job is None and (expected.args is not None or expected.kwargs is not None):

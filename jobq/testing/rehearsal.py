@@ -237,7 +237,7 @@ class Rehearsal:
         if message.ending is None or message.ending.outcome != "done":
             ended = message.ending.outcome if message.ending else "nothing"
             raise AssertionError(
-                f"{self._job.name} isn't done without any fault, but ends as {ended}: {message.error!r}"
+                f"{self._job.name} isn't done even without a fault, but ends as {ended}: {message.error!r}"
             ) from message.error
         self._lines, self._expected = watch.lines, self._observed()
         self._databases = [

@@ -123,8 +123,8 @@ def flushable(url: str, may_flush: bool, process: int = 0) -> str:
     number = int(given) if given.isdecimal() else 0
     if not 1 <= number + process < DATABASES or number < 1:
         raise ConfigError(
-            f"tests use a database from 1 to {DATABASES - 1} of their own, one for each process, and {masked(url)} "
-            f"names {given or 'none'}; pass {'?db=1' if unix else '/1'}"
+            f"each test process uses its own database, from 1 to {DATABASES - 1}, but {masked(url)} "
+            f"names {given or 'none'}; append {'?db=1' if unix else '/1'}"
         )
     if unix:
         return parts._replace(query=f"db={number + process}").geturl()

@@ -123,7 +123,7 @@ class TopicGroup(BlockingFacade):
     def _check(self, reply: Any) -> None:
         if reply[0] == b"missing":
             raise GroupNotFoundError(
-                f"topic {self.topic.name!r} has no group {self.name!r}; subscribe creates it"
+                f"topic {self.topic.name!r} has no group {self.name!r}; create the group with subscribe"
             )
 
     def _check_place(self, reply: Any, place: Position) -> None:

@@ -285,7 +285,7 @@ def checked_name(kind: str, name: str) -> str:
         )
     if kind == "group" and name == "messages":
         raise ConfigError(
-            "group 'messages' can't be used, because its key would be among the messages; use another name"
+            "group 'messages' can't be used, because keys of the topic's messages have that prefix; use another name"
         )
     return name
 

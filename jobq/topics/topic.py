@@ -268,7 +268,7 @@ class Topic(BlockingFacade):
         done = yield from self._appended(reply)
         if confirmation.missing:
             raise NotDurableError(
-                f"topic {self.name!r} has {done.first} to {done.last}, but they are not durable with "
+                f"messages {done.first} to {done.last} were appended to topic {self.name!r}, but are not durable with "
                 f"durability={level!r}: {confirmation.missing}; appending again would add them twice"
             )
         return done

@@ -302,7 +302,7 @@ def _test(reader: _Reader, key: str, kind: str) -> TextPattern | Compared:
     pattern = reader.pattern()
     value, written = pattern.exact, reader.text[start : reader.at]
     if not written or (by and not value):
-        raise FilterError(f'{key} has no value; write {key}:VALUE, or {key}:"" for none', column)
+        raise FilterError(f'{key} has no value; write {key}:VALUE, or {key}:"" (empty)', column)
     if kind == "duration":
         return Compared(*_duration(key, by, value or written, column))
     if kind == "number" or (kind == "argument" and by):

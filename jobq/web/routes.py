@@ -198,7 +198,7 @@ def _refusal(request: Request, declared: DeclaredRoute) -> Response | None:
         if declared.program and not identity.role:
             raise HTTPException(401, "send Authorization: Bearer TOKEN with a valid token")
         if not identity.role and not guard.settings.has_login:
-            raise HTTPException(403, "log in to the program that serves this dashboard")
+            raise HTTPException(403, "log in to the application that serves this dashboard")
         if not identity.role and declared.method == "GET":
             wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
             return RedirectResponse(path_to(request, "login", next=wanted), 303)

@@ -89,5 +89,5 @@ def _checked(environ: dict[str, Any]) -> dict[str, Any]:
     # A client that sends less than announced must not block the bridge.
     body = environ["wsgi.input"].read(length)
     if len(body) < length:
-        raise ValueError("the body ends early")
+        raise ValueError("the body is shorter than its declared length")
     return {**environ, "wsgi.input": BytesIO(body)}

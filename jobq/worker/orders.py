@@ -86,7 +86,7 @@ class Orders:
         if act is None:
             known = ", ".join((*self._acts, "dump"))
             self._answer(
-                order, "refused", f"unknown order {order.verb!r}; this worker supports {known}"
+                order, "refused", f"unknown command {order.verb!r}; this worker supports {known}"
             )
             return
         text = act()

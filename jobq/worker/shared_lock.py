@@ -100,8 +100,8 @@ def new_lock() -> SharedLock:
         except (AttributeError, OSError):
             raise ConfigError(
                 f"shared memory can't hold a lock ({error}): /dev/shm must be writable; in a container with a "
-                "read-only root mount a tmpfs there (docker run --tmpfs /dev/shm; Kubernetes: an emptyDir with medium: "
-                "Memory)"
+                "read-only root, mount a tmpfs there (docker run --tmpfs /dev/shm; Kubernetes: an emptyDir with "
+                "medium: Memory)"
             ) from error
 
 

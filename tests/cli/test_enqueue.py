@@ -227,7 +227,7 @@ def test_enqueue_of_a_function_says_what_makes_it_that_job(cli: Any, bare: Path)
     plain, named = cli("enqueue", "cli_functions.plain"), cli("enqueue", "cli_functions.send")
     assert (plain.code, named.code) == (5, 5)
     assert plain.err == "jobq: cli_functions.plain isn't a job; add @job to it in cli_functions\n"
-    assert "the job of this function is mail.send" in named.err
+    assert "that function's job is named mail.send" in named.err
 
 
 def test_enqueue_by_name_passes_when_a_module_of_that_name_has_no_jobs(cli: Any) -> None:

@@ -55,7 +55,7 @@ def test_set_changes_what_is_given_and_none_removes_it(cli: Any, queue: Queue) -
         (("low", "acme", "--key-max", "3"), "--key-max is for all keys; with KEY use --max"),
         (
             ("low", "--max", "many"),
-            "--max 'many' is not a whole number; use one, or none for no limit",
+            "--max 'many' is not a whole number; write a number, or none for no limit",
         ),
         (("low", "--max", "0"), "max=0 is invalid"),
         (("low", "--key-rate", "100"), "'100' is not a rate; write '100/m', '5/s' or '1000/h'"),

@@ -117,7 +117,7 @@ def test_dead_messages_of_all_partitions_change_when_all_of_their_queue_are_chos
     ("args", "words"),
     [
         (("key", "set", "low", "--max", "1"), "less than 2 partitions"),
-        (("partitions", "low/1", "2"), "end the names of a queue's partitions"),
+        (("partitions", "low/1", "2"), "ending with '/' and a number belongs to a partition"),
         (("partitions", "low", "0"), "0 is not in the range"),
     ],
 )
@@ -264,7 +264,7 @@ def test_commands_do_not_take_partitions_for_missing_when_the_map_cannot_be_read
     for args in ("pause low", "status m1 --queues low", "cancel m1 --queues low", "queue peek low"):
         shown = cli(*args.split())
         assert (args, shown.code) == (args, 4)
-        assert "the map of queue 'low' can't be read" in shown.err
+        assert "the partitions of queue 'low' can't be read" in shown.err
     assert redis.hget("jobq:{low}:meta", "paused") != b"1"
 
 

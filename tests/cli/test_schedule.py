@@ -147,7 +147,10 @@ def test_schedule_of_code_is_changed_in_code(cli: Any, queue: Queue) -> None:
     queue.register()
 
     refused = cli("schedule", "add", "s", "x.y", "--every", "1m", "-q", "low")
-    assert "s is declared in the code of app.jobs.s; pause it, or change it there" in refused.err
+    assert (
+        "schedule s is declared in the code of app.jobs.s; pause the schedule, or change that code"
+        in refused.err
+    )
     assert cli("schedule", "delete", "s").code == 2
     assert cli("schedule", "pause", "s").code == 0
     assert cli("schedule", "delete", "s", "--force").code == 0

@@ -106,9 +106,9 @@ def test_names_and_edges_that_cannot_be_are_refused():
         flow.step(report.args([]), when="failed")
     with refused("when='never' is unknown"):
         flow.step(report, [], after=first, when="never")  # type: ignore[call-overload]
-    with refused("only if that step is done"):
+    with refused("only if its step is done"):
         flow.step(report, [first.result], after=first, when="ended")
-    with refused("is an argument of shop.report; pass its result, or after='load'"):
+    with refused("can't be an argument of shop.report; pass the step's result, or after='load'"):
         flow.step(report, first)  # type: ignore[call-overload]
     with refused("is known only when the flow runs"):
         list(first.result)
@@ -118,7 +118,7 @@ def test_names_and_edges_that_cannot_be_are_refused():
         flow.step(3)  # type: ignore[call-overload]
     with refused("map 'load-2' doesn't keep results; pass results=True"):
         _ = flow.map(load, [1]).results
-    with refused("name= is an argument of shop.rename and of step"):
+    with refused("name= is an argument of both shop.rename and flow.step"):
         flow.step(rename, name="x")
     assert flow.step(rename.args(name="x"), name="y").kwargs == {"name": "x"}
     with pytest.raises(TypeError, match="load"):

@@ -107,7 +107,7 @@ def test_a_line_that_stays_full_ends_the_start_and_the_same_start_goes_on(
         return found
 
     with pytest.raises(
-        KeyFullError, match=r"map rows of flow import:7 found no room .*start the same flow again"
+        KeyFullError, match=r"map rows of flow import:7 was blocked .*start the same flow again"
     ):
         flow().start()
     assert low.admin.counts().ready == 7

@@ -114,5 +114,5 @@ def test_job_has_no_limits_when_the_list_is_empty():
 
 def test_limits_belong_to_the_job(seen):
     made = job(name="j", registry=Registry(), limits=[ConcurrencyLimit("s", 1)])(lambda: None)
-    with pytest.raises(ConfigError, match="belongs to the job"):
+    with pytest.raises(ConfigError, match="is an option of a job"):
         made.options(limits=[])

@@ -252,7 +252,7 @@ def test_calls_that_were_kept_can_not_end_after_the_run(
         assert not batches.took
     took = list(batches.took)
     for end in (lambda: kept[0].done(0), lambda: kept[0].fail(1, ValueError())):
-        with pytest.raises(ConfigError, match="the run of its batch is over"):
+        with pytest.raises(ConfigError, match="its batch has already ended"):
             end()
     assert batches.took == took
 
@@ -260,7 +260,7 @@ def test_calls_that_were_kept_can_not_end_after_the_run(
 def test_call_ends_only_once(registry: Registry, batches: Batches):
     def send(calls: Calls[int]) -> None:
         calls.done(-1)
-        with pytest.raises(ConfigError, match="call 1 of the batch is done already"):
+        with pytest.raises(ConfigError, match="call 1 of the batch is already done"):
             calls.fail(1, ValueError())
         with pytest.raises(IndexError):
             calls.done(2)

@@ -162,7 +162,7 @@ def test_a_second_number_is_refused_when_jobs_of_one_queue_disagree() -> None:
 
 
 def test_the_number_is_refused_when_it_is_an_option_of_one_call(work: Job[..., Any]) -> None:
-    with pytest.raises(ConfigError, match="belongs to the job"):
+    with pytest.raises(ConfigError, match="is an option of a job"):
         work.options(partitions=4)  # type: ignore[call-arg]
 
 

@@ -58,7 +58,7 @@ def test_member_whose_results_cannot_be_read_waits_is_retried_or_dead(
     target = job(name="work", registry=registry)(print)
     executor = Executor(registry)
     ending = run(executor, message(target, 1, headers=FLOW))
-    assert (ending.outcome, "can't be read here" in ending.reason) == ("dead", True)
+    assert (ending.outcome, "this process can't read" in ending.reason) == ("dead", True)
 
     def fill(call: Call) -> Call:
         raise error

@@ -88,7 +88,7 @@ def test_declaration_that_makes_no_sense_is_refused(registry: Registry, options:
 def test_what_only_code_can_say_is_refused_for_one_message(
     send: Job[..., Any], options: dict[str, Any]
 ):
-    with pytest.raises(ConfigError, match="belongs to the job"):
+    with pytest.raises(ConfigError, match="is an option of a job"):
         send.options(**options)
 
 

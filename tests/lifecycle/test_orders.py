@@ -59,7 +59,7 @@ def test_worker_obeys_each_order(start, send, ledger, queue, client, redis, orde
     # An order that a later version may send.
     monkeypatch.setitem(orders.VERBS, "dance", "")
     refused = ordered("dance")
-    assert (refused.outcome, "unknown order 'dance'" in refused.text) == ("refused", True)
+    assert (refused.outcome, "unknown command 'dance'" in refused.text) == ("refused", True)
     send("gated", "b")
     until(lambda: ledger.lines("start", "b"))
     assert ordered("drain").outcome == "done"

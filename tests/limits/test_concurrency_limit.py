@@ -189,6 +189,6 @@ def test_bad_input_is_refused_in_words(client, make, says):
 def test_a_slot_is_entered_once(client):
     with (
         ConcurrencyLimit("x", 2).slot() as held,
-        pytest.raises(ConfigError, match="is already held"),
+        pytest.raises(ConfigError, match="is already in use"),
     ):
         held.__enter__()

@@ -157,7 +157,7 @@ def test_a_job_or_a_function_may_be_given_and_nothing_else():
     assert "second.on_dead" in registry
     with pytest.raises(ConfigError, match="on_dead='x' can't be called"):
         job(name="third", registry=registry, on_dead="x")(lambda: None)  # type: ignore[call-overload]
-    with pytest.raises(ConfigError, match="belongs to the job"):
+    with pytest.raises(ConfigError, match="is an option of a job"):
         first.options(on_dead=report)  # type: ignore[call-arg]
 
 

@@ -47,7 +47,7 @@ def test_old_order_is_dropped(client: Any, redis: Any) -> None:
 def test_number_of_waiting_orders_is_bounded(client: Any) -> None:
     for _ in range(orders.MAX_WAITING):
         orders.send(client, entry(client), "dump")
-    with pytest.raises(ConfigError, match="16 orders are waiting"):
+    with pytest.raises(ConfigError, match="already has 16 waiting commands"):
         orders.send(client, entry(client), "dump")
     assert len(read(client)) == orders.MAX_WAITING
 

@@ -148,7 +148,7 @@ def test_buffered_call_is_not_sent_again_when_its_record_may_be_gone(
     wait_for(lambda: buffered.client.nbuffered == 1, "the first is still repeated")
     proxy.release()
     with pytest.raises(
-        UnavailableError, match="unknown whether first arrived before the outage"
+        UnavailableError, match="unknown whether first arrived, because the outage"
     ) as unknown:
         buffered.client.flush(60)
     assert unknown.value.mids == ("first",)

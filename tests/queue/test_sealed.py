@@ -226,7 +226,7 @@ def test_nothing_else_adds_messages_when_the_queue_is_sealed(
     assert queue.admin.bin("other").revive((dead_id, None)) == ["sealed"]
     with pytest.raises(ScriptError, match="has no later partitions"):
         queue.admin.revive(dead_id)
-    with pytest.raises(SealedError, match="clients send its ticks to partitions"):
+    with pytest.raises(SealedError, match="its schedules enqueue to its partitions"):
         queue.admin.tick(tick_values("name", T0, 0, "s", b"call"))
     head = msgspec.msgpack.encode(["row", "", 1])
     deliver = queue_scripts(queue.client, "pipeline", queue.name)["deliver"]

@@ -87,7 +87,9 @@ def test_expectation_that_no_call_could_meet_is_an_error(jobq, registry):
     plain = job(name="plain", registry=registry)(lambda one: None)
     with pytest.raises(TypeError, match=r"plain\(\): got an unexpected keyword argument 'two'"):
         jobq.assert_enqueued(plain, kwargs={"two": 1})
-    with pytest.raises(TypeError, match=r"one=… is not a fact of a call; .* kwargs=\{'one': …\}"):
+    with pytest.raises(
+        TypeError, match=r"one=… is not a property of a call; .* kwargs=\{'one': …\}"
+    ):
         jobq.assert_enqueued(plain, one=1)
     with pytest.raises(ConfigError, match="name the job"):
         jobq.refute_enqueued(args=(1,))

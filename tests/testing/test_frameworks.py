@@ -97,7 +97,7 @@ def test_django_and_unittest_have_the_kit_for_a_test_case(tmp_path):
         "test_rollback_enqueues_nothing (__main__.Base.test_rollback_enqueues_nothing) ... ok"
         in done.stderr
     )
-    assert "AssertionError: 1 call left at the end of the test" in done.stderr
+    assert "AssertionError: 1 call didn't run before the test ended" in done.stderr
 
 
 def test_calls_that_must_be_durable_are_accepted(jobq, registry):

@@ -179,7 +179,7 @@ def test_ini_file_sets_mode_and_strictness(suite):
     code, output = suite(text, ini="jobq_mode = inline\njobq_strict = true")
     assert code == 1, output
     assert "2 passed, 1 error" in output
-    assert "1 call left at the end of the test" in output
+    assert "1 call didn't run before the test ended" in output
 
 
 def test_live_server_stays_byte_for_byte_as_it_was(suite, server, redis):
@@ -198,9 +198,9 @@ def test_server_of_the_command_line_is_emptied_only_where_that_is_certain(suite,
     redis.set("mine", "x")
     for url, may_flush, why in (
         (server.url + "?db=1", False, "add --jobq-may-flush"),
-        (server.url, True, r"names none; pass \?db=1"),
-        ("redis://a:1", True, "names none; pass /1"),
-        ("redis://a:1/0", True, "a database from 1 to 15"),
+        (server.url, True, r"names none; append \?db=1"),
+        ("redis://a:1", True, "names none; append /1"),
+        ("redis://a:1/0", True, "its own database, from 1 to 15"),
         ("redis+cluster://a:1,b:2", True, "a single server"),
     ):
         with pytest.raises(ConfigError, match=why):

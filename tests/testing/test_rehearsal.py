@@ -253,6 +253,6 @@ def test_trials_that_make_no_sense_are_errors(rehearse, registry):
         rehearse(plain, 1)
     with pytest.raises(
         AssertionError,
-        match=r"fails isn't done without any fault, but ends as .*: ZeroDivisionError",
+        match=r"fails isn't done even without a fault, but ends as .*: ZeroDivisionError",
     ):
         rehearse(fails)

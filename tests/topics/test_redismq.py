@@ -276,7 +276,7 @@ def test_name_whose_keys_would_be_anothers_is_refused(client, foo, name):
 
 
 def test_group_messages_is_refused(foo):
-    with pytest.raises(ConfigError, match="among the messages"):
+    with pytest.raises(ConfigError, match="keys of the topic's messages"):
         foo.reader("messages")
 
 

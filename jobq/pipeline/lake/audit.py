@@ -169,7 +169,7 @@ def _audit_start(recorded_span: RecordedSpan, since_ms: int | None, named: bool)
             return None
         raise ConfigError(
             f"queue {recorded_span.queue!r}: the lake has no enqueue events, so the event level is 'attempts'; "
-            f"run jobq events level all --queues {recorded_span.queue}, then audit the time after that"
+            f"run jobq events level all --queues {recorded_span.queue}, then audit a later range"
         )
     return recorded_span.first_enqueued_ms if since_ms is None else since_ms
 

@@ -206,8 +206,8 @@ def check_newest_commit(store: LakeStore, version: int | None = None) -> None:
         raise LakeError(
             f"the latest commit of the lake's table at {store.uri} is damaged: {path} "
             f"{'is cut off or overwritten' if content else 'is empty'}. Restore that file from a backup; without one, "
-            "delete it, run 'jobq lake check', and 'jobq lake ingest' reads the events that the streams still have "
-            "again"
+            "delete it, then run 'jobq lake check' and 'jobq lake ingest', which reads the remaining events of the "
+            "streams again"
         )
 
 

@@ -121,11 +121,13 @@ def _options(given: Mapping[str, str], view: str, stream: bool) -> SparkOptions:
             continue
         if name.lower() in map(str.lower, there.get(view, ())):
             kind = "streams" if stream else "reads"
-            raise ConfigError(f"option {name!r} isn't for {kind} of view {view!r}; leave it out")
+            raise ConfigError(
+                f"option {name!r} doesn't apply to {kind} of view {view!r}; leave it out"
+            )
         views = [other for other, names in here.items() if name.lower() in map(str.lower, names)]
         if views:
             raise ConfigError(
-                f"option {name!r} isn't for view {view!r} but for {', '.join(views)}; leave it out"
+                f"option {name!r} doesn't apply to view {view!r}, only to {', '.join(views)}; leave it out"
             )
     return SparkOptions(given, here[view])
 

@@ -170,7 +170,7 @@ def marked(name: str, marks: Mapping[str, datetime]) -> datetime:
     if name not in marks:
         if not marks:
             raise ConfigError(
-                f"the lake has no marks, so no {name!r}; set a mark with jobq lake mark"
+                f"the lake has no mark {name!r}, because no marks were set yet; set a mark with jobq lake mark"
             )
         raise ConfigError(unknown("mark", name, marks))
     return marks[name]

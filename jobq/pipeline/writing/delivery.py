@@ -223,9 +223,9 @@ class Delivery:
                 continue
             if monotonic() >= deadline:
                 raise KeyFullError(
-                    f"{counted(left, 'row')} of this partition found no room for {FULL_S:g} s: the line of {full.key} "
-                    f"holds at most {counted(full.most, 'message')}. All other rows are enqueued: raise the limit of "
-                    "the line, or write again with the same ids or loadId when it is shorter", full.key, full.most,
+                    f"{counted(left, 'row')} of this partition couldn't be enqueued for {FULL_S:g} s: key {full.key} "
+                    f"has {counted(full.most, 'waiting message')}, the maximum. Other rows are enqueued. Raise this "
+                    "limit, or write again later with the same ids or loadId", full.key, full.most,
                 ) from full  # fmt: skip
             sleep(PAUSE_S)
 

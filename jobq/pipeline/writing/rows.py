@@ -144,7 +144,9 @@ class Rows:
 
 def _given_id(column: str, value: Any) -> str:
     if value is None:
-        raise BadRecordError(f"column {column!r} is null; an id is 1-128 printable characters")
+        raise BadRecordError(
+            f"column {column!r} is null; an id must have 1-128 printable characters"
+        )
     return users_mid(value if type(value) is str else str(value))
 
 

@@ -54,7 +54,7 @@ class ReliableQueue(BlockingFacade):
         """Append all items or none; return their ids. Each id is greater than all earlier ids of the queue."""
         contents = [_content(item) for item in items]
         if not contents:
-            raise ConfigError(f"push to {key!r} has no item; pass at least one")
+            raise ConfigError(f"push to {key!r} has no item; pass at least one item")
         names = [checked_key(key)]
         return _texts((yield from self._calls.change_steps("push", names, *contents, now=now)))
 
@@ -283,7 +283,7 @@ class ReliableQueue(BlockingFacade):
     ) -> Steps[list[str] | None]:
         names = [checked_key(key)]
         if not ids:
-            raise ConfigError(f"{verb} on {key!r} has no id; pass at least one")
+            raise ConfigError(f"{verb} on {key!r} has no id; pass at least one id")
         for id in ids:
             if not isinstance(id, str) or len(id) > 40 or not _ID.fullmatch(id):
                 shown = repr(id)[:60]
@@ -332,7 +332,7 @@ class AsyncReliableQueue(AsyncFacade[ReliableQueue]):
 
 def _names(keys: Sequence[str]) -> list[str]:
     if not keys:
-        raise ConfigError("pop() got no keys; pass at least one after count and block")
+        raise ConfigError("pop() has no keys; pass at least one key after count and block")
     return [checked_key(key) for key in keys]
 
 

@@ -95,7 +95,7 @@ class Consuming:
         if self.retry_after is not None:
             whole_s(duration_s(self.retry_after))
         if self.dead_letter == self.qname:
-            raise ConfigError(f"dead_letter {self.qname!r} is the queue itself; use another")
+            raise ConfigError(f"dead_letter {self.qname!r} is the queue itself; use another queue")
         if self.dead_letter is not None or self.max_receives is not None:
             checks.queue_name(self.dead_queue)
 
@@ -109,7 +109,7 @@ class Consuming:
         vt = self.vt or attributes.vt
         if vt < 1:
             raise ConfigError(
-                f"queue {self.qname!r} hides messages for {vt} s, too short to renew; pass vt=…"
+                f"queue {self.qname!r} hides messages for {vt} s, which is too short to renew them; pass vt=…"
             )
         return vt
 

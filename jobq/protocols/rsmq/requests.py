@@ -252,7 +252,7 @@ class Requests:
     def move(self, qname: str, target: str, held: Sequence[MessageRef]) -> ScriptCall[list[bool]]:
         name, to = checks.existing_name(qname), checks.existing_name(target)
         if name == to:
-            raise ConfigError(f"queue {to!r} is the queue of the messages; name another queue")
+            raise ConfigError(f"the messages are already in queue {to!r}; name another queue")
         held = [(checks.message_id(id_), receipt) for id_, receipt in held]
         read = _existing(to, _changed("moved", [(id_, receipt or 0) for id_, receipt in held]))
         values: Values = {"now": self._now(), "channel": self._channel(to)}

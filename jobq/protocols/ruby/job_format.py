@@ -91,7 +91,7 @@ def refused(ruby_queue: RubyQueueName, raw: bytes, mid: str, fault: str) -> Arri
 def read_fields(raw: bytes) -> dict[str, Any]:
     """Return the fields of a job; raise CodecError if it can't be read."""
     if len(raw) > MAX_BYTES:
-        raise CodecError(f"it takes {len(raw):,} bytes; a job of over {MAX_BYTES:,} isn't read")
+        raise CodecError(f"it takes {len(raw):,} bytes; at most {MAX_BYTES:,} are allowed")
     fields = decode_any(raw)
     if not isinstance(fields, dict):
         raise CodecError("it is JSON, but not an object")

@@ -44,8 +44,8 @@ class IntakeSettings:
         for name in self.ruby_queues:
             if is_partition(name.queue):
                 raise ConfigError(
-                    f"{name} can't be served: '/' and a number end the names of a jobq queue's partitions; let Ruby "
-                    "use another queue"
+                    f"{name} can't be served: a name ending with '/' and a number belongs to a partition of jobq; let "
+                    "Ruby use another queue"
                 )
         if not 1 <= self.backlog <= 1_000_000:
             raise ConfigError(
@@ -81,7 +81,7 @@ def _weight(queue: RubyQueueName, text: str) -> int:
     if not 1 <= int(text) <= MAX_WEIGHT:
         raise ConfigError(
             f"the weight {text} of {queue} is out of range; it must be between 1 and {MAX_WEIGHT:,}. "
-            f"For a queue of that name use another option: --{queue.system} {text}"
+            f"If {text} is another queue, add it with a separate option: --{queue.system} {text}"
         )
     return int(text)
 

@@ -94,7 +94,7 @@ class Guard:
         """Start a session with the link that `jobq web` printed. Raises LoginRefusedError or UnavailableError."""
         self._check_scheme(request)
         if not self.settings.by_link:
-            raise LoginRefusedError("this dashboard doesn't accept links that log in")
+            raise LoginRefusedError("this dashboard doesn't accept login links")
         if not self.links.take(token):
             raise LoginRefusedError(
                 "this link is no longer valid: it works once, and for ten minutes; start jobq web again for a new link"

@@ -129,7 +129,7 @@ class AccessSettings:
     def _check_remote(self, bind: Endpoint) -> None:
         if self.no_auth:
             raise ConfigError(
-                f"--no-auth at {bind.shown} would be open to every host that reaches it; bind 127.0.0.1 or unix:PATH"
+                f"--no-auth at {bind.shown} would be open to every host that can reach it; bind 127.0.0.1 or unix:PATH"
             )
         if not self._ways():
             raise ConfigError(

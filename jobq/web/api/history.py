@@ -123,7 +123,7 @@ def error(call: ApiCall) -> ErrorReply:
     """Show one group of errors and the latest runs with these errors."""
     past = _chosen(call).error(call.span, call["group"])
     if past.figures is None:
-        raise NotThereError("no error in this group in the range; choose a longer range")
+        raise NotThereError("this group has no errors in the range; choose a longer range")
     [figures], newest = _shown(call, [past.figures]), _shown(call, past.newest)
     return ErrorReply(figures, newest, **_coverage(call))
 

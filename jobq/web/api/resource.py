@@ -283,7 +283,7 @@ def _given(request: Request, parameter: Parameter) -> str:
     values = request.query_params.getlist(parameter.name)
     if len(values) > 1 and parameter.kind != "names":
         raise ConfigError(
-            f"the parameter {parameter.name} is given {len(values)} times; pass it only once"
+            f"the parameter {parameter.name} was passed {len(values)} times; pass it only once"
         )
     return ",".join(values)
 

@@ -186,6 +186,6 @@ def _limit(field: str, text: str) -> int | str | None:
         return text
     if not text.isdecimal():
         raise ConfigError(
-            f"{field} {text!r} is not a whole number; enter one, none for no limit, or leave the field empty"
+            f"{field} {text!r} is not a whole number; enter a number, none for no limit, or leave the field empty"
         )
     return int(text)

@@ -332,6 +332,6 @@ def _added(request: Request) -> tuple[Queue, Schedule]:
         raise HTTPException(409, f"schedule {name!r:.120} has no readable definition")
     if row.origin == "code":
         raise HTTPException(
-            409, f"schedule {name} is declared in code; pause it, or change it there"
+            409, f"schedule {name} is declared in code; pause the schedule, or change the code"
         )
     return queue, row.schedule

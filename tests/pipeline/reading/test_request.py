@@ -39,9 +39,9 @@ def test_load_refuses_what_it_does_not_know(source, options, message):
         ({"failOnDataLoss": "maybe"}, "use true or false"),
         ({"since": "2026-01-01", "startingOffsets": "latest"}, "use either since or startingOffsets"),
         ({"until": "2026-01-01", "endingOffsets": "latest"}, "use either until or endingOffsets"),
-        ({"maxRowsPerTrigger": "5"}, "isn't for reads"),
-        ({"view": "queues", "since": "2026-01-01"}, "isn't for view 'queues' but for events, dead, topic"),
-        ({"topics": "orders"}, "isn't for view 'events' but for topic"),
+        ({"maxRowsPerTrigger": "5"}, "doesn't apply to reads"),
+        ({"view": "queues", "since": "2026-01-01"}, "doesn't apply to view 'queues', only to events, dead, topic"),
+        ({"topics": "orders"}, "doesn't apply to view 'events', only to topic"),
         ({"url": "redis//x"}, "must begin with one of"),
         ({"namespace": "a b"}, "namespace"),
     ],
@@ -60,8 +60,11 @@ def test_read_refuses_what_it_can_not_use(source, options, message):
             {"since": "2026-01-01", "startingOffsets": "latest"},
             "use either since or startingOffsets",
         ),
-        ({"endingOffsets": "latest"}, "isn't for streams"),
-        ({"view": "topic", "trimOnCommit": "true"}, "isn't for view 'topic' but for events"),
+        ({"endingOffsets": "latest"}, "doesn't apply to streams"),
+        (
+            {"view": "topic", "trimOnCommit": "true"},
+            "doesn't apply to view 'topic', only to events",
+        ),
         ({"maxRowsPerTrigger": "0"}, "use a whole number of at least 1"),
     ],
 )
@@ -80,8 +83,11 @@ def test_stream_refuses_what_it_can_not_use(source, options, message):
         ({"since": "soon"}, "option since='soon' is not a time"),
         ({"failOnDataLoss": "maybe"}, "use true or false"),
         ({"since": "2026-11-21", "startingOffsets": "latest"}, "use either since or"),
-        ({"view": "topic", "trimOnCommit": "true"}, "isn't for view 'topic' but for events"),
-        ({"view": "queues", "since": "2026-11-21"}, "isn't for view 'queues' but for"),
+        (
+            {"view": "topic", "trimOnCommit": "true"},
+            "doesn't apply to view 'topic', only to events",
+        ),
+        ({"view": "queues", "since": "2026-11-21"}, "doesn't apply to view 'queues', only to"),
     ],
 )
 def test_schema_refuses_what_neither_a_read_nor_a_stream_can_use(source, options, message):

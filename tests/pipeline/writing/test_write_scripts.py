@@ -153,7 +153,7 @@ def test_line_that_stays_full_fails_the_write_once_all_other_rows_are_enqueued(c
     for message in keyed_rows("a1", "a2", "a3", "a4", "b1"):
         delivery.put(message)
     with pytest.raises(
-        KeyFullError, match=r"2 rows of this partition .* the line of a holds at most 2"
+        KeyFullError, match=r"2 rows of this partition .* key a has 2 waiting messages, the maximum"
     ):
         delivery.flush()
     assert queue.admin.counts().ready == 3

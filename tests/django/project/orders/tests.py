@@ -543,7 +543,7 @@ class SettingsTests(SimpleTestCase):
             ({"retries": -1}, "retries=-1"),
             ({"priority_queues": {0: "x"}}, "priority_queues="),
             ({"priority_queues": {1: "a b"}}, "a b"),
-            ({"priority_queues": {1: "low/3"}}, "names of a queue's partitions"),
+            ({"priority_queues": {1: "low/3"}}, "belongs to a partition"),
         ):
             with self.subTest(given), options(**given):
                 with self.assertRaisesMessage(InvalidBackend, text):
