@@ -28,7 +28,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _end_at_term() -> None:
-    """Let TERM and HUP end this process until a command handles them.
+    """Let TERM and HUP end this process until a command installs its own handlers.
 
     The first process of a container has the id 1. The kernel doesn't deliver a signal to process 1 if the process has
     no handler for it, so a TERM during slow imports would be lost.

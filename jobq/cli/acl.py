@@ -107,7 +107,7 @@ def _rights(role: str, namespace: str, ns: str | None, queues: str, disk: bool) 
 
 
 def _seeing(namespace: str, queues: Sequence[str]) -> list[str]:
-    """Return rights to the other keys that a dashboard reads. With `queues`, leave out keys of other protocols."""
+    """Return the rights to read limits and, unless `queues` are given, the queues of other protocols."""
     words = seeing_limits(namespace)
     if queues:
         return words

@@ -179,7 +179,7 @@ def _ended(args: Sequence[str] | None) -> int:
 
 
 def _invoked(args: Sequence[str] | None) -> object:
-    """Run click without its `main`, which would exit with 1 for a closed pipe."""
+    """Run click, but without its function `main`, which would exit with 1 for a closed pipe."""
     if COMPLETION in os.environ:
         # Its module says how bash splits words.
         app.get_command(click.Context(app), "completion")
@@ -190,7 +190,7 @@ def _invoked(args: Sequence[str] | None) -> object:
 
 
 def _as_utf8(word: str) -> str:
-    """Decode a word as UTF-8 if the locale, such as C, could not decode it. Paths of files stay as they are."""
+    """Decode a word as UTF-8 if the locale, such as C, could not decode it. Leave file paths unchanged."""
     if word.isascii() or os.path.lexists(word):
         return word
     try:

@@ -1,8 +1,8 @@
-"""Parse arguments of calls, times and pairs on a command line.
+"""Parse the arguments, times and pairs of a command line.
 
     a.jpg 200 true '["x"]' width=200 'note="200"'
 
-A word that is valid JSON is read as JSON, any other as text; `name=…` is a keyword argument.
+A word that is valid JSON is read as JSON, and any other word as text. `name=…` is a keyword argument.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIELDS = {"args": list, "kwargs": dict, "mid": str}
 
 @dataclass(frozen=True)
 class Given:
-    """The arguments of one call, and its message id if it has one."""
+    """The arguments of one call, and its message id, if any."""
 
     args: list[Any] = field(default_factory=list)
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Given:
 
 
 def value_of(word: str) -> Any:
-    """Parse a word, such as `200` -> 200, `true` -> True, `a.jpg` -> "a.jpg"."""
+    """Parse one argument, such as `200` -> 200, `true` -> True, `a.jpg` -> "a.jpg"."""
     try:
         return decode_any(word.encode())
     except CodecError:
@@ -39,7 +39,7 @@ def value_of(word: str) -> Any:
 
 
 def from_words(words: Iterable[str]) -> Given:
-    """Return a call from the words of a command line."""
+    """Parse the words of a command line as the arguments of one call."""
     given = Given()
     for word in words:
         keyword = _KEYWORD.fullmatch(word)
@@ -61,7 +61,7 @@ def from_json(text: str, what: str) -> list[Any]:
 
 
 def from_lines(lines: Iterable[bytes]) -> Iterator[Given]:
-    """Yield a call per line: `["a.jpg", 200]`, or `{"args": [...], "kwargs": {...}, "mid": "..."}`."""
+    """Parse one call per line: `["a.jpg", 200]`, or `{"args": [...], "kwargs": {...}, "mid": "..."}`."""
     for number, line in enumerate(lines, 1):
         if line.strip():
             yield _from_line(_decoded(line, f"line {number}"), f"line {number}")
@@ -90,7 +90,7 @@ def _decoded(text: bytes, what: str) -> Any:
 
 
 def moment_of(text: str) -> datetime | float:
-    """Parse epoch seconds, or `2026-11-21T08:00`, in this host's zone unless the text names a zone."""
+    """Parse a time: epoch seconds, or `2026-11-21T08:00`, by default in this host's time zone."""
     try:
         return float(text)
     except ValueError:
@@ -109,5 +109,5 @@ def pairs_of(flag: str, words: Iterable[str]) -> dict[str, str]:
 
 
 def names_of(queues: str | None) -> list[str]:
-    """Return the queue names in --queues without weights; empty if it wasn't given."""
+    """Return the queue names in --queues, without the weights of the queues. Return [] if --queues wasn't given."""
     return [name for name, _ in parse_queues(queues)] if queues else []

@@ -1,4 +1,4 @@
-"""Print the deployment's problems below the tables of `jobq queues` and `jobq workers`."""
+"""Print current problems below the tables of `jobq queues` and `jobq workers`."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ CHECKS = {
 
 
 def incidents_at(client: Client, names: Sequence[str] | None = None) -> list[Incident]:
-    """Return the findings about these queues (default: all).
+    """Return the current problems of these queues (default: all queues).
 
-    If the findings can't be read, return an empty list, because the command reports that error itself.
+    Return an empty list if the problems can't be read. The command itself reports that error.
     """
     try:
         return incidents(read_situation(client, names))
@@ -41,7 +41,7 @@ def incidents_at(client: Client, names: Sequence[str] | None = None) -> list[Inc
 
 
 def attention(findings: Sequence[Incident]) -> Iterator[str]:
-    """Yield an empty line, then the findings as lines for people. Without findings, yield nothing."""
+    """Yield an empty line, then a description of each problem. Yield nothing if there are no problems."""
     if findings:
         yield ""
     for incident in findings[:MAX_COUNT]:
@@ -53,7 +53,7 @@ def attention(findings: Sequence[Incident]) -> Iterator[str]:
 
 
 def records_of(findings: Sequence[Incident], queue: str) -> list[dict[str, Any]]:
-    """Return the findings that explain a problem of the queue, for --json."""
+    """Return the problems that affect the queue, as records for --json."""
     return [
         {name: value for name, value in structs.asdict(incident).items() if name != "queues"}
         for incident in findings
@@ -62,7 +62,7 @@ def records_of(findings: Sequence[Incident], queue: str) -> list[dict[str, Any]]
 
 
 def checked(findings: Sequence[Incident]) -> Iterator[Finding]:
-    """Yield the findings in the form that `jobq check doctor` prints."""
+    """Convert the problems to the findings that `jobq check doctor` prints."""
     kinds = Counter[str]()
     for incident in findings:
         if incident.code not in CHECKS:

@@ -1,4 +1,4 @@
-"""`jobq audit-log`: list who changed what."""
+"""`jobq audit-log`: list changes with their users."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ ENTRIES_OF_BOTH = Listing((*COLUMNS, "source"), ("role", "note", "count", "filte
 
 
 class _Older:
-    """Reads older entries of the audit log from a lake.
+    """Reads entries of the audit log that are stored in a lake.
 
     Attributes:
-        source: Source of the last entry read: `server` or `lake`.
+        source: Where the last entry was read: `server` or `lake`.
     """
 
     source = "server"
@@ -47,7 +47,7 @@ class _Older:
         self.close = self._lake.close
 
     def before(self, entry_id: str) -> Iterator[AuditEntry]:
-        """Yield the entries before `entry_id`, latest first, including intents; '' yields all."""
+        """Yield the entries older than `entry_id`, latest first. If `entry_id` is '', yield all entries."""
         self.source = "lake"
         while audit := self._lake.audit(entry_id, {}, PAGE, intents=True):
             yield from audit
@@ -86,8 +86,8 @@ def audit_log(
 ) -> None:  # fmt: skip
     """List changes made by commands and in the dashboard, newest first.
 
-    phase: done, failed (note has the error), refused, undone, or intent (not ended, or its process was killed). --lake
-    adds older entries that an ingest with --audit-log has copied. source: server or lake.
+    phase: done, failed (the error is in `note`), refused, undone, or intent (the change is not finished, or its process
+    was killed). --lake adds older entries that an ingest with --audit-log has copied. source: server or lake.
     """
     tests: list[Callable[[AuditEntry], bool]] = [
         lambda entry, name=name, value=value: getattr(entry, name) == value  # type: ignore[misc]

@@ -60,8 +60,8 @@ def chaos(
     """Inject faults and check that no message is lost.
 
     Workers and producers run while the command kills processes and cuts connections. It starts a server or, with --url,
-    uses a separate namespace on that server, where faults that disturb other users run only with --fault. Exit
-    code 1: a guarantee or a bound was broken.
+    uses a separate namespace on that server, and injects faults that disturb other users only with --fault. Exit code
+    1: a guarantee or a bound was broken.
     """
     if session.url and server:
         raise ConfigError(
@@ -84,7 +84,7 @@ def chaos(
 
 
 def _with_clean(chosen: Iterable[Fault]) -> Iterator[Fault]:
-    """Yield each fault, after the baseline to compare it with."""
+    """Yield the chosen faults, preceded by a baseline without faults for comparison."""
     played: set[str] = set()
     for fault in chosen:
         if fault.baseline and fault.baseline not in played:

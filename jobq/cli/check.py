@@ -73,8 +73,8 @@ def check() -> None:
 def doctor(session: Session, strict: bool) -> bool:
     """Check the server's settings, and show which data each kind of failure would lose.
 
-    Current incidents come first, such as lost workers. It checks every node of a Cluster, and replicas that may be
-    promoted. On a busy server it spends a second finding the queue that uses most of the CPU. Exit code 1: a check
+    Current incidents, such as lost workers, come first. The command checks every node of a Cluster, and every replica
+    that may be promoted. On a busy server, it measures for a second which queue uses the most CPU. Exit code 1: a check
     failed.
     """
     results = findings(session.client)
@@ -104,7 +104,6 @@ def doctor(session: Session, strict: bool) -> bool:
 
 
 def _samples(session: Session) -> Iterator[tuple[Queue, Sample]]:
-    """Yield the queues that can be read, with their counts."""
     queues = session.readable(None)
     calls = [queue.admin.sample_call() for queue in queues]
     for queue, sample in zip(queues, run_each(session.client, calls), strict=True):
@@ -115,13 +114,13 @@ def _samples(session: Session) -> Iterator[tuple[Queue, Sample]]:
 
 
 def _of_load(session: Session, names: Sequence[str]) -> Iterator[Finding]:
-    """Yield how busy each server is, and queues that take more than half of a core."""
+    """Yield a finding about each server's load, and a finding for each queue that uses more than half of a CPU core."""
     with closing(LoadWatch(session.client, names)) as watch:
         yield from load_findings(watch)
 
 
 def _of_queues(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Iterator[Finding]:
-    """Yield a warning for each queue that rejected buffered messages."""
+    """Yield a warning for each queue that rejected a producer's buffered messages."""
     with session.tolerating("workers", "list of"):
         now_ms = session.client.clock_ms()
         for queue, sample in sampled:
@@ -132,7 +131,7 @@ def _of_queues(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Ite
 
 
 def _of_declared_numbers(session: Session) -> Iterator[Finding]:
-    """Yield a warning for each queue whose number of partitions differs from the number in running workers' code."""
+    """Yield a warning for each queue whose number of partitions differs from the number in its workers' code."""
     with session.tolerating("workers", "list of"):
         now_ms = session.client.clock_ms()
         live = [worker for worker in presence.workers(session.client) if worker.is_live(now_ms)]
@@ -162,7 +161,7 @@ def _of_partition_maps(
 
 
 def _of_schedules(session: Session, names: Sequence[str]) -> Iterator[Finding]:
-    """Yield a warning for each schedule that is no longer in the code of a running worker."""
+    """Yield a warning for each schedule that no running worker declares in its code any longer."""
     with session.tolerating("workers", "list of"):
         known = known_by_queue(session.client)
         rows: list[ScheduleRow] = []
@@ -180,7 +179,7 @@ def _of_schedules(session: Session, names: Sequence[str]) -> Iterator[Finding]:
 
 
 def _of_flows(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Iterator[Finding]:
-    """Yield findings about the queues' entries for flows."""
+    """Yield findings about results in the queues that flows have not read yet."""
     for queue, sample in sampled:
         if sample.flow_entries:
             with session.tolerating(queue.name):
@@ -201,7 +200,7 @@ def _flow_findings(queue: Queue, sample: Sample) -> Iterator[Finding]:
 
 
 def _full(session: Session, keyed: Sequence[Queue]) -> Iterator[Finding]:
-    """Yield findings about full lines of keys, used-up limits, and flow maps that wait for room in a line."""
+    """Yield findings about keys at their limit of waiting messages, exhausted limits, and waiting flow maps."""
     client = session.client
     parts: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
         ("keys", lambda: full_keys(client, keyed)), ("limits", lambda: full_limits(client)),
@@ -213,12 +212,12 @@ def _full(session: Session, keyed: Sequence[Queue]) -> Iterator[Finding]:
 
 
 def sound(findings: Iterable[Finding], strict: bool) -> bool:
-    """Return whether no check failed; if `strict`, warnings count as failures."""
+    """Return whether all checks passed; if `strict`, a warning is a failure."""
     return not any(finding.level in ("fail", "warn")[: 1 + strict] for finding in findings)
 
 
 def show(session: Session, finding: Finding) -> None:
-    """Print one finding: a JSON line, or its level and text, with the remedy below."""
+    """Print a finding as a JSON line, or as its level and text followed by the remedy."""
     if session.as_json:
         session.say(finding._asdict())
         return
@@ -247,9 +246,9 @@ def show(session: Session, finding: Finding) -> None:
 def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> bool:
     """Check the structure of queues and limits while they are in use.
 
-    --repair moves misplaced messages and checks again. It removes invalid ids and dead entries without a message, and
-    renames keys of the wrong type. It resets damaged limits, and rebuilds a damaged map of partitions from the
-    partitions. Exit code 1: violations remain.
+    --repair moves misplaced messages and checks again. It removes invalid ids and dead-letter entries without a
+    message, and renames keys of the wrong type. It resets damaged limits, and rebuilds a damaged map of partitions from
+    the partitions. Exit code 1: violations remain.
     """
     left = 0 if queues else _names(session, repairs, yes) + _limits(session, repairs, yes)
     check_one = partial(_check_queue, session, _listed(session), repairs, yes)
@@ -259,7 +258,7 @@ def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> bool
 
 
 def _names(session: Session, repairs: bool, yes: bool) -> int:
-    """Check the lists of queues and topics, and return how many invalid names remain."""
+    """Check the names in the lists of queues and topics, and return the number of remaining invalid names."""
     return sum(
         _strange(session, kind, listed, forget if repairs else None, yes)
         for kind, listed, forget in (
@@ -296,7 +295,6 @@ def _strange(
 
 
 def _limits(session: Session, repairs: bool, yes: bool) -> int:
-    """Check all limits, and return how many violations remain."""
     try:
         damages = list(limit_damage(session.client))
     except ScriptError as error:
@@ -319,7 +317,7 @@ def _limits(session: Session, repairs: bool, yes: bool) -> int:
 
 
 def _listed(session: Session) -> list[str]:
-    """Return the names in the list of queues; empty if the list can't be read, which another check reports."""
+    """Return the names in the list of queues, or [] if the list can't be read. Another check reports that error."""
     with suppress(JobqError):
         return queue_names(session.client)
     return []
@@ -328,7 +326,7 @@ def _listed(session: Session) -> list[str]:
 def _check_queue(
     session: Session, listed: Sequence[str], repairs: bool, yes: bool, queue: Queue
 ) -> int:
-    """Check a queue, repair it if `repairs` is set, and return how many violations remain."""
+    """Check a queue, and repair it if `repairs` is set. Return the number of remaining violations."""
     violations = _violations(session, listed, queue)
     for violation in violations:
         record = {"queue": queue.name, "rule": violation.rule, "mid": violation.mid}
@@ -347,7 +345,7 @@ def _check_queue(
 def _repaired(
     session: Session, listed: Sequence[str], queue: Queue, violations: list[Violation]
 ) -> int:
-    """Repair the violations, and violations that a repair uncovers; return how many remain."""
+    """Repair violations, including new violations found after a repair. Return the number of remaining violations."""
     for _ in range(REPAIRS):
         for violation, done in _repairs(queue, violations):
             record = {
@@ -413,10 +411,10 @@ def audit(
     until: str | None,
     following: float | None,
 ) -> int:
-    """Check in the queues' events that no message of a time range was lost.
+    """Check with the queues' events that no message of a time range was lost.
 
-    It needs 'jobq events level all' before the range starts. Workers may keep running. Exit code 1: a message is lost.
-    Exit code 2: the events of a queue are incomplete; the other queues are still audited.
+    Run 'jobq events level all' before the range starts. Workers may keep running. Exit code 1: a message is lost. Exit
+    code 2: the events of a queue are incomplete; the other queues are still audited.
     """
     if following is not None and (since or until):
         raise ConfigError(f"--for {following:g} s begins now, so leave out --since and --until")
@@ -438,7 +436,7 @@ def audit(
 
 @contextmanager
 def _tolerating_audit(session: Session, queue: Queue) -> Iterator[None]:
-    """Report errors, including incomplete events of a queue, as `session.tolerating` does."""
+    """Catch an error of the audit of one queue, and print the error as a problem of the queue."""
     try:
         with session.tolerating(queue.name):
             yield
@@ -456,7 +454,7 @@ def _begun(queue: Queue, since: Moment, until: Moment, following: float | None) 
 
 
 def _moment_of(text: str | None) -> Moment:
-    """Return a function that returns the time in epoch milliseconds, by the clock of a queue's server."""
+    """Return a function that converts a time text to epoch milliseconds, by the clock of the given queue's server."""
     if text is None:
         return lambda queue: None
     parse_time(text, now=datetime.now(UTC))  # refuses it before any queue is read
@@ -478,10 +476,10 @@ def _follow(session: Session, audits: list[tuple[Queue, Audit]], seconds: float)
 
 
 def show_audit(session: Session, result: Audited, more: Mapping[str, int] | None = None) -> None:
-    """Print the result of one queue.
+    """Print the audit's result for one queue.
 
     Args:
-        more: Further counts by name.
+        more: Additional counts by name.
     """
     text = (
         f"{result.queue}: {result.accepted:,} accepted, {result.finished:,} finished, "

@@ -30,13 +30,13 @@ def completion(session: Session, shell: str) -> None:
 
 
 class ColonBash(BashComplete):
-    """Completes words with colons: Bash splits `import:7` into three words and replaces only the last."""
+    """Completes words with colons, such as `import:7`, which Bash splits into three words."""
 
     #: Part of the completed word that bash keeps.
     _kept = ""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words before the incomplete word, and the incomplete word."""
+        """Return the complete words, and the incomplete word."""
         words = split_arg_string(os.environ["COMP_WORDS"])[: int(os.environ["COMP_CWORD"]) + 1]
         if len(words) <= int(os.environ["COMP_CWORD"]):
             words.append("")
@@ -51,7 +51,7 @@ class ColonBash(BashComplete):
         return joined[1:-1], joined[-1]
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Return the part of the word after its last colon."""
+        """Return the completion's text after its last colon, because Bash replaces only that part."""
         return f"{item.type},{item.value.removeprefix(self._kept)}"
 
 

@@ -1,4 +1,6 @@
-"""Check the server before a command uses it: report a wrong address or folder immediately, and report waits."""
+"""Check the server before a command uses it: report a wrong address or folder immediately, and tell the user about
+waits.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _APART_S = 10.0
 
 
 def lacks_data(settings: ServerSettings) -> bool:
-    """Return whether a command would start an embedded server in a folder without server data."""
+    """Return whether the command would start an embedded server in a folder without a server's data."""
     # Where a variable forbids the server, its start raises another error.
     allowed = not settings.url and embedded_from_env() is not False
     return allowed and not embedded.data_of(settings).is_dir()
@@ -36,10 +38,10 @@ def require_data(settings: ServerSettings) -> None:
 
 
 def require_listener(client: Client) -> None:
-    """Raise UnavailableError if nothing listens at the address of the only server.
+    """Raise UnavailableError if no server listens at the client's only address.
 
-    The check is skipped if JOBQ_PATIENCE is set, because the command then waits for the server. It is also skipped for
-    a Cluster or Sentinels, which may be in the middle of a failover.
+    The check is skipped if JOBQ_PATIENCE is set, because the command then waits for the server. The check is also
+    skipped for a Cluster or Sentinels, because a failover may be in progress.
     """
     if "JOBQ_PATIENCE" in os.environ or not isinstance(client.topology, Single):
         return
@@ -55,7 +57,7 @@ def require_listener(client: Client) -> None:
 
 
 def telling_waits(client: Client, say: Callable[[str], object]) -> Callable[[], bool]:
-    """Return a function for `Client.should_give_up`, which tells the user when the client waits for the server."""
+    """Return a callback for `Client.should_give_up` that tells the user when the client waits for the server."""
     began = last = 0.0
 
     def keep_waiting() -> bool:

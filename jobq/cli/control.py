@@ -32,11 +32,11 @@ def control(
 ) -> bool:
     """Pause, resume, drain or restart workers, or dump their stacks.
 
-    WORKER is a name from `jobq workers`; the command goes to all workers of that name.
-    quiet: stop fetching messages. resume: fetch messages again. drain: finish running jobs and exit. restart: replace
-    the children one by one, without loading new code. dump: report the stacks of the children's threads. Workers read
-    commands every 5 seconds. A command that is not read within a minute is dropped. Exit code 1: a worker rejected the
-    command, or did not answer.
+    WORKER is a name from `jobq workers`. If several workers have the name, all of them receive the command. quiet: stop
+    fetching messages. resume: fetch messages again. drain: finish running jobs and exit. restart: replace the children
+    one by one, without loading new code. dump: print the stack of every thread of the children. Workers read commands
+    every 5 seconds. A command that is not read within a minute is dropped. Exit code 1: a worker rejected the command,
+    or did not answer.
     """
     if child and verb != "dump":
         raise ConfigError(f"--child works only with dump; {verb} applies to the whole worker")
@@ -60,7 +60,7 @@ def control(
 
 
 def _send(session: Session, names: list[str], verb: str, child: int) -> dict[str, str]:
-    """Send the command to each worker. If one of them couldn't read it, raise an error without sending any."""
+    """Send the command to each worker, but send nothing if one of the workers can't read commands."""
     client = session.client
     known = presence.workers_named(client, names)
     for name in names:

@@ -1,4 +1,4 @@
-"""`jobq dead`: list, show, revive and purge messages that are out of attempts."""
+"""`jobq dead`: list, show, revive and purge dead messages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ older_option = option(
 
 
 class Conditions(click.types.StringParamType):
-    """Conditions of --where. A variable has one condition per line, because patterns can contain spaces."""
+    """Parses --where. In its environment variable, each line is a condition, because patterns can contain spaces."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
         return rv.splitlines()
@@ -68,7 +68,7 @@ all_option = option("--all", "everything", "All dead messages of the queue given
 
 
 class Where:
-    """Conditions of --where: fields, each with a pattern that must match the whole text of the field."""
+    """The conditions of --where: a pattern for each field, which must match the field's whole text."""
 
     FIELDS: ClassVar[dict[str, Callable[[DeadMessage], str]]] = {
         "reason": lambda message: message.reason.partition("\n")[0],
@@ -98,7 +98,7 @@ class Where:
 def dead() -> None:
     """List, revive and purge dead messages.
 
-    ID is mid#generation, or a message id (mid), which selects the newest dead message with that id.
+    ID is mid#generation, or a message id (mid), which selects the latest dead message with that id.
     """
 
 
@@ -167,7 +167,7 @@ def _say_groups(session: Session, queues: str | None, where: Where) -> None:
 def show(session: Session, ids: tuple[str, ...], queues: str | None) -> bool:
     """Show dead messages with their contents.
 
-    Exit code 1: one of them is not a dead message.
+    Exit code 1: an ID is not the id of a dead message.
     """
     shown = [_show(session, dead_id, queues) for dead_id in ids]
     return all(shown)
@@ -186,7 +186,7 @@ def _show(session: Session, dead_id: str, queues: str | None) -> bool:
 
 
 class Chosen:
-    """The dead messages to revive or purge: the given ids, a whole queue, or all matches."""
+    """The dead messages to revive or purge: the given ids, all messages of a queue, or all messages that match --where."""
 
     def __init__(
         self, session: Session, ids: tuple[str, ...], everything: bool, conditions: tuple[str, ...],
@@ -213,11 +213,11 @@ class Chosen:
         ) + (f" age:>{older_than:g}s" if older_than else "")  # fmt: skip
 
     def operation(self) -> AbstractContextManager[Performed]:
-        """Record the change in the audit log."""
+        """Record the operation in the audit log."""
         return self._session.operation(self._queues, self._filter)
 
     def each(self, label: str, act: Action) -> list[str]:
-        """Call `act` for each message; return its replies."""
+        """Call `act` for each chosen message, and return the replies."""
         if self._ids:
             return [self._by_id(dead_id, act) for dead_id in self._ids]
         session, names = self._session, self._queues
@@ -324,9 +324,10 @@ def purge(session: Session, chosen: Chosen, yes: bool) -> bool:
 @option("--for DURATION", "age", "How long to keep each dead message.")
 @queues_arguments
 def retention(session: Session, most: int | None, age: float | None, queues: str | None) -> None:
-    """Show or set how many dead messages queues keep, and how long.
+    """Show or set how many dead messages each queue keeps, and for how long.
 
-    The default is 10,000 messages for 180 days. Workers delete the oldest beyond either limit, a few at a time.
+    The default is 10,000 messages for 180 days. Workers delete the oldest messages that exceed either limit, a few at a
+    time.
     """
     # Change all queues before printing, so that a closed pipe can't interrupt the changes.
     limits = f"max:{most or 'as-before'} age:{'as-before' if age is None else f'{age:g}s'}"
@@ -346,7 +347,7 @@ def _purged(queue: Queue, ids: list[str]) -> list[str]:
 
 
 def _opened(session: Session, queue: Queue, offset: int = 0) -> Iterator[DeadMessage]:
-    """Yield the dead messages, starting at `offset`, with encrypted reasons decrypted."""
+    """Yield the dead messages, starting at `offset`. Encrypted failure reasons are decrypted."""
     for message in queue.admin.iter_dead(offset):
         reason = session.shown("reason", queue.name, message.mid, message.reason)
         yield message._replace(reason=reason)
@@ -355,7 +356,7 @@ def _opened(session: Session, queue: Queue, offset: int = 0) -> Iterator[DeadMes
 def _dead_with_id(
     session: Session, dead_id: str, names: str | None
 ) -> Iterator[tuple[Queue, DeadMessage]]:
-    """Yield each queue that has a dead message with this id, and the message."""
+    """Yield each dead message with this id, and its queue."""
 
     def matches(queue: Queue) -> Iterator[tuple[Queue, DeadMessage]]:
         message = _find(queue, dead_id)

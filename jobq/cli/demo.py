@@ -37,8 +37,8 @@ def demo(
 ) -> NoReturn:  # fmt: skip
     """Run an example with thousands of files, and kill a worker process midway.
 
-    With --pipeline the history goes into a lake, rows of a DataFrame become jobs, and a page with every report is
-    written. Exit code 1: a figure differs from the expected value.
+    With --pipeline, the example also stores its history in a lake, enqueues rows of a DataFrame, and writes a page with
+    every report. Exit code 1: a result differs from the expected value.
     """
     if pipeline and web == "yes":
         raise ConfigError("--web can't be combined with --pipeline; use only one of them")
@@ -60,7 +60,7 @@ def _is_looked_at() -> bool:
 
 
 def script(path: Path = SCRIPT) -> Path:
-    """Return the example in the installed package, or next to it in a checkout."""
+    """Return the path of the example, in the installed package or in a checkout."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package, package.parent):
         if (folder / path).is_file():
@@ -69,7 +69,7 @@ def script(path: Path = SCRIPT) -> Path:
 
 
 def environment(session: Session) -> dict[str, str]:
-    """Return this environment with the server of the command line, and the package on the path."""
+    """Return environment variables that make the example use this command's server and package."""
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
     named = {"JOBQ_URL": session.url} if session.url else {}

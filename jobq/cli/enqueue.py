@@ -132,7 +132,7 @@ def enqueue(
 
 
 def _require_worker(session: Session, job: str) -> None:
-    """Raise JobNotFoundError unless a worker of the default queue has the job, whose name may be misspelt."""
+    """Raise JobNotFoundError unless a worker of the default queue has the job. The job's name may be misspelt."""
     workers: Sequence[WorkerEntry] = ()
     names: dict[str, frozenset[str] | None] = {}
     if not lacks_data(session.settings):  # don't start a server for a misspelt job
@@ -161,7 +161,7 @@ def _require_worker(session: Session, job: str) -> None:
 
 
 def options_of(given: dict[str, Any]) -> Any:
-    """Return the given flags as options of a call. Options that are not given keep the job's values."""
+    """Convert the given flags to options of a call. Options that are not given keep the job's values."""
     lease, at, headers = given.pop("lease"), given.pop("at"), given.pop("headers")
     wanted = {
         **given,
@@ -175,7 +175,7 @@ def options_of(given: dict[str, Any]) -> Any:
 
 
 def record_of(receipt: Receipt[Any]) -> dict[str, Any]:
-    """Return the record of an enqueue for --json."""
+    """Convert a receipt to the record that --json prints."""
     return {
         "mid": receipt.mid, "action": receipt.action, "state": STATE_OF.get(receipt.existing_status, ""),
         "queue": receipt.queue, "job": receipt.job,
@@ -214,7 +214,7 @@ def _name(file: IO[bytes]) -> str:
 
 
 def find(name: str, modules: Sequence[str]) -> Job[..., Any]:
-    """Return the job from these modules, else from the module that the job's name begins with.
+    """Return the job from these modules, or from the module that the job's name begins with.
 
     If the job's code isn't here, return a job with this name that accepts any arguments.
     """
@@ -226,10 +226,10 @@ def find(name: str, modules: Sequence[str]) -> Job[..., Any]:
 
 
 def _refuse_mistake(name: str, imported: Sequence[str], chosen: bool) -> None:
-    """Raise JobNotFoundError if one of the imported modules should have the job.
+    """Raise JobNotFoundError if one of the imported modules should define the job but doesn't.
 
     Args:
-        chosen: Whether the user named the modules.
+        chosen: True if the user named the modules.
     """
     module, _, last = name.rpartition(".")
     own = module in imported

@@ -1,4 +1,4 @@
-"""`jobq events`: show recorded events, and set how much queues record and keep."""
+"""`jobq events`: show recorded events, and set which events queues record and how many they keep."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def events() -> None:
 @click.argument("level", type=click.Choice(LEVELS), required=False)
 @queues_option
 def level(session: Session, level: str | None, queues: str | None) -> None:
-    """Show or set how much queues record: off, attempts, or all (enqueues too)."""
+    """Show or set which events queues record: off, attempts, or all (also enqueues)."""
     # Change all queues before printing, so that a closed pipe can't interrupt the changes.
     with session.operation(queues, f"level:{level}", when=level is not None):
         levels = list(
@@ -46,7 +46,7 @@ def level(session: Session, level: str | None, queues: str | None) -> None:
 @click.argument("length", type=click.IntRange(*MAXLENS), required=False)
 @queues_option
 def maxlen(session: Session, length: int | None, queues: str | None) -> None:
-    """Show or set the approximate number of events that queues keep; new events replace the oldest."""
+    """Show or set the approximate number of events that each queue keeps. New events replace the oldest events."""
     with session.operation(queues, f"maxlen:{length}", when=length is not None):
         lengths = list(
             session.from_each(queues, lambda q: [(q.name, q.admin.events_maxlen(length))])
@@ -62,8 +62,8 @@ def maxlen(session: Session, length: int | None, queues: str | None) -> None:
 def tail(session: Session, limit: int, follow: bool, queues: str | None) -> int | bool:
     """Print the latest events in chronological order.
 
-    Each line shows the time, queue, kind, job, message and attempt of an event, then its other fields. Exit code 1:
-    there are no events.
+    Each line shows the time, queue, kind, job, message and attempt of an event, then the event's other fields. Exit
+    code 1: there are no events.
     """
     streams = [_Stream(queue) for queue in session.readable(queues)]
     entries = sorted(_read(session, streams, lambda stream: stream.newest(limit)))
@@ -83,7 +83,7 @@ def tail(session: Session, limit: int, follow: bool, queues: str | None) -> int 
 
 
 class _Entry(NamedTuple):
-    """An entry of a queue's events. Entries sort in the order in which they were written."""
+    """One event of a queue. Events are sorted by the time they were written."""
 
     at: int
     sequence: int
@@ -92,7 +92,7 @@ class _Entry(NamedTuple):
 
 
 class _Stream:
-    """The events of one queue, and the position up to which they were read."""
+    """Reads the events of one queue, and remembers the id of the last event read."""
 
     def __init__(self, queue: Queue) -> None:
         self.name, self._command = queue.name, queue.client.command
@@ -100,12 +100,12 @@ class _Stream:
         self._after = "0-0"
 
     def newest(self, count: int) -> list[_Entry]:
-        """Return the last entries. Reads at least one, to know where `following` begins."""
+        """Return the last `count` events, and let `following` continue after them."""
         reply = self._command("XREVRANGE", self._key, "+", "-", "COUNT", max(1, count))
         return self._read(reply[::-1])[:count]
 
     def following(self) -> Iterator[_Entry]:
-        """Yield the entries written since the last read."""
+        """Yield the events written since the last read."""
         while True:
             reply = self._command("XRANGE", self._key, f"({self._after}", "+", "COUNT", PAGE)
             yield from self._read(reply)

@@ -44,5 +44,5 @@ _BY_CLASS: tuple[tuple[type[errors.JobqError], int], ...] = (
 
 
 def code_of(error: errors.JobqError) -> int:
-    """Return the exit code for an error that ended the command."""
+    """Return the exit code for an error that made the command fail."""
     return next(code for kind, code in _BY_CLASS if isinstance(error, kind))

@@ -93,8 +93,8 @@ def flow() -> None:
 def list_flows(session: Session, state: str | None, name: str | None, limit: int) -> None:
     """List flows, the newest first.
 
-    steps, members: finished and total number. More members may follow. The last column shows
-    problems: dead members, or a producer that stopped while adding members. The latest 1,000 flows are searched.
+    steps, members: finished and total number. A map may still add members. The last column shows problems: dead
+    members, or a producer that stopped while adding members. The latest 1,000 flows are searched.
     """
 
     page = flow_page(session.client, 0, limit, name=name or "", state=state or "")
@@ -129,8 +129,8 @@ def _took(view: FlowView) -> str:
 def show(session: Session, flow: str) -> None:
     """Show a flow: its steps, current waits, failures and critical path.
 
-    took: time from a step being ready to its end. The critical path is the chain of steps that determines
-    how long the flow takes.
+    took: time between a step becoming ready and its end. The critical path is the chain of steps that determines how
+    long the flow takes.
     """
     client = session.client
     view = known_flow(client, flow)
@@ -180,7 +180,7 @@ def _step_took(view: FlowView, step: StepView) -> str:
 
 
 def edge_text(edge: Edge) -> str:
-    """Return `rows`, or `rows (failed)` if the edge requires an outcome other than done."""
+    """Return `rows`, or for example `rows (failed)` if the edge requires another outcome than done."""
     return edge.step if edge.when == "done" else f"{edge.step} ({edge.when})"
 
 
@@ -218,7 +218,7 @@ def graph(session: Session, flow: str, form: str) -> None:
 
 
 def text_graph(view: FlowView) -> Iterator[str]:
-    """Yield a line per step by layers: `2  stats (running)  <- rows, gate (ended)`."""
+    """Yield one line for each step, in layers: `2  stats (running)  <- rows, gate (ended)`."""
     for number, names in enumerate(view.layers, 1):
         for name in names:
             step = view.by_name[name]
@@ -240,7 +240,7 @@ def mermaid(view: FlowView) -> Iterator[str]:
 
 
 def _quoted(name: str) -> str:
-    """Return a name without characters that would end a quoted text. Other programs may have written the name."""
+    """Remove characters that would end a quoted text from the name, because other programs may have written it."""
     return name.translate(_IN_QUOTES)
 
 
@@ -266,7 +266,8 @@ def dot(view: FlowView) -> Iterator[str]:
 @click.argument("step")
 @click.argument("value", required=False)
 def signal(session: Session, flow: str, step: str, value: str | None) -> None:
-    """End a wait of a flow. STEP is the name of the wait, and VALUE is JSON for the steps that use it.
+    """End a wait of a flow. STEP is the name of the wait, and VALUE is JSON that is passed to the steps that use the
+    wait.
 
     A signal sent before its wait begins is stored until then.
     """
@@ -283,9 +284,9 @@ def signal(session: Session, flow: str, step: str, value: str | None) -> None:
 @flow_argument
 @yes_option
 def cancel(session: Session, flow: str, yes: bool) -> bool:
-    """Cancel a flow: enqueue no more of its messages, and cancel its enqueued messages.
+    """Cancel a flow: stop enqueueing its messages, and cancel its enqueued messages.
 
-    Running jobs are cancelled when their worker renews its leases, within 5 seconds by default. Exit code 1: the flow
+    A running job is cancelled when its worker next renews its lease, by default within 5 seconds. Exit code 1: the flow
     has already ended.
     """
     run = _run(session, flow)
@@ -304,7 +305,7 @@ def cancel(session: Session, flow: str, yes: bool) -> bool:
 @flow_argument
 @click.argument("step", required=False)
 def retry(session: Session, flow: str, step: str | None) -> bool:
-    """Retry the dead members of a flow or of one step. The following steps run when the retried members are done.
+    """Retry the dead members of a flow or of one step. When they are done, the following steps run.
 
     A member of a map whose dead message was purged can't run again. Exit code 1: no member can run again.
     """
@@ -356,8 +357,8 @@ def remove(session: Session, flow: str) -> bool:
 def check(session: Session, flows: tuple[str, ...], lost: Lost | None) -> bool:
     """Repair all unfinished flows, or the given flows.
 
-    It delivers pending results from queues to flows, and compares running members with their queues, for example after
-    a failover that lost writes. Exit code 1: some members are in no queue.
+    The command delivers pending results from queues to flows, and checks that each running member is in a queue. Use it
+    after a failover that lost writes. Exit code 1: some members are in no queue.
     """
     for flow in flows:
         known_or_listed(session.client, flow)
@@ -393,7 +394,7 @@ def _say_checked(session: Session, done: CheckedFlow, *, named: bool) -> None:
 
 
 def _run(session: Session, flow: str) -> FlowRun:
-    """Return an existing flow; otherwise raise ConfigError, which suggests the most similar flow."""
+    """Return a flow. If the flow doesn't exist, raise ConfigError, which suggests the most similar flow."""
     facts = known_flow(session.client, flow).facts
     return FlowRun(facts.name, facts.id, client=session.client)
 

@@ -20,7 +20,8 @@ from jobq.durations import counted
 def functions() -> None:
     """Load jobq's scripts into the server as functions.
 
-    Use functions for server users that may call only FCALL. Processes call functions if JOBQ_FUNCTIONS=1 is set.
+    Use functions if the server's users may call FCALL but no scripts. Processes call functions if JOBQ_FUNCTIONS=1 is
+    set.
     """
 
 
@@ -49,7 +50,8 @@ def _libraries(chosen: str) -> list[Library]:
 @library_option
 @option("--prune", "Also delete libraries of other jobq versions.")
 def load(session: Session, chosen: str, prune: bool) -> None:
-    """Load this version's libraries into the server, or into each node of a Cluster. Repeating it is harmless.
+    """Load this version's libraries into the server, or into each node of a Cluster. The command can be repeated
+    safely.
 
     The name of the engine's library depends on its scripts, so two versions can run during a deploy. The other
     libraries have fixed names, so loading them replaces another version's functions.

@@ -1,4 +1,4 @@
-"""Findings of `jobq check doctor` about full key queues, full limits and waiting flow maps."""
+"""Findings of `jobq check doctor` about keys and limits that are used up, and about waiting flow maps."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MAX_QUEUES, MAX_KEYS, MAX_LIMITS, MAX_FLOWS, MAX_NAMES = 200, 1_000, 1_000, 1_00
 
 
 def full_keys(client: Client, queues: Sequence[Queue]) -> Iterator[Finding]:
-    """Yield a finding for each queue whose keys have full lines, and for each queue with keys at their maximum.
+    """Yield a finding for each queue in which keys have reached a limit.
 
     Args:
-        queues: The queues that have keys.
+        queues: The queues that use keys.
     """
     some = queues[:MAX_QUEUES]
     pages = run_each(client, [queue.admin.keys_call(MAX_KEYS) for queue in some])
@@ -65,7 +65,7 @@ def _said(rows: Iterable[KeyRow], words: Callable[[KeyRow], str]) -> str:
 
 
 def full_limits(client: Client) -> Iterator[Finding]:
-    """Yield a finding for the rates and slots that are used up now."""
+    """Yield a finding for exhausted rates, and a finding for limits whose slots are all in use."""
     names = limit_names(client)
     full = [row for row in limit_facts(client, names[:MAX_LIMITS]) if _is_full(row)]
     if full:
@@ -87,7 +87,7 @@ def _is_full(record: LimitRecord) -> bool:
 
 
 def waiting_maps(client: Client) -> Iterator[Finding]:
-    """Yield a finding for the maps of flows whose members wait for room in the line of a key."""
+    """Yield a finding for flow maps that wait because a key has reached its limit of waiting messages."""
     page = flow_page(client, 0, MAX_FLOWS, state="running")
     names = [
         f"step {step.name} of {row.flow}, {step.facts.needs_room}"

@@ -34,7 +34,7 @@ queue_argument = click.argument("name", metavar="QUEUE")
 def key() -> None:
     """Show the keys of a queue, and limit running messages per key.
 
-    Messages with a key, such as a customer, wait in a line of their own. Keys take turns.
+    Messages with the same key, such as a customer's id, wait in a line of their own. The lines take turns.
     """
 
 
@@ -43,10 +43,10 @@ def key() -> None:
 @limit_option(100, 1_000)
 @option("--all", "everything", "Show all keys, unsorted.")
 def list_(session: Session, name: str, limit: int, everything: bool) -> bool:
-    """List keys with waiting or running messages, most waiting messages first.
+    """List keys with waiting or running messages. Keys with the most waiting messages come first.
 
-    most: maximum number of concurrent messages of the key. may start: time when the hold ends or the rate allows
-    a start. oldest: the next message. Exit code 1: the queue has never been used.
+    most: maximum number of concurrent messages of the key. may start: time when the hold ends or the rate allows a
+    start. oldest: age of the next message. Exit code 1: the queue has never been used.
     """
     for known in used_names(session, (name,)):
         queue = session.queue(known)

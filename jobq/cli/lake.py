@@ -47,13 +47,13 @@ storage_option = option(
 
 
 def lake_option(needed: str = "required") -> Callable[[Function], Function]:
-    """Declare the option --lake. Its help shows `needed`, which says when the option is required."""
+    """Declare the option --lake. The text `needed` in its help says when --lake is required."""
     text = f"The lake: a folder, or s3://bucket/folder.  [{needed}]"
     return option("--lake PATH", "path", text, shared=("JOBQ_LAKE",))
 
 
 def opened(session: Session, path: str | None, storage: Sequence[str]) -> Lake:
-    """Open the lake that the options name."""
+    """Open the lake that the command's options name."""
     from jobq.pipeline.lake.lake import Lake
 
     return Lake.open(path, pairs_of("--storage-option", storage))
@@ -124,9 +124,10 @@ def ingest(
 ) -> bool:  # fmt: skip
     """Copy new events, topic messages and dead messages into the lake, each exactly once.
 
-    It reads all topics and queues, even those created later. With --queues, it reads only those queues and no topics.
-    TERM ends it between two batches. Exit code 1: a stream dropped entries before they were read. Without --every, exit
-    code 1 can also mean that more than half of a stream was unread, so it may drop entries before the next run.
+    The command reads all topics and queues, even if they are created later. With --queues, it reads only the given
+    queues and no topics. TERM ends the command between two batches. Exit code 1: a stream dropped entries before they
+    were read. Without --every, exit code 1 can also mean that more than half of a stream was unread, so the stream may
+    drop entries before the next run.
     """
     if once and every is not None:
         raise ConfigError("use either --once or --every, not both")
@@ -165,7 +166,7 @@ def ingest(
 
 
 def _note_batch(session: Session, batch: IngestBatch) -> None:
-    """Print the problems of a batch, and its rows if more batches follow."""
+    """Print the problems of a batch. If more batches follow, also print the batch's number of rows."""
     for queue, number in batch.lost.items():
         session.note(
             f"{batch.table} of {queue}: {number:,} entries were dropped before they were read; "
@@ -218,7 +219,9 @@ wait_option = option("--wait DURATION", "Maximum wait for an ingest or maintenan
 @option("--backlog", "Also show how much is still unread.")
 @source_option
 def stats(session: Session, lake: Lake, backlog: bool, source: str) -> None:
-    """Show rows, bytes and days of every table, and with --backlog how far the lake is behind each queue."""
+    """Show the rows, bytes and days of every table. With --backlog, also show how many events of each queue the lake
+    lacks.
+    """
     from jobq.pipeline.lake import inspection
 
     rows = [table._asdict() for table in inspection.stats(lake)]
@@ -243,10 +246,10 @@ def stats(session: Session, lake: Lake, backlog: bool, source: str) -> None:
 @engine_option
 @master_option
 def check(session: Session, lake: Lake, engine: Any, master: str | None) -> bool:
-    """Read every file and check that rows match the commit, are unique, and have growing offsets.
+    """Read every file and check that its rows match the commit, are unique, and have increasing offsets.
 
-    Entries that a stream dropped before they were read are printed, but don't fail the check. Exit code 1: a
-    check failed.
+    Entries that a stream dropped before they were read are printed, but don't fail the check. Exit code 1: a check
+    failed.
     """
     from jobq.pipeline.engine import Engine
     from jobq.pipeline.lake import inspection
@@ -342,7 +345,7 @@ def _say_compacted(session: Session, compacted: Compacted, engine: Engine) -> No
 @option("--older-than DURATION", "Delete files unneeded for this long.", default="7d")
 @wait_option
 def vacuum(session: Session, lake: Lake, older_than: float, wait: float) -> None:
-    """Delete replaced, expired and uncommitted files. Older versions can no longer be read."""
+    """Delete replaced, expired and uncommitted files. Older versions of the tables can no longer be read."""
     from jobq.pipeline.engine import WHERE
     from jobq.pipeline.lake import upkeep
     from jobq.pipeline.lake.lake import locked
@@ -398,9 +401,9 @@ def expire(session: Session, lake: Lake, tables: tuple[str, ...], yes: bool, **g
 
 
 def _count_first(session: Session, lake: Lake, engine: Engine, before: str, rollups: bool) -> None:
-    """Add the events to the rollups before the command drops them. Raise PipelineError if that fails.
+    """Add the events to the rollups before the command drops the events. Raise PipelineError if that fails.
 
-    If `rollups` is false, print how many events the rollups may not contain.
+    If `rollups` is false, print how many of the events may be missing from the rollups.
     """
     from jobq.pipeline.engine import WHERE
     from jobq.pipeline.lake import rollup
@@ -457,9 +460,9 @@ def _count_first(session: Session, lake: Lake, engine: Engine, before: str, roll
 def erase(session: Session, lake: Lake, live: bool, **given: Any) -> bool:
     """Erase messages from all tables and files of the lake.
 
-    The lake keeps a salted hash of each mid, and an ingest leaves these messages out. The next erasure, or
-    --resume, continues an interrupted erasure. Earlier versions of the tables can no longer be read. Exit code 1:
-    there is nothing to erase.
+    The lake keeps a salted hash of each erased message's id, so that an ingest doesn't add the message again. The next
+    erasure, or --resume, continues an interrupted erasure. Earlier versions of the tables can no longer be read. Exit
+    code 1: there is nothing to erase.
     """
     from jobq.pipeline.engine import WHERE, Engine
     from jobq.pipeline.lake import erase as erasing
@@ -503,8 +506,8 @@ def erase(session: Session, lake: Lake, live: bool, **given: Any) -> bool:
 def _begin_erasure(
     session: Session, work: Erasure, request: ErasureRequest, dry_run: bool, yes: bool
 ) -> bool:
-    """Select messages, ask, and commit the tombstones; with --live, also erase on the server. Return whether there was
-    anything to erase.
+    """Select the messages, ask for confirmation, and start the erasure; with --live, also erase the messages on the
+    server. Return whether there was anything to erase.
     """
     from jobq.pipeline.lake.tables import parted
 
@@ -559,7 +562,7 @@ def _say_live(session: Session, done: LiveErased) -> None:
 @on_lake
 @option("--at TIME", "Time in ISO 8601, UTC if it has no zone.  [default: now]")
 def mark(session: Session, lake: Lake, name: str, at: str | None) -> None:
-    """Mark a deploy or another event, so that reports can compare before and after."""
+    """Record the time of a deploy or another event, so that reports can compare before and after."""
     from jobq.pipeline.lake.upkeep import mark
 
     done = mark(lake, name, parse_time(at, zone=UTC) if at else None)
@@ -638,7 +641,7 @@ def ddl(session: Session, lake: Lake, engine: Any, schema: str) -> None:
 )
 @master_option
 def replay(session: Session, lake: Lake, topic: str | None, dead: bool, **given: Any) -> bool:
-    """Send messages from the lake again: topic messages, or dead messages as new messages.
+    """Send topic messages or dead messages from the lake again. Dead messages are enqueued as new messages.
 
     If you run the command again, even after a kill, it continues where it stopped and sends each message only once.
     After a kill with --dead, run it again within --dedupe-for, because afterwards the queue accepts the same ids again.
@@ -692,14 +695,14 @@ def _asked_span(since: str, until: str | None) -> TimeSpan:
 
 
 class _Reading:
-    """Reads the lake with a Spark session, which starts at first use. `close` stops the session."""
+    """Reads the lake. Starts a Spark session at first use, which `close` stops."""
 
     def __init__(self, when: Any, master: str | None) -> None:
         self._when, self._master = when, master
         self._spark: SparkSession | None = None
 
     def of(self, archive: ArchivedRows) -> Callable[[], SparkSession] | None:
-        """Return a function that starts the session; None if this process reads without Spark."""
+        """Return a function that starts a Spark session; None if the rows can be read without Spark."""
         return self._made if archive.is_big(self._when) else None
 
     def _made(self) -> SparkSession:
@@ -809,7 +812,7 @@ def _dedupe_s(given: dict[str, Any], default: float) -> float:
 
 
 def _check_known(lake: Lake, column: str, name: str, tables: Sequence[str]) -> None:
-    """Raise ConfigError, with the most similar value, if the column of these tables never had this value."""
+    """Raise ConfigError if the column of these tables never had this value. The error suggests the most similar value."""
     from jobq.pipeline.lake.reading import stored_rows
     from jobq.pipeline.lake.tables import TABLES
     from jobq.pipeline.options import unknown
@@ -887,10 +890,10 @@ def audit(
     session: Session, lake: Lake, queues: str | None, since: str | None, until: str | None, form: str,
     **given: Any,
 ) -> int:  # fmt: skip
-    """Check in the lake's events that no message of a time range was lost.
+    """Check with the lake's events that no message of a time range was lost.
 
-    It needs the event level all in the whole range. An unfinished message is 'open': the server may still hold it;
-    --ask checks. Exit code 1: a message is lost. Exit code 2: the events are incomplete.
+    The queues must have recorded all events during the whole range. An unfinished message is 'open', because it may
+    still be on the server; --ask checks this. Exit code 1: a message is lost. Exit code 2: the events are incomplete.
     """
     lives = _lives(session, given["source"]) if given["ask"] else None
     results = _audited(lake, names_of(queues), _moments(since, until), lives, given)
@@ -935,7 +938,6 @@ def _audited(
 
 
 def _moments(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
-    """Parse both times, which may be relative to now. A time without a time zone is UTC."""
     now = datetime.now(UTC)
     start, end = (parse_time(text, now=now, zone=UTC) if text else None for text in (since, until))
     return start, end

@@ -1,4 +1,4 @@
-"""`jobq limit`: show limits and their use; change and hold them on the server."""
+"""`jobq limit`: show, change and hold limits on the server."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def list_limits(session: Session) -> None:
     """List the limits.
 
     rule: a rate, or a number of slots. used: starts in the last period of the rate, or slots in use; for rates above
-    10,000, the share of the burst. waits: time until the latest turn given to a waiting caller. held: time until starts
-    are allowed. The last column shows differences from the limits in code, and who holds slots.
+    10,000, the share of the burst. waits: time until the last waiting caller may start. held: time until the hold ends.
+    The last column shows differences from the limits in code, and the owners of slots.
     """
     facts = limit_facts(session.client)
     if session.as_json:
@@ -62,7 +62,7 @@ def _seconds(ms: int) -> str:
 def set_rule(session: Session, name: str, rule: str) -> None:
     """Set a rate, such as 200/m, or a number of slots on the server.
 
-    The rule overrides the limit set in code, starting with the next call. Each program logs this once.
+    From the next call, the rule overrides the limit in code. Each program logs the override once.
     """
     with session.operation("", f"limit:{name} rule:{rule}"):
         set_limit(session.client, name, rule)
@@ -72,7 +72,7 @@ def set_rule(session: Session, name: str, rule: str) -> None:
 @command("unset", "stripe", group=limit, operation="limit-unset")
 @name_argument
 def unset(session: Session, name: str) -> bool:
-    """Remove the limit set on the server, so that programs use the limit in their code.
+    """Remove the limit from the server, so that programs use the limit in their code.
 
     Exit code 1: the limit was not set on the server.
     """
@@ -90,7 +90,7 @@ def unset(session: Session, name: str) -> bool:
 def hold(session: Session, name: str, duration: float) -> None:
     """Stop granting starts or slots for a time; 0 ends the hold.
 
-    Slots in use stay in use. A longer hold isn't shortened.
+    Slots in use stay in use. The command doesn't shorten a longer hold.
     """
     with session.operation("", f"limit:{name} for:{duration:g}s"):
         hold_limit(session.client, name, duration)

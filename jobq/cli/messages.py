@@ -1,4 +1,4 @@
-"""`jobq status`, `cancel` and `queue peek`: find messages and show them."""
+"""`jobq status`, `cancel` and `queue peek`: find, show and cancel messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from jobq.queue.types import DeadMessage, Status
 
 
 def content_facts(content: bytes, wanted: bool) -> dict[str, Any]:
-    """Return the name of the content's job, and the content itself if `wanted` is set."""
+    """Return the name of the content's job. If `wanted` is true, also return the content."""
     return {"job": job_name(content), **(output.content_facts(content) if wanted else {})}
 
 
@@ -67,10 +67,11 @@ mids_argument = click.argument("mids", metavar="MID...", nargs=-1, required=True
 def status(session: Session, mids: tuple[str, ...], queues: str | None, logged: bool) -> bool:
     """Show the state and attempts of messages.
 
-    The attempts are taken from the latest 5,000 events of the queue; jobq report finds older attempts in a lake.
-    checkpoint: saved by the job for its next attempt. result: stored result of a finished job. Both are cut after 200
-    characters, except with --json. For the latest failed attempt, the traceback is printed; for earlier attempts, the
-    error's class and its place in the code. Exit code 1: no queue, event, result or log has the message.
+    The attempts are taken from the latest 5,000 events of the queue; 'jobq report' finds older attempts in a lake.
+    checkpoint: data saved by the job for its next attempt. result: stored result of a finished job. Checkpoint and
+    result are cut after 200 characters, except with --json. For the latest failed attempt, the traceback is printed;
+    for earlier attempts, the error's class and its place in the code. Exit code 1: no queue, event, result or log has
+    the message.
     """
     known = [_status(session, mid, queues, logged) for mid in mids]
     return all(known)
@@ -116,7 +117,7 @@ def _sentence(record: dict[str, Any]) -> str:
 
 
 def _log_of(session: Session, record: dict[str, Any], names: str | None) -> dict[str, Any]:
-    """Return the log and number of the latest attempt that has a log; a removed message can still have a log."""
+    """Return the log and the number of the latest attempt that has a log, even if the message was removed."""
     mid, attempts = record["mid"], [MAX_LOGS]
     if record["queue"]:
         names, attempts = record["queue"], [entry["attempt"] for entry in record["history"]]
@@ -145,7 +146,6 @@ def _log_lines(log: dict[str, Any]) -> list[str]:
 def _failure(
     session: Session, queue: str, mid: str, status: Status, dead: DeadMessage | None
 ) -> dict[str, Any]:
-    """Return the number and the traceback of the latest failed attempt. A dead message's reason has the traceback."""
     number, text = status.failed_attempt, session.shown("reason", queue, mid, status.traceback)
     if dead is not None and not text:
         number = dead.attempts
@@ -154,7 +154,7 @@ def _failure(
 
 
 def outcomes(session: Session, collector: Collector, facts: MessageFacts) -> dict[str, Any]:
-    """Return the ended attempts, the traceback of the latest failed attempt, and the stored result."""
+    """Return the message's ended attempts, the traceback of its latest failed attempt, and its stored result."""
     queue, mid = facts.queue, facts.mid
     return {
         "history": [_attempt(event) for event in facts.history if event.kind in ATTEMPTS],
@@ -164,7 +164,7 @@ def outcomes(session: Session, collector: Collector, facts: MessageFacts) -> dic
 
 
 def _result(collector: Collector, facts: MessageFacts) -> dict[str, Any]:
-    """Return the value and the remaining time of a stored result; None for both if there is no result."""
+    """Return a message's stored result and the time until it expires; None for both if there is no result."""
     none = {"result": None, "result_ttl_s": None}
     if collector.found_result is None:
         return none
@@ -181,7 +181,7 @@ def _result(collector: Collector, facts: MessageFacts) -> dict[str, Any]:
 
 
 def outcome_lines(record: dict[str, Any]) -> list[str]:
-    """Return the lines of a message's attempts, traceback and result for people."""
+    """Return lines that show a message's attempts, traceback and result."""
     history = record.get("history", ())
     more = len(history) - MAX_ATTEMPTS
     lines = [f"    {counted(more, 'earlier attempt')} (shown with --json)"] * (more > 0)
@@ -210,9 +210,7 @@ def _attempt_line(attempt: dict[str, Any]) -> str:
 
 
 def queues_to_ask(session: Session, queues: list[Queue], mid: str) -> list[str]:
-    """Return the queues that have a message, in a few round trips. If none has it, return queues whose events may name
-    it.
-    """
+    """Return the queues that have the message. If no queue has it, return queues whose events may mention it."""
     statuses = run_each(session.client, [queue.status_call(mid) for queue in queues])
     # A queue that can't be read may have it. Querying the queue reports the error.
     holding = [
@@ -260,11 +258,11 @@ def _statuses(session: Session, queue: Queue, mid: str) -> Iterator[dict[str, An
 
 
 def note_unread(session: Session, queue: str, unread: dict[str, str], is_known: bool) -> None:
-    """Report which facts about a message can't be read.
+    """Print which facts about a message can't be read.
 
     If no queue has the message, unreadable events or an unreadable result are a problem, because the message may exist.
 
-    A user with few rights can read few facts, so several facts share a line; --json has the error of each.
+    A user with few rights can't read many facts, so facts with the same error share a line. --json has every error.
     """
     if is_known and unread:
         more = " (see --json for all errors)" * (len(unread) > 1)
@@ -309,7 +307,7 @@ def cancel(session: Session, mids: tuple[str, ...], queues: str | None) -> bool:
 
 
 def of_mids(mids: Iterable[str]) -> str:
-    """Return the messages as the filter of an entry in the audit log."""
+    """Return the messages' ids in the format of the audit log's filter."""
     return " ".join(f"mid:{mid}" for mid in mids)
 
 

@@ -1,4 +1,4 @@
-"""`jobq metrics`: the exporter for Prometheus, of queues, topics and schedules."""
+"""`jobq metrics`: export metrics of queues, topics and schedules to Prometheus."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def metrics(
 ) -> bool | None:  # fmt: skip
     """Serve metrics of queues, topics and schedules until TERM or INT.
 
-    One exporter is enough for any number of workers. A scrape reads the server with a few calls, at most every five
-    seconds, and doesn't write. For metrics of attempts, use jobq worker --health.
+    One exporter is enough for any number of workers. A scrape makes a few calls to the server, at most every five
+    seconds, and doesn't write. For metrics of attempts, use 'jobq worker --health'.
     """
     # Without this package, every scrape would fail.
     import prometheus_client  # noqa: F401
@@ -65,7 +65,7 @@ def metrics(
 def _lake_behind(
     session: Session, path: str | None, storage: tuple[str, ...], source: str
 ) -> Callable[[], dict[str, LakeBehind]] | None:
-    """Return a function that reads the lake's lag for each queue; None without a lake."""
+    """Return a function that returns how far the lake is behind each queue; None without a lake."""
     if not path:
         return None
     from jobq.pipeline.lake.inspection import backlog

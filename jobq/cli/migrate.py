@@ -17,7 +17,7 @@ COLUMNS = {"same": "equivalent", "differs": "different", "none": "no equivalent"
 
 @group("migrate", "check src")
 def migrate() -> None:
-    """Check what a Celery, RQ or Dramatiq code base needs to move to jobq."""
+    """List the changes that Celery, RQ or Dramatiq code needs to move to jobq."""
 
 
 @command("check", "src", "src --only differs,none", "src --json", group=migrate)
@@ -26,8 +26,8 @@ def migrate() -> None:
 def check_(session: Session, path: Path, only: str) -> bool:
     """List each use of Celery, RQ or Dramatiq with its equivalent in jobq.
 
-    Files are parsed, never imported. Each line shows the place, the feature, whether jobq has an equivalent,
-    behaves differently or doesn't support it, and the page about it. Exit code 1: a feature has no equivalent.
+    Files are parsed, never imported. Each line shows the place in the code, the feature, whether jobq supports the
+    feature, and a page about the feature. Exit code 1: a feature has no equivalent.
     """
     findings = check(path)
     wanted = set(only.split(","))

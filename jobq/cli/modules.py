@@ -1,4 +1,4 @@
-"""Import the modules with jobs that `--import` and pyproject.toml name."""
+"""Import the modules that `--import` and pyproject.toml name."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ loaders: list[Callable[[], object]] = []
 def load(modules: Iterable[str]) -> None:
     """Import modules from `sys.path`, the working folder or the folder of the nearest pyproject.toml.
 
-    A working folder that every user can write to is left out, because files there could replace any module. Raises
-    ConfigError if a module doesn't exist. Errors inside a module pass through.
+    A working folder that every user can write to is not searched, because another user could replace modules there.
+    Raises ConfigError if a module doesn't exist. Exceptions that a module raises are not caught.
     """
     modules = list(modules)
     left_out = _extend_path()
@@ -47,7 +47,7 @@ def _import(name: str) -> None:
 
 
 def require(modules: Iterable[str]) -> None:
-    """Raise ConfigError for names of missing modules. A module whose file can be found isn't imported."""
+    """Raise ConfigError if a module can't be found. Don't import the modules."""
     _extend_path()
     for name in modules:
         _require_name(name)
@@ -79,15 +79,15 @@ def _missing(name: str) -> ConfigError:
 
 
 def _as_module(path: str) -> str:
-    """Return the name of the module in a file, such as `app.jobs` for app/jobs.py. A module name stays unchanged."""
+    """Convert a file's path to a module name, such as app/jobs.py to `app.jobs`. A module name stays unchanged."""
     name = Path(path).name if path.startswith(("/", "..")) else path
     return name.removeprefix("./").removesuffix(".py").strip("./").replace("/", ".")
 
 
 def module_of(job: str) -> list[str]:
-    """Return the module that a job's name begins with, such as `app.jobs` for app.jobs.resize; empty if there is none.
+    """Return the module that a job's name begins with, such as `app.jobs` for app.jobs.resize, or [] if there is none.
 
-    The user did not name the module, so a module that another user may have put into the working folder is left out.
+    A module that another user may have put into the working folder is ignored, because the user did not name it.
     """
     _extend_path()
     top, _, rest = job.partition(".")
@@ -105,7 +105,7 @@ def module_of(job: str) -> list[str]:
 
 
 def _may_be_foreign(top: str) -> bool:
-    """Return whether the module is in the working folder, and another user could have put it there."""
+    """Return whether another user could have put the module into the working folder."""
     here = Path.cwd()
     fault = trust.fault(here.stat())
     if not fault:
@@ -125,7 +125,7 @@ def _may_be_foreign(top: str) -> bool:
 
 
 def _extend_path() -> str:
-    """Extend sys.path; return why the working folder was left out, '' if it was not."""
+    """Add the working folder to sys.path. Return why it was not added, or '' if it was."""
     here = Path.cwd()
     project = settings.nearest(here).project
     folders = [project.path.parent] if project else []

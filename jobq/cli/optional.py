@@ -1,4 +1,4 @@
-"""The commands of optional parts: they are registered here, so the help lists them without loading their modules."""
+"""The commands of optional parts, listed here so that the help can show them without importing their modules."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ OPTIONAL = {
 
 
 def with_optional(core: Mapping[str, Mapping[str, Verb]]) -> dict[str, dict[str, Verb]]:
-    """Return the sections of the help, with the optional commands in their positions."""
+    """Add the optional commands to the sections of the help, each at its position."""
     sections: dict[str, dict[str, Verb]] = {}
     for heading, verbs in core.items():
         joined = sections.setdefault(heading, {})

@@ -29,10 +29,10 @@ def variable_of(path: str) -> str:
 
 
 class Option(click.Option):
-    """An option that names its variables in the help; shared variables are read after the command's own.
+    """An option whose help names its environment variables. The command's own variables override shared variables.
 
     Attributes:
-        key: The name in variables and pyproject.toml, if the long flag would be too long.
+        key: The option's name in variables and pyproject.toml, if the long flag would be too long.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class Option(click.Option):
         self._key = key
 
     def variables(self, ctx: click.Context) -> tuple[str, ...]:
-        """Return the environment variables in the order in which they are read."""
+        """Return the option's environment variables in the order in which they are read."""
         return (f"{ctx.auto_envvar_prefix}_{self.key.upper()}", *self.shared)
 
     @property
     def key(self) -> str:
-        """Return the long flag's form in variables and pyproject.toml, such as `max_jobs`."""
+        """Return the option's name in pyproject.toml, such as `max_jobs` for --max-jobs."""
         return self._key or max(self.opts, key=len).lstrip("-").replace("-", "_")
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
@@ -108,7 +108,7 @@ class Command(WithExamples):
     """A single command.
 
     Attributes:
-        operation: The verb for the audit log; '' if the command changes nothing.
+        operation: The verb in the audit log; '' if the command doesn't change anything.
     """
 
     operation: str = ""
@@ -144,17 +144,17 @@ class Group(WithExamples, click.Group):
 
 
 class CommandGroup(Group, Command):
-    """A command that also has verbs, such as `jobq web` and `jobq web user add`."""
+    """A command that also has subcommands, such as `jobq web`, which has `jobq web user add`."""
 
     def __init__(self, *args: Any, **attrs: Any) -> None:
         super().__init__(*args, **{"invoke_without_command": True, **attrs})
 
 
 class Verb(NamedTuple):
-    """A command loaded on first use: its module in jobq.cli, its name there, and its help line.
+    """A command that is loaded at first use: its module in jobq.cli, its name in that module, and its help line.
 
     Attributes:
-        extra: The jobq extra whose packages it needs.
+        extra: The jobq extra whose packages the command needs.
     """
 
     module: str
@@ -164,10 +164,10 @@ class Verb(NamedTuple):
 
 
 class LazyGroup(Group):
-    """Loads a verb's module on first use. The help doesn't load modules.
+    """Loads a command's module at first use. The help doesn't load modules.
 
     Attributes:
-        sections: Heading in the help -> verb -> its location.
+        sections: For each heading in the help, the commands and their locations.
     """
 
     sections: ClassVar[Mapping[str, Mapping[str, Verb]]]
@@ -184,7 +184,7 @@ class LazyGroup(Group):
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; raise ConfigError if a package of its extra isn't installed."""
+        """Run the command. Raise ConfigError if a required package isn't installed."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
@@ -203,7 +203,7 @@ class LazyGroup(Group):
 
 
 def _take_defaults(command: click.Command, ctx: click.Context) -> None:
-    """Read defaults from pyproject.toml: shared defaults for options of this command, then the command's own."""
+    """Read the command's defaults from pyproject.toml. They override the defaults shared by all commands."""
     options = {p.key: p for p in command.params if isinstance(p, Option)}
     known = {key: param.name or "" for key, param in options.items()}
     if isinstance(command, click.Group):
@@ -223,7 +223,7 @@ def _take_defaults(command: click.Command, ctx: click.Context) -> None:
 
 
 class Duration(click.ParamType[float]):
-    """Convert 30, 500ms, 15s, 5m, 1h or 2d to seconds."""
+    """Parses 30, 500ms, 15s, 5m, 1h or 2d as seconds."""
 
     name = "duration"
 
@@ -237,7 +237,7 @@ class Duration(click.ParamType[float]):
 
 
 class Modules(click.ParamType[str]):
-    """A module's dotted name. A variable holds several names, separated by commas or blanks."""
+    """A dotted module name. An environment variable holds several names, separated by commas or spaces."""
 
     name = "module"
 
@@ -246,7 +246,7 @@ class Modules(click.ParamType[str]):
 
 
 class Names(click.types.StringParamType):
-    """Comma-separated names; a variable holds one such list."""
+    """Comma-separated names. An environment variable holds one such list."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
         return [rv]
@@ -261,7 +261,7 @@ def option(names: str, *words: str, **attrs: Any) -> Callable[[Function], Functi
     Args:
         names: Names as in the help. An option without a metavar or a type is a flag. The metavar DURATION sets the type
             Duration, and low|high a choice.
-        words: The parameter's name if it differs from the long flag's, and the help, which ends with the default.
+        words: The parameter's name, if it differs from the long flag, and the help text, which ends with the default.
     """
     *flags, last = names.split(", ")
     last, _, metavar = last.partition(" ")
@@ -284,20 +284,20 @@ def _joined(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
 
 
 def queues_option_of(text: str, **attrs: Any) -> Callable[[Function], Function]:
-    """Declare --queues, given as low,high or repeated. The command gets one comma-separated text, or None."""
+    """Declare --queues, given as low,high or repeated. The command receives one comma-separated text, or None."""
     attrs |= {"type": Names(), "multiple": True, "callback": _joined, "shared": ("JOBQ_QUEUES",)}
     return option("-q, --queues NAMES", text, **attrs)
 
 
 def queues_arguments(function: Function) -> Function:
-    """Declare queues as arguments of a command. The command gets one comma-separated text, or None."""
+    """Declare arguments that name queues. The command receives one comma-separated text, or None."""
     return click.argument("queues", metavar="[QUEUE...]", nargs=-1, callback=_joined)(function)
 
 
 def limit_option(
     default: int | None, most: int | None = None, *, short: bool = True
 ) -> Callable[[Function], Function]:
-    """Declare --limit, the maximum number to show; `short` also declares -n."""
+    """Declare --limit, the maximum number of records to show. `short` also declares -n."""
     names, kind = "-n, " * short + "--limit N", click.IntRange(0 if most is None else 1, most)
     shown = "all" if default is None else True
     return option(names, "Show at most N.", type=kind, default=default, show_default=shown)
@@ -323,7 +323,7 @@ by_option = option(
 
 
 def group(name: str, *examples: str, parent: Group | None = None) -> Callable[[Function], Group]:
-    """Declare a group of verbs, in `parent` if it is given. The examples omit the command itself."""
+    """Declare a group of commands, in `parent` if it is given. The examples omit `jobq` and the group's name."""
 
     def declare(function: Function) -> Group:
         made = click.group(name, cls=Group)(function)

@@ -1,4 +1,4 @@
-"""`jobq outbox`: create the tables, run the relay, and show and prune rows."""
+"""`jobq outbox`: print the SQL for its tables, run the relay, count and prune rows."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def schema(session: Session, dialect: str, no_notify: bool, drop: bool) -> None:
 def relay(session: Session, table: OutboxTable, once: bool, **given: Any) -> None:
     """Enqueue the rows of the outbox until TERM or INT.
 
-    Rows are deleted after the server accepted their messages. If the relay dies in between, the rows are enqueued again
-    with the same message ids. The server rejects an id until --dedupe has passed since its message was done. Several
-    relays may run; on SQLite only one works while the others wait.
+    A row is deleted after the server has accepted its message. If the relay dies before it deletes a row, the row is
+    enqueued again with the same message id. The server rejects the id until --dedupe has passed since the message was
+    done. Several relays may run, but on SQLite only one of them works at a time.
     """
     Logging(given["log_level"], given["log_format"]).settle()
     options = RelayOptions(
@@ -149,7 +149,7 @@ def retry(session: Session, table: OutboxTable) -> None:
     """Put rejected rows back into the outbox.
 
     Rows are rejected if their queue, mid or an option is invalid. The relay's log and the column `error` of
-    jobq_outbox_failed say why.
+    jobq_outbox_failed have the reason.
     """
     count = table.retry_failed()
     table.close()
@@ -162,8 +162,8 @@ def retry(session: Session, table: OutboxTable) -> None:
 def prune(session: Session, table: OutboxTable, older_than: float) -> None:
     """Delete old rows of the inbox.
 
-    Keep rows for longer than a message can be retried, wait in the outbox, or stay dead before it is revived. A message
-    without its row runs again if it is delivered again.
+    If a message is delivered again after its row was deleted, it runs again. So keep rows for longer than a message can
+    be retried, wait in the outbox, or stay dead before it is revived.
     """
     count = table.prune_inbox(_now() - round(older_than * 1000))
     table.close()
@@ -171,14 +171,14 @@ def prune(session: Session, table: OutboxTable, older_than: float) -> None:
 
 
 def serve(work: Relay, address: str) -> None:
-    """Answer probes and scrapes in a thread."""
+    """Serve the relay's health checks and metrics in a thread."""
     endpoint = parse_endpoint(address)
     PageServer(listen(endpoint), pages_of(work)).serve_in_thread()
     logger.info("probes and metrics at %s", endpoint.shown)
 
 
 def pages_of(work: Relay) -> dict[str, Page]:
-    """Return the pages of a relay."""
+    """Return the relay's pages for health checks and metrics."""
     return {
         "/healthz": probe(lambda: why_dead(work)),
         "/readyz": probe(lambda: why_dead(work) or work.trouble or _why_new(work)),
@@ -187,7 +187,7 @@ def pages_of(work: Relay) -> dict[str, Page]:
 
 
 def why_dead(work: Relay) -> str:
-    """Return why the relay should be restarted; '' if it works. An unreachable server isn't a reason."""
+    """Return why the relay should be restarted, or ''. An unreachable server isn't a reason."""
     age_s = time.monotonic() - work.turned_at
     return f"the relay has been idle for {age_s:.0f} s" if age_s >= HANGS_S else ""
 
@@ -197,7 +197,7 @@ def _why_new(work: Relay) -> str:
 
 
 class StopSignal:
-    """Whether TERM or INT came."""
+    """Records whether TERM or INT was received."""
 
     asked = False
 
@@ -207,7 +207,7 @@ class StopSignal:
 
 @contextmanager
 def ended_by_signals() -> Iterator[StopSignal]:
-    """Let TERM and INT end the relay after its batch. A second signal ends the process as usual."""
+    """Make TERM and INT end the relay after its current batch. A second signal ends the process immediately."""
     ending = StopSignal()
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = {number: signal.getsignal(number) for number in numbers}

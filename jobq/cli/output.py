@@ -1,4 +1,4 @@
-"""Output of commands as lines, tables and JSON. Everything from a queue is escaped."""
+"""Print lines, tables and JSON. Everything read from a queue is escaped."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ LATEST_MS = 253_402_214_400_000
 
 
 def indented(text: str) -> str:
-    """Escape `text` and indent its lines, so that no line looks like a line that jobq prints."""
+    """Escape `text` and indent its lines, so that no line looks like a line of jobq's own output."""
     return "\n    ".join(map(escaped, text.split("\n")))
 
 
 def json_line(value: object) -> str:
-    """Return a JSON document in ASCII, which is safe on a terminal."""
+    """Return a JSON document in ASCII, which is safe to print on a terminal."""
     return json.dumps(value, ensure_ascii=True, default=_plain)
 
 
@@ -50,7 +50,7 @@ def _plain(value: object) -> object:
 
 
 def content_facts(content: bytes) -> dict[str, str]:
-    """Return `content` as text, and `content_base64` too if it is not UTF-8."""
+    """Return `content` as text. If it isn't UTF-8, also return `content_base64`."""
     text = content.decode("utf-8", "backslashreplace")
     same = text.encode() == content
     return (
@@ -77,7 +77,7 @@ def width_of(text: str) -> int:
 
 
 class Listing(NamedTuple):
-    """How records are listed.
+    """How to list records.
 
     Attributes:
         columns: Fields of the records; `heading:field` has another heading.
@@ -93,7 +93,7 @@ class Listing(NamedTuple):
     whole: Collection[str] = ()
 
     def lines(self, records: Iterable[OneRecord]) -> Iterator[str]:
-        """Return the lines of the table, as wide as the terminal."""
+        """Return the lines of a table that fits the terminal."""
         headings = [column.partition(":")[0] for column in self.columns]
         fields = [column.rpartition(":")[2] for column in self.columns]
         rows = (
@@ -148,7 +148,7 @@ def table(
 def _fitting(
     headings: Sequence[str], widths: Sequence[int], drops: Sequence[str], width: int
 ) -> list[int]:
-    """Return the columns to show: as few of `drops` as possible are left out to fit into `width`."""
+    """Return the columns that fit into `width`. Leave out as few of `drops` as possible."""
     kept = list(range(len(headings)))
     for heading in drops:
         if _length(kept, widths) <= width:
@@ -162,7 +162,7 @@ def _length(kept: Sequence[int], widths: Sequence[int]) -> int:
 
 
 def _narrow(widths: list[int], texts: Sequence[int], over: int) -> None:
-    """Narrow the text columns by `over` characters in total, always the widest first, but none below MIN_WIDTH."""
+    """Shorten the text columns by `over` characters in total: always the widest column first, and none below MIN_WIDTH."""
     for _ in range(over):
         widest = max(texts, key=lambda i: widths[i], default=None)
         if widest is None or widths[widest] <= MIN_WIDTH:
@@ -190,7 +190,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def moment(at_ms: int) -> str:
-    """Return a time in the user's zone; '' for 0, and the number itself if it is out of the calendar's range."""
+    """Format a time in the user's time zone. Return '' for 0, and the number itself if a date can't represent it."""
     if not at_ms:
         return ""
     if not EARLIEST_MS <= at_ms <= LATEST_MS:
@@ -199,7 +199,7 @@ def moment(at_ms: int) -> str:
 
 
 def open_standard_streams() -> None:
-    """Open /dev/null for each standard stream that was closed at the start, so that no socket takes its number."""
+    """Open /dev/null for each closed standard stream, so that no socket gets the stream's number."""
     while (nowhere := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         pass
     os.close(nowhere)
@@ -209,7 +209,7 @@ def open_standard_streams() -> None:
 
 
 def silence_closed_pipes() -> bool:
-    """Flush both streams, and redirect streams without a reader to /dev/null. Return whether a stream had no reader."""
+    """Flush stdout and stderr. Redirect a stream without a reader to /dev/null, and return whether there was one."""
     gone = False
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -223,7 +223,7 @@ def silence_closed_pipes() -> bool:
 
 
 def pause(seconds: float) -> None:
-    """Sleep; raise BrokenPipeError as soon as stdout has no reader."""
+    """Sleep, but raise BrokenPipeError as soon as stdout has no reader."""
     watch = select.poll()
     try:
         watch.register(sys.stdout.fileno(), 0)
@@ -244,7 +244,7 @@ def progress(length: int | None, label: str, *, quiet: bool) -> AbstractContextM
 
 @contextmanager
 def waiting(text: str, *, quiet: bool) -> Iterator[None]:
-    """Show on stderr what the command waits for while the block runs, if stderr is a terminal."""
+    """While the block runs, show `text` on stderr if stderr is a terminal."""
     shown = not quiet and sys.stderr.isatty()
     if shown:
         click.echo(f"{text}…", nl=False, err=True)

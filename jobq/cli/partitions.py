@@ -28,9 +28,9 @@ LISTED = Listing(("partition", "epoch", "state", "waiting", "running", "dead", "
 def partitions(session: Session, name: str, count: int | None) -> None:
     """Show the partitions of a queue, or change their number.
 
-    New messages are spread over NUMBER partitions by key or, without a key, by id. Earlier messages stay where they are
-    until workers have run them. If the command fails, run it again: it continues the change. A partitioned queue always
-    stays partitioned.
+    New messages are spread over NUMBER partitions by key or, without a key, by id. Earlier messages stay in their
+    partitions until workers have run them. If the command fails, run it again: it continues the change. A partitioned
+    queue always stays partitioned.
     """
     queue = session.queue(name)
     with session.operation(name, f"number:{count}", when=count is not None):
@@ -50,7 +50,7 @@ def partitions(session: Session, name: str, count: int | None) -> None:
 
 
 def _warn_of_new(session: Session, name: str) -> None:
-    """Warn if the queue was never used here, because its name may be misspelt."""
+    """Warn if the queue was never used, because its name may be misspelt."""
     with suppress(JobqError):
         known = queue_names(session.client)
         if name not in known:
@@ -86,7 +86,7 @@ def _nodes(session: Session, names: Sequence[str]) -> list[str]:
 
 
 def _warn_of_skew(session: Session, known: PartitionMap) -> None:
-    """Warn if a node of a Cluster exceeds its even share by more than one partition."""
+    """Warn if a node of a Cluster has more partitions than its even share plus one."""
     if not session.client.is_cluster:
         return
     names, nnodes = known.newest.names(known.queue), len(session.client.topology.nodes())

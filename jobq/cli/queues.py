@@ -1,4 +1,4 @@
-"""`jobq queues`, `pause`, `resume` and `jobq queue`: count the messages of queues, and control queues."""
+"""`jobq queues`, `pause`, `resume` and `jobq queue`: count messages, and control queues."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def queues(
 ) -> None:  # fmt: skip
     """Count the messages of each queue, once or live, including its partitions.
 
-    ready: can run now. delayed: waiting for its start time. running: run now. requeued: newer arguments run after
-    the current run. finished: ended, to be removed soon; jobq report counts all. deduped: ended, but its id is still
-    rejected. dead: out of attempts. oldest: age of the next message; empty for a retry and for an encrypted call.
-    starts/s: attempts finished per second in the last minute; with --watch, starts per second since the previous
-    screen.
+    ready: can start now. delayed: waiting for the start time. running: has a running attempt. requeued: runs again with
+    newer arguments after the current run. finished: ended, and soon to be removed; 'jobq report' counts all finished
+    messages. deduped: ended, but its id is still rejected. dead: out of attempts. oldest: age of the next message;
+    empty for a retry and for an encrypted call. starts/s: attempts finished per second in the last minute; with
+    --watch, starts per second since the previous screen.
 
     The last column says whether the queue is paused, has no worker, or is blocked because over 1,000,000 results wait
-    for delivery to flows. Problems follow, each cause before its symptoms, with a remedy.
+    for delivery to flows. Below the table, problems are listed with a remedy, and causes before their symptoms.
     """
     rates = Rates()
     if not watch:
@@ -104,7 +104,7 @@ def queues(
 def _look(
     session: Session, queues: str | None, rates: Rates, partitions: bool, *, first: bool = False
 ) -> Iterable[str]:
-    """Print one screen: the table and the findings (findings first on a short screen), or JSON lines."""
+    """Print one screen: the table and the problems (problems first on a short screen), or JSON lines."""
     records = list(rows(session, queues, rates))
     wrong = incidents_at(session.client, [record["queue"] for record in records])
     records = list(_folded(records, partitions))
@@ -115,13 +115,13 @@ def _look(
 
 
 class Rates:
-    """Computes a queue's starts per second from the fences of two samples or, before the second sample, from events."""
+    """Computes a queue's starts per second from two samples or, if there is only one sample, from events."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[float, int]] = {}
 
     def of(self, queue: Queue, fence: int) -> float | None:
-        """Return the starts per second of a queue; None if they are unknown."""
+        """Return how many messages of a queue start per second, or None if that is unknown."""
         now, before = time.monotonic(), self._before.get(queue.name)
         self._before[queue.name] = now, fence
         if before is None:
@@ -159,9 +159,10 @@ def rows(session: Session, names: str | None, rates: Rates) -> Iterator[dict[str
 
 
 def _folded(all_records: list[dict[str, Any]], partitions: bool) -> Iterator[dict[str, Any]]:
-    """Yield a record per queue that adds up its partitions. With `partitions`, also yield a record per partition.
+    """Yield one record per queue, with the sums of its partitions. With `partitions`, also yield a record per
+    partition.
 
-    Partitions without a record of their queue aren't added up.
+    If a queue has no record of its own, its partitions aren't added up.
     """
     records = {record["queue"]: record for record in all_records}
     samples = {name: record.pop(_SAMPLE) for name, record in records.items()}
@@ -194,13 +195,13 @@ def _sum(base: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _oldest_ms(queue: Queue, head: WaitingHead | None) -> int | None:
-    """Return how long ago the next message was enqueued, by its producer's clock; None for a retry, or if unknown."""
+    """Return how long ago the next message was enqueued, by its producer's clock. Return None for a retry."""
     at = head_enqueued_at(head)
     return max(0, queue.client.clock_ms(queue.wake_key) - at) if at else None
 
 
 def lines(session: Session, records: list[dict[str, Any]]) -> Iterable[str]:
-    """Return the table, or JSON lines."""
+    """Return the lines of the table, or JSON lines."""
     if session.as_json:
         return session.lines(records, QUEUES)
     shown = [record | _for_people(record) for record in records]
@@ -217,7 +218,7 @@ def _for_people(record: dict[str, Any]) -> dict[str, str]:
 
 
 def _served(session: Session) -> dict[str, int] | None:
-    """Return how many workers serve each queue; None if that can't be read."""
+    """Return the number of workers that serve each queue, or None if it can't be read."""
     with session.tolerating("workers", "list of"):
         return served(session.client)
     return None
@@ -240,7 +241,7 @@ def _print(shown: Iterable[str]) -> None:
 
 
 def _draw(shown: Iterable[str]) -> None:
-    """Draw over the screen in one write, clearing each line, so that nothing flickers."""
+    """Redraw the screen in one write, and clear each line, so that nothing flickers."""
     heading = f"{time.strftime('%H:%M:%S')}  jobq queues, stop with Ctrl-C"
     fitting = [heading, "", *shown][: shutil.get_terminal_size().lines - 1]
     click.echo("\x1b[H" + "\x1b[K\n".join(fitting) + "\x1b[J", nl=False, color=True)
@@ -248,7 +249,7 @@ def _draw(shown: Iterable[str]) -> None:
 
 @contextmanager
 def _screen() -> Iterator[None]:
-    """Use the terminal's second screen, which leaves the first unchanged."""
+    """Switch to the terminal's alternate screen, so that the main screen stays unchanged."""
     click.echo("\x1b[?1049h\x1b[?25l", nl=False, color=True)
     try:
         yield
@@ -294,7 +295,7 @@ def resume(session: Session, names: tuple[str, ...]) -> bool:
 def _set(
     session: Session, names: tuple[str, ...], act: Callable[[Queue], dict[str, Any]], filter: str = ""
 ) -> bool:  # fmt: skip
-    """Change all queues before printing the results, so that a closed pipe can't interrupt the changes."""
+    """Change all queues, then print the results, so that a closed pipe can't interrupt the changes."""
     used = used_names(session, names)
     with session.operation(used, filter, when=bool(used)):
         changed = (
@@ -307,7 +308,7 @@ def _set(
 
 
 def used_names(session: Session, names: tuple[str, ...]) -> list[str]:
-    """Return the names of this namespace's queues. Print a line for each name that isn't among them.
+    """Return the given names of queues that exist in this namespace. Print a line for each other name.
 
     If the list of queues can't be read, return all names.
     """
@@ -332,7 +333,7 @@ def queue() -> None:
 
 
 class _Wanted(NamedTuple):
-    """Options of `queue peek` for each queue.
+    """The options of `queue peek`, as they apply to each queue.
 
     Attributes:
         end: Offset before which the list stops; None lists all messages.
@@ -365,7 +366,7 @@ def peek(
     session: Session, queues: str | None, place: str, offset: int, limit: int, everything: bool,
     content: bool,
 ) -> None:  # fmt: skip
-    """List messages without changing them, by default ready messages."""
+    """List messages, by default ready messages, without changing them."""
     columns = ["queue", "mid", "state", "job", "attempts"]
     empty = f"no {place} messages; 'jobq queues' counts all"
     columns += {"delayed": ["starts at:when"], "running": ["lease ends:when"]}.get(place, [])
@@ -442,9 +443,9 @@ def purge(session: Session, names: tuple[str, ...], yes: bool) -> bool:
 def delete(session: Session, names: tuple[str, ...]) -> bool:
     """Remove an unused queue from the list, and delete its events.
 
-    The queue's partitions are also deleted. A queue can't be deleted while it or a partition holds a message, even a
-    dead message, or while a worker serves it. An enqueue puts the queue back on the list within a minute. Exit code 1:
-    a queue can't be deleted, or has never been used here.
+    The command also deletes the queue's partitions. A queue can't be deleted while it or a partition has a message,
+    even a dead message, or while a worker serves the queue. An enqueue puts the queue back on the list within a minute.
+    Exit code 1: a queue can't be deleted, or has never been used here.
     """
     used, nleft = used_names(session, names), 0
     workers = served(session.client)
@@ -459,7 +460,7 @@ def delete(session: Session, names: tuple[str, ...]) -> bool:
 
 
 def _forgotten(session: Session, name: str, workers: Mapping[str, int]) -> str:
-    """Delete a queue and its partitions from the list; return why that is impossible, '' if it was done."""
+    """Delete a queue and its partitions from the list. Return why that is impossible, or '' if it was done."""
     client = session.client
     known = read_map(client, base_of(name))
     if name != known.queue and name in known.names():
@@ -485,7 +486,7 @@ def _forgotten(session: Session, name: str, workers: Mapping[str, int]) -> str:
 
 
 def _in_use(session: Session, name: str, workers: Mapping[str, int]) -> str:
-    """Return why a queue or partition can't be deleted, such as 'holds 2 messages', or ''."""
+    """Return why a queue can't be deleted, such as 'holds 2 messages', or ''."""
     queue = session.queue(name)
     queue.is_alone = True
     sample = queue.admin.sample()

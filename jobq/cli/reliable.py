@@ -1,4 +1,4 @@
-"""`jobq reliable`: the commands of the RedisRQ module, typed and answered as in redis-cli."""
+"""`jobq reliable`: the commands of the RedisRQ module, with the syntax and output of redis-cli."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def _queue(session: Session, ns: str) -> ReliableQueue:
 def verb(
     name: str, *examples: str, takes_negatives: bool = False, operation: str = ""
 ) -> Callable[[Function], Command]:
-    """Declare a command that gets `queue`, and prints its answer as redis-cli would.
+    """Declare a command that receives the parameter `queue`, and prints its reply like redis-cli.
 
-    Exit code 1: the queue doesn't exist and the module calls that an error.
+    Exit code 1: the queue doesn't exist, and the module treats this as an error.
     """
 
     def declare(function: Function) -> Command:
@@ -86,13 +86,11 @@ def verb(
 def _operation(
     session: Session, key: str, ids: Sequence[str] = (), more: str = ""
 ) -> AbstractContextManager[Performed]:
-    """Record a change to a queue in the audit log."""
     messages = "".join(f" id:{id_}" for id_ in ids)
     return session.operation("", f"reliable:{key}{more}{messages}", when=bool(session.verb))
 
 
 def _plain(reply: Any) -> Any:
-    """Return a reply for JSON, with each message as an object."""
     if isinstance(reply, list):
         return [_plain(item) for item in reply]
     if not hasattr(reply, "_asdict"):
@@ -105,7 +103,7 @@ def _plain(reply: Any) -> Any:
 @key_argument
 @click.argument("elements", metavar="ELEMENT...", nargs=-1, required=True)
 def push(session: Session, queue: ReliableQueue, key: str, elements: tuple[str, ...]) -> object:
-    """Append each ELEMENT to the queue KEY; print their ids."""
+    """Append each ELEMENT to the queue KEY, and print the new message ids."""
     # Like redis-cli, push the typed bytes, even if they aren't text.
     return queue.push(key, *map(os.fsencode, elements))
 
@@ -132,9 +130,10 @@ def pop(
     token: str,
     recover_ms: int | None,
 ) -> object:
-    """Hand out up to n messages of the KEYs, in order of the KEYs.
+    """Receive up to n messages from the queues KEY, in the order of the KEYs.
 
-    BLOCK is how many milliseconds to wait for a message; 0 does not wait, -1 waits indefinitely. (nil): no message.
+    BLOCK is how many milliseconds to wait for a message: 0 does not wait, and -1 waits indefinitely. If there is no
+    message, the command prints (nil).
     """
     count, block, keys = pop_words(words)
     after = None if recover_ms is None else recover_ms / 1000
@@ -143,15 +142,15 @@ def pop(
 
 
 def _counted(session: Session, messages: Any, deliveries: bool) -> object:
-    """Add the number of deliveries to each message. JSON output always has this number."""
+    """Add the number of deliveries to each message, which JSON output always includes."""
     counted = deliveries and messages and not session.as_json
     return [(*message, message.deliveries) for message in messages] if counted else messages
 
 
 def pop_words(words: Sequence[str]) -> tuple[int, int, Sequence[str]]:
-    """Return COUNT, BLOCK and the keys.
+    """Parse COUNT, BLOCK and the keys.
 
-    COUNT and BLOCK at the beginning are options, each followed by a number.
+    Each of the words COUNT and BLOCK, if it comes before the keys, is followed by a number.
     """
     numbers = {"COUNT": 1, "BLOCK": 0}
     given = set()
@@ -178,7 +177,7 @@ def _refuse_options(words: Sequence[str]) -> None:
 def _on_ids(
     name: str, text: str, example: str, *options: Callable[[Function], Function], operation: str = ""
 ) -> Command:  # fmt: skip
-    """Declare a verb that applies an operation to the named messages."""
+    """Declare a command that applies an operation to the messages with the given ids."""
 
     def call(
         session: Session, queue: ReliableQueue, key: str, ids: tuple[str, ...], **how: Any
@@ -227,7 +226,7 @@ def recover(
     session: Session, queue: ReliableQueue, key: str, count: int, elapsed: int, deliveries: bool,
     **how: Any,
 ) -> object:  # fmt: skip
-    """Deliver again up to COUNT unacknowledged messages delivered at least ELAPSED ms ago."""
+    """Redeliver up to COUNT unacknowledged messages that were delivered at least ELAPSED ms ago."""
     return _counted(session, queue.recover(key, count, elapsed, **how), deliveries)
 
 
@@ -235,7 +234,7 @@ def recover(
 @key_argument
 @click.argument("words", metavar="[PENDING|DEAD] START COUNT", nargs=-1, required=True)
 def inspect(session: Session, queue: ReliableQueue, key: str, words: tuple[str, ...]) -> object:
-    """Show COUNT waiting, pending or dead messages, starting at START.
+    """Show COUNT waiting, pending or dead messages, starting at position START.
 
     A negative START counts from the end.
     """
@@ -268,7 +267,7 @@ def info(session: Session, queue: ReliableQueue, key: str, everything: bool) -> 
 def list_(session: Session, queue: ReliableQueue) -> None:
     """List the queues with their counts.
 
-    The module doesn't list its queues, so this scans up to 20,000 keys of the server.
+    The module doesn't list its queues, so the command scans up to 20,000 keys of the server.
     """
     queues = find_queues(queue.client, queue.ns)
     rows = []
@@ -350,7 +349,7 @@ _ESCAPES = {
 
 
 def shown(reply: Reply, margin: str = "") -> str:
-    """Return the lines of a reply, without a final newline. Every line but the first begins with `margin`."""
+    """Format a reply. Every line except the first begins with `margin`, and the last has no newline."""
     if reply is None:
         return "(nil)"
     if isinstance(reply, int):
@@ -366,7 +365,7 @@ def shown(reply: Reply, margin: str = "") -> str:
 
 
 def quoted(text: bytes) -> str:
-    """Return text in quotes, such as `"a\\n\\xff"`: printable ASCII unchanged, everything else escaped."""
+    """Return text in quotes, such as `"a\n\xff"`, with everything but printable ASCII escaped."""
     return '"' + "".join(_ESCAPES.get(byte) or _escaped(byte) for byte in text) + '"'
 
 

@@ -21,7 +21,7 @@ State = dict[str, tuple[int, int]]
 
 
 class Sources:
-    """The Python files in the folders of the program's own modules. They are polled, which also works in containers."""
+    """Polls the Python files in the folders of the program's own modules for changes."""
 
     def __init__(self) -> None:
         self._folders = {os.getcwd()}
@@ -29,7 +29,7 @@ class Sources:
         self._look_at = 0.0
 
     def add_imported(self) -> None:
-        """Watch the folders of all imported modules."""
+        """Watch the folders of all imported modules of the program."""
         files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
         self._add([file for file in files if file])
 
@@ -46,7 +46,7 @@ class Sources:
         self._state = self._read()
 
     def changed(self) -> bool:
-        """Return whether a file was changed, added or removed. The files are checked at most twice a second."""
+        """Return whether a file was changed, added or removed, with at most two checks per second."""
         now = time.monotonic()
         if now < self._look_at:
             return False
@@ -54,7 +54,9 @@ class Sources:
         return self._read() != self._state
 
     def restart(self, code: int) -> None:
-        """Restart the command if the worker ended because of a change; after a failed start, wait for a change."""
+        """Restart the command if the worker exited because a file changed. If the worker failed to start, wait for a
+        change first.
+        """
         if code in (exit_codes.BOOT, exit_codes.CHILD_BOOT):
             logger.info("waiting for a source file to change")
             while not self.changed():

@@ -192,7 +192,7 @@ def _answers(
 def _engine(
     session: Session, lake: Lake | None, asked: ReportQuery, given: dict[str, Any]
 ) -> tuple[SqlEngine, EventSource]:
-    """Return the engine that computes the reports, and the source of their events."""
+    """Return the engine that computes the reports, and the source of the events."""
     from jobq.pipeline.report.engines import LocalEngine, SparkEngine
     from jobq.pipeline.report.sources import engine_for, from_lake, from_server
     from jobq.pipeline.sessions import session as spark_session
@@ -215,7 +215,7 @@ def _beside_earlier(
     results: list[ReportResult],
     asked: ReportQuery,
 ) -> list[ReportResult]:
-    """Return the results, compared with an earlier range's results if that range was requested and has events."""
+    """Return the results with a comparison to the earlier range, if the range was requested and has events."""
     from jobq.pipeline.report.compare import KEYS, compared
     from jobq.pipeline.report.run import answers, check_range
 

@@ -48,7 +48,7 @@ def visible_after(text: str, **attrs: Any) -> Callable[[Function], Function]:
 
 
 def _opened(session: Session, ns: str) -> Rsmq:
-    """Return RSMQ on the server that --url, -r or the environment names, in this order."""
+    """Return an RSMQ client for the server that --url, -r or the environment names, in this order."""
     return _publishing(session, ns, False)
 
 
@@ -68,10 +68,10 @@ def verb(
     name: str, *examples: str, group: Group, failed: str, on: Callable[[Function], Function] = on_server,
     operation: str = "",
 ) -> Callable[[Function], Command]:  # fmt: skip
-    """Declare a command on a queue, which gets `rsmq` and the queue's `name`.
+    """Declare a command on a queue. The command receives `rsmq` and the queue's `name`.
 
     Args:
-        failed: See `reports`.
+        failed: Description of the failed action, as for `reports`.
     """
     return lambda function: command(
         name, *examples, group=group, operation=operation, server="starts"
@@ -81,15 +81,14 @@ def verb(
 def _operation(
     session: Session, rsmq: Rsmq, name: str, more: str = ""
 ) -> AbstractContextManager[Performed]:
-    """Record a change to a queue in the audit log."""
     return session.operation("", f"rsmq:{name}{more}", client=rsmq.client)
 
 
 def reports(failed: str) -> Callable[[Function], Function]:
-    """End the command with code 1 on an error of RSMQ.
+    """Make the command exit with code 1 on an error of RSMQ.
 
     Args:
-        failed: Description of the failed action, with {options} of the command.
+        failed: Description of the failed action, which may contain {names} of the command's options.
     """
 
     def declare(function: Function) -> Function:
@@ -131,8 +130,8 @@ def fail(text: str, error: RsmqError | None = None) -> bool:
 def rsmq(ctx: click.Context, redis_url: str | None, verbose: bool) -> None:
     """Use RSMQ queues, as rsmqctl does.
 
-    RSMQ's clients in other languages can use the same queues. Each message is delivered at least once. Commands,
-    flags and output match rsmqctl, so -n is the queue's name here. Exit code 1: the command failed.
+    RSMQ's clients in other languages can use the same queues. Each message is delivered at least once. Commands, flags
+    and output match rsmqctl, so -n is the name of the queue. Exit code 1: the command failed.
     """
     ctx.meta[REDIS_URL], ctx.meta[VERBOSE] = redis_url, verbose
 
@@ -140,7 +139,7 @@ def rsmq(ctx: click.Context, redis_url: str | None, verbose: bool) -> None:
 @command("bridge", "--realtime", "< calls.jsonl", group=rsmq, server="awaits")
 @publishing
 def bridge(session: Session, rsmq: Rsmq) -> None:
-    """Serve RSMQ's Node methods on stdin and stdout, with one JSON call or answer per line.
+    """Serve the methods of RSMQ for Node on stdin and stdout, with one JSON call or answer per line.
 
     {"n": 1, "method": "sendMessage", "options": {"qname": "mails", "message": "x"}} is answered by {"n": 1, "result":
     "..."} or {"n": 1, "error": {"name": ..., "message": ...}}. Methods and options match RSMQ for Node. Up to 1,000
@@ -151,7 +150,7 @@ def bridge(session: Session, rsmq: Rsmq) -> None:
 
 @group("queue", "list", "create -n mails -t 60", parent=rsmq)
 def queue() -> None:
-    """Make, show, change and delete queues."""
+    """Create, show, change and delete queues."""
 
 
 @command("list", "", "--ns '{rsmq}'", group=queue)
@@ -160,7 +159,7 @@ def queue() -> None:
 def list_(session: Session, rsmq: Rsmq) -> None:
     """Print the names of the queues as a JSON array.
 
-    Names on the list that cannot be valid are reported on stderr.
+    Invalid names in the list are reported on stderr.
     """
     names = rsmq.list_queues()
     click.echo(output.json_line([name for name in names if can_name(name)]))
@@ -186,9 +185,9 @@ def list_(session: Session, rsmq: Rsmq) -> None:
     default=65535,
 )
 def create(session: Session, rsmq: Rsmq, name: str, **settings: Any) -> None:
-    """Make a queue.
+    """Create a queue.
 
-    Exit code 1: the queue exists already.
+    Exit code 1: the queue already exists.
     """
     with _operation(session, rsmq, name):
         rsmq.create_queue(name, **settings)
@@ -212,7 +211,7 @@ def describe(session: Session, rsmq: Rsmq, name: str) -> None:
 @option("-d, --delay SECONDS", "How long a sent message is hidden.", type=int)
 @option("-m, --maxsize BYTES", "Maximum message size, 1024 to 65536; -1 for any.", type=int)
 def set_(session: Session, rsmq: Rsmq, name: str, **settings: Any) -> None:
-    """Change settings of a queue, and print them as describe does."""
+    """Change settings of a queue, and print all its settings and counts as JSON."""
     said = "".join(f" {key}:{value}" for key, value in settings.items() if value is not None)
     with _operation(session, rsmq, name, said):
         now = rsmq.set_queue_attributes(name, **settings)
@@ -258,7 +257,7 @@ def purge(session: Session, rsmq: Rsmq, name: str, yes: bool) -> None:
     operation="rsmq-repair",
 )
 def repair(session: Session, rsmq: Rsmq, name: str) -> None:
-    """Remove leftovers of crashed clients: ids without a body, and fields of deleted messages."""
+    """Remove what crashed clients left behind: ids without a body, and fields of deleted messages."""
     with _operation(session, rsmq, name):
         removed = rsmq.repair(name)
     fields = counted(removed.fields, "field")
@@ -398,7 +397,7 @@ def _show(session: Session, name: str, msg: RsmqMessage | None) -> None:
 
 
 def _record(session: Session, msg: RsmqMessage) -> dict[str, Any]:
-    """Return the record in rsmqctl's format, or with --json in the format of RSMQ's Node client."""
+    """Return the message as rsmqctl prints it, or with --json as RSMQ's Node client returns it."""
     if session.as_json:
         return {**msg.as_dict(), "receipt": msg.receipt}
     return {"id": msg.id, "message": msg.message, "rc": msg.rc, "ts": msg.fr}

@@ -1,4 +1,4 @@
-"""`jobq ruby`: show and fill the queues of Resque and Sidekiq."""
+"""`jobq ruby`: list queues and jobs of Resque and Sidekiq, and enqueue jobs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ on_systems = opens("systems", _systems, *NAMESPACE_OPTIONS)
 
 @group("ruby", "queues", "push --sidekiq default HardWorker 1 x", "peek --resque low")
 def ruby() -> None:
-    """Show and fill the queues of Resque and Sidekiq.
+    """List queues and jobs of Resque and Sidekiq, and enqueue jobs.
 
     'jobq worker --sidekiq QUEUE --resque QUEUE' runs their jobs.
     """
@@ -121,7 +121,7 @@ def queues(session: Session, systems: Sequence[RubyQueueName]) -> None:
     """Count the jobs of Ruby's queues.
 
     waiting: in the Ruby queue. taken: fetched by a worker of jobq but not yet enqueued. held: waiting, running or
-    awaiting a retry in the jobq queue of the same name. Ruby does not see taken and held jobs.
+    awaiting a retry in the jobq queue of the same name. Ruby processes can't see taken and held jobs.
     """
     records = _queues(session, systems)
     empty = "no queue of Sidekiq or Resque here; check --url and the namespaces"
@@ -157,9 +157,9 @@ def peek(session: Session, place: RubyQueueName, offset: int, limit: int) -> Non
 def claims(session: Session, place: RubyQueueName, give_back: bool, yes: bool) -> None:
     """List jobs that jobq workers have taken off a Ruby queue but not yet enqueued.
 
-    A claim usually lasts a moment, but longer if its jobs' keys have full lines, or if its worker died and no other has
-    taken over yet. Give claims back only if no worker of jobq will serve the queue again: a job whose worker died after
-    enqueueing it would run twice.
+    A claim usually ends after a moment. It lasts longer if a key of its jobs has reached its limit of waiting messages,
+    or if its worker died and no other worker has taken over yet. Give claims back only if no worker of jobq will serve
+    the queue again, because a job whose worker died after enqueueing it would run twice.
     """
     taken = Claims(session.client, place)
     waiting = taken.waiting()
@@ -180,7 +180,7 @@ def claims(session: Session, place: RubyQueueName, give_back: bool, yes: bool) -
 @command("workers", "", "--json", group=ruby)
 @on_systems
 def workers(session: Session, systems: Sequence[RubyQueueName]) -> bool:
-    """List the workers of Ruby's queues, like Ruby's dashboards.
+    """List the workers of Ruby's queues, as Ruby's dashboards do.
 
     Exit code 1: there is no worker.
     """

@@ -86,10 +86,10 @@ def schedule() -> None:
 def list_schedules(session: Session, queues: str | None) -> None:
     """List schedules, with their next and last ticks.
 
-    The state says why a schedule has no ticks. paused: until it is resumed. undeclared: not in the code of a running
-    worker of the queue. no worker: none serves the queue. unknown job: the queue's workers don't know its job.
-    unreadable or no definition: its stored data are damaged or missing. queue paused: its ticks enqueue jobs, which
-    wait. Empty: its jobs run, or the list of workers can't be read.
+    The state says why a schedule has no ticks. paused: it waits to be resumed. undeclared: no running worker of the
+    queue has it in its code. no worker: no worker serves the queue. unknown job: no worker of the queue knows the
+    schedule's job. unreadable or no definition: the schedule's data are damaged or missing. queue paused: ticks enqueue
+    jobs, but the jobs wait. The state is empty if the jobs run, or if the list of workers can't be read.
     """
     known: dict[str, list[WorkerCode]] | None = None
     with session.tolerating("workers", "list of"):
@@ -103,7 +103,7 @@ def _rows(
     """Yield the schedules of a queue.
 
     Args:
-        shown: Format times as text for people.
+        shown: True to format times for people.
     """
     schedules = queue.admin.schedules()
     paused = bool(schedules.definitions) and queue.admin.sample().counts.all_paused
@@ -206,8 +206,8 @@ def add(
 ) -> bool:  # fmt: skip
     """Store a schedule on the server, or change an added schedule.
 
-    Workers that serve the queue and know the job enqueue its ticks, starting within ten seconds. To change a schedule
-    declared in code, change the code. ARGs are the job's arguments, as for jobq enqueue.
+    Within ten seconds, workers that serve the queue and know the job begin to enqueue the job at each tick. To change a
+    schedule declared in code, change the code. ARGs are the job's arguments, as for jobq enqueue.
     """
     target = find(job, modules)
     call = from_words(words)
@@ -227,7 +227,6 @@ def add(
 
 
 def _refuse(home: Queue, name: str, word: str, other: str) -> None:
-    """Raise the error for a rejection by the server."""
     if word == "taken":
         raise ConfigError(
             f"schedule {name} is declared in the code of {decoded(other).job}; pause the schedule, or change that code"
@@ -237,7 +236,7 @@ def _refuse(home: Queue, name: str, word: str, other: str) -> None:
 
 
 def _steering(verb: str, done: str) -> Any:
-    """Return the function that `pause`, `resume` and `delete` share."""
+    """Create the body of a command that pauses, resumes or deletes a schedule."""
 
     def steer(session: Session, name: str, queues: str | None) -> bool:
         queue, _ = _home(session, name, queues)
@@ -287,7 +286,7 @@ def pause(session: Session, name: str, queues: str | None) -> bool:
 @click.argument("name")
 @queues_option
 def resume(session: Session, name: str, queues: str | None) -> bool:
-    """End a pause. Ticks missed during the pause aren't made up."""
+    """Resume a schedule. Ticks missed during the pause are skipped."""
     return bool(_steering("resume", "resumed")(session, name, queues))
 
 
@@ -316,7 +315,7 @@ def delete(session: Session, name: str, force: bool, queues: str | None) -> bool
 @import_option
 @queues_option
 def run_now(session: Session, name: str, modules: tuple[str, ...], queues: str | None) -> bool:
-    """Enqueue a schedule's job now, in addition to its ticks."""
+    """Enqueue a schedule's job now, in addition to its scheduled runs."""
     queue, schedules = _home(session, name, queues)
     text = schedules.definitions.get(name, "")
     if not text:
@@ -339,7 +338,7 @@ def run_now(session: Session, name: str, modules: tuple[str, ...], queues: str |
 def history(session: Session, name: str | None, limit: int, queues: str | None) -> None:
     """List the latest ticks with their outcomes.
 
-    late ms: time from a tick's due time to its enqueue. missed: number of earlier ticks without their own run.
+    late ms: time between a tick's due time and the enqueue of its job. missed: number of skipped earlier ticks.
     """
 
     def read(queue: Queue) -> Iterator[dict[str, Any]]:

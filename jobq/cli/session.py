@@ -1,4 +1,4 @@
-"""The context of a command: its server and its output. This module also declares commands with the shared options."""
+"""The server and the output of a command. This module also declares commands with the shared options."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ NEXT_PATIENCE_S = 1.0
 
 @dataclass(frozen=True)
 class Session:
-    """One command line.
+    """The server and the output of one command.
 
     Attributes:
-        url, namespace: None means the environment's value, or else the default.
-        changes: The command changes several things, and must finish even if its output's reader exits.
-        problems: Errors after which the command continues, mostly about unreadable queues.
+        url, namespace: None for the environment's value, or the default if the environment has none.
+        changes: True if the command makes several changes, and must finish even if the reader of its output exits.
+        problems: Errors after which the command continued, such as unreadable queues.
     """
 
     url: str | None = field(repr=False)
@@ -66,7 +66,7 @@ class Session:
 
     @cached_property
     def settings(self) -> ServerSettings:
-        """Return how to reach the server."""
+        """Return the settings for the server's connection."""
         settings = settings_from_env(patience_s=STAYING_PATIENCE_S)
         url, namespace = self.url or settings.url, self.namespace or settings.namespace
         if not url:
@@ -81,7 +81,7 @@ class Session:
 
     @cached_property
     def client(self) -> Client:
-        """The connection, made at first use."""
+        """Return the client, which connects at first use."""
         if self.server_use == "joins":
             require_data(self.settings)
         client = connect(settings=self.settings)
@@ -95,14 +95,14 @@ class Session:
         self, queue: str | Iterable[str] | None = None, filter: str = "", *, when: bool = True,
         client: Client | None = None,
     ) -> Iterator[Performed]:  # fmt: skip
-        """Record in the audit log that the block changes something, and the outcome.
+        """Record the block's change and its outcome in the audit log.
 
-        If an entry can't be written, the command prints a remark and continues.
+        If the entry can't be written, print a remark and continue.
 
         Args:
             queue: Names of queues; None for all queues, '' for no queue.
-            filter: The changed thing, as `key:value`.
-            when: False if nothing is changed, so that no entry is written.
+            filter: What the block changes, as `key:value`.
+            when: False to write no entry, because the block doesn't change anything.
             client: The client to use instead of the session's client.
         """
         names = "*" if queue is None else queue if isinstance(queue, str) else ",".join(queue)
@@ -121,7 +121,7 @@ class Session:
             self.note(text)
 
     def shown(self, purpose: Purpose, queue: str, mid: str, text: str) -> str:
-        """Return a text about a message, such as its progress or its reason, decrypted if it is encrypted."""
+        """Decrypt a text about a message, such as its progress or its failure reason, if it is encrypted."""
         return shown_text(seal_for(self.settings.codec), purpose, queue, mid, text)
 
     def queue(self, name: str) -> Queue:
@@ -143,7 +143,7 @@ class Session:
         return queues
 
     def _alone(self, names: Iterable[str]) -> list[Queue]:
-        """Return queue objects that ignore their partitions, because `names` already contains the partitions."""
+        """Return the named queues. Partitions are not added, because `names` already contains them."""
         queues = [self.queue(name) for name in names]
         for queue in queues:
             queue.is_alone = True
@@ -156,18 +156,16 @@ class Session:
         *,
         strange: bool = True,
     ) -> Iterator[T]:
-        """Yield what `read` returns for each queue. A queue that can't be read is reported as a problem, and the other
-        queues are still read.
-        """
+        """Call `read` for each queue, and yield its values. If a queue can't be read, report a problem and continue."""
         for queue in self.readable(names, strange=strange):
             with self.tolerating(queue.name):
                 yield from read(queue)
 
     def readable(self, names: str | Iterable[str] | None, *, strange: bool = True) -> list[Queue]:
-        """Return the named queues; without names, a bounded number of all queues.
+        """Return the named queues. Without names, return all queues, up to a maximum.
 
-        If the list of queues can't be read, this reports a problem and looks for the keys of queues. It also reports
-        how many names in the list are invalid.
+        If the list of queues can't be read, report a problem, and find queues by their keys. Also report how many names
+        in the list are invalid.
         """
         if names:
             return self.queues(names)
@@ -193,7 +191,7 @@ class Session:
             return self._alone(by_keys)
 
     def strange(self, kind: str, names: Sequence[bytes]) -> None:
-        """Report how many names in a list are invalid, and continue. Any producer can write an invalid name."""
+        """Report how many names in a list are invalid. Any producer can write an invalid name."""
         if names:
             many = "entries" if len(names) > 1 else "entry"
             self.remark(
@@ -203,7 +201,7 @@ class Session:
 
     @contextmanager
     def tolerating(self, name: str, kind: str = "queue") -> Iterator[None]:
-        """Report a rejection by the server, or a missing node of a Cluster, as a problem of this queue."""
+        """Report an error of the server, or a missing node of a Cluster, as a problem of this queue, and continue."""
         try:
             yield
         except ScriptError as error:
@@ -216,7 +214,7 @@ class Session:
             self.problem(f"{kind} {name}", error)
 
     def problem(self, what: str, error: JobqError) -> None:
-        """Print a line about an error on stderr, once. The command continues, but its exit code will not be 0."""
+        """Print an error on stderr, only once. The command continues, but its exit code will not be 0."""
         if what not in self.problems:
             self._echo(f"jobq: {output.escaped(what)}: {output.escaped(str(error))}", err=True)
         self.problems[what] = error
@@ -225,7 +223,7 @@ class Session:
             self.client.patience_s = min(NEXT_PATIENCE_S, self.client.patience_s)
 
     def code(self, answer: object) -> object:
-        """Return the exit code: `answer`, unless there was a problem. A command answers False for "no"."""
+        """Return `answer`, or the exit code for a problem if there was one. A command answers False for "no"."""
         if self.problems:
             return exits.code_of(next(iter(self.problems.values())))
         if isinstance(answer, bool):
@@ -233,7 +231,7 @@ class Session:
         return answer or (exits.PIPE_CLOSED if self.unread else exits.OK)
 
     def only(self, names: str | None, place: str) -> str:
-        """Return the name of the only queue in `names`. The command works on that queue and its partitions."""
+        """Return the only name in `names`. The command works on this queue and its partitions."""
         given = names_of(names) if names else ()
         if len(given) != 1:
             raise ConfigError(
@@ -242,12 +240,12 @@ class Session:
         return given[0]
 
     def say(self, record: output.OneRecord, *lines: str) -> None:
-        """Print one fact: a JSON line, or the escaped `lines`."""
+        """Print a record as a JSON line, or the escaped `lines`."""
         for line in [output.json_line(record)] if self.as_json else map(output.escaped, lines):
             self._echo(line)
 
     def say_all(self, records: Iterable[output.OneRecord], listing: output.Listing) -> None:
-        """Print many facts: a JSON line each, or a table."""
+        """Print records as JSON lines, or as a table."""
         left = iter(records)
         first = next(left, None)
         if first is not None:
@@ -266,19 +264,19 @@ class Session:
             self.unread.append(line)
 
     def lines(self, records: Iterable[output.OneRecord], listing: output.Listing) -> Iterable[str]:
-        """Return the lines that say_all prints."""
+        """Return the lines that `say_all` prints."""
         if self.as_json:
             return map(output.json_line, records)
         return listing.lines(records)
 
     def remark(self, text: str) -> None:
-        """Print one line on stderr, once, also with --json. The exit code stays as it is."""
+        """Print one line on stderr, only once, also with --json. The exit code stays the same."""
         if text not in self.notes:
             self.notes.append(text)
             self._echo(f"jobq: {output.escaped(text)}", err=True)
 
     def note(self, text: str) -> None:
-        """Print a remark for a person on stderr, once; not with --json."""
+        """Print a remark for a person on stderr, only once, and not with --json."""
         if text in self.notes:
             return
         self.notes.append(text)
@@ -286,7 +284,7 @@ class Session:
             self._echo(output.escaped(text), err=True)
 
     def confirmed(self, question: str, yes: bool) -> None:
-        """Raise click.Abort unless --yes is given or a person confirms the question."""
+        """Raise click.Abort unless --yes was given or a person confirms the question."""
         if yes:
             return
         try:
@@ -302,14 +300,14 @@ def command(
     name: str, *examples: str, group: Group | None = None, takes_negatives: bool = False,
     changes: bool = False, operation: str = "", server: ServerUse | None = None, cls: type[Command] = Command,
 ) -> Callable[[Function], Command]:  # fmt: skip
-    """Declare a verb with --url, --namespace and --json, which reach the function as its Session.
+    """Declare a command with --url, --namespace and --json. The function receives them as a Session.
 
     Args:
         examples: The rest of each command line after `jobq GROUP NAME`.
-        group: The verb's group.
-        takes_negatives: Accept `-2` as an argument; the command itself rejects unknown options then.
-        changes: The command changes several things in sequence, so it continues if its output's reader exits.
-        operation: The verb in the audit log; such a command has --actor, and changes things within
+        group: The command's group.
+        takes_negatives: Accept `-2` as an argument. The function must then reject unknown options itself.
+        changes: True if the command makes several changes, and must finish even if the reader of its output exits.
+        operation: The verb in the audit log. The command then has --actor, and must make its changes within
             `session.operation()`.
         server: See `ServerUse`. By default, a command that changes something starts an embedded server.
         cls: CommandGroup for a command that also has verbs.
@@ -351,7 +349,9 @@ def command(
 def opens(
     parameter: str, make: Callable[..., object], *options: Callable[[Function], Function]
 ) -> Callable[[Function], Function]:
-    """Declare options of a command. The command gets the object that `make` makes from the session and options."""
+    """Declare options of a command. The command receives the object that `make` creates from the session and the
+    options.
+    """
     taken = list(signature(make).parameters)[1:]
 
     def declare(function: Function) -> Function:

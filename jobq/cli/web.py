@@ -1,4 +1,4 @@
-"""`jobq web`: serve the dashboard, and manage the file of its users."""
+"""`jobq web`: serve the dashboard, and manage its users."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROLES = "|".join(ROLE_WORDS)
 
 
 class Listening(NamedTuple):
-    """Where to listen, and the certificate for HTTPS."""
+    """The dashboard's address, and its certificate for HTTPS."""
 
     endpoint: Endpoint
     hosts: tuple[str, ...]
@@ -51,7 +51,7 @@ def _allowing(
     session: Session, users_file: Path | None, auth_header: str | None, auth_role: str | None,
     proxies: tuple[str, ...], no_auth: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the fields of AccessSettings about who may use the dashboard."""
+    """Return the fields of AccessSettings that say who may use the dashboard."""
     return {
         "users": users_file, "auth_header": auth_header or "", "trusted_proxies": proxies, "no_auth": no_auth,
         "auth_role": role_of(auth_role) if auth_role else UserRole.NONE,
@@ -91,7 +91,7 @@ def _remembering(
 
 
 def _operating(session: Session, url_operate: str | None) -> Client | None:
-    """Connect as the server's user for changes. Return None if the user in --url also makes changes."""
+    """Connect as the server user who makes changes. Return None if the user in --url also makes changes."""
     return connect(url_operate, settings=session.settings) if url_operate else None
 
 
@@ -158,8 +158,8 @@ def web(
 ) -> None:  # fmt: skip
     """Serve the dashboard until TERM or INT.
 
-    On a loopback address it prints a login link, which works once, within ten minutes. At any other address it needs
-    --users, or --auth-header with --trusted-proxy, and an encrypted connection.
+    On a loopback address, the command prints a login link, which works once, within ten minutes. Any other address
+    requires an encrypted connection, and --users or --auth-header with --trusted-proxy.
     """
     endpoint, hosts, certificate, key = listening
     access = AccessSettings(bind=endpoint, hosts=hosts, tls=certificate is not None, **allowing)
@@ -217,7 +217,7 @@ def user() -> None:
     parent=web,
 )  # fmt: skip
 def token() -> None:
-    """Add and remove tokens of programs, for the JSON API and /metrics."""
+    """Add and remove tokens, with which programs use the JSON API and /metrics."""
 
 
 role_option = option(f"--role {ROLES}", "Role of the user.", default="read")
@@ -245,8 +245,7 @@ def add_user(
 ) -> None:  # fmt: skip
     """Add a user; the password is read from a prompt or a pipe.
 
-    The file is created with mode 0600. A running dashboard applies the change immediately, and ends the user's
-    sessions.
+    The file is created with mode 0600. A running dashboard applies the change immediately and ends the user's sessions.
     """
     password = None if no_password else _password(name)
     users.add_user(users_file, name, users.new_user(role, arguments, password), replace=replace)
@@ -298,7 +297,9 @@ def remove_user(session: Session, name: str, users_file: Path) -> bool:
 def add_token(
     session: Session, name: str, role: str, arguments: bool, expires: float | None, users_file: Path
 ) -> None:
-    """Print a new token for a program. The file holds only its SHA-256, so the token is shown only once."""
+    """Create a token for a program and print it. The users file has only the token's SHA-256, so the token can't be
+    shown again.
+    """
     until = None if expires is None else int(time.time() + expires)
     made = users.add_token(users_file, name, role, arguments, until)
     record = {"token": made, "name": name, "role": role, "expires": users.expiry_text(until)}

@@ -63,11 +63,11 @@ def workers(session: Session, queues: str | None) -> None:
     """List the workers and their running jobs.
 
     state: working, quiet (stopped fetching messages), leaving, lost (no heartbeat for a lease plus 5 seconds; its
-    messages are returned), or damaged (another program wrote the entry). busy: running jobs and all slots, as of the
-    worker's latest report, up to 5 seconds ago. usually: the 95th percentile of the job's latest run times. An entry
-    of a lost worker is removed after an hour.
+    messages are returned), or damaged (another program wrote the entry). busy: number of running jobs and of slots, as
+    of the worker's latest report, up to 5 seconds ago. usually: the 95th percentile of the job's latest run times. The
+    entry of a lost worker is removed after an hour.
 
-    Problems follow, each cause before its symptoms, with a remedy.
+    Below the table, problems are listed with a remedy, and causes before their symptoms.
     """
     client = session.client
     shown = workers_of(client, names_of(queues) if queues else ())
@@ -103,11 +103,11 @@ class RunningRecord(JsonRecord):
     """A running message.
 
     Attributes:
-        child: Process id of its child.
-        job: Its job; empty if that is unknown.
+        child: Id of the process that runs the message.
+        job: Name of the job, or empty if it is unknown.
         started_at: Start of the attempt, by the server's clock.
-        took_ms: How long it has run.
-        usual_ms: 95th percentile of the job's latest run times; null if too few ended.
+        took_ms: How long the attempt has run.
+        usual_ms: 95th percentile of the job's latest run times; null if there are too few.
     """
 
     queue: str
@@ -129,9 +129,9 @@ class RunningRecord(JsonRecord):
 def running_(session: Session, queues: str | None, newest: bool, limit: int) -> None:
     """List running jobs, longest-running first: job, run time, usual run time, worker.
 
-    Each worker reports up to 500 jobs, every third of a lease (by default every 5 seconds). Until a worker's next
-    report, a started job is missing and an ended job is still listed. usually: the 95th percentile of the job's latest
-    run times; empty if fewer than 3 finished recently. 'jobq cancel MID' stops a job.
+    Each worker reports up to 500 jobs, three times per lease (by default every 5 seconds). Until a worker's next
+    report, a newly started job is missing, and an ended job is still listed. usually: the 95th percentile of the job's
+    latest run times; empty if fewer than 3 finished recently. 'jobq cancel MID' stops a job.
     """
     client = session.client
     runs = running(client, names_of(queues) if queues else ())
@@ -166,8 +166,8 @@ def why_(
 ) -> bool:
     """Explain why messages wait, where they run, or how they ended.
 
-    The deciding reason comes first, with its remedy. Other reasons, the attempts, the traceback of the latest failed
-    attempt and the result follow. Exit code 1: a message is in no queue.
+    The main reason and its remedy come first, then other reasons, the attempts, the traceback of the latest failed
+    attempt, and the result. Exit code 1: a message is in no queue.
     """
     known = [_why(session, mid, queues, systems) for mid in mids]
     return all(known)
@@ -200,7 +200,7 @@ def _why(session: Session, mid: str, queues: str | None, systems: Sequence[RubyQ
 def _of_ruby(
     session: Session, mid: str, queues: Sequence[str], namespaces: Sequence[RubyQueueName]
 ) -> bool:
-    """Report whether a job missing from all queues waits in a claim of the Ruby intake."""
+    """Print whether a message that is in no queue is a Ruby job that a jobq worker is still moving to its queue."""
     places = [system._replace(queue=name) for name in queues for system in namespaces]
     claimed, unread = claimed_job(session.client, places, mid)
     if unread and claimed is None:
@@ -230,7 +230,7 @@ def _of_ruby(
 
 
 def _of_flow(session: Session, mid: str) -> bool:
-    """Report the flow's record of a member missing from all queues."""
+    """Print what a flow recorded about a message that is in no queue."""
     member = member_of(mid)
     view = None if member is None else flow_view(session.client, member.run)
     facts = MessageFacts(

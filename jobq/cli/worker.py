@@ -76,7 +76,7 @@ _OPTIONS = (
 
 
 class Burst(click.ParamType["bool | str"]):
-    """Values of --burst: `retries` or `ready`, and in settings also true and false."""
+    """Parses --burst: `retries` or `ready`, and in settings also true and false."""
 
     name = "burst"
 
@@ -89,7 +89,7 @@ class Burst(click.ParamType["bool | str"]):
 
 
 class FromRuby(NamedTuple):
-    """A source of Ruby jobs, and its middleware."""
+    """A source of Ruby jobs, and the middleware for them."""
 
     source: Source
     rules: RubyRetries
@@ -97,12 +97,12 @@ class FromRuby(NamedTuple):
 
 
 def intake_options(function: Function) -> Function:
-    """Add the options of the Ruby intake."""
+    """Add the options for running Ruby jobs."""
     return reduce(lambda inner, decorate: decorate(inner), reversed(_OPTIONS), function)
 
 
 def intake_of(session: Session, given: dict[str, Any]) -> FromRuby | None:
-    """Take the Ruby options out of `given`, and add the queues that they fill to the worker's queues."""
+    """Remove the Ruby options from `given`, and add the queues that receive Ruby jobs to the worker's queues."""
     sidekiq, resque, jobs = (given.pop(name) for name in ("sidekiq", "resque", "ruby_job"))
     namespaces = [given.pop(f"{system}_namespace") for system in ("sidekiq", "resque")]
     url, backlog, dead = (given.pop(f"ruby_{name}") for name in ("url", "backlog", "dead"))
@@ -144,7 +144,7 @@ def intake_of(session: Session, given: dict[str, Any]) -> FromRuby | None:
 
 
 def check_jobs(intake: FromRuby | None, registry: Registry) -> None:
-    """Raise ConfigError for a class mapped to an unknown job. Call it once all modules are loaded."""
+    """Raise ConfigError if a Ruby class is mapped to an unknown job. Call this function after all modules are loaded."""
     for ruby, job in intake.names.items() if intake else ():
         if job not in registry:
             raise ConfigError(
@@ -308,7 +308,7 @@ def listeners_of(health: str | None, by_job: bool) -> list[MonitorListener]:
     """Return the listeners of the worker's monitor process.
 
     Args:
-        by_job: Whether metrics have the label job.
+        by_job: True to add the label `job` to metrics.
     """
     if not health:
         return []
@@ -318,7 +318,7 @@ def listeners_of(health: str | None, by_job: bool) -> list[MonitorListener]:
 
 
 def check_worker(session: Session, health: str | None, page: str) -> int:
-    """Print the answer of the worker at this address. Return 0 if it is live or ready, whichever `page` checks."""
+    """Print the health of the worker at this address. Return 0 if the worker is live or ready, as `page` requires."""
     if not health:
         raise ConfigError(
             "--check needs the worker's address; use --health, or set JOBQ_WORKER_HEALTH here and for the worker"
@@ -330,7 +330,7 @@ def check_worker(session: Session, health: str | None, page: str) -> int:
 
 
 def crash_listeners() -> list[MonitorListener]:
-    """Return the listeners that report crashes to OpenTelemetry and Sentry, if these are in use."""
+    """Return the listeners that report crashes to OpenTelemetry and Sentry, if the program uses these."""
     spans: list[MonitorListener] = [otel.CrashSpans()] if otel.is_wanted() else []
     return spans + ([sentry.CrashEvents()] if sentry.is_wanted() else [])
 
@@ -348,7 +348,7 @@ def finish_reports() -> None:
 
 
 def settings_of(given: dict[str, Any]) -> WorkerSettings:
-    """Return options as settings; options that are not given keep their defaults."""
+    """Convert options to settings. Options that are not given keep their defaults."""
     prefetch_time = given.pop("prefetch_time")
     lease, age, patience = given.pop("lease"), given.pop("max_age"), given.pop("shutdown_timeout")
     queues, memory = given.pop("queues"), given.pop("max_memory")
