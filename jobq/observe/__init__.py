@@ -1,1 +1,1 @@
-"""External monitoring of jobq: middleware, and readers of events."""
+"""Middleware for monitoring systems, and functions that read and explain events."""

@@ -1,8 +1,8 @@
 """Line charts, bar charts, heat maps and sparklines as static SVG, for reports and the dashboard.
 
-Style sheets set the colours. `style_sheet()` returns the rules for charts, and the tokens that reports and the
-dashboard share. Every text is escaped here. A chart is a Drawing, which templates don't escape again. Charts are 400
-units wide by default, so that their text is readable on a phone screen of 330 pixels.
+Style sheets set the colours. `style_sheet()` returns the CSS rules for charts, and the colours that reports and the
+dashboard share. This module escapes every text. A chart is a Drawing, which templates don't escape again. Charts are
+400 units wide by default, so that their text is readable on a phone screen of 330 pixels.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class ChartFrame(NamedTuple):
     """Name and description of a chart.
 
     Attributes:
-        name: Part of the ids on the page.
-        says: The description, in one sentence.
+        name: Prefix of the element ids of the chart in the page.
+        says: The description of the chart, in one sentence.
     """
 
     name: str
@@ -62,7 +62,7 @@ class ChartLine(NamedTuple):
     """A line of a chart.
 
     Attributes:
-        style: A class, such as `s0` or `ready`.
+        style: CSS class of the line, such as `s0` or `ready`.
         points: Pairs of epoch seconds and a value. The value None interrupts the line.
     """
 
@@ -75,7 +75,7 @@ class Mark(NamedTuple):
     """A time that every chart marks, such as a deploy.
 
     Attributes:
-        at: Epoch seconds.
+        at: Time in epoch seconds.
     """
 
     at: float
@@ -86,10 +86,10 @@ class Bar(NamedTuple):
     """A bar of a chart.
 
     Attributes:
-        label: Parts of the label by name. If the label is too long, `job` and `jobs` are cut at the beginning, and
-            other parts at the end.
+        label: Parts of the label by name. If the label is too long, the parts `job` and `jobs` lose their beginnings,
+            and other parts their ends.
         shown: The value as text.
-        before: Value in an earlier range. A thin bar below the bar shows it.
+        before: Value in an earlier range, shown as a thin bar below.
     """
 
     label: Mapping[str, str]
@@ -101,7 +101,7 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TimeAxis:
-    """Time axis of a line chart.
+    """The time axis of a line chart.
 
     Attributes:
         since, until: Range in epoch seconds, by default from the first to the last point.
@@ -117,7 +117,7 @@ class TimeAxis:
 
 @cache
 def style_sheet() -> str:
-    """Return the tokens (colours of paper, text, states and series) and the rules for charts."""
+    """Return the CSS variables (colours of paper, text, states and series) and the CSS rules for charts."""
     here = files("jobq.observe")
     return "".join(
         (here / name).read_text(encoding="utf-8") for name in ("tokens.css", "chart.css")
@@ -173,7 +173,7 @@ def line_chart(
 
 
 def key(lines: Sequence[ChartLine]) -> Drawing:
-    """Return the legend of a line chart."""
+    """Draw the legend of a line chart."""
     items = "".join(
         '<li><svg viewBox="0 0 22 8" aria-hidden="true">'
         f'<line class="line {line.style}" x1="1" x2="21" y1="4" y2="4"/></svg>{text(short(line.name))}</li>'
@@ -197,7 +197,7 @@ class _Place(NamedTuple):
 
 
 def _drawn(place: _Place, line: ChartLine) -> str:
-    """Draw each run of values; a run of one point becomes a short line, because a point would be invisible."""
+    """Draw each uninterrupted part of a line. A part with only one point becomes a short line, so that it is visible."""
     runs: list[list[str]] = [[]]
     for at, value in line.points:
         if value is None:
@@ -229,7 +229,7 @@ def _grid(place: _Place, label: Callable[[float], str]) -> list[str]:
 
 
 def _parts(top: float, label: Callable[[float], str]) -> int:
-    """Return the number of parts of the value axis: four, or fewer if its labels would repeat or be inexact."""
+    """Return the number of intervals of the value axis: four, or fewer if labels would repeat or be inexact."""
     rounds = label(0.5) in (label(0.0), label(1.0))
     for parts in (4, 2):
         values = [top * i / parts for i in range(parts + 1)]
@@ -250,7 +250,9 @@ def _marks(place: _Place, axis: TimeAxis) -> list[str]:
 
 
 def _time_ticks(place: _Place, first_s: float, last_s: float, zone: tzinfo) -> list[str]:
-    """Return ticks at the starts of days, hours or shorter steps. Without such a time, return a tick at `first_s`."""
+    """Return ticks at the starts of days, hours or shorter steps. If the range has no such time, return a tick at
+    `first_s`.
+    """
     first, last = (datetime.fromtimestamp(at, UTC) for at in (first_s, last_s))
     span = last_s - first_s
     days = math.ceil(span / TICKS / 86_400)
@@ -270,7 +272,7 @@ def _time_ticks(place: _Place, first_s: float, last_s: float, zone: tzinfo) -> l
 
 
 def _rounds(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[datetime]:
-    """Return each time in the range at which the zone's clock shows a multiple of `step`."""
+    """Return the times in the range at which the zone's clock shows a multiple of `step`."""
     if step > 3600:
         return _walls(first, last, step, zone)
     # When clocks change, an hour is repeated or skipped. In UTC each moment occurs once.
@@ -285,7 +287,7 @@ def _rounds(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[da
 
 
 def _walls(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[datetime]:
-    """Return ticks in the range, for steps of over an hour. A clock change makes one step longer or shorter."""
+    """Return ticks for steps of over an hour. If a clock change occurs, one step is longer or shorter."""
     wall = first.astimezone(zone).replace(tzinfo=None)
     midnight = wall.replace(hour=0, minute=0, second=0, microsecond=0)
     skipped = math.ceil((wall - midnight).total_seconds() / step)
@@ -300,7 +302,7 @@ def _walls(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[dat
 
 
 def ceiling(value: float) -> float:
-    """Round a value up to 1, 2, 4, 8 or 10 times a power of ten, so that its quarters are round numbers."""
+    """Round a value up to 1, 2, 4, 8 or 10 times a power of ten, so that a quarter of the result is a round number."""
     if value <= 0:
         return 1
     power = 10 ** math.floor(math.log10(value))
@@ -328,7 +330,7 @@ def bar_chart(frame: ChartFrame, bars: Sequence[Bar], mark: float | None = None)
 
 
 def _upright(kind: str, x: float, count: int) -> list[str]:
-    """Return a vertical line across all bars, interrupted at their labels."""
+    """Draw a vertical line across all bars, with gaps at the bars' labels."""
     return [
         f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{y + 15}" y2="{y + 29}"/>'
         for y in range(0, STEP * count, STEP)
@@ -353,7 +355,7 @@ def _before(y: int, length: float, zero: float) -> str:
 
 
 def _label(parts: Mapping[str, str], most: int = 52) -> str:
-    """Return the label, shortened to about `most` characters: an error keeps its beginning, a dotted name its end."""
+    """Return the label, shortened to about `most` characters. An error loses its end, and a dotted name its beginning."""
     room, cut = most - 3 * (len(parts) - 1), {}
     for i, name in enumerate(sorted(parts, key=lambda name: len(parts[name]))):
         cut[name] = short(parts[name], room // (len(parts) - i), name in ("job", "jobs"))
@@ -367,7 +369,7 @@ def _label(parts: Mapping[str, str], most: int = 52) -> str:
 def column_chart(
     frame: ChartFrame, columns: Sequence[tuple[str, float]], label: Callable[[float], str]
 ) -> Drawing:
-    """Draw a histogram: upright bars, each with its name. The drawing is empty if all values are 0."""
+    """Draw a histogram with vertical, named bars. The drawing is empty if all values are 0."""
     most = max((value for _, value in columns), default=0)
     if not most:
         return Drawing()
@@ -422,7 +424,8 @@ def heat_map(
 def sparkline(values: Sequence[float | None], style: str = "ready") -> Drawing:
     """Draw a line without axes, from 0 to the greatest value. The value None means unknown.
 
-    A drawing of 60 values has about 200 bytes. Screen readers skip it, because its row contains the figures as text.
+    A drawing of 60 values has about 200 bytes. Screen readers skip the drawing, because the page also shows the figures
+    as text.
     """
     known = [value for value in values if value is not None]
     if len(known) < 2:

@@ -1,4 +1,4 @@
-"""Make text from anywhere safe for a terminal or a log: `\\x1b[2J` is printed, and doesn't clear the screen."""
+"""Make untrusted text safe for a terminal or a log, so that `\x1b[2J` is printed and doesn't clear the screen."""
 
 from __future__ import annotations
 

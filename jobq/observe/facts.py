@@ -1,6 +1,6 @@
-"""Collect the facts about a message for people: its status, its history, the workers of its queue.
+"""Collect facts about a message, such as its status, its events and its queue's workers.
 
-The number of calls is bounded. There is no lock between calls, so on a busy queue the facts may be milliseconds apart.
+The number of calls is bounded. The facts are read in several calls, so on a busy queue they may be milliseconds apart.
 Facts that can't be read are left out, and `Collector.unread` has the reasons.
 """
 
@@ -62,10 +62,10 @@ class Collector:
     """Reads the facts about a message.
 
     Attributes:
-        result: Also read the job's result.
+        result: True to also read the job's result.
         unread: Facts that can't be read, with the reason for each.
         found_content: Content of the last message collected.
-        found_result: Result of the last message collected, with its remaining seconds (-1 if it never expires).
+        found_result: Result of the last message collected, and the seconds until it expires (-1 if it never expires).
     """
 
     def __init__(self, queue: Queue, *, result: bool = False) -> None:
@@ -76,7 +76,7 @@ class Collector:
         self._wants_result = result
 
     def collect(self, mid: str) -> MessageFacts:
-        """Return all facts that `why` needs, in two round trips; on a Cluster, each part takes a round trip."""
+        """Return all facts that `why` needs. This takes two round trips, and on a Cluster more."""
         queue, member = self.queue, member_of(mid)
         first = self._ask(self._asked_first(mid, member))
         status: Status = first["status"]
@@ -141,9 +141,9 @@ class Collector:
     def _longest(
         self, second: dict[str, Any], busy: Sequence[str], live: set[str], events: Sequence[WrittenEvent], mid: str
     ) -> RunningMessage | None:  # fmt: skip
-        """Return the queue's longest-running message with its job, which takes another round trip.
+        """Return the queue's longest-running message with the name of its job.
 
-        Returns None if the message `mid` itself runs longest, or if no message runs.
+        Returns None if no message runs, or if the message `mid` has run longest.
         """
         queue = self.queue
         runs = [
@@ -213,9 +213,7 @@ class Collector:
         return asked
 
     def _asked_of_others(self, queues: Sequence[str]) -> dict[str, Asked]:
-        """Return calls that read the counts of these queues, which some worker empties before it fetches from this
-        queue.
-        """
+        """Return calls that count the messages of queues that a worker prefers to this queue."""
         client = self.queue.client
         calls: dict[str, Asked] = {}
         for name in queues:
@@ -224,7 +222,7 @@ class Collector:
         return calls
 
     def _ask(self, asked: dict[str, Asked]) -> dict[str, Any]:
-        """Make the calls, and return the readable replies by name. Raises the error of a needed reply."""
+        """Make the calls, and return the readable replies by name. Raise an error if a required reply can't be read."""
         reads = {name: call for name, call in asked.items() if not isinstance(call, int)}
         answers: dict[str, Any] = {name: n for name, n in asked.items() if isinstance(n, int)}
         replies = read_together(self.queue.client, list(reads.values()))
@@ -240,7 +238,7 @@ class Collector:
         return answers
 
     def logs(self, mid: str, attempts: Sequence[int]) -> dict[int, bytes]:
-        """Return the logs by attempt number, in one round trip. Attempts without a log are left out."""
+        """Return the attempts' logs by attempt number, in one round trip. Attempts without a log are left out."""
         admin = self.queue.admin
         reads = [plain(*admin.log_words(mid, number)) for number in attempts]
         replies = read_together(self.queue.client, reads)
@@ -253,21 +251,23 @@ class Collector:
 
 
 def plain(*words: Argument, near: str = "") -> Read:
-    """Return a plain Redis command to send together with other calls.
+    """Return a plain Redis command that can be sent together with other calls.
 
     Args:
-        near: The key whose node answers on a Cluster, by default the command's first argument.
+        near: On a Cluster, send the command to the node with this key, by default the command's first argument.
     """
     return Read(near or str(words[1]), words)
 
 
 def _clock_of(reply: Any) -> int:
-    """Return epoch milliseconds from a reply to TIME. Epoch milliseconds are returned unchanged."""
+    """Return epoch milliseconds from a reply to the command TIME, or unchanged if `reply` is a number."""
     return reply if isinstance(reply, int) else int(reply[0]) * 1000 + int(reply[1]) // 1000
 
 
 def _ahead(place: Any, length: Any, page: Page | None) -> int | None:
-    """Return how many ready messages come before the message, at most MAX_AHEAD; None if the message isn't ready."""
+    """Return how many ready messages come before this message, at most MAX_AHEAD. Return None if this message isn't
+    ready.
+    """
     if place is not None:
         whole = page is not None and page.next_offset == place
         return len(page.entries) if page is not None and whole else int(place)
@@ -275,7 +275,6 @@ def _ahead(place: Any, length: Any, page: Page | None) -> int | None:
 
 
 def _ready_of(queues: Sequence[str], second: dict[str, Any]) -> dict[str, int]:
-    """Return how many messages are ready in each queue that isn't paused."""
     counts = {
         name: second[f"counts of {name}"].counts for name in queues if f"counts of {name}" in second
     }
@@ -285,7 +284,7 @@ def _ready_of(queues: Sequence[str], second: dict[str, Any]) -> dict[str, int]:
 def _running_of(
     second: dict[str, Any], busy: Sequence[str]
 ) -> dict[str, tuple[ChildEntry, ...] | None]:
-    """Return the children of each worker; None for a worker whose entry can't be read."""
+    """Return each worker's children, or None for a worker whose entry can't be read."""
     children: dict[str, tuple[ChildEntry, ...] | None] = {}
     for at in range(0, len(busy), presence.PER_CALL):
         some = busy[at : at + presence.PER_CALL]
@@ -299,9 +298,10 @@ def _among(
     mid: str,
     history: Sequence[Event],
 ) -> RunningOn | None:
-    """Return the message's current run.
+    """Return where the message runs now.
 
-    The last heartbeat of a lost worker may list an earlier run, whose end another worker has recorded since.
+    Runs that the message's events show as ended are ignored, because a lost worker's last heartbeat may still list
+    them.
     """
     ended_at = max((event.finished_at for event in history if event.kind in ATTEMPTS), default=0)
     runs = [
@@ -328,7 +328,7 @@ def _gathered(
 
 
 def _server(queue: Queue, read: dict[str, Any]) -> ServerFacts:
-    """Return facts about the server. All of them are empty if a section of INFO can't be read."""
+    """Return facts about the server. If a section of INFO can't be read, all facts are empty."""
     if not all(section in read for section in SECTIONS):
         return ServerFacts()
     try:
@@ -340,7 +340,7 @@ def _server(queue: Queue, read: dict[str, Any]) -> ServerFacts:
 
 
 def may_ask_info(client: Client) -> bool:
-    """Return whether the client may send INFO. Users made by `jobq acl` may not, and the server logs rejected calls."""
+    """Return whether the client's user has the right to send INFO, because the server logs rejected calls."""
     return urlsplit(client.url).username in (None, "", "default")
 
 
@@ -364,7 +364,7 @@ def server_facts(queue: Queue, sections: Sequence[bytes] = ()) -> ServerFacts:
 
 
 def _unsaved(queue: Queue, info: dict[str, str]) -> str:
-    """Return why the server rejects writes after a failed snapshot; '' if it accepts writes."""
+    """Return why the server rejects writes after a failed snapshot, or '' if it accepts writes."""
     if info.get("rdb_last_bgsave_status", "ok") == "ok":
         return ""
     names = ("save", "stop-writes-on-bgsave-error")
@@ -379,11 +379,11 @@ def public_state(
 ) -> StateWord:
     """Return the public state of a message.
 
-    A queue has one word for all finished messages. If `end` is unknown, the state follows from the message's latest
-    event.
+    For all finished messages, a queue stores the same status. If `end` is unknown, the message's latest event
+    determines the state.
 
     Args:
-        end: The stored end of the message, if there is one.
+        end: The stored final state of the message, if there is one.
     """
     word = state_word(status)
     if end != "unknown" or word not in ENDED or word == "failed" or not history:
@@ -392,7 +392,7 @@ def public_state(
 
 
 def job_in(queue: Queue, mid: str, content: bytes) -> str:
-    """Return the job of a message; '' if the content can't be read here, for example because it is sealed."""
+    """Return the name of a message's job, or '' if the content can't be read, for example because it is encrypted."""
     try:
         return job_name(opened(seal_of(queue.client), queue.name, mid, content))
     except CodecError:
@@ -400,7 +400,7 @@ def job_in(queue: Queue, mid: str, content: bytes) -> str:
 
 
 def job_name(content: bytes) -> str:
-    """Return the job named in an envelope, '' for other or encrypted content. Signatures aren't checked."""
+    """Return the name of the job in a message's content, or '' if the content can't be read. Signatures aren't checked."""
     name = envelope_of(content).get("job")
     return name if isinstance(name, str) else ""
 
@@ -413,7 +413,7 @@ def _of_mid(events: Iterable[WrittenEvent], mid: str) -> list[Event]:
 
 
 def starts_per_s(queue: Queue) -> float | None:
-    """Return how many attempts finished per second in the last minute, or on a busy queue in the last seconds.
+    """Return how many attempts finished per second in the last minute or, on a busy queue, in the last seconds.
 
     Returns None if no attempt finished and the queue doesn't record attempts.
     """
@@ -423,10 +423,10 @@ def starts_per_s(queue: Queue) -> float | None:
 
 
 def _rate(events: Iterable[WrittenEvent], now_ms: int, records: bool) -> float | None:
-    """Return how many attempts finished per second, according to the latest events; None if that is unknown.
+    """Return how many attempts finished per second, according to the latest events, or None if that is unknown.
 
     Args:
-        records: Whether the queue records attempts. If not, the rate is unknown unless there are events.
+        records: True if the queue records attempts. If it doesn't and there are no events, the rate is unknown.
     """
     number, since = 0, 0
     for seen, event in enumerate(events, 1):
@@ -453,7 +453,7 @@ class EndedRuns(NamedTuple):
 
 
 def ended_runs(queue: Queue) -> EndedRuns | None:
-    """Return the rate and the mean run time of recent attempts, from one page of events; None without such attempts."""
+    """Return the rate and the mean run time of recent attempts, or None if there are none."""
     now_ms = queue.client.clock_ms(queue.wake_key)
     page = list(newest(queue, most=EVENTS_PER_CALL))
     events = [event_of(entry) for entry in page]
@@ -471,7 +471,7 @@ class WrittenEvent(NamedTuple):
     """One entry of a queue's event stream.
 
     Attributes:
-        at_ms: When the entry was written.
+        at_ms: When the entry was written, in epoch ms.
     """
 
     entry_id: str
@@ -483,7 +483,7 @@ class WrittenEvent(NamedTuple):
 def newest(
     queue: Queue, since_ms: int = 0, before: str = "+", most: int = MAX_EVENTS
 ) -> Iterator[WrittenEvent]:
-    """Yield the newest entries of a queue's event stream, newest first.
+    """Yield the latest entries of a queue's event stream, latest first.
 
     Args:
         before: `(` and an id, to read only entries before that entry.
@@ -500,23 +500,23 @@ def newest(
 
 
 def events_before(prefix: str, last: str, most: int, since_ms: int = 0) -> Read:
-    """Return a call that reads the newest entries of a queue's events, newest first.
+    """Return a call that reads the latest entries of a queue's event stream, latest first.
 
     Args:
-        last: `+` to start at the newest entry, or `(` and an id to read only entries before that entry.
+        last: `+` to start at the latest entry, or `(` and an id to read only entries before that entry.
     """
     return plain("XREVRANGE", keys.key(prefix, "events"), last, max(0, since_ms), "COUNT", most)
 
 
 def entries(reply: Iterable[Any]) -> Iterator[WrittenEvent]:
-    """Yield the entries of a reply to XREVRANGE."""
+    """Parse the entries in a reply to the command XREVRANGE."""
     for entry_id, fields in reply:
         at_ms = int(entry_id.partition(b"-")[0])
         yield WrittenEvent(entry_id.decode(), at_ms, *fields[:2])
 
 
 def event_of(written: WrittenEvent) -> Event | None:
-    """Return the event of an entry, or its readable part; None if it is unreadable."""
+    """Return the event in an entry. If only a part is readable, return that part; if nothing is readable, return None."""
     try:
         return decode(written.record, written.version)
     except BadRecordError:

@@ -1,8 +1,9 @@
 """Draw steps and the edges between them as static SVG, from left to right.
 
-Each node is in the layer after the last node that it waits for. Four sweeps order the nodes of a layer by the mean
-place of their neighbours; then each moves as close to its neighbours as the order allows. Edges are horizontal and
-vertical lines. Above MAX_NODES nodes, the nodes of a layer with the same job are merged: "24 x resize, 20 done".
+Each node is in the layer after the last node that it waits for. Four sweeps order the nodes of each layer by the mean
+position of their neighbours. Then each node is moved as close to its neighbours as the order allows. Edges are
+horizontal and vertical lines. Above MAX_NODES nodes, the nodes of a layer with the same job are merged: "24 x resize,
+20 done".
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ class GraphNode(NamedTuple):
     """A step in a drawing.
 
     Attributes:
-        state: The step's state.
+        state: The step's state, as text.
         style: CSS class of the node's colour.
-        share: Finished share, 0 to 1; None means that no bar is drawn.
-        job: Nodes of one layer with the same job may be merged.
-        on_path: Whether the node is on the critical path.
+        share: Finished share of the step, from 0 to 1; None to draw no progress bar.
+        job: The step's job. Nodes of one layer with the same job may be merged.
+        on_path: True if the node is on the critical path.
         title: Title of the node, by default its name.
     """
 
@@ -58,7 +59,7 @@ class GraphEdge(NamedTuple):
     """An edge between two nodes, which are given by name.
 
     Attributes:
-        when: Outcome that the start node must have: `done`, `ended` or `failed`.
+        when: The edge's condition: the start node must be `done`, `ended` or `failed`.
     """
 
     start: str
@@ -71,9 +72,9 @@ class DrawnGraph(NamedTuple):
     """A drawing of a graph.
 
     Attributes:
-        drawing: The markup; empty without nodes.
+        drawing: The SVG markup, empty if the graph has no nodes.
         folded: Number of steps merged into other nodes.
-        steps, edges: Numbers of omitted steps and edges.
+        steps, edges: Number of omitted steps, and number of omitted edges.
     """
 
     drawing: Drawing
@@ -88,10 +89,10 @@ def draw(
 ) -> DrawnGraph:  # fmt: skip
     """Draw an acyclic graph.
 
-    Edges to unknown nodes and edges in a cycle are left out. Flows have neither.
+    Edges to unknown nodes and edges in a cycle, which no flow has, are left out.
 
     Args:
-        urgency: Styles, most urgent first. A merged node has the most urgent style of its nodes.
+        urgency: The styles of nodes, most urgent first. A merged node has the most urgent style of its original nodes.
     """
     if not nodes:
         return DrawnGraph(Drawing())
@@ -119,7 +120,7 @@ def _short_ones(edges: list[GraphEdge], layer_of: Mapping[str, int]) -> tuple[li
 
 
 def layers(names: Iterable[str], edges: Sequence[GraphEdge]) -> dict[str, int]:
-    """Return the layer of each node: the length of the longest path to it."""
+    """Return the layer of each node, which is the length of the longest path to the node."""
     levels = dict.fromkeys(names, 0)
     behind, before = defaultdict[str, list[str]](list), Counter[str]()
     for edge in edges:
@@ -177,7 +178,7 @@ def _one_of(group: Sequence[GraphNode], urgency: Sequence[str]) -> GraphNode:
 
 
 class _Lane(NamedTuple):
-    """A part of an edge in a layer that the edge only passes through."""
+    """The part of an edge inside a layer that the edge crosses."""
 
     edge: GraphEdge
     layer: int
@@ -188,7 +189,7 @@ _Item = str | _Lane
 
 @dataclass(frozen=True)
 class _Segment:
-    """A part of an edge between two neighbouring layers.
+    """The part of an edge between two neighbouring layers.
 
     Attributes:
         origin: Segments of the same origin share their vertical line.
@@ -204,7 +205,7 @@ class _Segment:
 
 
 class _Plan:
-    """The layers, in order, and the place of each item."""
+    """The order and the position of the items in each layer."""
 
     def __init__(
         self, nodes: Mapping[str, GraphNode], edges: Sequence[GraphEdge], layer_of: Mapping[str, int]
@@ -240,9 +241,7 @@ class _Plan:
             before = item
 
     def _order(self) -> None:
-        """Sort each layer by the mean position of its neighbours, forwards and backwards; keep the order with the
-        fewest crossings.
-        """
+        """Sort each layer by the mean position of its items' neighbours, and keep the order with the fewest crossings."""
         best, fewest = [list(row) for row in self.rows], self._crossings()
         for sweep in range(SWEEPS):
             forth = sweep % 2 == 0
@@ -269,7 +268,9 @@ class _Plan:
         return total
 
     def _heights(self) -> dict[_Item, float]:
-        """Return the middle of each item: close to its neighbours, in the layer's order, with gaps between items."""
+        """Return the vertical centre of each item: close to the item's neighbours, in the layer's order, and without
+        overlaps.
+        """
         y = {
             item: place for row in self.rows for item, place in zip(row, _stacked(row), strict=True)
         }
@@ -290,7 +291,7 @@ class _Plan:
         return {item: round(at - top + MARGIN) for item, at in y.items()}
 
     def _straighten(self, row: Sequence[_Item], y: dict[_Item, float]) -> None:
-        """Align each item with its only neighbour on the left if it is a little higher or lower and there is room."""
+        """Align an item with its neighbour on the left, if it has only one, the difference is small and there is room."""
         low = _stacked(row)
         for i, item in enumerate(row):
             near = self._left[item]
@@ -311,7 +312,7 @@ def _high(item: _Item) -> float:
 
 
 def _stacked(row: Sequence[_Item]) -> list[float]:
-    """Return the middles of items that are stacked with a gap."""
+    """Return the vertical centres of items that are stacked with gaps."""
     middles, at = [], 0.0
     for item in row:
         middles.append(at + _high(item) / 2)
@@ -324,7 +325,9 @@ def _mean(values: Sequence[float], default: float) -> float:
 
 
 def _rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Return the closest values that never decrease: neighbours in the wrong order get their weighted mean."""
+    """Return the values that are closest to `values` but never decrease. Values in the wrong order become their
+    weighted mean.
+    """
     pools: list[tuple[float, float, int]] = []
     for value, weight in zip(values, weights, strict=True):
         mean, total, count = value, weight, 1
@@ -337,7 +340,7 @@ def _rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
 
 
 def _inversions(values: list[int]) -> int:
-    """Count the pairs that are in the wrong order, with a merge sort."""
+    """Count the pairs in the wrong order, using a merge sort."""
     if len(values) < 2:
         return 0
     half = len(values) // 2
@@ -355,7 +358,7 @@ def _inversions(values: list[int]) -> int:
 
 
 def _tracks(gutter: Sequence[_Segment], y: Mapping[_Item, float]) -> dict[tuple[_Item, str], int]:
-    """Return the vertical line of each origin; adjacent lines have different numbers."""
+    """Assign a vertical line to each origin. Lines that touch have different numbers."""
     spans: dict[tuple[_Item, str], tuple[float, float]] = {}
     for segment in gutter:
         here = (y[segment.start], y[segment.end])
@@ -393,7 +396,7 @@ def _drawn(frame: ChartFrame, plan: _Plan) -> Drawing:
 
 
 def _edges(plan: _Plan, at: int) -> Iterable[str]:
-    """Draw the segments of a gutter, and the lanes of its layer."""
+    """Draw the edges between a layer and the next layer, and the edges that cross the layer."""
     left = plan.x[at] + BOX_WIDTH
     for item in plan.rows[at]:
         if isinstance(item, _Lane):
@@ -410,7 +413,7 @@ def _edges(plan: _Plan, at: int) -> Iterable[str]:
 
 
 def _bent(left: float, y: float, x: float, right: float, end: float) -> str:
-    """Return a line that turns twice, with round corners."""
+    """Draw a line that turns twice, with round corners."""
     if y == end:
         return f"M{left:g} {y:g}H{right:g}"
     by = min(CORNER, abs(end - y) / 2)

@@ -1,7 +1,7 @@
-"""Find the problems of a deployment: pure functions from facts to findings, each cause before its symptoms.
+"""Find the problems of a deployment from given facts. Causes come before their symptoms.
 
 `jobq queues`, `jobq workers`, `jobq check doctor` and the dashboard's first page show these findings in the same words.
-`jobq.observe.situation` reads the facts. This module doesn't query the server.
+`jobq.observe.situation` reads the facts; this module doesn't query the server.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Incident(JsonRecord):
     """A problem found in a deployment.
 
     Attributes:
-        code: A word for programs.
-        headline: The finding in a few words.
-        sentence: The finding with its figures.
-        remedy: What to do, mostly a command; empty if nothing needs to be done.
-        queues: Queues whose problems this incident explains; empty for the whole server.
+        code: A fixed word that identifies the kind of problem.
+        headline: The problem in a few words.
+        sentence: The problem in a sentence, with its figures.
+        remedy: The action that solves the problem, usually a command; empty if no action is needed.
+        queues: Queues whose problems this incident explains; empty if it concerns the whole server.
         worker: The worker with the problem, if there is one.
         job: The job with the problem, if there is one.
         mid: The message with the problem, if there is one.
@@ -56,14 +56,14 @@ class Incident(JsonRecord):
 
 
 class QueueFacts(NamedTuple):
-    """Facts about a queue; None or empty if not read.
+    """Facts about a queue. A fact that wasn't read is None or empty.
 
     Attributes:
-        unknown: Job -> number of waiting messages that a worker returned, because it didn't know the job. The numbers
-            are estimates if there are many messages.
-        longest: The longest-running message.
-        crashes: Crashes, latest first, including crashes that dead-lettered a message.
-        last_kinds: Kind of each crashed message's latest event.
+        unknown: For each job, the number of waiting messages that a worker returned because it didn't know the job. The
+            numbers are estimates if there are many messages.
+        longest: The message that has run longest.
+        crashes: The latest crashes, latest first, including crashes that dead-lettered a message.
+        last_kinds: For each crashed message, the kind of its latest event.
         deleted: Crashed messages that the queue no longer has, and that didn't finish.
         job: The job of the next message; '' if unknown.
     """
@@ -84,11 +84,11 @@ class Situation:
     """Facts about a deployment at a moment.
 
     Attributes:
-        now_ms: The server's clock.
+        now_ms: The server's time in epoch ms.
         workers: The last heartbeat of every worker; None if they can't be read.
-        knows: Job names by their digest; digests that can't be read are left out.
-        running: Number of messages that each lost worker ran at its last heartbeat.
-        unread: Queues whose sample can't be read, with the reason.
+        knows: For each digest in a worker's heartbeat, the names of the jobs that the worker knows.
+        running: For each lost worker, the number of running messages at its last heartbeat.
+        unread: Queues whose facts can't be read, with the reason.
     """
 
     now_ms: int
@@ -108,17 +108,17 @@ class Situation:
         ]
 
     def lost(self) -> list[WorkerEntry]:
-        """Return lost workers, whose heartbeats stopped before they signed off, the latest first."""
+        """Return the lost workers, latest first. Their heartbeats stopped, although they didn't report that they exit."""
         lost = [worker for worker in self.workers or () if worker.is_lost(self.now_ms)]
         return sorted(lost, key=lambda worker: -worker.seen_at)
 
     def ago(self, at_ms: int) -> str:
-        """Return how long ago `at_ms` was, as text."""
+        """Format the time since `at_ms` as text."""
         return lasting((self.now_ms - at_ms) / 1000)
 
 
 def incidents(situation: Situation) -> list[Incident]:
-    """Return the findings. A finding is left out if an earlier finding explains it."""
+    """Return the problems. A problem is left out if an earlier problem in the list explains it."""
     shown: list[Incident] = []
     for rule, is_symptom in _RULES:
         for incident in rule(situation):
@@ -152,12 +152,12 @@ def _unread(situation: Situation) -> Iterator[Incident]:
 
 
 def _lost(situation: Situation) -> Iterator[Incident]:
-    """Yield lost workers that no other worker replaces."""
+    """Yield the problem of each lost worker whose queues no other worker serves."""
     yield from _lost_hosts(situation, 0)
 
 
 def _lost_but_replaced(situation: Situation) -> Iterator[Incident]:
-    """Yield recently lost workers whose queues have other workers, because the others may be too few."""
+    """Yield recently lost workers whose queues have other workers, because these may be too few."""
     yield from _lost_hosts(situation, 1)
 
 
@@ -177,7 +177,9 @@ def _lost_before(situation: Situation) -> Iterator[Incident]:
 
 
 def _rank_of_lost(situation: Situation, worker: WorkerEntry) -> int:
-    """Return 0 if messages wait for the lost worker, 1 if others serve its queues, 2 if it was lost long ago."""
+    """Return 0 if messages wait for the lost worker, 1 if other workers serve its queues, and 2 if it was lost long
+    ago.
+    """
     unserved = [queue for queue in worker.queues if not situation.live(queue)]
     facts = [situation.queues[queue] for queue in unserved if queue in situation.queues]
     is_fresh = situation.now_ms - worker.seen_at < FRESH_MS
@@ -222,7 +224,7 @@ def _unknown(situation: Situation) -> Iterator[Incident]:
 
 
 def lacking(situation: Situation, queue: str, job: str) -> tuple[list[str], int]:
-    """Return the live workers of a queue that don't know a job, and the number of workers whose jobs are known."""
+    """Return the live workers of a queue that don't know a job, and how many workers' jobs could be read."""
     asked = [worker for worker in situation.live(queue) if worker.jobs in situation.knows]
     return [worker.name for worker in asked if job not in situation.knows[worker.jobs]], len(asked)
 
@@ -279,7 +281,7 @@ def _poison(situation: Situation) -> Iterator[Incident]:
 
 
 def _unexplained(situation: Situation, facts: QueueFacts) -> list[Event]:
-    """Return recent crashes, except crashes of messages that crashed once and then finished."""
+    """Return recent crashes. Leave out messages that crashed only once and then finished."""
     recent = [crash for crash in facts.crashes if situation.now_ms - crash.finished_at < CRASHES_MS]
     times = Counter(crash.mid for crash in recent)
     return [
@@ -290,7 +292,7 @@ def _unexplained(situation: Situation, facts: QueueFacts) -> list[Event]:
 
 
 def _of_crashed(facts: QueueFacts, mids: Sequence[str]) -> tuple[str, str]:
-    """Return the message to inspect, preferably a message that can crash again, and the remedy."""
+    """Return a crashed message that should be inspected, preferably one that can crash again, and the remedy."""
     for mid in mids:
         if facts.last_kinds.get(mid) not in (*ENDED, "dead", "cleared"):
             return mid, f"jobq why {mid}; jobq cancel {mid} stops it"
@@ -327,7 +329,7 @@ def _stuck(situation: Situation) -> Iterator[Incident]:
 
 
 def _busy(situation: Situation, queue: str, facts: QueueFacts) -> tuple[int, int]:
-    """Return how many slots of a queue's workers are busy, and how many there are."""
+    """Return how many slots the queue's workers have in use, and how many slots they have."""
     working = [worker for worker in situation.live(queue) if not worker.quiet]
     slots = sum(worker.slots for worker in working)
     running = max(facts.counts.locked, sum(worker.running for worker in working))
@@ -340,7 +342,7 @@ def _used(busy: int, slots: int) -> str:
 
 
 def _jobs(situation: Situation, queues: Iterable[str]) -> list[str]:
-    """Return the jobs of the queues' next messages, '' for unknown jobs."""
+    """Return the job of each queue's next message, or '' if it is unknown."""
     return [situation.queues[queue].job for queue in queues if queue in situation.queues]
 
 

@@ -1,7 +1,7 @@
-"""The log of a worker: a line when a job starts, a line when it ends, and the two formats, text and JSON.
+"""The log of a worker, as text or JSON. It has a line when a job starts, and a line when the job ends.
 
-Only `jobq worker` configures logging, unless the application has done so. Arguments are never logged, and
-control characters in messages and errors are escaped.
+Only `jobq worker` configures logging, unless the application has already done so. Arguments of jobs are never logged.
+Control characters in messages and errors are escaped.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CALL_HANDLERS, _MAKE_RECORD = logging.Logger.callHandlers, logging.Logger.makeR
 
 
 class LogHandler(logging.StreamHandler[TextIO]):
-    """Writes to stderr, and calls `before()` before each record."""
+    """Writes log records to stderr, and calls `before()` before each record."""
 
     before: Callable[[], None] = staticmethod(lambda: None)
 
@@ -67,7 +67,7 @@ class LogHandler(logging.StreamHandler[TextIO]):
         super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Write one line about a record that can't be formatted. `logging` would print a traceback instead."""
+        """Write one line instead of a traceback if a record can't be formatted."""
         error = sys.exc_info()[1]
         if isinstance(error, OSError) or record.name == _FAILED:
             return  # nothing can be written, or not even that line
@@ -78,11 +78,11 @@ class LogHandler(logging.StreamHandler[TextIO]):
 
 
 class JobLog:
-    """Logs `→` at debug when a job starts, `←` at info when it is done. The executor logs failures.
+    """Logs `→` with level DEBUG when a job starts, and `←` with level INFO when it is done. The executor logs failures.
 
-    Lines are buffered in memory that the supervisor and the child share. One write outputs them all: at `flush`, when
-    the memory is full, and before the handler writes any other record. Lines bypass `logging` if only this handler
-    would see them and nothing would change them.
+    Lines are buffered in memory that the supervisor and the child share. All buffered lines are written together: at
+    `flush`, when the memory is full, and before the handler writes any other record. Lines bypass `logging` if only
+    this handler would see them and nothing would change them.
     """
 
     def __init__(self, handler: LogHandler, filters: list[JobFields]) -> None:
@@ -95,14 +95,14 @@ class JobLog:
         handler.before = self.flush
 
     def keep_in(self, memory: memoryview) -> None:
-        """Buffer lines in memory that the supervisor also sees. A child calls this before its first job."""
+        """Buffer lines in memory that the supervisor can also read. A child calls this before its first job."""
         self._memory = memory
         self._nbytes = memory[:_HEAD].cast("q")
         self._pid = os.getpid()
         self._lines = type(self._lines)(self._pid)
 
     def started(self, call: Call) -> None:
-        """Log a start immediately, because the job may run for a long time."""
+        """Log that a job starts. The line is written immediately, because the job may run for a long time."""
         if not logger.isEnabledFor(logging.DEBUG):
             return
         waited = (
@@ -132,7 +132,7 @@ class JobLog:
             logger.info("← %s %s %s", name, mid, took, extra=extra)
 
     def flush(self) -> None:
-        """Write the buffered lines, except in a process that a job forked, because its parent has the same lines."""
+        """Write the buffered lines. A process that a job forked does nothing, because its parent has the same lines."""
         if self._nbytes[0] and os.getpid() == self._pid:
             with self._lock:
                 # A signal handler may call this in the middle of `_kept`, or of this method.
@@ -145,11 +145,11 @@ class JobLog:
                     self._inside = False
 
     def write_rest(self, memory: memoryview) -> None:
-        """Write the lines that a dead child left in its memory. The supervisor calls this."""
+        """Write the lines that a dead child had buffered. The supervisor calls this method."""
         self._write(memory)
 
     def _kept(self, level: int, text: str, call: Call, seconds: float | None) -> bool:
-        """Buffer a line as the handler would write it. Return False if the line must pass through `logging`."""
+        """Buffer a line in the handler's format. Return False if the line must be logged with `logging` instead."""
         if not (self._is_plain(level) and text.isprintable() and "://" not in text):
             return False
         now = time.time()
@@ -174,8 +174,8 @@ class JobLog:
         return True
 
     def _write(self, memory: memoryview) -> None:
-        """Write the buffered lines, then clear the buffer. If the child dies in between, the supervisor repeats the
-        lines.
+        """Write the buffered lines, then clear the buffer. If the child dies in between, the supervisor writes the
+        lines again.
         """
         nbytes = memory[:_HEAD].cast("q")
         text = str(memory[_HEAD : _HEAD + nbytes[0]], "utf-8", "replace")
@@ -189,7 +189,7 @@ class JobLog:
         nbytes[0] = 0
 
     def _is_plain(self, level: int) -> bool:
-        """Return whether only this handler would see a record about a job, and nothing would change the record."""
+        """Return whether a record about a job would reach only this handler, and nothing would change the record."""
         handler, handlers = self._handler, _ROOT.handlers
         return (
             len(handlers) == 1
@@ -216,10 +216,10 @@ class TextLines:
         self._begin = ""
 
     def line(self, now: float, level: int, text: str, call: Call, seconds: float | None) -> str:
-        """Return a line.
+        """Format a line about a job.
 
         Args:
-            seconds: How long the job ran, None at its start.
+            seconds: How long the job ran; None when the job starts.
         """
         return f"{self._beginning(now, level)}{text}\n"
 
@@ -249,7 +249,7 @@ class JsonLines(TextLines):
         return f'{{"at": "{at}{ms}+00:00", {json.dumps(fields)[1:-1]}, "message": '
 
     def line(self, now: float, level: int, text: str, call: Call, seconds: float | None) -> str:
-        """Return a line; see `TextLines.line`."""
+        """Format a line about a job; see `TextLines.line`."""
         message, end = call.message, ""
         if seconds is not None:
             run_ms = round(seconds * 1000, 3)
@@ -278,7 +278,7 @@ def _extra_of(call: Call) -> dict[str, Any]:
 
 
 def _around(context: Context) -> Iterator[tuple[str, str]]:
-    """Yield the known fields among `worker`, `trace_id` and `span_id`, with their values."""
+    """Yield the names and values of the fields `worker`, `trace_id` and `span_id` that are known."""
     if context.worker:
         yield "worker", context.worker
     trace_id, span_id = trace_of(context)
@@ -289,7 +289,7 @@ def _around(context: Context) -> Iterator[tuple[str, str]]:
 
 
 def trace_of(context: Context) -> tuple[str, str]:
-    """Return the ids of the trace and the span in hex: OpenTelemetry's current span, or else the attempt's."""
+    """Return the trace id and the span id in hex, from OpenTelemetry's current span or, without one, from the attempt."""
     # Not imported here: only a program that has loaded it can have a span.
     current = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
     if current is not None and (span := current().get_span_context()).is_valid:
@@ -298,25 +298,26 @@ def trace_of(context: Context) -> tuple[str, str]:
 
 
 def waited_ms(call: Call, now: float, run_ms: float) -> int:
-    """Return how long a message waited from its enqueue to its run, which took `run_ms` and has just ended."""
+    """Return how long a message waited between its enqueue and its run, which took `run_ms` and has just ended."""
     return max(0, round(now * 1000 - run_ms - call.enqueued_at))
 
 
 def spent(seconds: float) -> str:
-    """Return a duration as text, such as `0.42 ms` or `12.0 s`."""
+    """Format a duration, such as `0.42 ms` or `12.0 s`."""
     return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds * 1000:.1f} ms"
 
 
 class JobFields(logging.Filter):
-    """Adds the fields of the running job to each log record. Other values with these names become `extra_…`.
+    """Adds the fields of the running job to each log record. The application's fields with the same names become
+    `extra_…`.
 
     The fields are job, mid, attempt, queue, worker and, if they are known, partition, trace_id and span_id. `jobq
-    worker` adds this filter to its own handler and to all handlers of the application that exist once its modules are
+    worker` adds this filter to its own handler, and to the handlers that exist when the application's modules are
     loaded.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add the fields, and return True to keep the record."""
+        """Add the job's fields to the record, and return True to log the record."""
         context = running.get(None)
         if context is not None:
             for name in FIELDS:
@@ -339,10 +340,10 @@ def _put(record: logging.LogRecord, name: str, value: Any) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """Formats records as `08:15:02.123 4711 INFO message`. Further lines are indented, so that no text can look like
-    another entry.
+    """Formats records as `08:15:02.123 4711 INFO message`. Continuation lines are indented, so that no text can look
+    like another entry.
 
-    Lines of the application inside a job end with `job=… mid=… attempt=… queue=…`.
+    Records that the application logs during a job end with `job=… mid=… attempt=… queue=…`.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -357,10 +358,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(JsonFormat):
-    """Formats each record as a JSON object on one line: at, level, logger, pid, message, the record's extra fields,
-    traceback.
+    """Formats each record as a JSON object on one line, with at, level, logger, pid, message, the record's extra
+    fields, and traceback.
 
-    An extra field with one of these names gets the prefix `extra_`.
+    An extra field with the name of a standard field gets the prefix `extra_`.
     """
 
     def __init__(self) -> None:
@@ -376,7 +377,7 @@ class JsonFormatter(JsonFormat):
     def add_fields(
         self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]
     ) -> None:
-        """Fill in the fields of one line."""
+        """Add the fields of the record to `log_data`."""
         at = datetime.fromtimestamp(record.created, UTC)
         own: dict[str, Any] = {
             "at": at.isoformat(timespec="milliseconds"), "level": record.levelname.lower(),
@@ -405,7 +406,7 @@ def _dumped(line: dict[str, Any], **options: Any) -> str:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """Return a value that fits into JSON.
+    """Convert a value to a type that JSON supports.
 
     NaN, infinities and keys become text, and too deeply nested values become `…`.
     """
@@ -433,7 +434,7 @@ def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> list[
 
 
 def _shown(record: logging.LogRecord, text: str) -> str:
-    """Return `text`, with URL passwords masked in jobq's records. Records of the application stay unchanged."""
+    """Mask passwords in URLs if the record is jobq's own. Records of the application stay unchanged."""
     return masked_text(shortened(text)) if _is_ours(record) else text
 
 
@@ -443,7 +444,7 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 class _EnabledLogger(logging.Logger):
     """A logger that can't be disabled. By default, `dictConfig` and `fileConfig` disable all loggers that they don't
-    name.
+    mention.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -460,7 +461,7 @@ def _keep_enabled() -> None:
 
 
 class Logging:
-    """The handler of `jobq worker`: on the logger `jobq` while the application loads, then on the root logger."""
+    """Sets up logging for `jobq worker`: on the logger `jobq` while the application loads, then on the root logger."""
 
     def __init__(self, level: str, form: str = "text") -> None:
         self.handler = LogHandler(sys.stderr)
@@ -479,7 +480,7 @@ class Logging:
         _WARNINGS.addHandler(self.handler)
 
     def settle(self) -> None:
-        """If the loaded application has logging handlers, leave the log to them. Otherwise, handle all loggers."""
+        """Let the application's handlers write the log, if it has any. Otherwise, handle the records of all loggers."""
         root = logging.getLogger()
         _keep_enabled()
         self.own.removeHandler(self.handler)

@@ -1,8 +1,8 @@
 """Trace with OpenTelemetry: a middleware, and hooks at a child's start and end.
 
-This is active if the program has set a TracerProvider of the SDK, and in a worker's children if
-OTEL_EXPORTER_OTLP_ENDPOINT is set (extra `otel`). One trace connects the enqueuing program with each attempt. Arguments
-are never sent.
+Tracing is active if the program has set a TracerProvider of the SDK, and in a worker's children if
+OTEL_EXPORTER_OTLP_ENDPOINT is set. It requires the extra `otel`. An enqueue and its attempts belong to the same trace.
+Arguments of jobs are never sent.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _THREADS = "Otel"
 class OtelMiddleware:
     """Creates spans around enqueues and attempts, and adds the trace's headers to messages.
 
-    Without a TracerProvider it does nothing.
+    Without a TracerProvider, the middleware does nothing.
 
     Attributes:
-        tracer_provider, meter_provider: The SDK's providers, by default the program's.
+        tracer_provider, meter_provider: Providers of the SDK, by default the providers that the program has set.
     """
 
     def __init__(self, tracer_provider: Any = None, meter_provider: Any = None) -> None:
@@ -44,7 +44,7 @@ class OtelMiddleware:
     def enqueue(
         self, outgoing: Outgoing, next: Callable[[Outgoing], list[Receipt[Any]]]
     ) -> list[Receipt[Any]]:
-        """Enqueue within a `send` span; the messages carry its context."""
+        """Enqueue messages within a `send` span, and add the span's context to the messages' headers."""
         spans = self._spans()
         return next(outgoing) if spans is None else spans.send(outgoing, next)
 
@@ -59,7 +59,7 @@ class OtelMiddleware:
         return await (next() if spans is None else spans.arun(context, next))
 
     def _spans(self) -> Any:
-        """Return the span factory; None without a provider. The methods of the factory then replace `enqueue`, `run`
+        """Return the object that creates spans, or None without a provider. Its methods then replace `enqueue`, `run`
         and `arun`.
         """
         tracer_provider, meter_provider = self._given
@@ -87,14 +87,14 @@ def is_active() -> bool:
 
 
 class CrashSpans(MonitorListener):
-    """Sends, from a worker's monitor process, the spans of attempts whose process died before sending them."""
+    """Runs in a worker's monitor process, and sends a span for each attempt whose process died."""
 
     def start(self, pool: Any) -> None:
-        """Set up the SDK, as in a child."""
+        """Set up the SDK in the monitor process."""
         start()
 
     def crashed(self, report: CrashReport) -> None:
-        """Record the span of an attempt whose process died."""
+        """Record a span for an attempt whose process died."""
         if is_active():
             from jobq.observe.otel_spans import crash_span
 
@@ -106,7 +106,7 @@ class CrashSpans(MonitorListener):
 
 
 def is_wanted() -> bool:
-    """Return whether a worker's processes should send traces."""
+    """Return whether a worker's processes should send traces to OpenTelemetry."""
     return is_active() or _wanted(os.environ)
 
 
@@ -114,7 +114,7 @@ def start(environ: Mapping[str, str] | None = None) -> bool:
     """Set up tracing in a child, before its first job. Return whether tracing is active.
 
     Tracing is active if the program has set a provider, or if the environment names an endpoint and the SDK is
-    installed. The SDK reads OpenTelemetry's variables.
+    installed. The SDK reads its settings from OpenTelemetry's environment variables.
     """
     environ = os.environ if environ is None else environ
     if is_active():

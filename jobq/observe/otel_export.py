@@ -1,4 +1,4 @@
-"""Set up OpenTelemetry's SDK in a worker's child, to export by OTLP over HTTP."""
+"""Set up OpenTelemetry's SDK in a worker's child, to export spans and metrics with OTLP over HTTP."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def export_spans(metrics: bool) -> None:
     """Set this process's TracerProvider.
 
     Args:
-        metrics: Also set a MeterProvider.
+        metrics: True to also set a MeterProvider.
     """
     resource = described()
     # The child flushes before it exits, and exits without atexit's handlers.
@@ -37,7 +37,7 @@ def export_spans(metrics: bool) -> None:
 
 
 def described() -> Resource:
-    """Return the service that the environment describes. The default name is `jobq-worker`."""
+    """Return the service's name and attributes from the environment. The default name is `jobq-worker`."""
     resource = Resource.create()
     own: dict[str, str] = {}
     if str(resource.attributes.get(SERVICE_NAME, "unknown_service")).startswith("unknown_service"):

@@ -1,7 +1,7 @@
-"""Spans and metrics by OpenTelemetry's conventions for messaging systems.
+"""Spans and metrics that follow OpenTelemetry's conventions for messaging systems.
 
-A span is named `send {queue}` for an enqueue, and `process {queue}` for an attempt. There is no span for receiving or
-for settling, because one call to the server ends many messages and fetches more.
+A span is named `send {queue}` for an enqueue, and `process {queue}` for an attempt. Receiving and settling messages
+have no spans, because one call to the server ends many messages and fetches more.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _STOPPED = (JobAborted, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError
 
 
 class Spans:
-    """Creates the spans of one TracerProvider, and records metrics if there is a MeterProvider."""
+    """Creates spans with a TracerProvider, and records metrics if there is a MeterProvider."""
 
     def __init__(self, tracer_provider: Any = None, meter_provider: Any = None) -> None:
         provider = tracer_provider or trace.get_tracer_provider()
@@ -55,7 +55,7 @@ class Spans:
     def send(
         self, outgoing: Outgoing, next: Callable[[Outgoing], list[Receipt[Any]]]
     ) -> list[Receipt[Any]]:
-        """Enqueue within a span. All messages of one call carry its context."""
+        """Enqueue messages within a span, and add the span's context to the messages' headers."""
         client = outgoing.job.settings.client or runtime.default
         described = _described(outgoing.queue, "send", "enqueue", outgoing.job.name, client)
         with self._tracer.start_as_current_span(
@@ -78,7 +78,7 @@ class Spans:
         return receipts
 
     def run(self, context: Context, next: Callable[[], Any]) -> Any:
-        """Run one attempt of a sync job within its span."""
+        """Run one attempt of a sync job within a span."""
         around = self._around(context)
         if around is None:
             return next()
@@ -106,9 +106,9 @@ class Spans:
             detach(token)
 
     def _around(self, context: Context) -> TracedAttempt | TraceContext | None:
-        """Return an attempt's span, only a context if the attempt isn't sampled, or None.
+        """Return the attempt's span, or only a context if the attempt isn't sampled, or None.
 
-        An empty job takes a few microseconds in all, so cases without a span are handled first.
+        Attempts without a span are handled first, because an empty job takes only a few microseconds.
         """
         if self._figures is None:
             headers = context.headers
@@ -132,7 +132,7 @@ class Spans:
 
 
 class TraceMetrics:
-    """Counts messages and measures attempts."""
+    """Records metrics: numbers of messages and durations of attempts."""
 
     def __init__(self, provider: Any) -> None:
         meter = provider.get_meter("jobq", __version__)
@@ -158,7 +158,7 @@ class TraceMetrics:
         """Count a finished attempt.
 
         Args:
-            error: Class of the attempt's error; '' if it had none.
+            error: Class of the attempt's error, or '' if there was no error.
         """
         named = _described(context.queue, "process", "process", context.job, None)
         if error:
@@ -168,7 +168,7 @@ class TraceMetrics:
 
 
 class TracedAttempt:
-    """The `process` span of one attempt, current inside the `with` block."""
+    """The `process` span of one attempt, which is the current span inside the `with` block."""
 
     __slots__ = ("_context", "_figures", "_span", "_started", "_token")
 
@@ -194,7 +194,7 @@ class TracedAttempt:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the span; errors are passed on."""
+        """End the span, and don't suppress exceptions."""
         detach(self._token)
         context, span = self._context, self._span
         outcome, failed = _outcome(context, error)
@@ -211,9 +211,9 @@ class TracedAttempt:
 
 
 class Unsampled(NonRecordingSpan):
-    """Stands for an enqueuer's unsampled span, so that the job's spans aren't sampled either.
+    """Represents the unsampled span of an enqueue, so that the job's spans aren't sampled either.
 
-    Few jobs need the ids of that span, so they are read from the header only on demand.
+    The ids of the span are read from the message's header only if they are needed.
     """
 
     def __init__(self, traceparent: str) -> None:
@@ -223,15 +223,15 @@ class Unsampled(NonRecordingSpan):
         return f"<Unsampled {self._traceparent}>"
 
     def get_span_context(self) -> SpanContext:
-        """Return the span context of the enqueuing process."""
+        """Return the context of the span in which the job was enqueued."""
         context = propagate.extract({"traceparent": self._traceparent}, TraceContext())
         return trace.get_current_span(context).get_span_context()
 
 
 def crash_span(report: CrashReport) -> None:
-    """Record the `process` span of an attempt that ended with its process.
+    """Record the `process` span of an attempt whose process died.
 
-    The span of the enqueue is its parent, unless the job has trace="link".
+    Unless the job has trace="link", the parent is the span in which the job was enqueued.
     """
     job = default_registry.find(report.job)
     continues = job is None or job.settings.trace != "link"
@@ -254,10 +254,10 @@ def crash_span(report: CrashReport) -> None:
 def _carried(
     headers: Mapping[str, str], continues: bool
 ) -> tuple[TraceContext, list[trace.Link] | None]:
-    """Return the trace context in a message's headers, and a link to the span of its enqueue.
+    """Return the trace context in a message's headers, and a link to the span in which the message was enqueued.
 
     Args:
-        continues: Whether the span of the enqueue is also the parent.
+        continues: True if that span is also the parent.
     """
     carried = propagate.extract(headers, TraceContext())
     creation = trace.get_current_span(carried).get_span_context()
@@ -320,7 +320,7 @@ def _attributes(context: Context) -> dict[str, str | int]:
 
 
 def _server(url: str) -> dict[str, str | int]:
-    """Return host and port, or the socket's path, but never user and password."""
+    """Return the host and port, or the socket's path, but never the user and password."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or parts.path, parts.port
@@ -331,7 +331,7 @@ def _server(url: str) -> dict[str, str | int]:
 
 
 def _carry(headers: dict[str, str]) -> None:
-    """Add the current trace to a message's headers, unless the caller has set one. Baggage is merged."""
+    """Add the current trace to a message's headers, unless they have a trace. Merge the baggage."""
     carried: dict[str, str] = {}
     propagate.inject(carried)
     baggage = [text for text in (headers.get("baggage"), carried.pop("baggage", None)) if text]
@@ -342,7 +342,7 @@ def _carry(headers: dict[str, str]) -> None:
 
 
 def _cut(baggage: str) -> str:
-    """Return the first members of the baggage, up to MAX_BAGGAGE characters."""
+    """Return the first entries of the baggage, up to MAX_BAGGAGE characters."""
     if len(baggage) <= MAX_BAGGAGE:
         return baggage
     return baggage[: MAX_BAGGAGE + 1].rpartition(",")[0]

@@ -1,8 +1,8 @@
 """Hide secrets in arguments, results and errors on pages, in the API and in filters, at every depth.
 
-A value is hidden if its key or its parameter looks like the name of a secret; see SECRET. Secrets within texts are also
-hidden: passwords in URLs, `Bearer ...`, `password=...`, `--password ...`, values of such keys in JSON texts,
-elements of XML, private keys.
+A value is hidden if the name of its key or parameter looks like a secret's name; see SECRET. Secrets within texts are
+also hidden: passwords in URLs, private keys, and secrets written as `Bearer ...`, `password=...`, `--password ...`,
+JSON or XML.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jobq.queue import presence
 
 
 class Hidden(str):
-    """Replaces a hidden value. It is a text, so that it can be printed and encoded."""
+    """A text that replaces a hidden value."""
 
     __slots__ = ()
 
@@ -76,10 +76,10 @@ _MAX_VALUE_LENGTH = 4_000
 
 
 class ShownArguments(NamedTuple):
-    """A call's arguments as they may be shown.
+    """A call's arguments without secrets, which may be shown.
 
     Attributes:
-        names: Parameter names of the positional arguments; '' if unknown.
+        names: Parameter names of the positional arguments, or '' where they are unknown.
     """
 
     args: list[Any]
@@ -88,10 +88,10 @@ class ShownArguments(NamedTuple):
 
 
 class DeclaredNames:
-    """The names that each job hides with `@job(redact=...)`.
+    """The names of arguments that each job hides with `@job(redact=...)`.
 
     Workers store the names on the server, and this process reads the names every ten seconds. If reading fails, the
-    last known names apply. If none are known, all arguments are hidden.
+    last known names apply. If no names were ever read, all arguments are hidden.
     """
 
     def __init__(self, client: Client) -> None:
@@ -100,7 +100,7 @@ class DeclaredNames:
         self._until = 0.0
 
     def __call__(self, job: str) -> tuple[str, ...]:
-        """Return the names that the job hides."""
+        """Return the names of the arguments that the job hides."""
         now = time.monotonic()
         if now >= self._until:
             self._until = now + READ_EVERY_S
@@ -117,10 +117,10 @@ class Redactor:
     """Hides secrets in arguments and texts.
 
     Attributes:
-        more: Names to hide everywhere.
-        registry: Registry of the jobs that this process imported.
-        declared: Returns the names added by a job's `@job(redact=...)`; '*' hides all of its arguments.
-        usual: Names that are always hidden.
+        more: Names whose values are hidden in all jobs.
+        registry: The jobs that this process has imported.
+        declared: Returns the names that a job hides with `@job(redact=...)`; '*' hides all arguments.
+        usual: Names whose values are always hidden.
     """
 
     def __init__(
@@ -138,19 +138,19 @@ class Redactor:
         return _hides(name, self._patterns) or _hides(name, tuple(more))
 
     def tree(self, value: Any, more: Iterable[str] = ()) -> Any:
-        """Return JSON data with its secrets hidden."""
+        """Return JSON data with the secrets hidden."""
         return self._tree(value, tuple(more), MAX_LEVELS)
 
     def declared(self, job: str) -> tuple[str, ...]:
-        """Return the names that a job hides; `*` hides all arguments. Declared positions, such as `0`, are left out."""
+        """Return the names of arguments that a job hides; `*` hides all arguments. Positions such as `0` are left out."""
         names = self._declared(job) if job else ()
         return tuple(name for name in names if not name.isdigit())
 
     def text(self, text: str, more: Iterable[str] = ()) -> str:
-        """Return `text` with its recognizable secrets hidden.
+        """Return `text` with the secrets that it recognizes hidden.
 
         Args:
-            more: Additional names to hide.
+            more: Additional names whose values are hidden.
         """
         more = tuple(more)
         shown = _SCHEME.sub(lambda match: f"{match[1]} {HIDDEN}", masked_text(text))
@@ -163,8 +163,8 @@ class Redactor:
         return self._without_values(_PAIRED, shown, more) if "-" in shown or "," in shown else shown
 
     def call(self, job: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ShownArguments:
-        """Return the arguments of a call with secrets hidden. Positional arguments have names if this process imported
-        the job.
+        """Return the arguments of a call with secrets hidden. Positional arguments are named if this process has
+        imported the job.
         """
         names, more = self._parameters(job, len(args)), tuple(self._declared(job))
         shown = [
@@ -209,7 +209,7 @@ class Redactor:
         return self._in_text(value, more, levels) if isinstance(value, str) else value
 
     def _secret_follows(self, items: Sequence[Any], more: tuple[str, ...]) -> list[bool]:
-        """Return for each item whether it follows a flag for a secret, such as `--password`."""
+        """Return, for each item, whether the previous item is a flag for a secret, such as `--password`."""
         named = [_is_flag(item) and "=" not in item and self.hides(item, more) for item in items]
         return [False, *named][: len(items)]
 
@@ -226,7 +226,7 @@ class Redactor:
         return f"{match[1]}{HIDDEN}" if self.hides(match["name"], more) else match[0]
 
     def _without_values(self, names: re.Pattern[str], text: str, more: tuple[str, ...]) -> str:
-        """Return `text` without the values of names that are hidden."""
+        """Return `text` without the values of hidden names."""
         parts, at, known = [], 0, dict[str, bool]()
         for match in names.finditer(text):
             name = next(filter(None, (match[group] for group in names.groupindex)))
@@ -244,7 +244,7 @@ class Redactor:
 
 
 def _end_of_value(text: str, at: int, is_header: bool) -> int:
-    """Return the end of the value at this position; text in quotes or brackets belongs to the value."""
+    """Return the position after the value that starts at `at`. Text in quotes or brackets belongs to the value."""
     if is_header and not _QUOTED.match(text, at) and (line := _LINE.match(text, at)):
         return line.end()
     last = min(len(text), at + 2 * _MAX_VALUE_LENGTH)
@@ -259,7 +259,7 @@ def _end_of_value(text: str, at: int, is_header: bool) -> int:
 
 
 def _end_of_brackets(text: str, begin: int) -> int:
-    """Return the end of the value in brackets that begins here, at most _MAX_VALUE_LENGTH characters further."""
+    """Return the position after the bracketed value that starts at `begin`, at most _MAX_VALUE_LENGTH characters away."""
     still_open = [_CLOSING[text[begin]]]
     at, last = begin + 1, min(len(text), begin + _MAX_VALUE_LENGTH)
     while at < last:
@@ -277,7 +277,7 @@ def _end_of_brackets(text: str, begin: int) -> int:
 
 
 def checked_pattern(name: str) -> str:
-    """Return the normalized form of a name to hide. Raise ConfigError for a name that hides nothing or everything."""
+    """Normalize the name of a value to hide. Raise ConfigError for a name that would hide nothing or everything."""
     kept = unicodedata.normalize("NFKC", name).casefold().strip()
     if not kept.strip("*?") or len(kept) > _MAX_NAME_LENGTH or "[" in kept:
         raise ConfigError(
@@ -291,9 +291,9 @@ def _is_flag(item: Any) -> bool:
 
 
 def _named_value(value: Mapping[str, Any]) -> tuple[str, str]:
-    """For a mapping like `{"name": "token", "value": "x"}`, return the name, `token`, and the value's key, `value`.
+    """Return `token` and `value` for a mapping like `{"name": "token", "value": "x"}`.
 
-    Both are '' for other mappings.
+    Return '' twice for other mappings.
     """
     keys = {key.casefold(): key for key in value if isinstance(key, str) and len(key) < 10}
     for name in ("name", "key", "field", "header"):

@@ -1,4 +1,4 @@
-"""Compute run times of jobs: usual times, the longest runs, and whether runs are stuck. Pure functions."""
+"""Compute usual run times of jobs, the longest-running messages, and whether messages are stuck."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RAN = frozenset(("done", "retry", "dead"))
 
 
 def usual_times(events: Iterable[Event | None]) -> dict[str, int]:
-    """Return the 95th percentile of each job's run times, in ms; jobs with too few finished attempts are left out."""
+    """Return the 95th percentile of each job's run times, in ms. Jobs with too few finished attempts are left out."""
     runs: dict[str, list[int]] = defaultdict(list)
     for event in events:
         if event is not None and event.kind in _RAN and event.run_us:
@@ -36,7 +36,7 @@ class RunningMessage(NamedTuple):
     """A running message.
 
     Attributes:
-        usual_ms: 95th percentile of its job's run times; None if unknown.
+        usual_ms: 95th percentile of the job's run times in ms; None if unknown.
         started_at: Start of the attempt, by the server's clock.
     """
 
@@ -59,14 +59,16 @@ class RunningMessage(NamedTuple):
         return self.took_ms(now_ms) > max(MIN_STUCK_MS, STUCK_TIMES * self.usual_ms)
 
     def sentence(self, now_ms: int) -> str:
-        """Return a sentence: the message, its run time so far, its worker, and its job's usual run time."""
+        """Describe the run in a sentence, with the message, its run time so far, its worker, and the job's usual run
+        time.
+        """
         job = f"{self.job} " if self.job else ""
         took = lasting(self.took_ms(now_ms) / 1000)
         return f"{job}{self.mid} has run for {took} on {self.worker}, {self.usual}"
 
     @property
     def usual(self) -> str:
-        """Return the job's usual run time, in words."""
+        """Describe the job's usual run time in words."""
         if self.usual_ms is None:
             return "usual time unknown"
         return f"usually up to {lasting(self.usual_ms / 1000)} (p95)"

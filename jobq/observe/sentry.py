@@ -1,8 +1,8 @@
 """Report errors and traces to Sentry: a middleware, and hooks at a child's start and end.
 
-This is active if the program has initialised sentry_sdk, and in a worker's children if SENTRY_DSN is set (extra
-`sentry`). The producer's trace continues in the job. Arguments are never sent. Local variables, which hold arguments,
-are sent only if the program enables that.
+Reporting is active if the program has initialised sentry_sdk, and in a worker's children if SENTRY_DSN is set. It
+requires the extra `sentry`. The producer's trace continues in the job. Arguments of jobs are never sent. Local
+variables, which may contain arguments, are sent only if the program enables that.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _ON_PURPOSE = (Dead, Snooze, JobAborted, KeyboardInterrupt, GeneratorExit)
 
 
 class SentryMiddleware:
-    """Creates spans around enqueues and runs, and sends an event when an error dead-letters a message.
+    """Creates spans around enqueues and runs, and sends an event to Sentry when an error dead-letters a message.
 
     Attributes:
-        capture_retries: Send an event for each failed attempt, not only for the last.
+        capture_retries: Send an event for each failed attempt, instead of only for the last attempt.
         propagate_traces: If false, each job starts a new trace.
         local_variables: Send local variables of stack frames if the SDK's `include_local_variables` is also set;
             otherwise they are removed from events of attempts, because they contain the job's arguments.
@@ -55,7 +55,7 @@ class SentryMiddleware:
     def enqueue(
         self, outgoing: Outgoing, next: Callable[[Outgoing], list[Receipt[Any]]]
     ) -> list[Receipt[Any]]:
-        """Enqueue within a queue.publish span; the messages carry the trace's headers."""
+        """Enqueue messages within a `queue.publish` span, and add the trace to the messages' headers."""
         if not is_active():
             return next(outgoing)
         from jobq.observe import sentry_spans
@@ -127,22 +127,24 @@ class SentryMiddleware:
 
 
 class CrashEvents(MonitorListener):
-    """Sends events from a worker's monitor process.
+    """Runs in a worker's monitor process, and sends an event to Sentry when a child dies.
 
-    It sends an event when a child dies, and when the death of a child dead-letters a message.
+    It also sends an event when a child's death dead-letters a message.
     """
 
     def start(self, pool: Any) -> None:
-        """Initialise the SDK, as in a child."""
+        """Initialise the SDK in the monitor process."""
         start()
 
     def died(self, death: ChildDeath) -> None:
-        """Report the death of a child by a signal, for its memory use, or by a hard timeout."""
+        """Report that a child was killed by a signal, because of its memory use, or at a hard timeout."""
         if death.cause in REPORTED:
             _capture(death.how, {}, death, {}, ["jobq", "death", death.cause])
 
     def crashed(self, report: CrashReport) -> None:
-        """Report a dead-lettered message. Earlier crashes aren't reported, because the next attempt may succeed."""
+        """Report a crash that dead-lettered a message. Other crashes aren't reported, because the next attempt may
+        succeed.
+        """
         if report.dead:
             text = f"{report.job} {report.mid} is dead: {report.death.how}"
             known = {name: getattr(report, name) for name in ("job", "mid", "attempt", "queue")}
@@ -176,7 +178,7 @@ def is_wanted() -> bool:
 def start(environ: Mapping[str, str] | None = None) -> bool:
     """Initialise the SDK in a child, before its first job, if SENTRY_DSN is set. Return whether the SDK is active.
 
-    The SDK reads SENTRY_DSN and its other variables.
+    The SDK reads its settings from SENTRY_DSN and other environment variables.
     """
     dsn = (os.environ if environ is None else environ).get("SENTRY_DSN")
     if not dsn and not is_active():
@@ -207,7 +209,7 @@ def _capture(
     headers: Mapping[str, str],
     fingerprint: list[str],
 ) -> None:
-    """Send an event about a crash, in the trace of its message."""
+    """Send an event about a crash, in the trace of the crashed message."""
     if not is_active():
         return
     import sentry_sdk

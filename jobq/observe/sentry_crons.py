@@ -1,4 +1,4 @@
-"""Sentry check-ins of scheduled calls."""
+"""Check-ins that tell Sentry whether scheduled calls ran."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NO_SLUG = re.compile(r"[^a-z0-9_-]+")
 
 
 def checking_in(context: Context) -> Callable[[str], None]:
-    """Tell Sentry that a scheduled call runs; return a function to call with `ok` or `error` when it ends.
+    """Tell Sentry that a scheduled call runs. Return a function to call with `ok` or `error` when the call ends.
 
-    All attempts of a message are one check-in. The child process makes the check-in, because the supervisor has one
-    thread and no connection to Sentry. Sentry shows a tick that never starts as missed, because no check-in arrives.
+    All attempts of a message share one check-in. The child process sends the check-in, because the supervisor has only
+    one thread and no connection to Sentry. If a scheduled call never starts, Sentry shows it as missed.
     """
     tick = tick_of(context.headers)
     config = config_of(tick, context.hard_limit) if tick else None
@@ -50,13 +50,13 @@ def close(headers: Mapping[str, str], queue: str, mid: str) -> None:
 
 
 def _names(tick: Tick, queue: str, mid: str) -> tuple[str, str]:
-    """Return the monitor's slug and the check-in's id. A supervisor can compute them for a dead child."""
+    """Return the monitor's slug and the check-in's id, which a supervisor can also compute for a dead child."""
     slug = _NO_SLUG.sub("-", tick.schedule.lower()).strip("-")[:50]
     return slug, hashlib.sha256(f"{queue}/{mid}/{tick.at_ms}".encode()).hexdigest()[:32]
 
 
 def config_of(tick: Tick, limit_s: float | None) -> Any:
-    """Return a monitor's configuration; None for intervals that Sentry's monitors don't support.
+    """Return the configuration of a schedule's monitor, or None for intervals that Sentry doesn't support.
 
     Args:
         limit_s: Maximum duration of a run.

@@ -37,7 +37,7 @@ def trace_headers() -> dict[str, str]:
 
 @contextmanager
 def publishing(outgoing: Outgoing) -> Iterator[Published]:
-    """Open a span around an enqueue, if there is a parent span."""
+    """Open a `queue.publish` span around an enqueue, if there is a parent span."""
     if _streams():
         parent: Any = _traces().get_current_span()
     else:
@@ -58,7 +58,7 @@ def publishing(outgoing: Outgoing) -> Iterator[Published]:
 
 @contextmanager
 def processing(context: Context, headers: Mapping[str, str]) -> Iterator[Ended]:
-    """Open a transaction that continues the trace in `headers`, and in it the span of the run."""
+    """Continue the trace in `headers` with a transaction, and open the run's span in it."""
     sampling = {
         "jobq": {
             "job": context.job,
@@ -99,7 +99,7 @@ def _process_figures(context: Context) -> dict[str, Any]:
 
 
 def _traces() -> Any:
-    """Return the SDK's module for streamed spans. Only newer SDKs have it, and it isn't public yet."""
+    """Return the SDK's module for streamed spans. Only newer SDKs have this module, and it isn't public yet."""
     return import_module("sentry_sdk.traces")
 
 

@@ -1,6 +1,6 @@
 """Read the facts about a deployment for `jobq.observe.incidents`, in a few bounded round trips.
 
-Unreadable facts are left out, and rules that need them are skipped.
+Facts that can't be read are left out.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MAX_CONTENT, PER_CALL = 1 << 16, 500
 def read_situation(client: Client, names: Sequence[str] | None = None) -> Situation:
     """Read the facts about a deployment.
 
-    `Situation.unread` names the queues whose sample can't be read.
+    `Situation.unread` lists the queues whose facts can't be read.
 
     Args:
         names: Queues to read, by default all.
@@ -85,7 +85,7 @@ def situation_of(
     workers: Sequence[WorkerEntry] | None,
     samples: Mapping[str, Sample],
 ) -> Situation:
-    """Read the other facts about a deployment whose workers and samples of queues are already known.
+    """Read the remaining facts about a deployment. The workers and the queues' samples are already known.
 
     A queue's facts include the facts of its partitions.
     """
@@ -130,7 +130,7 @@ def situation_of(
 
 
 def _busiest(samples: Mapping[str, Sample]) -> list[str]:
-    """Return the queues to read, queues with unknown jobs first, then by number of messages."""
+    """Return the queues to read: first queues with unknown jobs, then the queues with the most messages."""
 
     def rank(name: str) -> tuple[int, ...]:
         sample = samples[name]
@@ -193,7 +193,7 @@ def _facts(
 def _with_deleted(
     client: Client, queues: Mapping[str, Queue], facts: Mapping[str, QueueFacts]
 ) -> dict[str, QueueFacts]:
-    """Return the facts with `deleted` filled in: crashed messages that no longer exist. Without crashes, no call is
+    """Return the facts with the attribute `deleted`: crashed messages that no longer exist. Without crashes, no call is
     made.
     """
     calls: dict[tuple[str, str], ScriptCall[Status]] = {}
@@ -212,7 +212,7 @@ def _with_deleted(
 
 
 def _folded(facts: Mapping[str, QueueFacts]) -> dict[str, QueueFacts]:
-    """Return the facts of each queue, including the facts of its partitions."""
+    """Add the facts of partitions to the facts of their queues."""
     return {base: _sum([facts[name] for name in names]) for base, names in by_base(facts).items()}
 
 
@@ -245,7 +245,7 @@ def _last_kinds(events: Sequence[Event]) -> dict[str, str]:
 
 
 def unknown_jobs(client: Client, samples: Mapping[str, Sample]) -> dict[str, dict[str, int]]:
-    """Return queue -> job -> number of waiting messages that a worker returned, because it didn't know their job.
+    """Count, by queue and job, waiting messages that a worker returned because it didn't know their job.
 
     The job is '' if it can't be read. At most MAX_QUEUES queues are read. If a queue has many such messages, the
     numbers by job are estimates.
@@ -275,7 +275,7 @@ def _numbers(number: int, jobs: Sequence[str]) -> dict[str, int]:
 
 
 def _rate(events: Sequence[Event], now_ms: int) -> float:
-    """Return attempts finished per second in the last minute, or since the oldest of these events."""
+    """Return how many attempts finished per second in the last minute, or since the oldest of these events."""
     since = now_ms - RATE_MS
     if len(events) >= EVENTS_OF_EACH:
         since = max(since, events[-1].finished_at)
@@ -288,7 +288,7 @@ def with_jobs(
     jobs: Mapping[tuple[str, str], str],
     usual: Mapping[str, Mapping[str, int]],
 ) -> list[RunningMessage]:
-    """Return the runs with their jobs, and with each job's usual run time in its queue."""
+    """Add to each run its job, and the job's usual run time in the queue."""
     return [
         run._replace(job=job, usual_ms=usual.get(run.queue, {}).get(job))
         for run in runs
@@ -297,7 +297,9 @@ def with_jobs(
 
 
 def jobs_of(client: Client, messages: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """Return the job of each (queue, mid), in two round trips; '' if the content is long, sealed or unreadable."""
+    """Return the job of each (queue, mid), in two round trips. The job is '' if the content is long, encrypted or
+    unreadable.
+    """
     messages = list(dict.fromkeys(messages))[:PER_CALL]
     held = {name: keys.key(Queue(name, client).prefix, "messages") for name, _ in messages}
     sizes = read_together(client, [plain("HSTRLEN", held[name], mid) for name, mid in messages])
@@ -315,7 +317,7 @@ def jobs_of(client: Client, messages: Sequence[tuple[str, str]]) -> dict[tuple[s
 
 
 def usual_by_queue(client: Client, names: Iterable[str]) -> dict[str, dict[str, int]]:
-    """Return the usual run times in ms by queue and job, for a few queues."""
+    """Return the usual run times in ms, by queue and job."""
     chosen = list(dict.fromkeys(names))[:MAX_QUEUES]
     reads = [events_before(Queue(name, client).prefix, "+", EVENTS_OF_EACH) for name in chosen]
     replies = read_together(client, reads)
@@ -329,10 +331,10 @@ def usual_by_queue(client: Client, names: Iterable[str]) -> dict[str, dict[str, 
 def runs_of(
     client: Client, children: Mapping[str, Sequence[ChildEntry] | None]
 ) -> list[RunningMessage]:
-    """Return running messages, longest first, with jobs and usual times.
+    """Return running messages with their jobs and usual run times. Messages that have run longest come first.
 
     Args:
-        children: Worker -> its children.
+        children: The children of each worker.
     """
     runs = [run for name, some in children.items() for run in runs_in(name, some or ())]
     runs.sort(key=lambda run: run.started_at)
@@ -341,7 +343,7 @@ def runs_of(
 
 
 def running(client: Client, queues: Sequence[str] = ()) -> list[RunningMessage]:
-    """Return the running messages of live workers, in these queues and their partitions, or in all, longest first."""
+    """Return the running messages of live workers, longest-running first, in these queues (by default all)."""
     now_ms = client.clock_ms()
     busy = [
         worker.name

@@ -1,4 +1,4 @@
-"""Log streams that never wait long for their reader. Lines that can't be written in time are dropped and counted.
+"""Log streams that don't block if their reader is slow. Lines that can't be written in time are dropped and counted.
 
 A pipe with a blocked reader, a terminal stopped by Ctrl-S and a socket of a hung journal block every process that
 writes to them. A blocked supervisor can't renew leases or handle signals.
@@ -21,10 +21,11 @@ PATIENCE_S = 0.5
 
 
 class Unblocked(io.TextIOBase):
-    """Writes to the file of `stream`, through `send`, which raises BlockingIOError when there is no room.
+    """A text stream that writes to the file of `stream` with `send`, which raises BlockingIOError when the file is
+    full.
 
     Attributes:
-        note: Returns the line that reports how many lines were dropped, once there is room again.
+        note: Returns a line that reports how many lines were dropped. The line is written when there is room again.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Unblocked(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """The stream's encoding; utf-8 if it has none."""
+        """Return the stream's encoding; utf-8 if it has none."""
         return self._stream.encoding or "utf-8"
 
     def fileno(self) -> int:
@@ -61,7 +62,7 @@ class Unblocked(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Write the text, or drop it. Raises OSError when the reader is gone."""
+        """Write the text, or drop it if there is no room. Raise OSError if the reader has closed the stream."""
         if self._rest:
             self._rest = self._rest[self._sent(self._rest) :]
         data = text.encode(self.encoding, "backslashreplace")
@@ -76,7 +77,7 @@ class Unblocked(io.TextIOBase):
         return len(text)
 
     def _sent(self, data: bytes) -> int:
-        """Send as many bytes as there is room for; return their number."""
+        """Send as many bytes as there is room for, and return their number."""
         nsent = 0
         # Once lines were dropped, nobody waits until there is room again.
         wait_ms = 0 if self.ndropped else 1000 * PATIENCE_S
@@ -90,7 +91,7 @@ class Unblocked(io.TextIOBase):
 
 
 def unblocked(stream: TextIO) -> TextIO:
-    """Return a stream to the same file that never waits long. If no reader can block `stream`, return it unchanged."""
+    """Return a stream to the same file that doesn't block. If no reader can block `stream`, return `stream` itself."""
     try:
         file = stream.fileno()
         mode = os.fstat(file).st_mode
@@ -118,7 +119,7 @@ def _of_pipe(stream: TextIO, file: int) -> Unblocked:
 
 
 def _sending_when_there_is_room(file: int) -> Callable[[bytes], int]:
-    """Return a function that writes to a pipe only if it has room. Used for pipes that can't be reopened.
+    """Return a function that writes to a pipe only if it has room. The function is for pipes that can't be reopened.
 
     Another process may fill the pipe between the check and the write.
     """

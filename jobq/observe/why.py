@@ -1,6 +1,6 @@
-"""Why a message waits: a pure function from a message's facts to reasons, for `jobq why` and dashboards.
+"""Explain why a message waits, for `jobq why` and dashboards.
 
-`jobq.observe.facts.Collector` reads the facts from the server. This module doesn't query the server.
+`jobq.observe.facts.Collector` reads the facts; this module doesn't query the server.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Reason(JsonRecord):
     """A reason why a message waits.
 
     Attributes:
-        code: A word for programs.
-        remedy: What to do, mostly a command; empty if nothing needs to be done.
+        code: A fixed word that identifies the kind of reason.
+        remedy: The action that helps, usually a command; empty if no action is needed.
     """
 
     code: str
@@ -62,7 +62,7 @@ class GatheredOn(NamedTuple):
     """The process in which a call waits for its batch.
 
     Attributes:
-        starts_at: When the batch starts at the latest, in epoch ms.
+        starts_at: Latest time at which the batch starts, in epoch ms.
     """
 
     worker: str
@@ -71,11 +71,11 @@ class GatheredOn(NamedTuple):
 
 
 class ServerFacts(NamedTuple):
-    """Facts about the server that a message depends on.
+    """Facts about the server that has a message's queue.
 
     Attributes:
-        evicts: Whether the server deletes keys at `maxmemory` instead of rejecting writes.
-        disk_error: Why the server rejects writes; '' if it accepts them.
+        evicts: True if the server deletes keys at `maxmemory` instead of rejecting writes.
+        disk_error: Why the server rejects writes after a disk error, or ''.
     """
 
     used_memory: int = 0
@@ -90,7 +90,7 @@ class ServerFacts(NamedTuple):
 
     @property
     def full_sentence(self) -> str:
-        """Return a sentence with figures that says that the server's memory is full."""
+        """Return a sentence, with figures, about the server's full memory."""
         return (
             f"the server's memory is full ({self.used_memory >> 20:,} of {self.maxmemory >> 20:,} MB), so it rejects "
             "enqueues. Waiting jobs still run, which frees memory"
@@ -102,18 +102,18 @@ class MessageFacts:
     """Facts about a message in a queue. Times are epoch ms by the server's clock.
 
     Attributes:
-        job: '' if unknown.
-        ahead: Number of ready messages before it, at most MAX_AHEAD; None if the message isn't ready.
+        job: Name of the job, or '' if unknown.
+        ahead: Number of ready messages before this message, at most MAX_AHEAD; None if this message isn't ready.
         workers: All workers that list the queue, including lost workers.
-        knows: Worker -> whether it knows the job; workers whose jobs are unknown are left out.
+        knows: For each worker, whether it knows the job. Workers whose jobs are unknown are left out.
         starts_per_s: Attempts finished per second in the last minute, None if unknown.
         history: Events of the message id, oldest first.
-        line: The message's key, and what blocks the key; None if the queue has no keys.
+        line: The message's key, and what blocks the key; None if the queue doesn't use keys.
         server: The server of the queue's keys.
-        flow_entries: Number of results that its queue hasn't delivered to flows yet.
-        member: The flow step that it belongs to.
-        flow: The flow of that step; None if the flow was removed.
-        first: Queue -> number of ready messages, for queues that some worker empties before it fetches from this queue.
+        flow_entries: Number of results in the queue that wait for delivery to flows.
+        member: The message's place in a flow, if it belongs to one.
+        flow: The message's flow; None if the flow was removed.
+        first: Number of ready messages in each queue that a worker empties before it fetches from this queue.
     """
 
     queue: str
@@ -141,26 +141,28 @@ class MessageFacts:
 
     @property
     def lost(self) -> list[WorkerEntry]:
-        """The lost workers of the queue, whose heartbeats stopped before they signed off, the latest first."""
+        """Return the queue's lost workers, latest first. Their heartbeats stopped, although they didn't report that
+        they exit.
+        """
         gone = [worker for worker in self.workers if worker.is_lost(self.now_ms)]
         return sorted(gone, key=lambda worker: -worker.seen_at)
 
     @property
     def live(self) -> list[WorkerEntry]:
-        """The workers that serve the queue now."""
+        """Return the workers that serve the queue now."""
         return [worker for worker in self.workers if worker.is_live(self.now_ms)]
 
     @property
     def last(self) -> Event | None:
-        """The latest event of the message."""
+        """Return the message's latest event."""
         return self.history[-1] if self.history else None
 
     def since(self, at_ms: int) -> str:
-        """Return how long ago `at_ms` was, as text."""
+        """Format the time since `at_ms` as text."""
         return lasting((self.now_ms - at_ms) / 1000)
 
     def until(self, at_ms: int) -> str:
-        """Return how long it is until `at_ms`, as text."""
+        """Format the time until `at_ms` as text."""
         return lasting((at_ms - self.now_ms) / 1000)
 
 
@@ -177,7 +179,7 @@ def worker_command(queues: Iterable[str], *jobs: str) -> str:
 
 
 def why(facts: MessageFacts) -> list[Reason]:
-    """Return all reasons that apply, the deciding reason first; never empty."""
+    """Return all reasons that apply, the main reason first. There is always at least one reason."""
     if facts.member is None:
         return _own(facts)
     if facts.status.word == "nil" and not facts.history:
@@ -186,7 +188,7 @@ def why(facts: MessageFacts) -> list[Reason]:
 
 
 def _own(facts: MessageFacts) -> list[Reason]:
-    """Return reasons of the message itself, which don't depend on a flow."""
+    """Return the reasons that don't depend on a flow."""
     word = facts.status.word
     if word in _RUNNING:
         return list(_running(facts))
@@ -204,7 +206,7 @@ def _own(facts: MessageFacts) -> list[Reason]:
 
 
 def _absent(facts: MessageFacts, member: Member) -> Reason:
-    """Return why no queue has the message of a step."""
+    """Explain why the message of a flow's step is in no queue."""
     flow, step, show = facts.flow, member.step, f"jobq flow show {member.flow}"
     if flow is None:
         text = f"flow {member.flow} was never started, or it ended and was deleted"
@@ -331,11 +333,11 @@ def _full(facts: MessageFacts) -> Iterator[Reason]:
 
 
 def pause_words(ends_at: int | None, npaused: int = 0, nserved: int = 0) -> str:
-    """Return how a queue is paused: `paused in 1 of 4 partitions until 2026-11-28T08:00:00.000Z`.
+    """Describe a queue's pause, such as `paused in 1 of 4 partitions until 2026-11-28T08:00:00.000Z`.
 
     Args:
         ends_at: When the pause ends, in epoch ms; 0 or None if it doesn't end by itself.
-        npaused: Number of its paused partitions. If all `nserved` partitions are paused, the text is just `paused`.
+        npaused: Number of paused partitions. If all `nserved` partitions are paused, the text doesn't give numbers.
     """
     partly = f" in {npaused:,} of {nserved:,} partitions" if 0 < npaused < nserved else ""
     return f"paused{partly}{f' until {in_utc(ends_at)}' if ends_at else ''}"
@@ -481,7 +483,7 @@ def _keyed(facts: MessageFacts, line: KeyFacts) -> Iterator[Reason]:
 
 
 def _starved(facts: MessageFacts) -> Iterator[Reason]:
-    """Yield a reason if every worker of the queue first empties other queues, and these have messages."""
+    """Yield a reason if every worker of the queue is busy with other queues, which it empties first."""
     working = [worker for worker in facts.live if not worker.quiet]
     full = [
         {name for name in worker.before(facts.queue) if facts.first.get(name)} for worker in working
@@ -523,7 +525,7 @@ def _behind(facts: MessageFacts) -> Iterator[Reason]:
 
 
 def _why_busy(facts: MessageFacts, all_busy: bool) -> Iterator[Reason]:
-    """Yield causes other than too few processes: a run that doesn't end, or a lost worker."""
+    """Yield reasons why processes are busy: a stuck run, or a lost worker."""
     longest, lost = facts.longest, facts.lost
     silent = [worker.name for worker in facts.live if worker.is_silent(facts.now_ms)]
     if (

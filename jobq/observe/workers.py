@@ -18,14 +18,14 @@ class WorkerRecord(JsonRecord):
     """A worker's last heartbeat, and its children's jobs.
 
     Attributes:
-        version: Its version of jobq.
+        version: The worker's version of jobq.
         slots: Maximum number of concurrent jobs.
-        jobs: A digest of the names of its jobs.
+        jobs: A digest of the names of the worker's jobs.
         running: Number of running jobs.
-        started_at: By the worker's clock.
-        seen_at: Time of its last heartbeat, by the server's clock.
-        strict: Whether it empties a queue before it fetches from the next queue.
-        rss: Resident memory of its children, in bytes.
+        started_at: When the worker started, by the worker's clock.
+        seen_at: Time of the worker's last heartbeat, by the server's clock.
+        strict: True if the worker empties a queue before it fetches from the next queue.
+        rss: Resident memory of the worker's children, in bytes.
     """
 
     worker: str
@@ -49,10 +49,10 @@ class WorkerRecord(JsonRecord):
 
 
 def state_of(worker: WorkerEntry, now_ms: int) -> str:
-    """Return one of STATES, by the worker's last heartbeat.
+    """Return the worker's state, one of STATES, from its last heartbeat.
 
     Args:
-        now_ms: The server's clock.
+        now_ms: The server's time in epoch ms.
     """
     if worker.damaged:
         return "damaged"
@@ -74,10 +74,10 @@ def workers_of(client: Client, queues: Collection[str] = ()) -> list[WorkerEntry
 def worker_record(
     worker: WorkerEntry, children: tuple[ChildEntry, ...] | None, now_ms: int
 ) -> WorkerRecord:
-    """Return the facts about a worker.
+    """Return a record about a worker.
 
     Args:
-        children: Its children; None if the entry is damaged.
+        children: The worker's children; None if its entry is damaged.
     """
     return WorkerRecord.of(
         worker, worker=worker.name, seen_ms=max(0, now_ms - worker.seen_at), children=children or (),
@@ -89,6 +89,6 @@ def worker_record(
 def worker_records(
     client: Client, workers: Sequence[WorkerEntry], now_ms: int
 ) -> list[WorkerRecord]:
-    """Return the facts about these workers, with their running jobs."""
+    """Return records about these workers, with their running jobs."""
     children = presence.running(client, [worker.name for worker in workers])
     return [worker_record(worker, children.get(worker.name, ()), now_ms) for worker in workers]
