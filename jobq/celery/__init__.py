@@ -1,4 +1,4 @@
-"""Celery's names on jobq. To run a module of tasks, change `celery` to `jobq.celery` in its imports.
+"""Celery's API on jobq. To run an existing module of tasks, change `celery` to `jobq.celery` in its imports.
 
 ::
 
@@ -9,7 +9,7 @@
 
     fetch.delay("https://example.org")
 
-`jobq worker --import app.tasks` runs it. docs/interop/celery.md lists the differences.
+`jobq worker --import app.tasks` runs the tasks. docs/interop/celery.md lists the differences from Celery.
 """
 
 from __future__ import annotations

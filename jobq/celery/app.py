@@ -1,4 +1,4 @@
-"""`Celery`, the app: settings, tasks, and beat entries as schedules."""
+"""The class `Celery`: an app with settings, tasks, and beat entries, which become schedules."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 class Conf(dict[str, Any]):
-    """An app's settings, as items and as attributes. Settings that jobq doesn't use are stored but have no effect."""
+    """An app's settings, accessible as items and as attributes. Settings that jobq doesn't use have no effect."""
 
     def __init__(self, changed: Callable[[], object]) -> None:
         super().__init__(_DEFAULTS)
@@ -50,7 +50,7 @@ class Conf(dict[str, Any]):
     __setattr__ = __setitem__
 
     def update(self, *given: Any, **more: Any) -> None:
-        """Change settings, and declare the tasks again, because their options depend on the settings."""
+        """Change settings, and declare all tasks again, because tasks' options depend on the settings."""
         super().update(*given, **more)
         self._changed()
 
@@ -69,7 +69,7 @@ class _Later:
 
 
 class Celery:
-    """An app: its settings and the `task` decorator. It uses the server in JOBQ_URL."""
+    """An app with settings and the decorator `task`. It uses the server in JOBQ_URL."""
 
     Task = BaseTask
 
@@ -111,7 +111,7 @@ class Celery:
         return shared.tasks
 
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        """Send a call of a task by name. The task needn't exist in this process."""
+        """Send a call of the task with this name. The task needn't exist in this process."""
         task = shared.tasks.get(name)
         if task is not None:
             return task.apply_async(args, kwargs, **options)
@@ -122,7 +122,7 @@ class Celery:
 
     @property
     def control(self) -> Celery:
-        """The app, for `app.control.revoke(id)`. Use jobq's commands instead of Celery's other controls."""
+        """Return the app, for `app.control.revoke(id)`. Use jobq's commands instead of Celery's other controls."""
         return self
 
     def revoke(self, task_id: str | Iterable[str], **_: Any) -> None:
@@ -133,7 +133,7 @@ class Celery:
     # Settings.
 
     def config_from_object(self, source: Any, silent: bool = False, namespace: str = "") -> None:
-        """Read settings from an object or its import path. With `namespace`, read only names with that prefix."""
+        """Read settings from an object or its import path. With `namespace`, read only names with this prefix."""
         if isinstance(source, str):
             module, _, attribute = source.partition(":")
             source = import_module(module)
@@ -150,7 +150,9 @@ class Celery:
     def autodiscover_tasks(
         self, packages: Any = None, related_name: str = "tasks", force: bool = False
     ) -> None:
-        """Import the `tasks` module of packages, or of Django's apps, once a worker has imported its modules."""
+        """Import the module `tasks` of each package, by default of Django's apps, after a worker has imported its own
+        modules.
+        """
 
         def discover() -> None:
             names: Any = packages() if callable(packages) else packages
@@ -177,7 +179,7 @@ class Celery:
     # After all imports.
 
     def later(self, call: Callable[[], object]) -> None:
-        """Call a function once a worker has imported its modules, or when `finalize` runs."""
+        """Call a function after a worker has imported its modules, or when `finalize` runs."""
         self._later.append(call)
         self._await_imports()
 
@@ -188,7 +190,7 @@ class Celery:
             loaders.append(self.finalize)
 
     def finalize(self, auto: bool = False) -> None:
-        """Discover tasks and add periodic tasks. Workers call this; call it yourself in tests of schedules."""
+        """Discover tasks and add periodic tasks. Workers call this method; call it yourself in tests of schedules."""
         while self._later:
             self._later.pop(0)()
         self._declare()
@@ -290,7 +292,7 @@ Celery("default")
 
 
 def starmap(task: str, items: Any) -> list[Any]:
-    """Call a task for each item, in sequence."""
+    """Call a task once for each item, in order."""
     if task not in shared.tasks:
         raise ConfigError(f"no imported module declares the task {task!r:.200}")
     return [shared.tasks[task](*item) for item in items]

@@ -1,4 +1,4 @@
-"""Signatures, and chains, groups and chords of them, which run as flows."""
+"""Signatures, and chains, groups and chords of signatures, which run as flows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from jobq.queue.mids import new_mid
 
 
 class Built(NamedTuple):
-    """A signature's steps in a flow. The next step waits for `steps` and gets `value` as an argument."""
+    """A signature's steps in a flow. The next step waits for `steps` and receives `value` as an argument."""
 
     value: Any
     steps: tuple[FlowStep, ...]
 
 
 class Signature(dict[str, Any]):
-    """A call of a task, to send later or to add to a flow. It is a dict, so other tasks can get it as an argument."""
+    """A call of a task, to send later or add to a flow. A signature is a dict, so it can be another task's argument."""
 
     kind = ""
 
@@ -38,7 +38,7 @@ class Signature(dict[str, Any]):
 
     @property
     def name(self) -> str:
-        """The name of the task."""
+        """Return the name of the task."""
         return str(self["task"])
 
     args = property(lambda self: tuple(self["args"]))
@@ -48,13 +48,14 @@ class Signature(dict[str, Any]):
 
     @property
     def type(self) -> Any:
-        """The task that the signature calls."""
+        """Return the task that the signature calls."""
         return shared.tasks[self.name]
 
     def clone(self, args: Sequence[Any] = (), kwargs: Any = None, **options: Any) -> Any:
-        """Return a copy with additional options.
+        """Return a copy of the signature with additional options.
 
-        Unless the signature is immutable, `args` are inserted before its arguments, and `kwargs` are added.
+        Unless the signature is immutable, `args` are inserted before its arguments, and `kwargs` are added to its
+        keyword arguments.
         """
         made = signature(dict(self))
         if not self.immutable:
@@ -122,7 +123,7 @@ class Signature(dict[str, Any]):
 
 
 class xmap(Signature):
-    """A call of a task for each item, run as a map. With `star`, each item is a sequence of arguments."""
+    """Calls of a task, one for each item, which run as a map. With `star`, each item is a sequence of arguments."""
 
     kind = "xmap"
 
@@ -167,11 +168,11 @@ class _Composed(Signature):
 
     @property
     def tasks(self) -> list[Any]:
-        """The signatures of its tasks."""
+        """Return the signatures of the chain, group or chord."""
         return [signature(part) for part in self["kwargs"]["tasks"]]
 
     def apply_async(self, args: Sequence[Any] = (), kwargs: Any = None, **options: Any) -> Any:
-        """Start the tasks as a flow; the first tasks get `args`."""
+        """Start the tasks as a flow. The first tasks receive `args`."""
         if shared.apps[-1].conf.task_always_eager:
             return self.apply(args)
         return _start(self, args or (), options)
@@ -191,7 +192,7 @@ class _Composed(Signature):
 
 
 class chain(_Composed):
-    """Tasks in sequence; each gets the result of the previous task."""
+    """Tasks that run in sequence. Each task receives the result of the previous task."""
 
     kind = "chain"
 
@@ -204,7 +205,7 @@ class chain(_Composed):
         super().__init__(flat, options, **more)
 
     def build(self, flow: Flow, before: Built | None, errbacks: Sequence[Any]) -> Built:
-        """Add each step after the previous step."""
+        """Add the tasks to a flow, each after the previous task."""
         for part in self.tasks:
             before = part.build(flow, before, self._errbacks(errbacks))
         if before is None:
@@ -232,7 +233,7 @@ class group(_Composed):
         super().__init__(tasks, options, **more)
 
     def build(self, flow: Flow, before: Built | None, errbacks: Sequence[Any]) -> Built:
-        """Add the steps, all after the same previous steps."""
+        """Add the tasks to a flow, all after the same previous steps."""
         parts = [part.build(flow, before, self._errbacks(errbacks)) for part in self.tasks]
         return Built(
             [part.value for part in parts], tuple(step for part in parts for step in part.steps)
@@ -244,7 +245,7 @@ class group(_Composed):
 
 
 class chord(_Composed):
-    """A group, and a task that gets the list of the group's results."""
+    """A group, and a task that receives the list of the group's results."""
 
     kind = "chord"
 
@@ -255,20 +256,22 @@ class chord(_Composed):
         self["kwargs"]["body"] = None if body is None else signature(body)
 
     def __call__(self, body: Any = None, **options: Any) -> Any:
-        """Start the chord, with this body if given."""
+        """Start the chord. `body`, if given, is the task that receives the results."""
         if body is not None:
             self["kwargs"]["body"] = signature(body)
         return self.apply_async((), **options)
 
     @property
     def body(self) -> Any:
-        """The task that gets the results."""
+        """Return the task that receives the results."""
         if self["kwargs"]["body"] is None:
             raise ConfigError("a chord without a body can't be sent; use group")
         return signature(self["kwargs"]["body"])
 
     def build(self, flow: Flow, before: Built | None, errbacks: Sequence[Any]) -> Built:
-        """Add the header, then the body. Failed tasks of the header also call the body's errbacks."""
+        """Add the group's tasks to a flow, then the body. If a task of the group fails, the body's errbacks are also
+        called.
+        """
         outer, body = self._errbacks(errbacks), self.body
         header = group(self.tasks).build(
             flow, before, [*outer, *as_list(body.options.get("link_error"))]
@@ -286,7 +289,7 @@ _KINDS: dict[str, Any] = {
 
 
 def signature(task: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-    """Return the signature of a task or of its name, or restore a signature from a dict."""
+    """Return the signature of a task, given the task or its name, or restore a signature from a dict."""
     if isinstance(task, Signature):
         return task
     if isinstance(task, Mapping):

@@ -35,7 +35,7 @@ class Reject(Exception):
 
 
 class CeleryRetry(errors.Retry):
-    """Raised by `self.retry()`; `when` is a number of seconds or a datetime."""
+    """Raised by `self.retry()`. `when` is a number of seconds or a datetime."""
 
     def __init__(
         self, message: str | None = None, exc: BaseException | None = None, when: float | datetime | None = None,

@@ -45,14 +45,14 @@ class AsyncResult:
 
     @property
     def state(self) -> str:
-        """PENDING, STARTED, RETRY, SUCCESS, FAILURE, REVOKED or a state from `update_state`; PENDING if unknown."""
+        """Return PENDING (or unknown), STARTED, RETRY, SUCCESS, FAILURE, REVOKED or a state from `update_state`."""
         return self._seen()[0]
 
     status = state
 
     @property
     def info(self) -> Any:
-        """The task's return value, its error, or the `meta` of `update_state`."""
+        """Return the task's return value, its error, or the `meta` of `update_state`."""
         return self._seen()[1]
 
     result = info
@@ -60,8 +60,8 @@ class AsyncResult:
     def get(self, timeout: float | None = None, propagate: bool = True, **_: Any) -> Any:
         """Wait for the task and return its result; raise TimeoutError after `timeout` seconds.
 
-        If the task failed, raise JobFailedError. It is also an instance of the exception's class if that class is
-        loaded.
+        If the task failed, raise JobFailedError. If the class of the task's exception is imported here, the error is
+        also an instance of that class.
         """
         try:
             return self._value(timeout)
@@ -87,7 +87,7 @@ class AsyncResult:
 
     @property
     def traceback(self) -> str | None:
-        """The failed task's error with its traceback, or None."""
+        """Return the failed task's error with its traceback, or None."""
         dead = [
             row
             for receipt in self._receipts()
@@ -96,7 +96,7 @@ class AsyncResult:
         return str(dead[0].reason) if dead else None
 
     def revoke(self, *_: Any, **__: Any) -> None:
-        """Cancel the task. A running task also stops when its worker renews the lease."""
+        """Cancel the task. A running task stops when its worker next renews the lease."""
         self._revoked = any(receipt.cancel() for receipt in self._receipts()) or self._revoked
 
     def forget(self) -> None:
@@ -105,7 +105,7 @@ class AsyncResult:
             queue.client.command("DEL", queue.result_key(self.id))
 
     def _receipts(self) -> list[Receipt[Any]]:
-        """Return a receipt for each queue that may have the task, its declared queue first."""
+        """Return a receipt for each queue that may have the task, the task's declared queue first."""
         task = shared.tasks.get(self.name or "")
         queues = [task.job.queue] if task is not None else []
         listed = [base_of(name) for name in queue_names(default_client())]
@@ -116,7 +116,7 @@ class AsyncResult:
         ]
 
     def _known(self) -> tuple[Receipt[Any], State] | None:
-        """Return the receipt and the state from the queue that has a record of the task, or None."""
+        """Return the receipt and the state from the queue that knows the task, or None."""
         for receipt in self._receipts():
             state = receipt.state()
             if state.word != "unknown":
@@ -172,12 +172,12 @@ class FlowResult(AsyncResult):
 
     @property
     def traceback(self) -> str | None:
-        """The failed step's error as text, or None."""
+        """Return the failed step's error as text, or None."""
         info = self.info
         return str(info) if isinstance(info, JobFailedError) else None
 
     def forget(self) -> None:
-        """Do nothing: all results of a flow are deleted some days after its end."""
+        """Do nothing, because all results of a flow are deleted some days after the flow's end."""
 
     def _seen(self) -> tuple[str, Any]:
         view = self.run.status()
@@ -252,7 +252,7 @@ class EagerResult(AsyncResult):
         self._end = state, error if error is not None else value
 
     def __new__(cls, id: str, *args: Any, **kwargs: Any) -> Any:
-        """Return an EagerResult for any id."""
+        """Return an EagerResult, even if the id is the id of a flow's step."""
         return object.__new__(cls)
 
     def _seen(self) -> tuple[str, Any]:
@@ -265,14 +265,15 @@ class EagerResult(AsyncResult):
         return self._end[1]
 
     def revoke(self, *_: Any, **__: Any) -> None:
-        """Do nothing: the task has ended."""
+        """Do nothing, because the task has ended."""
 
 
 def of_class(error: JobqError) -> JobqError:
-    """Return a failed task's error as an instance of JobFailedError and of the class named in its text.
+    """Return a failed task's error as an instance of both JobFailedError and the exception class named in the error's
+    text.
 
-    Only classes of already imported modules are used, because a message must not cause an import. Classes with Python
-    code for object creation or subclassing are skipped, because a message must not run that code.
+    Only classes of imported modules are used, because a message must not cause an import. Classes that run Python code
+    when they are instantiated or subclassed are skipped, because a message must not run that code.
     """
     name = _CLASS.search(str(error))
     kind = _loaded(name[1]) if name and isinstance(error, JobFailedError) else None
@@ -308,7 +309,7 @@ def _is_python(kind: type) -> bool:
 
 
 def custom(note: str) -> tuple[str, Any] | None:
-    """Return the state and the `meta` from a progress note of `update_state`, or None for any other note."""
+    """Return the state and the `meta` that `update_state` stored as a progress note, or None for any other note."""
     try:
         word, meta = json.loads(note)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Celery beat's `crontab` and `schedule`, as schedules of jobq."""
+"""The classes `crontab` and `schedule` of Celery beat, for schedules of jobq."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Field = str | int | Iterable[int]
 
 
 class crontab:
-    """A cron expression, as one argument per field."""
+    """A cron expression, with one argument per field."""
 
     def __init__(
         self, minute: Field = "*", hour: Field = "*", day_of_week: Field = "*", day_of_month: Field = "*",

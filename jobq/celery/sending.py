@@ -1,4 +1,4 @@
-"""Turns the options of `apply_async` into a job's options."""
+"""Convert the options of `apply_async` to a job's options."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _KNOWN = {
 
 
 def given_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options that aren't None; raise ConfigError if jobq has no equivalent for an option."""
+    """Return the options that aren't None. Raise ConfigError if jobq has no equivalent for an option."""
     given = {key: value for key, value in options.items() if value is not None}
     for key, value in given.items():
         if key in _REFUSED:
@@ -78,7 +78,7 @@ def given_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def queue_for(
     conf: Any, task: Any, name: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
 ) -> str:  # fmt: skip
-    """Return a call's queue, from the task, task_routes or the default."""
+    """Return a call's queue, as set by the task, by task_routes or by the default."""
     if task is not None and task.queue:
         return str(task.queue)
     routes = conf.task_routes or ()
@@ -109,7 +109,7 @@ def _routed(route: Any, name: str, args: Any, kwargs: Any, task: Any) -> Any:
 
 
 def aware(moment: datetime, zone: str | None) -> datetime:
-    """Return an aware datetime. A datetime without a time zone is taken to be in the app's time zone, else in UTC."""
+    """Return an aware datetime. The default time zone is `zone`, or UTC if `zone` is None."""
     return moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone) if zone else UTC)
 
 
@@ -122,7 +122,7 @@ def _headers(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def as_list(signatures: Any) -> list[Any]:
-    """Return a list of signatures for a single signature, a list, a tuple or None."""
+    """Convert a single signature, a list, a tuple or None to a list of signatures."""
     if not signatures:
         return []
     return list(signatures) if isinstance(signatures, list | tuple) else [signatures]

@@ -1,4 +1,4 @@
-"""State shared by tasks, signatures and apps in a process: all tasks, the current app, the running request."""
+"""State that tasks, signatures and apps of a process share: all tasks, the current app, the running call's request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEADER = "jobq-celery"
 
 
 class SentWith(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Settings of a sent call. `retries` counts its earlier retries; `links` and `errbacks` are signatures."""
+    """Settings of a sent call. `retries` is the number of earlier retries; `links` and `errbacks` are signatures."""
 
     retries: int = 0
     links: list[dict[str, Any]] = []
@@ -41,7 +41,7 @@ def sent_with(headers: Any) -> SentWith:
 
 
 class LookedUp:
-    """A proxy that looks up its object on each access: the current app or task."""
+    """A proxy for an object that it looks up on each access, such as the current app or task."""
 
     def __init__(self, look_up: Any) -> None:
         object.__setattr__(self, "_look_up", look_up)

@@ -1,4 +1,4 @@
-"""`Task`: a function with Celery's methods to send, retry and follow it. Each task is a job of the same name."""
+"""`Task`: a function with Celery's methods for sending and retrying calls. Each task is a job of the same name."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _MISSING: dict[str, str] = dict.fromkeys(
 
 
 class TaskRequest(SimpleNamespace):
-    """Facts about the running call, for `self.request`. `pending` is the error from `self.retry(throw=False)`."""
+    """Facts about the running call: `self.request`. `pending` is the error that `self.retry(throw=False)` returned."""
 
     def __init__(self, **facts: Any) -> None:
         super().__init__(**{**_REQUEST, **facts})
@@ -77,13 +77,15 @@ class ExceptionInfo:
 
 
 def backoff_s(factor: int, retries: int, maximum: int, *, full_jitter: bool) -> int:
-    """Return factor * 2**retries seconds, at most `maximum`. With `full_jitter`, return a random number up to that."""
+    """Return factor * 2**retries seconds, at most `maximum`. With `full_jitter`, return a random number up to this
+    value.
+    """
     countdown = min(maximum, factor * 2 ** min(retries, 64))
     return max(0, random.randrange(countdown + 1) if full_jitter else countdown)
 
 
 class Task:
-    """The base class of tasks. Attributes are options, as in Celery; `run` is the function."""
+    """The base class of tasks. Class attributes are options, as in Celery. The method `run` does the work."""
 
     MaxRetriesExceededError = MaxRetriesExceededError
     app: Any = None
@@ -114,7 +116,7 @@ class Task:
         raise NotImplementedError(f"task {self.name} must define run()")
 
     def _leave(self, *args: Any) -> None:
-        """Override in subclasses. Called before or after an attempt, with the same arguments as in Celery."""
+        """Override this handler in subclasses. It runs before or after an attempt, as in Celery."""
 
     before_start = on_success = on_failure = on_retry = after_return = _leave
 
@@ -143,7 +145,7 @@ class Task:
         self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, *,
         throw: bool | None = None, **options: Any,
     ) -> EagerResult:  # fmt: skip
-        """Run a call in this process as a worker does, including retries but without their delays."""
+        """Run a call in this process as a worker does, including retries, but without delays between retries."""
         from jobq.testing.attempts import AttemptFacts, Attempts
 
         args, kwargs = tuple(args or ()), dict(kwargs or {})
@@ -168,7 +170,7 @@ class Task:
         return EagerResult(mid, None, states.FAILURE, error)
 
     def s(self, *args: Any, **kwargs: Any) -> Signature:
-        """Return a signature of a call. Results of earlier tasks are put before its arguments."""
+        """Return a signature of a call. Results of earlier tasks are inserted before its arguments."""
         return Signature(self, args, kwargs)
 
     def si(self, *args: Any, **kwargs: Any) -> Signature:
@@ -208,7 +210,7 @@ class Task:
 
     @property
     def request(self) -> Any:
-        """The running call of this task. Outside a call, `called_directly` is true."""
+        """Return facts about the running call. Outside a call, `called_directly` is true."""
         stack = shared.requests.get()
         return stack[-1][1] if stack and stack[-1][0] is self else TaskRequest(task=self.name)
 
@@ -250,7 +252,7 @@ class Task:
     def update_state(
         self, task_id: str | None = None, state: str | None = None, meta: Any = None
     ) -> None:
-        """Report a state and its `meta`. AsyncResult shows them while the task runs."""
+        """Report a state and its `meta`, which AsyncResult shows while the task runs."""
         meta = meta if meta is not None else {}
         total = meta.get("total") if isinstance(meta, dict) else None
         done = meta.get("current", 0) if total else 0
@@ -399,7 +401,7 @@ def _run(task: Task, args: Any, kwargs: Any) -> Any:
 
 
 def _tell(task: Task, request: TaskRequest, error: BaseException, facts: Mapping[str, Any]) -> None:
-    """Decide the outcome of a failed attempt, and call the task's handlers and the signals' receivers."""
+    """Determine the outcome of a failed attempt, and call the task's handlers and the signals' receivers."""
     cause = getattr(error, "exc", None) or error
     einfo = ExceptionInfo(cause)
     if isinstance(error, Reject):
@@ -421,8 +423,8 @@ def _tell(task: Task, request: TaskRequest, error: BaseException, facts: Mapping
 def _call_errbacks(request: TaskRequest, error: BaseException) -> None:
     """Call the errbacks of a failed task.
 
-    As in Celery, errbacks that accept (request, exc, traceback) run in this process. Others are sent with the task's
-    id as an argument.
+    As in Celery, errbacks that accept (request, exc, traceback) run in this process. Other errbacks are sent with the
+    task's id as an argument.
     """
     old = []
     for errback in map(signature, request.errbacks):
@@ -435,7 +437,7 @@ def _call_errbacks(request: TaskRequest, error: BaseException) -> None:
 
 
 def _send(request: TaskRequest, signatures: Sequence[Any], args: Any, what: str) -> None:
-    """Send signatures with fixed ids, so that a second run of this attempt doesn't send them again."""
+    """Send signatures with fixed message ids, so that a second run of this attempt doesn't send them again."""
     for number, made in enumerate(map(signature, signatures)):
         text = f"{request.id} {current().generation} {what} {number}"
         once = {} if made.kind else {"once": DAY_S}

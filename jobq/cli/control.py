@@ -60,7 +60,7 @@ def control(
 
 
 def _send(session: Session, names: list[str], verb: str, child: int) -> dict[str, str]:
-    """Send the command to each worker, but send nothing if one of the workers can't read commands."""
+    """Send the command to each worker. If one of the workers can't read commands, raise an error before sending."""
     client = session.client
     known = presence.workers_named(client, names)
     for name in names:

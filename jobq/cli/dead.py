@@ -53,7 +53,7 @@ older_option = option(
 
 
 class Conditions(click.types.StringParamType):
-    """Parses --where. In its environment variable, each line is a condition, because patterns can contain spaces."""
+    """Converts --where to conditions. In the environment variable, each line is a condition."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
         return rv.splitlines()
@@ -186,7 +186,7 @@ def _show(session: Session, dead_id: str, queues: str | None) -> bool:
 
 
 class Chosen:
-    """The dead messages to revive or purge: the given ids, all messages of a queue, or all messages that match --where."""
+    """The dead messages to revive or purge: the given ids, a whole queue, or all messages that match --where."""
 
     def __init__(
         self, session: Session, ids: tuple[str, ...], everything: bool, conditions: tuple[str, ...],

@@ -812,7 +812,7 @@ def _dedupe_s(given: dict[str, Any], default: float) -> float:
 
 
 def _check_known(lake: Lake, column: str, name: str, tables: Sequence[str]) -> None:
-    """Raise ConfigError if the column of these tables never had this value. The error suggests the most similar value."""
+    """Raise ConfigError if the column of these tables never had this value. The error suggests a similar value."""
     from jobq.pipeline.lake.reading import stored_rows
     from jobq.pipeline.lake.tables import TABLES
     from jobq.pipeline.options import unknown

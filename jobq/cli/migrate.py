@@ -17,7 +17,7 @@ COLUMNS = {"same": "equivalent", "differs": "different", "none": "no equivalent"
 
 @group("migrate", "check src")
 def migrate() -> None:
-    """List the changes that Celery, RQ or Dramatiq code needs to move to jobq."""
+    """Check what a Celery, RQ or Dramatiq code base needs to move to jobq."""
 
 
 @command("check", "src", "src --only differs,none", "src --json", group=migrate)

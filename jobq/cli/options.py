@@ -246,7 +246,7 @@ class Modules(click.ParamType[str]):
 
 
 class Names(click.types.StringParamType):
-    """Comma-separated names. An environment variable holds one such list."""
+    """Names separated by commas, in one text. An environment variable holds one such list."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
         return [rv]

@@ -162,7 +162,7 @@ def _length(kept: Sequence[int], widths: Sequence[int]) -> int:
 
 
 def _narrow(widths: list[int], texts: Sequence[int], over: int) -> None:
-    """Shorten the text columns by `over` characters in total: always the widest column first, and none below MIN_WIDTH."""
+    """Shorten text columns by `over` characters in total, always the widest column first, and none below MIN_WIDTH."""
     for _ in range(over):
         widest = max(texts, key=lambda i: widths[i], default=None)
         if widest is None or widths[widest] <= MIN_WIDTH:

@@ -308,7 +308,7 @@ def _set(
 
 
 def used_names(session: Session, names: tuple[str, ...]) -> list[str]:
-    """Return the given names of queues that exist in this namespace. Print a line for each other name.
+    """Return the given names, without unknown queues. Print a line for each unknown queue.
 
     If the list of queues can't be read, return all names.
     """

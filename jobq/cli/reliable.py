@@ -226,7 +226,7 @@ def recover(
     session: Session, queue: ReliableQueue, key: str, count: int, elapsed: int, deliveries: bool,
     **how: Any,
 ) -> object:  # fmt: skip
-    """Redeliver up to COUNT unacknowledged messages that were delivered at least ELAPSED ms ago."""
+    """Redeliver up to COUNT unacknowledged messages, at least ELAPSED ms after their delivery."""
     return _counted(session, queue.recover(key, count, elapsed, **how), deliveries)
 
 

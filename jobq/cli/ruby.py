@@ -60,7 +60,7 @@ on_systems = opens("systems", _systems, *NAMESPACE_OPTIONS)
 
 @group("ruby", "queues", "push --sidekiq default HardWorker 1 x", "peek --resque low")
 def ruby() -> None:
-    """List queues and jobs of Resque and Sidekiq, and enqueue jobs.
+    """Show and fill the queues of Resque and Sidekiq.
 
     'jobq worker --sidekiq QUEUE --resque QUEUE' runs their jobs.
     """

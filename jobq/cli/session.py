@@ -101,8 +101,8 @@ class Session:
 
         Args:
             queue: Names of queues; None for all queues, '' for no queue.
-            filter: What the block changes, as `key:value`.
-            when: False to write no entry, because the block doesn't change anything.
+            filter: The changed object, as `key:value`.
+            when: False to skip the entry, because the block doesn't change anything.
             client: The client to use instead of the session's client.
         """
         names = "*" if queue is None else queue if isinstance(queue, str) else ",".join(queue)

@@ -60,7 +60,7 @@ def shared_defaults(section: dict[str, Any]) -> dict[str, Any]:
 
 
 def command_defaults(section: dict[str, Any]) -> dict[str, Any]:
-    """Return each command's own defaults, in the format of click. A group's defaults contain those of its commands."""
+    """Return each command's own defaults, in click's format. A group's defaults contain its commands' defaults."""
     return {key: _renamed(value) for key, value in section.items() if isinstance(value, dict)}
 
 

@@ -103,7 +103,7 @@ class RunningRecord(JsonRecord):
     """A running message.
 
     Attributes:
-        child: Id of the process that runs the message.
+        child: Id of the message's child process.
         job: Name of the job, or empty if it is unknown.
         started_at: Start of the attempt, by the server's clock.
         took_ms: How long the attempt has run.
@@ -230,7 +230,7 @@ def _of_ruby(
 
 
 def _of_flow(session: Session, mid: str) -> bool:
-    """Print what a flow recorded about a message that is in no queue."""
+    """Print a flow's record of a message that is in no queue."""
     member = member_of(mid)
     view = None if member is None else flow_view(session.client, member.run)
     facts = MessageFacts(

@@ -144,7 +144,7 @@ def intake_of(session: Session, given: dict[str, Any]) -> FromRuby | None:
 
 
 def check_jobs(intake: FromRuby | None, registry: Registry) -> None:
-    """Raise ConfigError if a Ruby class is mapped to an unknown job. Call this function after all modules are loaded."""
+    """Raise ConfigError if a Ruby class is mapped to an unknown job. Call this after all modules are loaded."""
     for ruby, job in intake.names.items() if intake else ():
         if job not in registry:
             raise ConfigError(

@@ -197,7 +197,7 @@ class _Place(NamedTuple):
 
 
 def _drawn(place: _Place, line: ChartLine) -> str:
-    """Draw each uninterrupted part of a line. A part with only one point becomes a short line, so that it is visible."""
+    """Draw each uninterrupted part of a line. A single point becomes a short line, so that it is visible."""
     runs: list[list[str]] = [[]]
     for at, value in line.points:
         if value is None:
@@ -355,7 +355,7 @@ def _before(y: int, length: float, zero: float) -> str:
 
 
 def _label(parts: Mapping[str, str], most: int = 52) -> str:
-    """Return the label, shortened to about `most` characters. An error loses its end, and a dotted name its beginning."""
+    """Return the label, cut to about `most` characters. Errors lose their ends, and dotted names their beginnings."""
     room, cut = most - 3 * (len(parts) - 1), {}
     for i, name in enumerate(sorted(parts, key=lambda name: len(parts[name]))):
         cut[name] = short(parts[name], room // (len(parts) - i), name in ("job", "jobs"))

@@ -400,7 +400,7 @@ def job_in(queue: Queue, mid: str, content: bytes) -> str:
 
 
 def job_name(content: bytes) -> str:
-    """Return the name of the job in a message's content, or '' if the content can't be read. Signatures aren't checked."""
+    """Return the name of the job in a message's content, or '' if it can't be read. Signatures aren't checked."""
     name = envelope_of(content).get("job")
     return name if isinstance(name, str) else ""
 
@@ -516,7 +516,7 @@ def entries(reply: Iterable[Any]) -> Iterator[WrittenEvent]:
 
 
 def event_of(written: WrittenEvent) -> Event | None:
-    """Return the event in an entry. If only a part is readable, return that part; if nothing is readable, return None."""
+    """Return the event in an entry, or the event's readable part. Return None if no part is readable."""
     try:
         return decode(written.record, written.version)
     except BadRecordError:

@@ -241,7 +241,7 @@ class _Plan:
             before = item
 
     def _order(self) -> None:
-        """Sort each layer by the mean position of its items' neighbours, and keep the order with the fewest crossings."""
+        """Sort each layer by the mean position of its items' neighbours, and keep the order with fewest crossings."""
         best, fewest = [list(row) for row in self.rows], self._crossings()
         for sweep in range(SWEEPS):
             forth = sweep % 2 == 0
@@ -291,7 +291,7 @@ class _Plan:
         return {item: round(at - top + MARGIN) for item, at in y.items()}
 
     def _straighten(self, row: Sequence[_Item], y: dict[_Item, float]) -> None:
-        """Align an item with its neighbour on the left, if it has only one, the difference is small and there is room."""
+        """Align an item with its only neighbour on the left, if the distance is small and there is room."""
         low = _stacked(row)
         for i, item in enumerate(row):
             near = self._left[item]

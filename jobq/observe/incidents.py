@@ -108,7 +108,7 @@ class Situation:
         ]
 
     def lost(self) -> list[WorkerEntry]:
-        """Return the lost workers, latest first. Their heartbeats stopped, although they didn't report that they exit."""
+        """Return the lost workers, latest first. Their heartbeats stopped, although they didn't report an exit."""
         lost = [worker for worker in self.workers or () if worker.is_lost(self.now_ms)]
         return sorted(lost, key=lambda worker: -worker.seen_at)
 

@@ -132,7 +132,7 @@ class JobLog:
             logger.info("← %s %s %s", name, mid, took, extra=extra)
 
     def flush(self) -> None:
-        """Write the buffered lines. A process that a job forked does nothing, because its parent has the same lines."""
+        """Write the buffered lines, unless a job forked this process, because its parent has the same lines."""
         if self._nbytes[0] and os.getpid() == self._pid:
             with self._lock:
                 # A signal handler may call this in the middle of `_kept`, or of this method.
@@ -289,7 +289,7 @@ def _around(context: Context) -> Iterator[tuple[str, str]]:
 
 
 def trace_of(context: Context) -> tuple[str, str]:
-    """Return the trace id and the span id in hex, from OpenTelemetry's current span or, without one, from the attempt."""
+    """Return the trace id and the span id in hex, from OpenTelemetry's current span or else from the attempt."""
     # Not imported here: only a program that has loaded it can have a span.
     current = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
     if current is not None and (span := current().get_span_context()).is_valid:

@@ -32,7 +32,7 @@ _THREADS = "Otel"
 class OtelMiddleware:
     """Creates spans around enqueues and attempts, and adds the trace's headers to messages.
 
-    Without a TracerProvider, the middleware does nothing.
+    Without a TracerProvider, the middleware is inactive.
 
     Attributes:
         tracer_provider, meter_provider: Providers of the SDK, by default the providers that the program has set.

@@ -142,7 +142,7 @@ class Redactor:
         return self._tree(value, tuple(more), MAX_LEVELS)
 
     def declared(self, job: str) -> tuple[str, ...]:
-        """Return the names of arguments that a job hides; `*` hides all arguments. Positions such as `0` are left out."""
+        """Return the names of arguments that a job hides; `*` hides all. Positions such as `0` are left out."""
         names = self._declared(job) if job else ()
         return tuple(name for name in names if not name.isdigit())
 
@@ -259,7 +259,7 @@ def _end_of_value(text: str, at: int, is_header: bool) -> int:
 
 
 def _end_of_brackets(text: str, begin: int) -> int:
-    """Return the position after the bracketed value that starts at `begin`, at most _MAX_VALUE_LENGTH characters away."""
+    """Return the position after the bracketed value that starts at `begin`, within _MAX_VALUE_LENGTH characters."""
     still_open = [_CLOSING[text[begin]]]
     at, last = begin + 1, min(len(text), begin + _MAX_VALUE_LENGTH)
     while at < last:

@@ -110,7 +110,7 @@ class MessageFacts:
         history: Events of the message id, oldest first.
         line: The message's key, and what blocks the key; None if the queue doesn't use keys.
         server: The server of the queue's keys.
-        flow_entries: Number of results in the queue that wait for delivery to flows.
+        flow_entries: Number of results in the queue, awaiting delivery to flows.
         member: The message's place in a flow, if it belongs to one.
         flow: The message's flow; None if the flow was removed.
         first: Number of ready messages in each queue that a worker empties before it fetches from this queue.

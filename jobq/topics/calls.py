@@ -1,4 +1,4 @@
-"""A topic bound to a client: call its scripts by name, with named arguments and bound keys."""
+"""Call a topic's scripts by name, with named arguments and with the keys of the topic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_TOPICS = 1_000
 class TopicCalls(BlockingFacade):
     """The keys, scripts and callers of a topic, which its groups also use. Threads may share this object.
 
-    Methods whose names end in `_steps` are for use in other steps; see `client.steps`.
+    Methods whose names end in `_steps` are called within other steps; see `client.steps`.
     """
 
     def __init__(self, name: str, client: Client | None = None) -> None:
@@ -35,11 +35,11 @@ class TopicCalls(BlockingFacade):
         self._of_group: dict[str, BoundScripts] = {}
 
     def key(self, name: str, group: str = "") -> str:
-        """Return one key of the topic."""
+        """Return the key of the topic with this name in Lua."""
         return keys.key(self.prefix, name, group)
 
     def scripts(self, group: str = "") -> BoundScripts:
-        """Return the topic's scripts, with the keys of one of its groups."""
+        """Return the topic's scripts, bound to the keys of the topic and of the group."""
         bound = self._of_group.get(group)
         if bound is None:
             key, what = partial(self.key, group=group), f"topic {self.name!r}"
@@ -50,10 +50,10 @@ class TopicCalls(BlockingFacade):
     def run_steps(
         self, name: str, values: Values, *, group: str = "", whole: bool = False
     ) -> Steps[Any]:
-        """Run a script that is harmless to repeat.
+        """Run a script that can safely be repeated.
 
         Args:
-            whole: See Request.
+            whole: See `Request`.
         """
         script = self.scripts(group)[name]
         reply = yield Request(script.keys[0], script.state(values), whole)
@@ -69,13 +69,15 @@ class TopicCalls(BlockingFacade):
         group: str = "",
         whole: bool = False,
     ) -> Steps[Any]:
-        """Run a script as the next numbered call of `caller`. A repeated call returns the earlier reply."""
+        """Run a script as the next numbered call of `caller`. If the call is repeated, the server returns its first
+        reply.
+        """
         script = self.scripts(group)[name]
         reply = yield Request(script.keys[0], script.numbered(caller, values, rest), whole)
         return script.served(caller, reply)
 
     def once_steps(self, name: str, values: Values, rest: Sequence[Argument] = ()) -> Steps[Any]:
-        """Run a script as a call of a spare caller. If the outcome is unknown, that caller isn't used again."""
+        """Run a script as a call of an unused caller. If the outcome is unknown, that caller isn't used again."""
         caller = self.callers.take()
         reply = yield from self.call_steps(name, caller, values, rest)
         self.callers.give_back(caller)
@@ -100,7 +102,7 @@ class TopicCalls(BlockingFacade):
     register = stepwise(register_steps)
 
     def forget(self) -> None:
-        """Make the next append register the topic again, because deleting the topic removed its name."""
+        """Make the next append register the topic again. Call this after the topic was deleted."""
         runtime.listed_topics.discard(self._known)
 
     @property
@@ -112,9 +114,9 @@ class ListedTopics(NamedTuple):
     """Topics that a page or a command reads.
 
     Attributes:
-        names: Sorted names.
-        strange: Sorted entries that can't be names of topics.
-        left_out: Number of further names, which aren't read.
+        names: Sorted names of topics.
+        strange: Sorted entries of the list that aren't valid names of topics.
+        left_out: Number of further names, which weren't read.
     """
 
     names: list[str]
@@ -123,12 +125,12 @@ class ListedTopics(NamedTuple):
 
 
 def topic_names(client: Client) -> list[str]:
-    """Return the names of all topics, sorted, without entries that can't be a topic's name."""
+    """Return the sorted names of all topics. Entries of the list that aren't valid names are left out."""
     return sorted(name.decode() for name in _listed(client) if is_name("topic", name))
 
 
 def listed_topics(client: Client) -> ListedTopics:
-    """Return the first MAX_TOPICS topics by name. The list may be long, because every producer may add names to it."""
+    """Return the first MAX_TOPICS topics by name. The list may be long, because every producer may add names."""
     listed = _listed(client)
     names = sorted(name.decode() for name in listed if is_name("topic", name))
     strange = sorted(name for name in listed if not is_name("topic", name))
@@ -136,12 +138,12 @@ def listed_topics(client: Client) -> ListedTopics:
 
 
 def strange_topic_names(client: Client) -> list[bytes]:
-    """Return entries of the list of topics that can't be a topic's name, sorted."""
+    """Return the entries of the list of topics that aren't valid names, sorted."""
     return sorted(name for name in _listed(client) if not is_name("topic", name))
 
 
 def forget_topic(client: Client, name: str | bytes) -> None:
-    """Remove a topic from the list of topics; its keys stay."""
+    """Remove a name from the list of topics, without deleting the topic's keys."""
     client.command("SREM", keys.topic_names(client.namespace), name)
 
 

@@ -1,4 +1,4 @@
-"""Groups of readers. A group's readers share one position in a topic, and each reader moves this position."""
+"""Groups of readers. A group's readers share one position in a topic, which each reader moves when it polls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLICIES = ("earliest", "latest", "error")
 
 
 class TopicGroup(BlockingFacade):
-    """The group `name` of a topic, to inspect and control it. Pass the topic's name, or its TopicCalls."""
+    """The group `name` of a topic, for inspection and control. Pass the topic's name, or its TopicCalls."""
 
     def __init__(self, topic: str | TopicCalls, name: str, client: Client | None = None) -> None:
         self.topic = topic if isinstance(topic, TopicCalls) else TopicCalls(topic, client)
@@ -35,7 +35,7 @@ class TopicGroup(BlockingFacade):
         out_of_range: str = "earliest",
         now: int | None = None,
     ) -> Steps[bool]:
-        """Create the group at a position. Return False if the group already exists; then it keeps its position.
+        """Create the group at a position. Return False if the group already exists, without changing its position.
 
         Args:
             start: 'earliest', 'latest', an index or a datetime.
@@ -63,7 +63,9 @@ class TopicGroup(BlockingFacade):
 
     @stepwise
     def seek(self, place: Position, *, now: int | None = None) -> Steps[int]:
-        """Move the group; return its next index. Readers can no longer commit messages that they already hold."""
+        """Move the group, and return the index of its next message. Readers can no longer commit messages that they
+        leased before.
+        """
         reply = yield from self._run("seek", {"now": moment(now), **position_of(place)})
         self._check(reply)
         self._check_place(reply, place)
@@ -81,7 +83,7 @@ class TopicGroup(BlockingFacade):
 
     @stepwise
     def set_out_of_range(self, policy: str) -> Steps[None]:
-        """Change the policy that `subscribe` set."""
+        """Change the policy `out_of_range` of the group; see `subscribe`."""
         self._check(
             (yield from self._run("steer", {"paused": "", "out_of_range": _check_policy(policy)}))
         )
@@ -90,7 +92,7 @@ class TopicGroup(BlockingFacade):
     def peek(self, count: int = 10) -> Steps[list[TopicMessage]]:
         """Return the group's next new messages without moving its position.
 
-        Messages with expired leases aren't included.
+        Delivered messages with expired leases aren't included.
         """
         lag = yield from TopicGroup.lag.steps(self)
         reading = yield from opened(self.topic, lag.handed_out + 1, None, "earliest")
@@ -101,8 +103,8 @@ class TopicGroup(BlockingFacade):
         """Return the group's lag, in messages and in time.
 
         Args:
-            exact: Read the messages to count them. Without it, the number is a difference of indexes, which is too high
-                if compaction left holes.
+            exact: True to read and count the messages. Otherwise, the number is a difference of indexes, which is too
+                high if a compaction removed messages.
         """
         reply = yield from self._run("lag", {"now": moment(now)})
         self._check(reply)

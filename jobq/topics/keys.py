@@ -40,7 +40,7 @@ def base(namespace: str, topic: str) -> str:
 
 
 def key(start: str, name: str, group: str = "", caller: str = "") -> str:
-    """Return one key by its name in Lua."""
+    """Return the key with this name in Lua."""
     if name == "last_call":
         return f"{start}call:{caller}"
     return f"{start}{name}:{group}" if name in _OF_GROUPS else start + name
@@ -71,7 +71,7 @@ _STEERING = ("find", "seek", "steer")
 def rights(namespace: str = "jobq", topics: Sequence[str] = ()) -> list[str]:
     """Return ACL rules, without passwords, for a user who appends to, reads and controls `topics`, or all topics.
 
-    They cover only jobq's layout, because redismq's keys have no prefix that distinguishes them from other keys.
+    The rules cover only topics in jobq's layout, because redismq's keys can't be distinguished from other keys.
     """
     called = (
         script
@@ -88,7 +88,7 @@ def rights(namespace: str = "jobq", topics: Sequence[str] = ()) -> list[str]:
 
 
 def rights_to_steer(namespace: str = "jobq") -> list[str]:
-    """Return ACL rules to add to a user, so that the user may also pause, resume and move groups of topics."""
+    """Return additional ACL rules for a user who may pause, resume and move groups of topics."""
     called = [
         script
         for script in scripts()
@@ -101,7 +101,7 @@ def rights_to_steer(namespace: str = "jobq") -> list[str]:
 
 
 def rights_to_lag(namespace: str = "jobq") -> list[str]:
-    """Return ACL rules to add to a user, so that the user may also read the lag of groups of topics."""
+    """Return additional ACL rules for a user who may read the lag of groups of topics."""
     called = [script for script in scripts() if script.area == "topic" and script.name in _OF_LAG]
     needed = sorted(set[str]().union(*map(commands, called)))
     pattern = f"%R~{literal(checked_name('namespace', namespace))}:{{*}}:topic:*"

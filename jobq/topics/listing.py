@@ -1,4 +1,4 @@
-"""Records of topics and their groups, for commands and pages."""
+"""Records about topics and their groups, which commands and pages show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that topics accept and return. All are frozen; times are epoch ms by the server's clock."""
+"""Values that topics accept and return. All values are frozen. Times are epoch ms by the server's clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Position = str | int | datetime
 
 
 class Record(NamedTuple):
-    """A message to append. `content=None` deletes the key when the topic is compacted."""
+    """A message to append. With `content=None`, compaction deletes the earlier messages of the key."""
 
     content: bytes | None
     key: str | None = None
@@ -25,7 +25,7 @@ class Record(NamedTuple):
 
 
 class TopicMessage(msgspec.Struct, frozen=True, gc=False):
-    """One message of a topic. Its index never changes; `at` is when it was appended."""
+    """One message of a topic. Its index never changes. `at` is the time of its append."""
 
     index: int
     at: int
@@ -35,13 +35,13 @@ class TopicMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class TopicBatch(NamedTuple):
-    """The result of a poll: messages with indexes from `first` to `last`, and a token that proves the lease.
+    """The result of a poll: messages with the indexes `first` to `last`, and a token that identifies the lease.
 
-    `deliveries` counts how often the messages were delivered, including this time.
+    `deliveries` is how often the messages were delivered, including this delivery.
 
     Attributes:
-        lease_at: The end of the lease.
-        skipped: Number of indexes that were skipped, because retention had dropped their messages unread.
+        lease_at: When the lease ends.
+        skipped: Number of indexes that were skipped, because retention had dropped the unread messages.
     """
 
     messages: list[TopicMessage]
@@ -65,11 +65,11 @@ class Lag(NamedTuple):
     """A group's lag.
 
     Attributes:
-        messages: Number of messages after `settled`; an upper bound if compaction left holes.
-        age_ms: Age of the oldest of these messages.
-        held: Number of batches that readers hold.
+        messages: Number of messages after the index `settled`. If compaction removed messages, this is an upper bound.
+        age_ms: Age of the oldest message after `settled`.
+        held: Number of batches that readers have leased.
         expired: Number of batches whose lease has ended.
-        skipped: Number of messages dropped unread.
+        skipped: Number of messages that retention dropped before the group read them.
     """
 
     settled: int
@@ -98,7 +98,7 @@ class Retention(JsonRecord):
 class Description(NamedTuple):
     """Facts about a topic.
 
-    `nbytes` is the size of its content, keys and headers before compaction, rounded to 64 KiB.
+    `nbytes` is the size of the topic's messages, keys and headers without compaction, rounded to 64 KiB.
     """
 
     first: int
@@ -114,7 +114,7 @@ class Description(NamedTuple):
 
 
 def encoded(record: Record | bytes) -> list[str | bytes]:
-    """Return a message in the format of append.lua: letters for its fields, then a value for each field."""
+    """Convert a message to the format of append.lua: a letter for each field, then a value for each field."""
     if isinstance(record, bytes):
         record = Record(record)
     _check(record)
@@ -137,7 +137,7 @@ def encoded(record: Record | bytes) -> list[str | bytes]:
 
 
 def _check(record: object) -> None:
-    """Raise ConfigError for wrong types, which a caller without a type checker may pass."""
+    """Raise ConfigError if a field has a wrong type."""
     if not isinstance(record, Record):
         raise ConfigError(f"{record!r:.60} is not a message; pass bytes or a Record")
     if not isinstance(record.content, bytes | None) or not isinstance(record.key, str | None):
@@ -145,7 +145,7 @@ def _check(record: object) -> None:
 
 
 def decoded(entry: Sequence[Any]) -> TopicMessage:
-    """Return a message from an entry of an XRANGE reply."""
+    """Convert an entry of an XRANGE reply to a message."""
     ident, fields = entry
     index, _, at = ident.partition(b"-")
     if len(fields) == 2 and fields[0] == b"m":
@@ -190,12 +190,12 @@ def position_of(position: Position) -> dict[str, str | int]:
 
 
 def extent(first: int, last: int) -> str:
-    """Return which messages a topic has, for errors: `has 3 to 9`, or `is empty`."""
+    """Describe, for an error message, which messages a topic has: `has 3 to 9`, or `is empty`."""
     return f"has {first} to {last}" if first <= last else "is empty"
 
 
 def valid_places(first: int, last: int) -> str:
-    """Return which places a group can be moved to, for errors about a topic with these messages."""
+    """Describe, for an error message, to which positions a group can be moved in a topic with these messages."""
     within = "an index in this range, " if first <= last else ""
     return f"{within}'earliest' or 'latest'"
 

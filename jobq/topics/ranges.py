@@ -1,8 +1,8 @@
 """Read ranges of a topic by index, without a group.
 
 XRANGE reads a page directly from the log. The page is complete if its indexes are consecutive and begin with the
-expected index. Otherwise a script reads the page, which handles compaction and retention. If a topic has such long
-messages that XRANGE could block the server, the script reads all pages, because it counts bytes.
+expected index. Otherwise, a script that handles compaction and retention reads the page. If a topic's messages are so
+long that XRANGE could block the server, the script reads all pages, because it limits the bytes per page.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class RangeReader:
     """Reads a range of indexes, about 256 KiB at a time.
 
     Attributes:
-        strict: Raise OutOfRangeError if retention has dropped some messages; otherwise continue with the first existing
-            message.
+        strict: True to raise OutOfRangeError if retention has dropped messages of the range; False to continue with the
+            first existing message.
     """
 
     def __init__(self, binding: TopicCalls, following: int, upto: int, strict: bool) -> None:
@@ -37,7 +37,7 @@ class RangeReader:
         self._count, self._longest = FIRST_PAGE, 0
 
     def next(self) -> Steps[list[Any]]:
-        """Return the next entries as XRANGE returns them; [] at the end."""
+        """Return the next entries in the format of XRANGE, or [] at the end of the range."""
         if not self._longest:
             self._longest = yield from self._longest_message()
         while self._following <= self._upto:
@@ -115,13 +115,13 @@ def messages_of(reading: RangeReader, count: int) -> Steps[list[TopicMessage]]:
 def read(
     binding: TopicCalls, start: Position, end: Position | None, out_of_range: str
 ) -> Iterator[TopicMessage]:
-    """Yield the messages; see Topic.read."""
+    """Yield the messages of a range; see `Topic.read`."""
     reading = binding.perform(opened(binding, start, end, out_of_range))
     return (decoded(entry) for page in _pages(reading, binding) for entry in page)
 
 
 def pages(binding: TopicCalls, following: int, upto: int, strict: bool) -> Iterator[list[Any]]:
-    """Yield the pages of a RangeReader."""
+    """Yield entries from index `following` to `upto`, page by page."""
     return _pages(RangeReader(binding, following, upto, strict), binding)
 
 

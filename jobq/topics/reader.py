@@ -1,4 +1,4 @@
-"""`Reader` and `AsyncReader` poll messages for a group and commit them; uncommitted messages are delivered again."""
+"""`Reader` and `AsyncReader` poll messages for a group and commit them. Uncommitted messages are delivered again."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ log = logging.getLogger("jobq.topic")
 
 
 class Reader(BlockingFacade):
-    """Reads messages for a group. Threads must not share a reader; create a reader in each thread.
+    """Reads messages for a group. Threads must not share a reader.
 
     Attributes:
         commit: 'manual': call `commit` yourself. 'auto': each poll commits the previous batch. 'read': messages are
             committed as they are read, so a crash loses them.
-        lease: How long polled messages belong to this reader. After that, another reader can get them; then `commit`
-            raises LeaseLostError.
-        start, out_of_range: Used to create a missing group. See TopicGroup.subscribe.
+        lease: How long polled messages belong to this reader. Afterwards, another reader can poll them, and then
+            `commit` raises LeaseLostError.
+        start, out_of_range: Options for creating the group if it doesn't exist, as for TopicGroup.subscribe.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Reader(BlockingFacade):
     def poll(
         self, count: int = 100, block: float | timedelta = 0, *, now: int | None = None
     ) -> Steps[TopicBatch]:
-        """Return the next messages, up to `count` and about 4 MiB; an empty batch if there are none.
+        """Return the next messages, up to `count` and about 4 MiB. Return an empty batch if there are none.
 
         Messages whose lease has ended come before new messages. Raises OutOfRangeError if the next message was dropped
         and the group's `out_of_range` is 'error'.
@@ -108,11 +108,12 @@ class Reader(BlockingFacade):
 
     @stepwise
     def commit(self, done: TopicBatch | TopicMessage | None = None) -> Steps[int]:
-        """Commit a batch, by default the last polled batch; return the index up to which the group is done.
+        """Commit a batch, by default the last polled batch. Return the index up to which all the group's messages are
+        committed.
 
-        After an empty poll, this commits nothing, but still returns the index. If you pass a message of the last polled
-        batch, the batch is committed up to that message; the reader keeps the rest. Raises LeaseLostError if another
-        reader has or had the messages, or if the group was moved.
+        After an empty poll, the method only returns the index. If you pass a message of the last polled batch, the
+        batch is committed up to that message, and the reader keeps the lease of the other messages. Raises
+        LeaseLostError if another reader has received the messages, or if the group was moved.
         """
         self._check_process()
         batch, through = self._held, None
@@ -163,7 +164,7 @@ class Reader(BlockingFacade):
 
     @stepwise
     def take_back(self, batch: TopicBatch) -> Steps[None]:
-        """Undo a poll whose caller didn't get the messages. With commit='read', the next poll returns them."""
+        """Undo a poll whose caller didn't receive the messages. With commit='read', the next poll returns them."""
         if batch.token:
             yield from Reader.release.steps(self, batch)
         else:
@@ -173,7 +174,8 @@ class Reader(BlockingFacade):
         """Yield messages one by one, and wait for new messages, until a call of `interrupt`.
 
         The lease is renewed between messages. With commit='auto', a batch is committed when you request the message
-        after its last message. Closing the reader gives back messages that an exception or a break left unhandled.
+        after its last message. If an exception or a break ends the loop, closing the reader gives back the unhandled
+        messages.
         """
         while True:
             batch = self.poll(block=MAX_WAIT_S)
@@ -191,7 +193,7 @@ class Reader(BlockingFacade):
 
     @property
     def interrupted(self) -> bool:
-        """Whether the reader was interrupted."""
+        """Return whether the reader was interrupted."""
         return self._wait.ended
 
     def resume(self) -> None:
@@ -200,7 +202,7 @@ class Reader(BlockingFacade):
 
     @stepwise
     def begin(self, batch: TopicBatch, message: TopicMessage) -> Steps[bool]:
-        """Prepare for a message of an iteration; return False when another reader has the batch now."""
+        """Prepare to yield a message. Return False if another reader has taken over the batch."""
         now = time.monotonic()
         if self._open is None:
             self._renewed = now
@@ -215,14 +217,15 @@ class Reader(BlockingFacade):
         return True
 
     def finish(self) -> None:
-        """End the iteration of a batch."""
+        """Finish a batch of which all messages were yielded."""
         self._done, self._open = self._open, None
 
     @stepwise
     def close(self) -> Steps[None]:
-        """Close the reader. With 'auto', commit handled messages. All other uncommitted messages are given back.
+        """Close the reader, but keep the group. With commit='auto', commit handled messages. All other messages are
+        given back.
 
-        The group stays. Outside a `for` loop, all messages polled with 'auto' count as handled.
+        Outside a `for` loop, all messages polled with commit='auto' count as handled.
         """
         held = self._held
         if held is not None:
@@ -261,7 +264,7 @@ class Reader(BlockingFacade):
         self.close()
 
     def end_of_block(self, kind: type[BaseException] | None) -> None:
-        """Prepare for `close` at the end of a `with` block; `kind` is the class of the block's error, or None."""
+        """Prepare for `close` at the end of a `with` block. `kind` is the class of the block's exception, or None."""
         if kind is not None and self._open is None:
             # The batch may not be done, so an automatic commit might lose messages.
             self.commit_mode = "manual"
@@ -292,7 +295,9 @@ class Reader(BlockingFacade):
         return self._asked(reply, token, settling)
 
     def _asked(self, reply: Any, token: str, settling: str) -> tuple[TopicBatch, int, int]:
-        """Return the messages in a reply to a poll, the ms until more messages may come, and the last index."""
+        """Parse a reply to a poll. Return the batch, the ms until more messages may be available, and the topic's last
+        index.
+        """
         word, committed, first, last, deliveries, lease_at, skipped, wait_ms, newest, entries = (
             reply
         )
@@ -341,7 +346,7 @@ class AsyncReader(AsyncFacade[Reader]):
     """A Reader with awaitable methods, for `async for`. Only one coroutine at a time may use it.
 
     Cancelling a poll ends its wait and gives back the messages of its last call. With commit='read', these messages are
-    already settled, so the next poll returns them.
+    already committed, so the next poll returns them.
     """
 
     poll = awaited(Reader.poll)
@@ -352,7 +357,7 @@ class AsyncReader(AsyncFacade[Reader]):
     close = awaited(Reader.close)
 
     def interrupt(self) -> None:
-        """Interrupt the reader; see Reader.interrupt. This doesn't wait, so signal handlers can call it."""
+        """Interrupt the reader; see Reader.interrupt. Signal handlers can call this method, because it doesn't wait."""
         self.blocking.interrupt()
 
     def resume(self) -> None:
@@ -382,7 +387,7 @@ class AsyncReader(AsyncFacade[Reader]):
 
 
 def checked_lease(lease: float | timedelta) -> int:
-    """Return the lease in milliseconds; raise ConfigError if it is out of range."""
+    """Return the lease in milliseconds. Raise ConfigError if it is out of range."""
     lease_ms = round(duration_s(lease) * 1000)
     if not 1 <= lease_ms <= DAY_MS:
         raise ConfigError(f"lease={lease!r} is out of range; it must be between 1 ms and a day")

@@ -1,15 +1,15 @@
 """The layout of redismq, for topics that redismq's Java and Python programs also use.
 
-=============================  ====================================================================
-<topic>:nextIndex              index of the last message, in spite of its name; the first is 1
-<topic>:messages:<index>       the message
-<topic>:<group>:nextIndex      the last index that the group was given; absent = 0
-<topic>:call:<caller>          ours, PX 10 min: number and reply of a caller's last call
-=============================  ====================================================================
+=============================  ==================================================================== <topic>:nextIndex
+index of the last message, in spite of its name; the first is 1 <topic>:messages:<index>       the message
+<topic>:<group>:nextIndex      the last index that the group was given; absent = 0 <topic>:call:<caller>          ours,
+PX 10 min: number and reply of a caller's last call =============================
+====================================================================
 
-As in redismq, a group's position moves as messages are read, so they are delivered at most once. Keys have no prefix,
-and messages have no times, keys or headers. A script must declare its keys, but the next index isn't known before the
-call. So calls declare the keys of a range of indexes, and are repeated if other clients were faster.
+As in redismq, a group's position moves as messages are read, so messages are delivered at most once. Keys have no
+prefix, and messages have no times, keys or headers. A script must declare its keys, but the next index isn't known
+before the call. So a call declares the keys of a range of indexes, and is repeated if other clients have used up this
+range.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RedismqTopic:
     """The topic `name` in redismq's layout.
 
     Attributes:
-        ttl: How long to keep a message. By default it never expires, as in redismq.
+        ttl: How long to keep a message. By default, messages never expire, as in redismq.
     """
 
     def __init__(
@@ -62,11 +62,13 @@ class RedismqTopic:
         return f"{type(self).__name__}({self.name!r})"
 
     def append(self, content: bytes) -> int:
-        """Append one message; return its index."""
+        """Append one message, and return its index."""
         return self.append_many([content])[0]
 
     def append_many(self, contents: Iterable[bytes]) -> list[int]:
-        """Append messages; return their indexes. A round trip appends up to 1,000, all of them or none."""
+        """Append messages, and return their indexes. Each round trip appends up to 1,000 messages, either all of them
+        or none.
+        """
         indexes: list[int] = []
         for some in _batches(contents):
             first, last = self._append(some)
@@ -96,11 +98,13 @@ class RedismqTopic:
             count = max(1, min(PER_PAGE, 2 * count, PAGE_BYTES // (size + 1)))
 
     def last(self) -> int:
-        """Return the index of the last message, 0 if there was none."""
+        """Return the index of the last message, or 0 if no message was ever appended."""
         return self.index_at(self.counter_key)
 
     def index_at(self, key: str) -> int:
-        """Return the index at this key, 0 if there is none. Raises ScriptError for a value that is not an index."""
+        """Return the index stored at this key, or 0 if the key doesn't exist. Raises ScriptError if the value is not an
+        index.
+        """
         reply = self.client.command("GET", key)
         if reply and not (reply.isdigit() and len(reply) <= MAX_INDEX_LENGTH):
             raise ScriptError(
@@ -112,7 +116,7 @@ class RedismqTopic:
     def delete(self) -> None:
         """Delete the messages and the counter. Groups keep their positions until you unsubscribe them.
 
-        If the counter is damaged, the number of messages is unknown, so they aren't deleted.
+        If the counter is damaged, the messages aren't deleted, because their number is unknown.
         """
         try:
             last = self.last()
@@ -125,7 +129,7 @@ class RedismqTopic:
 
     @property
     def counter_key(self) -> str:
-        """The key of the index of the last message."""
+        """Return the key of the index of the last message."""
         return f"{self.name}:nextIndex"
 
     def message_key(self, index: int) -> str:
@@ -141,7 +145,7 @@ class RedismqTopic:
     def call(
         self, script: BoundScript, nkeys: int, values: Values, rest: Sequence[bytes] = ()
     ) -> Any:
-        """Run a script as a numbered call, with the keys of `nkeys` messages after `base`."""
+        """Run a script as a numbered call. Declare the keys of the `nkeys` messages after the index `base`."""
         caller = self.callers.take()
         base = int(values["base"])
         keys = list(map(self.message_key, range(base + 1, base + nkeys + 1)))
@@ -163,7 +167,9 @@ class RedismqTopic:
 
 
 class RedismqReader:
-    """Reads messages for a group, at most once: each read moves the group's position, so a crash loses its messages."""
+    """Reads messages for a group, at most once. Each read moves the group's position, so a crash loses unhandled
+    messages.
+    """
 
     def __init__(self, topic: RedismqTopic, group: str, out_of_range: str = "earliest") -> None:
         if out_of_range not in ("earliest", "latest", "error"):
@@ -204,7 +210,7 @@ class RedismqReader:
                 pause = min(MAX_PAUSE_S, 2 * pause)
 
     def seek(self, place: int | str) -> int:
-        """Move the group to 'earliest', 'latest' or an index; return its next index."""
+        """Move the group to 'earliest', 'latest' or an index. Return the index of its next message."""
         last = self.topic.last()
         if place == "earliest":
             self.unsubscribe()
@@ -224,7 +230,7 @@ class RedismqReader:
         self.topic.client.command("DEL", self.position_key)
 
     def lag(self) -> Lag:
-        """Return the group's lag; holes count as messages."""
+        """Return the group's lag. Missing messages are counted too."""
         position = self.topic.index_at(self.position_key)
         last = self.topic.last()
         behind = max(0, last - position)
@@ -232,11 +238,11 @@ class RedismqReader:
 
     @property
     def position_key(self) -> str:
-        """The key of the last index that the group was given."""
+        """Return the key of the last index that was delivered to the group."""
         return f"{self.topic.name}:{self.group}:nextIndex"
 
     def _ask(self, count: int) -> tuple[TopicBatch, bool]:
-        """Return the result of one call, and whether to repeat the call immediately."""
+        """Make one call. Return its messages, and whether to repeat the call immediately."""
         while True:
             word, position, last, *rest = self.topic.call(
                 self._scripts["redismq_poll"],
@@ -278,7 +284,7 @@ def _batches(contents: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def checked_name(kind: str, name: str) -> str:
-    """Return `name`; raise ConfigError if it could make keys that belong to another name."""
+    """Return `name`; raise ConfigError if its keys could also belong to another name."""
     if not name or ":" in name or not name.isprintable() or any(map(str.isspace, name)):
         raise ConfigError(
             f"{kind} {name!r} can't be used in redismq's layout; use printable characters without : or blanks"

@@ -42,7 +42,7 @@ STEP = 500
 class Topic(BlockingFacade):
     """The topic `name`, on `client` or the default client. Threads may share it.
 
-    Times are by the server's clock. For tests, some methods take `now`, in epoch ms, instead of the server's time.
+    Times are by the server's clock. For tests, some methods accept `now`, in epoch ms, instead of the server's time.
     """
 
     def __init__(self, name: str, client: Client | None = None) -> None:
@@ -63,7 +63,9 @@ class Topic(BlockingFacade):
         durability: str | None = None,
         now: int | None = None,
     ) -> Steps[int]:
-        """Append one message; return its index. content=None deletes the key at the next compaction."""
+        """Append one message, and return its index. With content=None, the next compaction deletes the key's earlier
+        messages.
+        """
         record = Record(content, key, headers)
         done = yield from self._append(encoded(record), durability, now)
         return done.first
@@ -76,15 +78,16 @@ class Topic(BlockingFacade):
         durability: str | None = None,
         now: int | None = None,
     ) -> Steps[list[int]]:
-        """Append messages; return their indexes. A round trip appends up to 1,000, all of them or none.
+        """Append messages, and return their indexes. Each round trip appends up to 1,000 messages, either all of them
+        or none.
 
         The indexes of one round trip are consecutive.
 
         Args:
-            durability: `memory`, `disk` or `replicas=n` instead of the client's.
+            durability: `memory`, `disk` or `replicas=n`, by default the client's durability.
 
         Raises:
-            ConfigError, CodecError: A message is invalid. Its round trip isn't sent.
+            ConfigError, CodecError: A message is invalid. The round trip with this message isn't sent.
             ServerFullError: The server's memory is full.
             NotDurableError: The appended messages aren't as durable as requested.
             UnavailableError: The outcome is unknown.
@@ -104,13 +107,13 @@ class Topic(BlockingFacade):
         lease: float | timedelta = 30,
         out_of_range: str = "earliest",
     ) -> Reader:
-        """Return a reader for `group`; a group may have any number of readers. See Reader."""
+        """Return a reader for `group`, which may have any number of readers. See `Reader` for the options."""
         return Reader(
             self._binding, group, commit=commit, start=start, lease=lease, out_of_range=out_of_range
         )
 
     def group(self, name: str) -> TopicGroup:
-        """Return the group of that name, to inspect and control it. The group needn't exist."""
+        """Return the group with this name, for inspection and control. The group needn't exist."""
         return TopicGroup(self._binding, name)
 
     def read(
@@ -120,26 +123,28 @@ class Topic(BlockingFacade):
         *,
         out_of_range: str = "error",
     ) -> Iterator[TopicMessage]:
-        """Yield messages from `start` to `end`, both included. Groups keep their positions.
+        """Yield the messages from `start` to `end`, including both. Groups keep their positions.
 
-        Raises OutOfRangeError if retention has dropped messages of this range, even while you read. With
-        out_of_range='earliest', it continues with the first existing message instead.
+        Raises OutOfRangeError if retention drops messages of this range before they are read. With
+        out_of_range='earliest', the iteration continues with the first existing message instead.
 
         Args:
-            end: None for the current last message; a datetime excludes messages appended then or later.
+            end: Last message; None for the current last message. A datetime excludes messages appended then or later.
         """
         return read(self._binding, start, end, out_of_range)
 
     @stepwise
     def get(self, index: int) -> Steps[TopicMessage | None]:
-        """Return the message with this index; None if it was dropped or doesn't exist yet."""
+        """Return the message with this index, or None if it was dropped or doesn't exist yet."""
         reading = RangeReader(self._binding, index, index, strict=False)
         messages = yield from messages_of(reading, 1)
         return messages[0] if messages else None
 
     @stepwise
     def find(self, at: datetime | float) -> Steps[int]:
-        """Return the lowest index appended at this time or later. If there is none, return the last index + 1."""
+        """Return the index of the first message appended at this time or later. If there is none, return the last index
+        + 1.
+        """
         reply = yield from self._binding.run_steps("find", {"time": moment_of(at)})
         return int(reply[0])
 
@@ -150,13 +155,13 @@ class Topic(BlockingFacade):
 
     @stepwise
     def strange_groups(self) -> Steps[list[bytes]]:
-        """Return entries of the list of groups that can't be a group's name, sorted."""
+        """Return the entries of the list of groups that aren't valid names, sorted."""
         listed = yield from self._binding.command_steps("SMEMBERS", self._binding.key("groups"))
         return sorted(name for name in listed if not is_name("group", name))
 
     @stepwise
     def forget_group(self, name: bytes) -> Steps[bool]:
-        """Remove an entry that can't be a group's name from the list; return whether it was there."""
+        """Remove an invalid name from the list of groups. Return whether it was in the list."""
         key = self._binding.key("groups")
         return bool((yield from self._binding.command_steps("SREM", key, name)))
 
@@ -183,14 +188,14 @@ class Topic(BlockingFacade):
         compact: bool | None = None,
         tombstones: float | timedelta | None = None,
     ) -> Steps[Retention]:
-        """Change how long messages are kept; return the limits. None leaves a limit unchanged, 0 removes it.
+        """Change the retention limits, and return all of them. 0 removes a limit. None leaves it unchanged.
 
-        Every append applies the limits to a few messages; `trim` applies them to all.
+        Every append applies the limits to a few messages; `trim` applies the limits to all messages.
 
         Args:
-            compact: Keep only the newest message of each key, and all messages without a key; works with max_age, but
-                not with max_count or max_bytes.
-            tombstones: How long a compaction keeps the deletion of a key. Default: one day.
+            compact: Keep only the latest message of each key, and all messages without a key. It can be combined with
+                max_age, but not with max_count or max_bytes.
+            tombstones: How long compactions keep a message that deletes a key. Default: one day.
         """
         if tombstones is None and compact:
             now = yield from Topic.limits.steps(self)
@@ -216,7 +221,9 @@ class Topic(BlockingFacade):
 
     @stepwise
     def trim(self, before: int | None = None, *, now: int | None = None) -> Steps[int]:
-        """Drop messages that exceed the limits, or all messages before an index; return the first remaining index."""
+        """Drop messages that exceed the limits, or all messages before an index. Return the index of the first
+        remaining message.
+        """
         while True:
             values = {"now": moment(now), "before": "" if before is None else before}
             first, more = yield from self._binding.run_steps("trim", values)
@@ -225,7 +232,9 @@ class Topic(BlockingFacade):
 
     @stepwise
     def compact(self, *, now: int | None = None) -> Steps[int]:
-        """Compact up to the current last message; return the last compacted index. Safe while the topic is in use."""
+        """Compact the topic up to its current last message, and return the message's index. The topic can be in use
+        meanwhile.
+        """
         values = {"now": moment(now), "limit": STEP}
         under_way, reached = yield from self._compact({**values, "begin": 1})
         while under_way:
@@ -234,7 +243,7 @@ class Topic(BlockingFacade):
 
     @stepwise
     def delete(self) -> Steps[None]:
-        """Delete the topic with its groups, whatever types its keys have. A later append starts at index 1 again."""
+        """Delete the topic and its groups, even if a key has a wrong type. A later append starts at index 1 again."""
         prefix = self._binding.prefix
         try:
             listed = yield from self._binding.command_steps("SMEMBERS", self._binding.key("groups"))

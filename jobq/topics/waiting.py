@@ -1,6 +1,7 @@
 """Wait until a message is appended, with XREAD on a separate connection.
 
-The entries are discarded: the following poll fetches messages. So a lost or extra wake-up only costs time.
+The reply's entries are discarded, because the following poll fetches the messages. So a lost or extra wake-up only
+costs time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ BROKEN_S = 0.1
 
 
 class LogWaiter:
-    """Waits for the log of one topic. One thread or coroutine waits; any thread may end it."""
+    """Waits for new messages of one topic. One thread or coroutine waits, and any thread may end the wait."""
 
     def __init__(self, client: Client, log_key: str) -> None:
         self._key = log_key
@@ -27,7 +28,8 @@ class LogWaiter:
         self._ended = threading.Event()
 
     def steps(self, after: int, seconds: float) -> Steps[None]:
-        """Return when the log has a message after that index, or after this many seconds. It may also return too early.
+        """Return when the log has a message after the index `after`, or after `seconds`. The method may also return too
+        early.
 
         Raises UnavailableError when no connection can be opened.
         """
