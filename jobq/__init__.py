@@ -9,7 +9,7 @@
 
     receipt = resize.enqueue("a.jpg", width=200)
 
-Names load at first use: `import jobq` doesn't import redis, click or asyncio.
+Names are imported at first use, so `import jobq` doesn't import redis, click or asyncio.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m jobq`: the command line."""
+"""`python -m jobq`: run jobq's command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cgroup of this process, v1 or v2: where its files are, and how many processors it may use."""
+"""The files of this process's cgroup (v1 or v2), and how many processors the cgroup may use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ROOT = Path("/")
 def own_folders(controller: str = "", root: Path = _ROOT) -> Iterator[Path]:
     """Yield the folder of this process's cgroup, then the folders above it, because their limits also apply.
 
-    In a container, the cgroup's path may be the host's. So the top of the tree always comes last.
+    In a container, the cgroup's path may be a path of the host. So the root of the tree is always the last folder.
 
     Args:
         controller: Controller of cgroup v1; '' for v2, which has a single tree.
@@ -31,7 +31,7 @@ def own_folders(controller: str = "", root: Path = _ROOT) -> Iterator[Path]:
 
 
 def processors(root: Path = _ROOT) -> int | None:
-    """Return the number of processors that CPU quotas allow, rounded up; None without a quota."""
+    """Return the number of processors that CPU quotas allow, rounded up, or None if there is no quota."""
     quotas = [*map(_quota_v2, own_folders("", root)), *map(_quota_v1, own_folders("cpu", root))]
     return min((ceil(quota) for quota in quotas if quota), default=None)
 

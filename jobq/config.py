@@ -36,7 +36,7 @@ _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,40}")
 def duration_s(value: Duration) -> float:
     """Return a duration in seconds: `duration_s("5m") == 300`. See `jobq.durations.seconds_of` for units.
 
-    Raises ConfigError if it can't be read.
+    Raises ConfigError if the duration is invalid.
     """
     try:
         return seconds_of(value)
@@ -47,10 +47,10 @@ def duration_s(value: Duration) -> float:
 def parse_time(
     text: str, *, now: datetime | None = None, zone: tzinfo | Literal["local"] | None = None
 ) -> datetime:
-    """Parse an ISO 8601 time; with `now`, also a time span such as `7d`, counted back from now. Return it in UTC.
+    """Parse an ISO 8601 time or, with `now`, a time span such as `7d` before now. Return the time in UTC.
 
     Args:
-        zone: Time zone for times without a zone: "local" for this host's zone, None to reject such times.
+        zone: Default time zone: "local" for this host's zone, None to reject times without a zone.
     """
     try:
         at = _iso_time(text)
@@ -76,7 +76,7 @@ def _iso_time(text: str) -> datetime | None:
 
 
 def parse_queues(text: str) -> tuple[tuple[str, int], ...]:
-    """Parse names of queues and their weights: `"high:6,low:1"`, or `"low,high"` for equal weights."""
+    """Parse the names and weights of queues, such as `"high:6,low:1"`, or `"low,high"` for equal weights."""
     queues: list[tuple[str, int]] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, colon, weight = part.rpartition(":")
@@ -152,11 +152,12 @@ CodecMode = Literal["sign", "encrypt"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CodecSettings:
-    """How calls are sealed: signed, so that only holders of a key can create them, or encrypted.
+    """Settings for sealing calls. Sealed calls are either signed, so that only owners of a key can create them, or
+    encrypted.
 
     Attributes:
-        keys: Ids with secrets of 32 bytes or more. The first key seals calls; any of the keys can open them.
-        accept_plain: Also run calls without a seal, while producers migrate.
+        keys: Pairs of an id and a secret of at least 32 bytes. The first key seals calls, and every key can open calls.
+        accept_plain: True to also run unsealed calls, while producers migrate.
         valid_s: How long after its due time a sealed call may start. Workers remember finished calls for this long, so
             that a replayed call doesn't run.
     """
@@ -194,18 +195,18 @@ class ServerSettings:
 
     Attributes:
         url: None selects the embedded server.
-        embedded: False forbids the embedded server, True selects it; None uses it with a warning, but not under pytest.
-        patience_s: How long a call is retried while connections break or the server is silent. Even with 0, the first
-            try may take socket_timeout_s.
+        embedded: True uses the embedded server, False forbids it. None uses it with a warning, but not under pytest.
+        patience_s: How long a call is retried while connections break or the server doesn't answer. Even with 0, the
+            first attempt may take socket_timeout_s.
         data_dir: Folder for the embedded server's data. Default: `.jobq` next to the nearest pyproject.toml.
-        codec: How calls are sealed; None leaves them unsealed.
+        codec: How calls are signed or encrypted; None to leave calls plain.
         functions: Call the server functions that `jobq functions load` has loaded, instead of Lua scripts.
         durability: Where a message must be stored before its enqueue returns: memory, disk, or replicas=n. Run n + 1
             replicas, so that a replica may fail.
-        durable_within_s: How long to wait for the durability, at most four fifths of socket_timeout_s.
-        outage_buffer: Maximum number of messages to keep in memory while the server is away. With 0, enqueue raises
-            UnavailableError.
-        max_content: Maximum size of a job's call in bytes, up to 1 MiB.
+        durable_within_s: How long to wait until a message is stored durably, at most four fifths of socket_timeout_s.
+        outage_buffer: Maximum number of messages to keep in memory while the server is unreachable. With 0, enqueue
+            raises UnavailableError.
+        max_content: Maximum size of a call in bytes, up to 1 MiB.
     """
 
     url: str | None = None
@@ -245,25 +246,26 @@ class WorkerSettings:
     """Settings of a worker.
 
     Attributes:
-        queues: Names and weights; () for the queues of the registered jobs, with equal weights.
-        strict: Drain the queues in the given order.
-        processes: Number of children; 0 for one per processor.
+        queues: Names and weights of queues; () for all queues of the registered jobs, with equal weights.
+        strict: Empty each queue before fetching from the next queue in the given order.
+        processes: Number of child processes; 0 for one per processor.
         concurrency: Maximum number of concurrent async jobs per child.
         threads: Maximum number of concurrent sync jobs per child.
         lease_s: How long a lease lasts unless renewed.
-        crash_limit: Number of crashes after which a message is dead-lettered; 0 for never.
-        prefetch: Maximum number of messages to prefetch per child. A child prefetches about prefetch_s of work.
+        crash_limit: Number of crashes after which a message is dead-lettered, or 0 for no limit.
+        prefetch: Maximum number of messages to prefetch per child. A child prefetches work for about prefetch_s
+            seconds.
         max_jobs, max_age_s, max_memory_mb: Limits after which a child is replaced.
-        shutdown_timeout_s: How long the worker waits for jobs after TERM.
+        shutdown_timeout_s: How long the worker waits for running jobs after TERM.
         burst: Exit once the queues are empty and no retry of a job that ran here is due within BURST_WAIT_S. With
             "ready", don't wait for retries.
-        unknown_for_s: How long messages of unknown jobs are retried before they are dead-lettered.
+        unknown_for_s: How long a message whose job is unknown is retried before it is dead-lettered.
         unknown_wait_s: Maximum delay between retries of unknown jobs.
         event_loop: The event loop for async jobs, one of EVENT_LOOPS. "auto" is uvloop if it is installed.
         allow_threads: Start even if the modules with jobs leave a thread running.
-        tracebacks: Log and keep the tracebacks of failed attempts.
+        tracebacks: Log and store the tracebacks of failed attempts.
         charts: Record queue statistics for the dashboard's charts.
-        name: Name in events and logs; '' for the host and the process id.
+        name: The worker's name in events and logs; '' for the host's name and the process id.
     """
 
     queues: tuple[tuple[str, int], ...] = ()
@@ -327,7 +329,7 @@ def settings_from_env(
 
     The variables are JOBQ_URL (or else REDIS_URL), JOBQ_NAMESPACE, JOBQ_PATIENCE, JOBQ_EMBEDDED, JOBQ_EMBEDDED_IDLE,
     JOBQ_DATA, JOBQ_FUNCTIONS and JOBQ_MAX_CONTENT. JOBQ_DURABILITY, JOBQ_DURABLE_WITHIN and JOBQ_OUTAGE_BUFFER set the
-    durability. JOBQ_CODEC, JOBQ_CODEC_KEYS, JOBQ_CODEC_ACCEPT_PLAIN and JOBQ_CODEC_VALID set the codec.
+    durability. JOBQ_CODEC, JOBQ_CODEC_KEYS, JOBQ_CODEC_ACCEPT_PLAIN and JOBQ_CODEC_VALID set how calls are sealed.
 
     Args:
         patience_s: Default for JOBQ_PATIENCE.
@@ -363,7 +365,7 @@ def settings_from_env(
 
 
 def embedded_from_env(environ: Mapping[str, str] | None = None) -> bool | None:
-    """Return JOBQ_EMBEDDED: True (1) allows an embedded server without a URL, False (0) forbids it, None is unset."""
+    """Return JOBQ_EMBEDDED: True if an embedded server is allowed when no URL is set, False if not, None if unset."""
     env = os.environ if environ is None else environ
     text = env.get("JOBQ_EMBEDDED") or ""
     if text not in ("", "0", "1"):
@@ -380,7 +382,9 @@ def server_program_from_env(environ: Mapping[str, str] | None = None) -> str | N
 
 
 def servers_of_tests(environ: Mapping[str, str] | None = None) -> list[str] | None:
-    """Return JOBQ_TEST_SERVERS, the only URLs that tests may connect to; `*` allows any URL. None outside tests."""
+    """Return JOBQ_TEST_SERVERS, the only URLs to which tests may connect; `*` allows any URL. Return None outside
+    tests.
+    """
     env = os.environ if environ is None else environ
     servers = env.get(TEST_SERVERS)
     return None if servers is None else servers.split()

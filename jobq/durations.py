@@ -1,4 +1,4 @@
-"""Durations, rates, counts and lists of names as people write them. Unreadable text raises ValueError."""
+"""Parse and format durations, rates, counts and lists of names as people write them. Invalid text raises ValueError."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MAX_SPAN_MS = 30 * DAY_MS
 
 
 class Rate(NamedTuple):
-    """A rate of at most `most` events in any `span_ms` milliseconds. `str` returns it as text: `100/m`, `3/10s`."""
+    """A rate of at most `most` events in any `span_ms` milliseconds. `str` formats a rate as `100/m` or `3/10s`."""
 
     most: int
     span_ms: int
@@ -53,7 +53,7 @@ class Rate(NamedTuple):
 def rate_of(value: object) -> Rate:
     """Parse a rate: `rate_of("100/m") == Rate(100, 60_000)`.
 
-    Units are s, m, h and d. A number before the unit makes the span longer: `3/10s`.
+    Units are s, m, h and d. A number before the unit multiplies the span: `3/10s`.
     """
     match = _RATE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
@@ -69,7 +69,7 @@ def rate_of(value: object) -> Rate:
 def seconds_of(value: object) -> float:
     """Return a duration in seconds: `seconds_of("1h30m") == 5400`. ISO 8601 also works. The result is never NaN.
 
-    Units are ms, s, m, h, d and w, also as words such as `2 hours`. Numbers without a unit are seconds.
+    Units are ms, s, m, h, d and w, or words, as in `2 hours`. Numbers without a unit are seconds.
     """
     if isinstance(value, timedelta):
         return value.total_seconds()
@@ -116,7 +116,7 @@ def listed(names: Sequence[str], most: int = MAX_NAMES) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """Return a duration as people write it: `0.8 ms`, `3.2 s`, `4 m 38 s`, `2 h 05 m`, `3 d 4 h`, `12 d`."""
+    """Format a duration as people write it: `0.8 ms`, `3.2 s`, `4 m 38 s`, `2 h 05 m`, `3 d 4 h`, `12 d`."""
     seconds = max(0.0, seconds)
     if not 0 < seconds < 0.9995:
         short = f"{seconds:.1f}".removesuffix(".0")
@@ -135,7 +135,7 @@ def _whole_units(seconds: int) -> str:
 
 
 def wait_of(value: object, clock: Callable[[], float] = time.time) -> float:
-    """Return the seconds to wait, given a duration or an HTTP date as in `Retry-After`; 0 for a past date."""
+    """Return the seconds to wait, given a duration or an HTTP date as in `Retry-After`. Return 0 for a past date."""
     if not isinstance(value, str) or not _TIME_OF_DAY.search(value):
         return seconds_of(value)
     from email.utils import parsedate_to_datetime

@@ -70,7 +70,7 @@ _HOSTS = re.compile(r"(?:(?:\[[0-9A-Fa-f:.]*\]|[^:,]*)(?::\d{1,5})?(?:,|$))*")
 def masked(url: str) -> str:
     """Return a URL without its user and password, and without the value of a query key such as `password`.
 
-    This masks everything before the last `@` and after such a key, because a password may contain `/ : @ # ? &`.
+    Everything before the last `@` and after such a key is masked, because a password may contain `/ : @ # ? &`.
     """
     for key in _QUERY_KEY.finditer(url):
         if _SECRET_KEY.search(unquote(key[1])):
@@ -89,7 +89,7 @@ def masked(url: str) -> str:
 
 
 def shortened(text: str, *, end: bool = False) -> str:
-    """Cut a very long text to its beginning, or to its `end`, before URLs in the text are masked.
+    """Cut a very long text to its beginning or, with `end`, to its end, before URLs in the text are masked.
 
     If the cut goes through a URL, the URL is left out, because its remaining part might show the password.
     """
@@ -164,7 +164,7 @@ class NotDurableError(JobqError):
 
     @property
     def mid(self) -> str:
-        """The first of `mids`, or ''. After the enqueue of a single message, this is its id."""
+        """Return the first of `mids`, or ''. After the enqueue of a single message, this is the message's id."""
         return self.mids[0] if self.mids else ""
 
 

@@ -1,9 +1,8 @@
-"""The event stream: its names, and the format of its records.
+"""The event stream: the names in it, and the format of its records.
 
-Scripts append an entry for each state change that belongs to the history. An entry has one field. The field's name is
-the schema version, and its value has the columns of COLUMNS, joined by 0x1f, without empty columns at the end. The
-stream's key names the queue, and the entry's id has the time of writing. docs/reference/events.md describes how
-versions evolve.
+Scripts append an entry for each recorded state change. An entry has one field. The field's name is the schema version,
+and its value has the columns of COLUMNS, joined by 0x1f, without empty columns at the end. The stream's key names the
+queue, and the entry's id has the time of writing. docs/reference/events.md describes how versions evolve.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ LOCK_EXPIRED = "lock expired"
 
 
 class Event(msgspec.Struct, frozen=True):
-    """An entry of the stream.
+    """An entry of the event stream.
 
-    Times are epoch ms by the server's clock, except `enqueued_at`, by the producer's clock.
+    Times are epoch ms by the server's clock, but `enqueued_at` is by the producer's clock.
     """
 
     kind: str
@@ -65,18 +64,18 @@ class Event(msgspec.Struct, frozen=True):
 
     @property
     def started_at(self) -> int:
-        """Return when the attempt started, epoch ms."""
+        """Return when the attempt started, in epoch ms."""
         return self.finished_at - self.run_us // 1000
 
     @property
     def is_crash(self) -> bool:
-        """Whether the attempt ended because its process died, even if the message is dead for that reason."""
+        """Return whether the attempt ended because its process died, even if the message is now dead."""
         died = self.kind == "dead" and self.error == CRASH and not self.fingerprint
         return died or self.kind == "crashed"
 
     @property
     def wait_ms(self) -> int:
-        """Milliseconds from the enqueue to the start; never negative, although the producer's clock may be ahead."""
+        """Return the milliseconds between the enqueue and the start. Return 0 if the producer's clock is ahead."""
         return max(0, self.started_at - self.enqueued_at) if self.enqueued_at else 0
 
 
@@ -97,13 +96,13 @@ _BREAKS = re.compile(r"[\x1f\r\n\0]")
 
 
 def ago_ms(enqueued_at: int) -> int:
-    """Return the ms since `enqueued_at` by this process's clock, at least 1; 0 if it is unknown."""
+    """Return the ms since `enqueued_at` by this process's clock, at least 1. Return 0 if `enqueued_at` is unknown."""
     ago = time.time_ns() // 1_000_000 - enqueued_at
     return max(1, ago) if ago < ABSOLUTE else 0
 
 
 def in_utc(at_ms: int) -> str:
-    """Return a time for people and --since: `2026-11-21T08:00:00.000Z`; the number of ms if it is after year 9999."""
+    """Format a time as `2026-11-21T08:00:00.000Z`, which --since accepts. After year 9999, return the number of ms."""
     if not 0 <= at_ms <= _MOMENT:
         return f"{at_ms} ms"
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
@@ -114,10 +113,12 @@ def attempt_record(  # noqa: PLR0913 - a parameter per column
     job: str, attempt: int, enqueued: int, run_us: int, cpu_us: int, rss_kib: int,
     worker: str, error: str = "", fingerprint: str = "", nbytes: int = 0, trace_id: str = "", place: str = "",
 ) -> str:  # fmt: skip
-    """Return the columns that a child knows. The script puts kind, mid and finished_at before them, and adds the key.
+    """Return the columns of an event that a child knows. The script adds kind, mid and finished_at before them, and the
+    key.
 
     Args:
-        enqueued: Milliseconds from the enqueue to the end of the attempt, or the enqueue's epoch time; 0 if unknown.
+        enqueued: Milliseconds between the enqueue and the end of the attempt, or the enqueue's epoch time; 0 if
+            unknown.
     """
     if error:
         error = _BREAKS.sub(" ", error)[:500]
@@ -128,7 +129,9 @@ def attempt_record(  # noqa: PLR0913 - a parameter per column
 
 
 def trace_id(headers: Mapping[str, str]) -> str:
-    """Return the trace id in a call's W3C `traceparent`, or else in its `sentry-trace`; '' if neither is valid."""
+    """Return the trace id in a call's header `traceparent` or, without it, in `sentry-trace`. Return '' if neither is
+    valid.
+    """
     match = _TRACEPARENT.fullmatch(headers.get("traceparent", ""))
     if match is None:
         match = _SENTRY_TRACE.fullmatch(headers.get("sentry-trace", ""))
@@ -136,7 +139,7 @@ def trace_id(headers: Mapping[str, str]) -> str:
 
 
 def columns_of(value: bytes, version: bytes = SCHEMA.encode()) -> dict[str, str | int]:
-    """Return the columns that aren't empty, as text or numbers. Raises BadRecordError for an invalid record."""
+    """Return the columns that aren't empty, as text or numbers. Raise BadRecordError if the record is invalid."""
     if version != SCHEMA.encode():
         raise BadRecordError(
             f"version {version[:40]!r} of event records is unknown; this jobq reads {SCHEMA}; upgrade jobq"
@@ -159,7 +162,7 @@ def columns_of(value: bytes, version: bytes = SCHEMA.encode()) -> dict[str, str 
 
 
 def decode(value: bytes, version: bytes = SCHEMA.encode()) -> Event:
-    """Read one entry; missing columns take their defaults. Raises BadRecordError if it is not a record."""
+    """Decode one entry. Missing columns have default values. Raise BadRecordError if the entry is not a record."""
     event = _plain(value) if version == _VERSION else None
     if event is not None:
         return event
@@ -171,7 +174,7 @@ def decode(value: bytes, version: bytes = SCHEMA.encode()) -> Event:
 
 
 def _plain(value: bytes) -> Event | None:
-    """Decode a worker's entry in less than half the usual time; return None if it needs a complete check."""
+    """Decode an entry quickly. Return None if the entry isn't in a worker's usual format and needs a complete check."""
     try:
         fields = value.decode().split(SEPARATOR)
     except UnicodeDecodeError:
@@ -220,10 +223,10 @@ def _plain(value: bytes) -> Event | None:
 
 
 def named(value: bytes, version: bytes, at_ms: int) -> Event | None:
-    """Return an event with only the kind, mid and error of an unreadable record; None if even these can't be read.
+    """Return an event with only the kind, mid and error of an unreadable record, or None if even these can't be read.
 
     Args:
-        at_ms: Time of its entry, used instead of the time in the record.
+        at_ms: The event's time, used instead of the time in the record.
     """
     if version != SCHEMA.encode():
         return None

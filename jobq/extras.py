@@ -1,4 +1,4 @@
-"""How to install an optional package that is missing."""
+"""How to install missing optional packages."""
 
 from __future__ import annotations
 

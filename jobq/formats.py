@@ -1,6 +1,6 @@
-"""Numbers of the stored formats. docs/operating/upgrades.md says which releases read which number.
+"""Version numbers of the stored formats. docs/operating/upgrades.md lists the numbers that each release can read.
 
-A number increases when older releases would misread the new data.
+A version number increases when older releases would misread the new data.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from typing import Any, Never
 
 @cache
 def _table() -> dict[tuple[str, str], str]:
-    """Return the advice for each name, by section."""
     remedies: dict[tuple[str, str], str] = {}
     section = ""
     text = Path(__file__).with_name("habits.txt").read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
 """Base class of the records that `--json` prints and the dashboard's JSON API returns.
 
-A record is declared once, in the module that makes it. Python code reads its attributes, `--json` prints its fields in
-order, and `jobq.web.api.schema` writes them for HTTP and describes them for OpenAPI.
+A record is declared once, in the module that creates it. Python code reads its attributes, `--json` prints its fields
+in order, and `jobq.web.api.schema` encodes the fields for HTTP and describes them for OpenAPI.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class JsonRecord(Struct, frozen=True):
 
     @classmethod
     def of(cls, source: object, /, **others: Any) -> Self:
-        """Return a record with these fields; the remaining fields are read from attributes of `source`."""
+        """Return a record with these fields. The other fields are read from attributes of `source`."""
         return cls(**{
             name: others[name] if name in others else getattr(source, name)
             for name in cls.__struct_fields__
@@ -32,5 +32,5 @@ class JsonRecord(Struct, frozen=True):
 
 
 def words(values: tuple[str, ...]) -> Meta:
-    """Return the annotation for a text that is one of these words: `Annotated[str, words(STATES)]`."""
+    """Return the annotation for a text that must be one of `values`: `Annotated[str, words(STATES)]`."""
     return Meta(extra_json_schema={"enum": list(values)})

@@ -1,4 +1,5 @@
-"""Decides which files jobq reads settings and code from: yours and root's, in folders that nobody else can write to.
+"""Decide from which files jobq reads settings and code: files of you and root, in folders that only you and root can
+write to.
 
 jobq ignores other files and reports why.
 """
@@ -24,7 +25,7 @@ _OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
 class Project(NamedTuple):
-    """A pyproject.toml and its text."""
+    """A pyproject.toml: its path and its text."""
 
     path: Path
     text: bytes
@@ -42,9 +43,9 @@ class UntrustedFileError(JobqError):
 
 
 def project(working: Path) -> Search:
-    """Return the nearest pyproject.toml at or above `working` that is trusted, up to your home or the mount point.
+    """Find the nearest trusted pyproject.toml in `working` or its parents, up to your home folder or the mount point.
 
-    The file that JOBQ_PYPROJECT names is read without these checks. Raises OSError if a trusted file can't be read.
+    A file named by JOBQ_PYPROJECT is read without checks. Raises OSError if a trusted file can't be read.
     """
     named = os.environ.get(NAMED_BY)
     if named:
@@ -70,9 +71,9 @@ def project(working: Path) -> Search:
 
 
 def fault(status: os.stat_result, *, has_acl: bool = False) -> str:
-    """Return who else owns a file or folder, or can write to it; '' if it is trusted.
+    """Return which other users own or can write to a file or folder, or '' if it is trusted.
 
-    A sticky folder counts as writable: others can't replace your file there, but they can add files.
+    A sticky folder counts as writable, because other users can add files, even if they can't replace your files.
     """
     if status.st_uid not in (os.geteuid(), 0):
         return f"belongs to {user_name(status.st_uid)}, not to you or root"
@@ -84,7 +85,7 @@ def fault(status: os.stat_result, *, has_acl: bool = False) -> str:
 
 
 def folder_fault(folder: Path, top: Path) -> str:
-    """Return why code in `folder`, at or below `top`, could belong to another user; '' if it couldn't."""
+    """Return why code in `folder`, which is in `top`, could be another user's, or '' if it couldn't."""
     for each in (folder, *folder.parents):
         # The owner of a link decides where it leads.
         status, leads = each.stat(), each.lstat().st_uid
@@ -108,7 +109,9 @@ def writable_by_all(folder: Path) -> bool:
 
 
 def _trusted_text(folder: Path) -> bytes | None:
-    """Return the file's text, or None if there is no file. The file is checked and read through one descriptor."""
+    """Return the text of the folder's pyproject.toml, or None if the file doesn't exist. Raise an error if it isn't
+    trusted.
+    """
     try:
         place = _opened(folder)
     except OSError:
@@ -151,7 +154,7 @@ def _has_acl(descriptor: int) -> bool:
 
 
 def _boundary(folder: Path, mounts: set[str]) -> str:
-    """Return why the search stops at this folder; '' if it continues."""
+    """Return why the search for pyproject.toml stops at this folder, or '' if it continues."""
     home = os.path.realpath(os.path.expanduser("~"))
     if str(folder) == home:
         return f"it is above your home, {folder}"
@@ -161,7 +164,6 @@ def _boundary(folder: Path, mounts: set[str]) -> str:
 
 
 def _mounts() -> set[str]:
-    """Return Linux's mount points, including bind mounts within one file system."""
     try:
         with open("/proc/self/mountinfo", "rb") as file:
             points = [line.split()[4] for line in file]
@@ -174,7 +176,7 @@ def _mounts() -> set[str]:
 
 
 def _has_section(path: Path) -> bool:
-    """Return whether an ignored file seems to have a [tool.jobq]; only such files are reported."""
+    """Return whether an ignored file seems to have a section [tool.jobq], and so should be reported."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
@@ -185,7 +187,7 @@ def _has_section(path: Path) -> bool:
 
 
 def _own_group(gid: int) -> bool:
-    """Return whether a group has no members but you and root, as in the private groups that systems create."""
+    """Return whether you and root are the only members of a group, such as your private group."""
     try:
         group, you = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
     except KeyError:

@@ -1,4 +1,4 @@
-"""The environment variables that jobq knows. Any other JOBQ_… is reported, with the nearest known name."""
+"""The environment variables that jobq knows. Unknown variables JOBQ_… are reported, with a similar name."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def warn(environ: Mapping[str, str]) -> None:
 
 
 def unknown(names: Iterable[str], known: Collection[str]) -> list[str]:
-    """Return a sentence for each unknown JOBQ_…, unless this process has reported it."""
+    """Return a warning for each unknown variable JOBQ_… that this process hasn't reported yet."""
     unexpected = {
         name for name in names if name.startswith(PREFIX) and name not in {*known, *INNER, *_said}
     }

@@ -93,7 +93,6 @@ def queue_for(
 
 
 def _routed(route: Any, name: str, args: Any, kwargs: Any, task: Any) -> Any:
-    """Return the queue or the options from an entry of task_routes, or None if the entry doesn't match."""
     if isinstance(route, Mapping):
         pairs = route.items()
     elif callable(route):

@@ -308,7 +308,6 @@ def _or(own: Any, of_app: Any) -> Any:
 
 
 def _raise(error: BaseException, given: BaseException | None) -> NoReturn:
-    """Raise `error`; if `given` is None and an exception is being handled, raise that exception instead."""
     handled = sys.exc_info()[1]
     if handled is not None and given is None:
         raise handled
@@ -316,8 +315,6 @@ def _raise(error: BaseException, given: BaseException | None) -> NoReturn:
 
 
 def _function(task: Task) -> Callable[..., Any]:
-    """Return the function that workers call for each attempt."""
-
     def attempt(*args: Any, **kwargs: Any) -> Any:
         return _attempt(task, args, kwargs)
 
@@ -383,7 +380,6 @@ def _state_of(error: BaseException) -> str:
 
 
 def _run(task: Task, args: Any, kwargs: Any) -> Any:
-    """Run the function, and retry on the errors in autoretry_for."""
     function = task.run if type(task).__call__ is Task.__call__ else task
     try:
         return function(*args, **kwargs)

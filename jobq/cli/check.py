@@ -120,7 +120,6 @@ def _of_load(session: Session, names: Sequence[str]) -> Iterator[Finding]:
 
 
 def _of_queues(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Iterator[Finding]:
-    """Yield a warning for each queue that rejected a producer's buffered messages."""
     with session.tolerating("workers", "list of"):
         now_ms = session.client.clock_ms()
         for queue, sample in sampled:
@@ -151,7 +150,6 @@ def _of_declared_numbers(session: Session) -> Iterator[Finding]:
 def _of_partition_maps(
     session: Session, sampled: Sequence[tuple[Queue, Sample]]
 ) -> Iterator[Finding]:
-    """Yield a finding for each problem with the partitions of a queue."""
     samples = {queue.name: sample for queue, sample in sampled}
     for base, names in by_base(samples).items():
         if len(names) > 1 or is_partition(names[0]):
@@ -258,7 +256,6 @@ def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> bool
 
 
 def _names(session: Session, repairs: bool, yes: bool) -> int:
-    """Check the names in the lists of queues and topics, and return the number of remaining invalid names."""
     return sum(
         _strange(session, kind, listed, forget if repairs else None, yes)
         for kind, listed, forget in (
@@ -326,7 +323,6 @@ def _listed(session: Session) -> list[str]:
 def _check_queue(
     session: Session, listed: Sequence[str], repairs: bool, yes: bool, queue: Queue
 ) -> int:
-    """Check a queue, and repair it if `repairs` is set. Return the number of remaining violations."""
     violations = _violations(session, listed, queue)
     for violation in violations:
         record = {"queue": queue.name, "rule": violation.rule, "mid": violation.mid}
@@ -345,7 +341,6 @@ def _check_queue(
 def _repaired(
     session: Session, listed: Sequence[str], queue: Queue, violations: list[Violation]
 ) -> int:
-    """Repair violations, including new violations found after a repair. Return the number of remaining violations."""
     for _ in range(REPAIRS):
         for violation, done in _repairs(queue, violations):
             record = {

@@ -347,7 +347,6 @@ def _purged(queue: Queue, ids: list[str]) -> list[str]:
 
 
 def _opened(session: Session, queue: Queue, offset: int = 0) -> Iterator[DeadMessage]:
-    """Yield the dead messages, starting at `offset`. Encrypted failure reasons are decrypted."""
     for message in queue.admin.iter_dead(offset):
         reason = session.shown("reason", queue.name, message.mid, message.reason)
         yield message._replace(reason=reason)
@@ -356,8 +355,6 @@ def _opened(session: Session, queue: Queue, offset: int = 0) -> Iterator[DeadMes
 def _dead_with_id(
     session: Session, dead_id: str, names: str | None
 ) -> Iterator[tuple[Queue, DeadMessage]]:
-    """Yield each dead message with this id, and its queue."""
-
     def matches(queue: Queue) -> Iterator[tuple[Queue, DeadMessage]]:
         message = _find(queue, dead_id)
         if message:

@@ -132,7 +132,6 @@ def enqueue(
 
 
 def _require_worker(session: Session, job: str) -> None:
-    """Raise JobNotFoundError unless a worker of the default queue has the job. The job's name may be misspelt."""
     workers: Sequence[WorkerEntry] = ()
     names: dict[str, frozenset[str] | None] = {}
     if not lacks_data(session.settings):  # don't start a server for a misspelt job

@@ -394,7 +394,6 @@ def _say_checked(session: Session, done: CheckedFlow, *, named: bool) -> None:
 
 
 def _run(session: Session, flow: str) -> FlowRun:
-    """Return a flow. If the flow doesn't exist, raise ConfigError, which suggests the most similar flow."""
     facts = known_flow(session.client, flow).facts
     return FlowRun(facts.name, facts.id, client=session.client)
 

@@ -166,7 +166,6 @@ def ingest(
 
 
 def _note_batch(session: Session, batch: IngestBatch) -> None:
-    """Print the problems of a batch. If more batches follow, also print the batch's number of rows."""
     for queue, number in batch.lost.items():
         session.note(
             f"{batch.table} of {queue}: {number:,} entries were dropped before they were read; "

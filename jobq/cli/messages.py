@@ -117,7 +117,6 @@ def _sentence(record: dict[str, Any]) -> str:
 
 
 def _log_of(session: Session, record: dict[str, Any], names: str | None) -> dict[str, Any]:
-    """Return the log and the number of the latest attempt that has a log, even if the message was removed."""
     mid, attempts = record["mid"], [MAX_LOGS]
     if record["queue"]:
         names, attempts = record["queue"], [entry["attempt"] for entry in record["history"]]

@@ -203,7 +203,6 @@ class LazyGroup(Group):
 
 
 def _take_defaults(command: click.Command, ctx: click.Context) -> None:
-    """Read the command's defaults from pyproject.toml. They override the defaults shared by all commands."""
     options = {p.key: p for p in command.params if isinstance(p, Option)}
     known = {key: param.name or "" for key, param in options.items()}
     if isinstance(command, click.Group):

@@ -148,7 +148,6 @@ def table(
 def _fitting(
     headings: Sequence[str], widths: Sequence[int], drops: Sequence[str], width: int
 ) -> list[int]:
-    """Return the columns that fit into `width`. Leave out as few of `drops` as possible."""
     kept = list(range(len(headings)))
     for heading in drops:
         if _length(kept, widths) <= width:

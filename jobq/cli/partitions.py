@@ -50,7 +50,6 @@ def partitions(session: Session, name: str, count: int | None) -> None:
 
 
 def _warn_of_new(session: Session, name: str) -> None:
-    """Warn if the queue was never used, because its name may be misspelt."""
     with suppress(JobqError):
         known = queue_names(session.client)
         if name not in known:

@@ -218,7 +218,6 @@ def _for_people(record: dict[str, Any]) -> dict[str, str]:
 
 
 def _served(session: Session) -> dict[str, int] | None:
-    """Return the number of workers that serve each queue, or None if it can't be read."""
     with session.tolerating("workers", "list of"):
         return served(session.client)
     return None

@@ -177,8 +177,6 @@ def _refuse_options(words: Sequence[str]) -> None:
 def _on_ids(
     name: str, text: str, example: str, *options: Callable[[Function], Function], operation: str = ""
 ) -> Command:  # fmt: skip
-    """Declare a command that applies an operation to the messages with the given ids."""
-
     def call(
         session: Session, queue: ReliableQueue, key: str, ids: tuple[str, ...], **how: Any
     ) -> object:

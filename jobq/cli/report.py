@@ -192,7 +192,6 @@ def _answers(
 def _engine(
     session: Session, lake: Lake | None, asked: ReportQuery, given: dict[str, Any]
 ) -> tuple[SqlEngine, EventSource]:
-    """Return the engine that computes the reports, and the source of the events."""
     from jobq.pipeline.report.engines import LocalEngine, SparkEngine
     from jobq.pipeline.report.sources import engine_for, from_lake, from_server
     from jobq.pipeline.sessions import session as spark_session

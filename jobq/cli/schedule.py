@@ -100,11 +100,6 @@ def list_schedules(session: Session, queues: str | None) -> None:
 def _rows(
     known: Mapping[str, Sequence[WorkerCode]] | None, shown: bool, queue: Queue
 ) -> Iterator[OneRecord]:
-    """Yield the schedules of a queue.
-
-    Args:
-        shown: True to format times for people.
-    """
     schedules = queue.admin.schedules()
     paused = bool(schedules.definitions) and queue.admin.sample().counts.all_paused
     for row in schedule_records(queue.name, schedules, of_queue(known, queue.name), paused):
@@ -252,7 +247,6 @@ def _steering(verb: str, done: str) -> Any:
 
 
 def _home(session: Session, name: str, queues: str | None) -> tuple[Queue, Schedules]:
-    """Return the queue that has this schedule, and the queue's schedules."""
     homes = []
     for queue in session.queues(queues):
         schedules = queue.admin.schedules()

@@ -300,7 +300,6 @@ def groups(session: Session, topic: Topic) -> None:
 
 
 def _lags(session: Session, topic: Topic, names: Iterable[str]) -> Iterator[tuple[str, Lag]]:
-    """Yield each group with its lag. Report a problem for each group whose lag can't be read."""
     for name in names:
         with session.tolerating(name, "group"):
             try:

@@ -51,7 +51,6 @@ def _allowing(
     session: Session, users_file: Path | None, auth_header: str | None, auth_role: str | None,
     proxies: tuple[str, ...], no_auth: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the fields of AccessSettings that say who may use the dashboard."""
     return {
         "users": users_file, "auth_header": auth_header or "", "trusted_proxies": proxies, "no_auth": no_auth,
         "auth_role": role_of(auth_role) if auth_role else UserRole.NONE,

@@ -230,7 +230,6 @@ def _of_ruby(
 
 
 def _of_flow(session: Session, mid: str) -> bool:
-    """Print a flow's record of a message that is in no queue."""
     member = member_of(mid)
     view = None if member is None else flow_view(session.client, member.run)
     facts = MessageFacts(

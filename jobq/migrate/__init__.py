@@ -1,1 +1,1 @@
-"""Read code bases that use other queues, and list the changes for moving to jobq. The code is never imported or run."""
+"""Read code that uses another job queue, and list the changes for moving to jobq. The code is never imported or run."""

@@ -55,10 +55,10 @@ class MigrationFinding(JsonRecord, frozen=True):
     Attributes:
         file: Path, relative to the checked folder.
         line: Number of the line.
-        kind: `same` if jobq has an equivalent, `differs` if it behaves differently, `none` if it has no equivalent.
+        kind: `same` if jobq has an equivalent, `differs` if jobq behaves differently, `none` if jobq has no equivalent.
         what: The feature that the code uses.
-        text: The replacement, or the difference.
-        page: Page of jobq's documentation about it.
+        text: The replacement in jobq, or the difference.
+        page: Page of jobq's documentation about the feature.
     """
 
     file: str
@@ -77,7 +77,7 @@ class Module(NamedTuple):
 
 
 class _Project:
-    """Facts shared by the files of a code base: its queue systems, its tasks and the names of its objects."""
+    """Facts about a code base that its files share: job queues, tasks, and names of objects."""
 
     def __init__(self, modules: list[Module]) -> None:
         self.systems: set[str] = set()
@@ -125,7 +125,9 @@ class _Names:
                 self.known[alias.asname or alias.name] = name
 
     def origin(self, node: ast.AST | None) -> str:
-        """Return the dotted name of the object in an expression, such as `celery.Celery()`; '' if it is unknown."""
+        """Return the dotted name of the object in an expression, such as `celery.Celery()`, or '' if the object is
+        unknown.
+        """
         if isinstance(node, ast.Name):
             return self.known.get(node.id, node.id)
         if isinstance(node, ast.Attribute):
@@ -138,9 +140,9 @@ class _Names:
 
 
 def check(path: Path) -> list[MigrationFinding]:
-    """Return all findings in a file or folder, by file and line.
+    """Return all findings in a file or folder, sorted by file and line.
 
-    Raises ConfigError if no Python file in it imports Celery, RQ or Dramatiq.
+    Raises ConfigError if none of the Python files imports Celery, RQ or Dramatiq.
     """
     modules: list[Module] = []
     findings: dict[tuple[str, int, str], MigrationFinding] = {}
@@ -169,13 +171,13 @@ def check(path: Path) -> list[MigrationFinding]:
 
 
 def system_of(name: str) -> str:
-    """Return the system that a dotted name belongs to, '' for none."""
+    """Return the job queue that a dotted name belongs to (Celery, RQ or Dramatiq), or ''."""
     top = name.split(".")[0].removesuffix("()")
     return _SYSTEMS.get(top, "celery" if top.startswith("celery_") else "")
 
 
 def decorated_by(origin: str) -> str:
-    """Return the system whose tasks the decorator creates; '' if it is not a task decorator."""
+    """Return the job queue whose tasks the decorator creates, or '' if it is not a task decorator."""
     name = origin.removesuffix("()")
     return next((system for system, names in _DECORATORS.items() if name in names), "")
 
@@ -188,7 +190,6 @@ def imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[ast.alias, str
 
 
 def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr | None, ast.expr]]:
-    """Yield the pairs of target and value of an assignment or a `with`."""
     if isinstance(node, ast.Assign):
         yield from ((target, node.value) for target in node.targets)
     elif isinstance(node, ast.With):
@@ -199,7 +200,7 @@ Fact = tuple[int, str, str, str]
 
 
 class _CodeReader:
-    """Finds the features that a file uses. Each fact has the line number, the system, the feature and its name."""
+    """Finds the features of other job queues that a file uses."""
 
     def __init__(self, module: Module, project: _Project) -> None:
         self._module, self._project = module, project
@@ -289,7 +290,6 @@ class _CodeReader:
             yield from self._keywords(system, method, node.keywords)
 
     def _sender(self, func: ast.Attribute) -> str:
-        """Return the system whose tasks the method sends; '' if it doesn't send tasks."""
         receiver = func.value
         name = receiver.attr if isinstance(receiver, ast.Attribute) else getattr(receiver, "id", "")
         system = self._project.tasks.get(name, "") or system_of(self._names.origin(receiver))
@@ -362,14 +362,13 @@ class _CodeReader:
 
 
 def _parts(value: ast.expr) -> list[ast.expr]:
-    """Return the expressions in the tuple of `args=(…)` or the dict of `kwargs={…}`."""
     if isinstance(value, ast.Tuple | ast.List):
         return value.elts
     return value.values if isinstance(value, ast.Dict) else []
 
 
 def _is_start(value: ast.expr, node: ast.Call) -> bool:
-    """Return whether the value is a start or expiry time, not an argument of the task."""
+    """Return whether the value is a start or expiry time instead of an argument of the task."""
     return any(
         keyword.value is value and keyword.arg in ("eta", "expires", "countdown", "delay")
         for keyword in node.keywords

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class MigrationRule(NamedTuple):
-    """A rule for features that match its pattern.
+    """The equivalent in jobq of all features that match a pattern.
 
     Attributes:
         kind: `same`, `differs` or `none`; see MigrationFinding.
@@ -22,7 +22,7 @@ class MigrationRule(NamedTuple):
 
 @cache
 def rules() -> dict[str, list[MigrationRule]]:
-    """Return the rules of each system, in their order."""
+    """Return the rules of each job queue, in the order of `rules.txt`."""
     by_system: dict[str, list[MigrationRule]] = {}
     system: list[MigrationRule] = []
     for line in Path(__file__).with_name("rules.txt").read_text(encoding="utf-8").splitlines():
@@ -36,5 +36,5 @@ def rules() -> dict[str, list[MigrationRule]]:
 
 
 def rule_for(system: str, line: str) -> MigrationRule | None:
-    """Return the rule for a feature, or None if no rule matches."""
+    """Return the first rule that matches a feature, or None."""
     return next((rule for rule in rules()[system] if rule.pattern.fullmatch(line)), None)

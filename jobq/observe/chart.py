@@ -330,7 +330,6 @@ def bar_chart(frame: ChartFrame, bars: Sequence[Bar], mark: float | None = None)
 
 
 def _upright(kind: str, x: float, count: int) -> list[str]:
-    """Draw a vertical line across all bars, with gaps at the bars' labels."""
     return [
         f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{y + 15}" y2="{y + 29}"/>'
         for y in range(0, STEP * count, STEP)
@@ -355,7 +354,6 @@ def _before(y: int, length: float, zero: float) -> str:
 
 
 def _label(parts: Mapping[str, str], most: int = 52) -> str:
-    """Return the label, cut to about `most` characters. Errors lose their ends, and dotted names their beginnings."""
     room, cut = most - 3 * (len(parts) - 1), {}
     for i, name in enumerate(sorted(parts, key=lambda name: len(parts[name]))):
         cut[name] = short(parts[name], room // (len(parts) - i), name in ("job", "jobs"))

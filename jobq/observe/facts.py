@@ -141,10 +141,6 @@ class Collector:
     def _longest(
         self, second: dict[str, Any], busy: Sequence[str], live: set[str], events: Sequence[WrittenEvent], mid: str
     ) -> RunningMessage | None:  # fmt: skip
-        """Return the queue's longest-running message with the name of its job.
-
-        Returns None if no message runs, or if the message `mid` has run longest.
-        """
         queue = self.queue
         runs = [
             run
@@ -222,7 +218,6 @@ class Collector:
         return calls
 
     def _ask(self, asked: dict[str, Asked]) -> dict[str, Any]:
-        """Make the calls, and return the readable replies by name. Raise an error if a required reply can't be read."""
         reads = {name: call for name, call in asked.items() if not isinstance(call, int)}
         answers: dict[str, Any] = {name: n for name, n in asked.items() if isinstance(n, int)}
         replies = read_together(self.queue.client, list(reads.values()))
@@ -284,7 +279,6 @@ def _ready_of(queues: Sequence[str], second: dict[str, Any]) -> dict[str, int]:
 def _running_of(
     second: dict[str, Any], busy: Sequence[str]
 ) -> dict[str, tuple[ChildEntry, ...] | None]:
-    """Return each worker's children, or None for a worker whose entry can't be read."""
     children: dict[str, tuple[ChildEntry, ...] | None] = {}
     for at in range(0, len(busy), presence.PER_CALL):
         some = busy[at : at + presence.PER_CALL]
@@ -406,7 +400,6 @@ def job_name(content: bytes) -> str:
 
 
 def _of_mid(events: Iterable[WrittenEvent], mid: str) -> list[Event]:
-    """Return a message's events, oldest first. `events` must be sorted newest first."""
     wanted = f"{SEPARATOR}{mid}{SEPARATOR}".encode()
     decoded = [event_of(event) for event in events if wanted in event.record]
     return [event for event in decoded[::-1] if event is not None and event.mid == mid]
@@ -423,11 +416,6 @@ def starts_per_s(queue: Queue) -> float | None:
 
 
 def _rate(events: Iterable[WrittenEvent], now_ms: int, records: bool) -> float | None:
-    """Return how many attempts finished per second, according to the latest events, or None if that is unknown.
-
-    Args:
-        records: True if the queue records attempts. If it doesn't and there are no events, the rate is unknown.
-    """
     number, since = 0, 0
     for seen, event in enumerate(events, 1):
         if event.at_ms < now_ms - RATE_MS:

@@ -340,7 +340,6 @@ def _rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
 
 
 def _inversions(values: list[int]) -> int:
-    """Count the pairs in the wrong order, using a merge sort."""
     if len(values) < 2:
         return 0
     half = len(values) // 2
@@ -413,7 +412,6 @@ def _edges(plan: _Plan, at: int) -> Iterable[str]:
 
 
 def _bent(left: float, y: float, x: float, right: float, end: float) -> str:
-    """Draw a line that turns twice, with round corners."""
     if y == end:
         return f"M{left:g} {y:g}H{right:g}"
     by = min(CORNER, abs(end - y) / 2)

@@ -152,12 +152,10 @@ def _unread(situation: Situation) -> Iterator[Incident]:
 
 
 def _lost(situation: Situation) -> Iterator[Incident]:
-    """Yield the problem of each lost worker whose queues no other worker serves."""
     yield from _lost_hosts(situation, 0)
 
 
 def _lost_but_replaced(situation: Situation) -> Iterator[Incident]:
-    """Yield recently lost workers whose queues have other workers, because these may be too few."""
     yield from _lost_hosts(situation, 1)
 
 
@@ -329,7 +327,6 @@ def _stuck(situation: Situation) -> Iterator[Incident]:
 
 
 def _busy(situation: Situation, queue: str, facts: QueueFacts) -> tuple[int, int]:
-    """Return how many slots the queue's workers have in use, and how many slots they have."""
     working = [worker for worker in situation.live(queue) if not worker.quiet]
     slots = sum(worker.slots for worker in working)
     running = max(facts.counts.locked, sum(worker.running for worker in working))
@@ -342,7 +339,6 @@ def _used(busy: int, slots: int) -> str:
 
 
 def _jobs(situation: Situation, queues: Iterable[str]) -> list[str]:
-    """Return the job of each queue's next message, or '' if it is unknown."""
     return [situation.queues[queue].job for queue in queues if queue in situation.queues]
 
 

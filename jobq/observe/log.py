@@ -398,7 +398,6 @@ class JsonFormatter(JsonFormat):
 
 
 def _dumped(line: dict[str, Any], **options: Any) -> str:
-    """Convert to JSON text, including values that json.dumps doesn't support."""
     try:
         return json.dumps(line, allow_nan=False, **options)
     except (ValueError, TypeError, RecursionError):
@@ -434,7 +433,6 @@ def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> list[
 
 
 def _shown(record: logging.LogRecord, text: str) -> str:
-    """Mask passwords in URLs if the record is jobq's own. Records of the application stay unchanged."""
     return masked_text(shortened(text)) if _is_ours(record) else text
 
 
@@ -453,7 +451,6 @@ class _EnabledLogger(logging.Logger):
 
 
 def _keep_enabled() -> None:
-    """Enable jobq's loggers, and keep them enabled even when a job sets up logging."""
     for name, known in list(logging.root.manager.loggerDict.items()):
         if name.partition(".")[0] == "jobq" and type(known) is logging.Logger:
             known.disabled = False

@@ -274,7 +274,6 @@ def _is_real(provider: Any) -> bool:
 
 
 def _outcome(context: Context, error: BaseException | None) -> tuple[str, str]:
-    """Return the outcome of the attempt, and the class of its error if it failed."""
     if error is None:
         return "done", ""
     if isinstance(error, _DELAYED):
@@ -320,7 +319,6 @@ def _attributes(context: Context) -> dict[str, str | int]:
 
 
 def _server(url: str) -> dict[str, str | int]:
-    """Return the host and port, or the socket's path, but never the user and password."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or parts.path, parts.port

@@ -226,7 +226,6 @@ class Redactor:
         return f"{match[1]}{HIDDEN}" if self.hides(match["name"], more) else match[0]
 
     def _without_values(self, names: re.Pattern[str], text: str, more: tuple[str, ...]) -> str:
-        """Return `text` without the values of hidden names."""
         parts, at, known = [], 0, dict[str, bool]()
         for match in names.finditer(text):
             name = next(filter(None, (match[group] for group in names.groupindex)))

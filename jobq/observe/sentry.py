@@ -209,7 +209,6 @@ def _capture(
     headers: Mapping[str, str],
     fingerprint: list[str],
 ) -> None:
-    """Send an event about a crash, in the trace of the crashed message."""
     if not is_active():
         return
     import sentry_sdk
@@ -288,7 +287,6 @@ def _on_purpose(error: BaseException) -> bool:
 
 
 def _is_final(context: Context, error: BaseException | None) -> bool:
-    """Return whether this is the last attempt of the message."""
     if error is None or isinstance(error, Dead):
         return True
     return not _on_purpose(error) and context.decide(error).outcome == "dead"

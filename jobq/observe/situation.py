@@ -150,7 +150,6 @@ def _digests(workers: Iterable[WorkerEntry], samples: Mapping[str, Sample]) -> l
 
 
 def _ask(client: Client, asked: Mapping[str, Read | ScriptCall[Any]]) -> dict[str, Any]:
-    """Make the calls, and return the replies by name. Replies that can't be read are left out."""
     replies = read_together(client, list(asked.values()))
     return {
         name: reply
@@ -193,9 +192,6 @@ def _facts(
 def _with_deleted(
     client: Client, queues: Mapping[str, Queue], facts: Mapping[str, QueueFacts]
 ) -> dict[str, QueueFacts]:
-    """Return the facts with the attribute `deleted`: crashed messages that no longer exist. Without crashes, no call is
-    made.
-    """
     calls: dict[tuple[str, str], ScriptCall[Status]] = {}
     for name, queue in queues.items():
         for mid in dict.fromkeys(crash.mid for crash in facts[name].crashes):
@@ -212,7 +208,6 @@ def _with_deleted(
 
 
 def _folded(facts: Mapping[str, QueueFacts]) -> dict[str, QueueFacts]:
-    """Add the facts of partitions to the facts of their queues."""
     return {base: _sum([facts[name] for name in names]) for base, names in by_base(facts).items()}
 
 
@@ -239,7 +234,6 @@ def _sum(facts: Sequence[QueueFacts]) -> QueueFacts:
 
 
 def _last_kinds(events: Sequence[Event]) -> dict[str, str]:
-    """Return the kind of each crashed message's latest event; `events` come latest first."""
     crashed = {event.mid for event in events if event.is_crash}
     return {event.mid: event.kind for event in reversed(events) if event.mid in crashed}
 
@@ -269,13 +263,11 @@ def unknown_jobs(client: Client, samples: Mapping[str, Sample]) -> dict[str, dic
 
 
 def _numbers(number: int, jobs: Sequence[str]) -> dict[str, int]:
-    """Estimate how many messages each job has, from the jobs of some messages."""
     more = number / len(jobs) if len(jobs) >= MAX_UNKNOWN and number > len(jobs) else 1.0
     return {job: round(count * more) for job, count in Counter(jobs).items()}
 
 
 def _rate(events: Sequence[Event], now_ms: int) -> float:
-    """Return how many attempts finished per second in the last minute, or since the oldest of these events."""
     since = now_ms - RATE_MS
     if len(events) >= EVENTS_OF_EACH:
         since = max(since, events[-1].finished_at)

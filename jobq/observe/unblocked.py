@@ -77,7 +77,6 @@ class Unblocked(io.TextIOBase):
         return len(text)
 
     def _sent(self, data: bytes) -> int:
-        """Send as many bytes as there is room for, and return their number."""
         nsent = 0
         # Once lines were dropped, nobody waits until there is room again.
         wait_ms = 0 if self.ndropped else 1000 * PATIENCE_S

@@ -188,7 +188,6 @@ def why(facts: MessageFacts) -> list[Reason]:
 
 
 def _own(facts: MessageFacts) -> list[Reason]:
-    """Return the reasons that don't depend on a flow."""
     word = facts.status.word
     if word in _RUNNING:
         return list(_running(facts))
@@ -206,7 +205,6 @@ def _own(facts: MessageFacts) -> list[Reason]:
 
 
 def _absent(facts: MessageFacts, member: Member) -> Reason:
-    """Explain why the message of a flow's step is in no queue."""
     flow, step, show = facts.flow, member.step, f"jobq flow show {member.flow}"
     if flow is None:
         text = f"flow {member.flow} was never started, or it ended and was deleted"
@@ -232,7 +230,6 @@ def _absent(facts: MessageFacts, member: Member) -> Reason:
 
 
 def _of_flow(facts: MessageFacts, member: Member) -> Iterator[Reason]:
-    """Yield the reasons from the message's flow."""
     flow, show = facts.flow, f"jobq flow show {member.flow}"
     of = f"member {member.number:,} of step {member.step} of flow {member.flow}"
     if flow is None:
@@ -263,7 +260,6 @@ def _over(facts: MessageFacts) -> Reason:
 
 
 def _rejected(facts: MessageFacts) -> Reason:
-    """Return how a finished message ended, and why its id is still rejected."""
     last, until = facts.last, facts.until(facts.status.not_before)
     remedy = "to run it again now, enqueue it with another id"
     kind = last.kind if last is not None else ""
@@ -402,7 +398,6 @@ def _host_remedy(worker: WorkerEntry) -> str:
 
 
 def _lost(facts: MessageFacts) -> Iterator[Reason]:
-    """Yield a reason if the message's worker is lost, or if all workers of the queue are lost."""
     lost, run = facts.lost, facts.run
     if lost and not facts.live:
         text = f"waiting: the queue was served by {_lost_worker(facts, lost[0])}; no other worker serves it"
@@ -483,7 +478,6 @@ def _keyed(facts: MessageFacts, line: KeyFacts) -> Iterator[Reason]:
 
 
 def _starved(facts: MessageFacts) -> Iterator[Reason]:
-    """Yield a reason if every worker of the queue is busy with other queues, which it empties first."""
     working = [worker for worker in facts.live if not worker.quiet]
     full = [
         {name for name in worker.before(facts.queue) if facts.first.get(name)} for worker in working
@@ -525,7 +519,6 @@ def _behind(facts: MessageFacts) -> Iterator[Reason]:
 
 
 def _why_busy(facts: MessageFacts, all_busy: bool) -> Iterator[Reason]:
-    """Yield reasons why processes are busy: a stuck run, or a lost worker."""
     longest, lost = facts.longest, facts.lost
     silent = [worker.name for worker in facts.live if worker.is_silent(facts.now_ms)]
     if (

@@ -1,4 +1,5 @@
-"""Test jobs on a private server with a movable clock: a plugin for pytest, `kit()` for other frameworks.
+"""Test jobs on a private server, with a clock that tests can move. Use the pytest plugin, or `kit()` with other
+frameworks.
 
 Names are imported at first use, because pytest loads the plugin in every project where jobq is installed.
 """

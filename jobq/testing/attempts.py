@@ -1,4 +1,4 @@
-"""Runs one attempt of a job without a server, with the codec, executor, middleware, policy and timeouts of a worker."""
+"""Run one attempt of a job without a server, but with a worker's codec, executor, middleware, policy and timeouts."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ MID = "test-mid"
 
 
 class AttemptFacts(TypedDict, total=False):
-    """The facts of an attempt. Omitted facts have defaults.
+    """Facts about an attempt. Omitted facts have defaults.
 
     Attributes:
-        attempt: The attempt's number, from 1.
+        attempt: The attempt's number, counted from 1.
         crashes: Number of earlier attempts whose process died.
         waited: Time since the call was enqueued.
         lease_left: Time until the attempt's lease ends.
@@ -54,14 +54,14 @@ class AttemptFacts(TypedDict, total=False):
 
 
 class RunResult(NamedTuple):
-    """Result of one attempt.
+    """The result of one attempt.
 
     Attributes:
         outcome: done, retry, dead, snooze, hold, expired or unknown.
         value: The job's return value.
         error: The job's exception.
-        retry_in: Seconds until the call runs again; None if it doesn't.
-        reason: Why the message is dead.
+        retry_in: Seconds until the call runs again; None if it doesn't run again.
+        reason: Why the message was dead-lettered.
         progress: All progress reports, in order.
         logs: Records logged during the attempt.
         enqueued: Calls enqueued by the attempt.
@@ -162,7 +162,7 @@ class Attempts:
 
 
 def observed(call: Call, take: Callable[[Any], object]) -> Call:
-    """Return a copy of the call that passes the function's result to `take`. The copy has no limits."""
+    """Return a copy of the call without limits. It passes the function's result to `take`."""
     function = call.job.function
 
     @wraps(function)
@@ -181,7 +181,7 @@ def observed(call: Call, take: Callable[[Any], object]) -> Call:
 
 
 def _value_of(call: Call, args: tuple[Any, ...], value: Any) -> Any:
-    """Return the result of the call. In a batch job, this is the result of the batch's only call."""
+    """Return the result of the call. For a batch job, this is the result of the only call in the batch."""
     if call.job.settings.batch is None:
         return value
     calls: Calls[...] = args[0]
@@ -190,7 +190,7 @@ def _value_of(call: Call, args: tuple[Any, ...], value: Any) -> Any:
 
 
 def registry_for(job: Job[..., Any], registry: Registry) -> Registry:
-    """Return the registry if it has the job. Otherwise, return a new registry with the job and its middleware."""
+    """Return the registry if it has the job. Otherwise, return a new registry with the job and the job's middleware."""
     known = registry.find(job.name)
     if known is not None and known.function is job.function:
         return registry

@@ -1,4 +1,4 @@
-"""The clock of tests. jobq and its scripts use it, and tests can move it forward without waiting."""
+"""The clock of tests. jobq and its scripts use this clock, and tests can move it forward without waiting."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SCANNED = 1_000
 
 
 class KitClock:
-    """The clock of jobq in this process and on its server. It follows freezegun and time-machine.
+    """The clock of jobq in this process and on the test server. It follows freezegun and time-machine.
 
-    It starts at the current time of the host. Moving it doesn't expire results; `expire_results` deletes them.
+    It starts at the host's current time. Moving the clock doesn't expire results; `expire_results` deletes them.
     """
 
     def __init__(self, client: Client) -> None:
@@ -33,7 +33,7 @@ class KitClock:
         return datetime.fromtimestamp(wall.ms() / 1000, UTC)
 
     def move(self, by: Duration) -> None:
-        """Move the clock forward by 30 (seconds), "5m" or a timedelta."""
+        """Move the clock forward, for example by 30 (seconds), "5m" or a timedelta."""
         seconds = duration_s(by)
         if seconds < 0:
             raise ConfigError(
@@ -52,7 +52,7 @@ class KitClock:
         self._to(round(at * 1000))
 
     def expire_results(self) -> int:
-        """Delete all stored results, as if they had expired; return how many there were."""
+        """Delete all stored results, as if they had expired. Return the number of deleted results."""
         gone = 0
         for name in queue_names(self._client):
             pattern, cursor = result(prefix(self._client.namespace, name), "*"), b"0"

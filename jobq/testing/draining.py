@@ -1,4 +1,4 @@
-"""Runs waiting messages in this process, as a worker does: it dequeues, decodes, runs and finishes them."""
+"""Run waiting messages in this process, as a worker does: dequeue, decode, run and finish them."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ WORKER = "tests"
 
 
 class DrainResult(NamedTuple):
-    """Numbers of attempts and messages that a drain handled.
+    """Numbers of the attempts and messages of a drain.
 
     Attributes:
         done: Successful attempts.
-        failed: Failed attempts whose message is retried.
+        failed: Failed attempts whose messages are retried.
         dead: Dead-lettered messages.
-        left: Messages still waiting when the drain ended.
+        left: Messages that still waited at the end of the drain.
         expired: Messages that expired before they started.
     """
 
@@ -100,11 +100,13 @@ class Draining:
         self.executor = BatchExecutor(registry, worker=WORKER, seal=seal_of(client), hooks=hooks)
 
     def nested(self) -> Draining:
-        """Return a new Draining, for a drain that starts while this drain runs. Each tracks its current attempts."""
+        """Return a new Draining, for a drain that starts during this drain. Each Draining tracks its own attempts."""
         return Draining(self.client, self._registry, self._clock, self._outboxes)
 
     def send_steps(self) -> bool:
-        """Report ended steps and signals to their flows, and enqueue the next steps; return whether there were any."""
+        """Report ended steps and signals to their flows, and enqueue the next steps. Return whether there was anything
+        to report.
+        """
         return sum(self._flows.drain(name) for name in queue_names(self.client)) > 0
 
     def run(self, plan: DrainPlan) -> DrainResult:
@@ -140,7 +142,6 @@ class Draining:
             return drained
 
     def _run(self, what: Any) -> Any:
-        """Run a call, the calls of a batch, or a function."""
         if isinstance(what, Call):
             return run_call(self.executor, what)
         return run_batch(self.executor, what) if isinstance(what, list) else what()
@@ -153,7 +154,9 @@ class Draining:
         return await _aside(what)
 
     def _steps(self, plan: DrainPlan) -> Generator[Any, Any, DrainResult]:
-        """Yield calls, lists of calls to run together, and functions. The caller runs each and sends the outcome."""
+        """Yield calls, lists of calls to run together, and functions. The caller runs each of them and sends the
+        outcome back.
+        """
         ended: Counter[str] = Counter()
         while True:
             if self._outboxes.aliases:
@@ -172,7 +175,6 @@ class Draining:
     def _drained(
         self, queue: Queue, plan: DrainPlan, ended: Counter[str]
     ) -> Generator[Any, Any, None]:
-        """Dequeue the queue's ready messages, run them and count their outcomes."""
         with closing(self._batches(queue)) as batches:
             for fetched in batches:
                 if ended.total() + len(fetched) > plan.limit:
@@ -184,7 +186,6 @@ class Draining:
                 ended.update(ending.outcome for ending in endings)
 
     def _batches(self, queue: Queue) -> Generator[list[Fetched], None, None]:
-        """Fetch and decode the queue's messages: calls of a batch job together, all others one by one."""
         held: list[Fetched] = []
         try:
             while held or (held := self._fetch(queue, 1)):
@@ -245,10 +246,10 @@ class Draining:
             raise CodecError(f"{ending.mid} of queue {queue} can't run: {ending.reason}")
 
     def _jump(self, queues: Iterable[Queue], plan: DrainPlan, began: int) -> bool:
-        """Move the clock to the next time at which a message of this plan can run; return False if there is none.
+        """Move the clock to the next time at which a message of the drain can run. Return False if there is none.
 
         Args:
-            began: Time of the last check of the queues. Messages that became due after it are also included.
+            began: When the queues were last checked. Messages that have become due since then are included.
         """
         moments = [at for queue in queues for at in self._moments(queue, plan) if at > began]
         if not moments:
@@ -297,7 +298,7 @@ def _is_of_same_batch(other: Call | Ending, call: Call | Ending) -> bool:
 
 
 def run_call(executor: BatchExecutor, call: Call) -> Ending:
-    """Run a call to its outcome. An async job runs on a new event loop, and a batch job gets a batch with one call."""
+    """Run a call and return its outcome. An async job runs on a new event loop, and a batch job receives one call."""
     if call.job.settings.batch is not None:
         return run_batch(executor, [call])[0]
     if not call.job.is_async:
@@ -306,7 +307,7 @@ def run_call(executor: BatchExecutor, call: Call) -> Ending:
 
 
 async def arun_call(executor: BatchExecutor, call: Call) -> Ending:
-    """Run a call to its outcome. A sync job runs in a thread."""
+    """Run a call and return its outcome. A sync job runs in a thread."""
     if call.job.settings.batch is not None:
         return (await arun_batch(executor, [call]))[0]
     if call.job.is_async:
@@ -349,7 +350,7 @@ def _on_new_loop(run: Callable[[], Coroutine[Any, Any, T]]) -> T:
 def _run_async(run: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine on a new event loop.
 
-    Django's database calls in it run in this thread, in which a TestCase opened its transaction.
+    Django's database calls in the coroutine run in this thread, in which a TestCase opened its transaction.
     """
     asgiref = sys.modules.get("asgiref.sync")
     if asgiref is None:
@@ -359,7 +360,7 @@ def _run_async(run: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def in_thread(function: Callable[[], T]) -> T:
-    """Run a function in a thread with this thread's context variables; return its result."""
+    """Run a function in another thread, with this thread's context variables. Return the function's result."""
     results: list[T] = []
     errors: list[BaseException] = []
     context = contextvars.copy_context()
@@ -380,7 +381,7 @@ def in_thread(function: Callable[[], T]) -> T:
 
 @contextmanager
 def soft_timeout(seconds: float) -> Iterator[None]:
-    """Raise JobTimeout in the `with` block after this many seconds. In threads other than the main thread, do nothing.
+    """Raise JobTimeout in the `with` block after this many seconds, but only in the main thread.
 
     An earlier timer, such as pytest-timeout's, continues afterwards.
     """

@@ -1,4 +1,4 @@
-"""Assertions of tests about flows and their steps."""
+"""Assertions about flows and their steps, for tests."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class StartedFlow(Protocol):
 
     @property
     def flow_id(self) -> str:
-        """Return the flow's identity, `name:id`."""
+        """Return the flow's name and id, `name:id`."""
         ...
 
 
 class StepCounts(TypedDict, total=False):
-    """Expected numbers of a step's members: added so far, done, dead, and cancelled with their flow."""
+    """Expected numbers of a step's members: all members so far, done, dead, and cancelled members."""
 
     members: int
     done: int
@@ -60,7 +60,7 @@ def assert_step(
     state: StepState | None,
     counts: StepCounts,
 ) -> StepView:
-    """Assert that a step is in this state and has these numbers of members; return it."""
+    """Assert that a step is in this state and has these numbers of members. Return the step."""
     if state is not None and state not in STEP_STATES:
         raise ConfigError(f"state {state!r} is unknown; use {', '.join(STEP_STATES)}")
     view = assert_flow(client, run, None)

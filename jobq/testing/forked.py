@@ -1,4 +1,4 @@
-"""A real worker process for a test, forked from the test's process, so it has the jobs that the test defines."""
+"""A real worker process, forked from the process of a test, so that the worker has the jobs that the test defines."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ class ForkedWorker:
         return self._code is None
 
     def stop(self) -> None:
-        """Stop the worker after its running jobs, and wait until it has exited. After a minute, kill it."""
+        """Stop the worker after its running jobs have ended, and wait until it has exited. After a minute, kill the
+        worker.
+        """
         deadline = time.monotonic() + LEAVE_S
         if self.is_alive:
             os.kill(self.pid, signal.SIGTERM)

@@ -63,10 +63,11 @@ class Trials(TypedDict, total=False):
     """How `Kit.rehearse` injects faults.
 
     Attributes:
-        faults: Faults to inject: twice, killed, zombie, late, reordered. By default all; reordered needs `other`.
+        faults: Faults to inject: twice, killed, zombie, late, reordered. By default, all faults; reordered needs
+            `other`.
         other: The second call of a reordered trial: `job.args(…)`.
         within: Functions and modules in which attempts are interrupted; by default the job's module.
-        allow: Keys of effects that may differ, as in the result of `observe`; "enqueued" means the enqueued calls.
+        allow: Keys in the result of `observe` whose values may differ. "enqueued" allows differences in enqueued calls.
         points: Maximum number of interruptions per fault. If the job runs more lines, `seed` selects among them.
         fork: Run killed attempts in a forked process, and end it with SIGKILL.
     """
@@ -83,7 +84,7 @@ class Trials(TypedDict, total=False):
 class Kit:
     """Gives one test an empty server. Use it as a context manager, or call `close` at the end.
 
-    It runs the jobs of `registry`. With `strict`, leftover messages fail the test.
+    The kit runs the jobs of `registry`. With `strict`, waiting messages at the end fail the test.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Kit:
         self.close()
 
     def close(self) -> None:
-        """End running work; restore the default client, the environment and the time.
+        """End running work, and restore the default client, the environment and the time.
 
         With `strict`, raises AssertionError if calls are still waiting.
         """
@@ -160,7 +161,6 @@ class Kit:
             )
 
     def _on_wait(self, receipt: Receipt[Any]) -> None:
-        """Raise ResultTimeoutError if neither this test nor a worker can run the call."""
         is_waiting = receipt.status().word.startswith("queued")
         if is_waiting and self._worker is None and not presence.workers(self.client):
             raise result_waits.late(receipt, ", and no worker runs")
@@ -169,7 +169,9 @@ class Kit:
 
     @contextmanager
     def mode(self, mode: Mode) -> Iterator[None]:
-        """In a `with` block, calls wait ("fake"), run immediately ("inline") or run in a worker process ("worker")."""
+        """Within a `with` block, let calls wait ("fake"), run immediately ("inline") or run in a worker process
+        ("worker").
+        """
         self._enter(mode)
         try:
             yield
@@ -203,7 +205,7 @@ class Kit:
     def worker(
         self, processes: int = 1, *, queues: Sequence[str] | None = None, **settings: Any
     ) -> Iterator[ForkedWorker]:
-        """Run a real worker, forked from this process. Its `wait` waits for the worker's jobs.
+        """Run a real worker, forked from this process. The worker's method `wait` waits for its jobs.
 
         The worker uses the server's clock. Raises ConfigError if the test has moved or frozen its clock.
 
@@ -257,14 +259,14 @@ class Kit:
     ) -> DrainResult:
         """Run waiting calls, and the calls that they enqueue, until no more calls can run.
 
-        It relays the outbox of a Django project, even within the transaction of a TestCase. Inside an event loop, await
-        `adrain`, which runs async jobs on that loop and sync jobs in threads.
+        The method also relays the outbox of a Django project, even within the transaction of a TestCase. Inside an
+        event loop, await `adrain`, which runs async jobs on that loop and sync jobs in threads.
 
         Args:
-            delayed: Also run calls due later. The clock moves forward to the start time of each call.
+            delayed: Also run delayed calls. The clock moves forward to the start time of each call.
             retries: Also run calls waiting for a retry, a snooze, a key or a limit.
-            raises: Raise the first error of a job, once its outcome is stored; otherwise errors are only counted.
-            limit: Maximum number of attempts. Raises ConfigError if more would follow.
+            raises: Raise the first error of a job, after its outcome was stored. Otherwise, errors are only counted.
+            limit: Maximum number of attempts. More attempts raise ConfigError.
         """
         return self._draining().run(_plan(queues, delayed, retries, raises, limit))
 
@@ -284,15 +286,15 @@ class Kit:
         return Draining(self.client, self.registry, self.clock, self._outboxes)
 
     def relay(self, session: Any) -> int:
-        """Enqueue the outbox rows that a session or connection can read, and delete them. Return their number.
+        """Enqueue the outbox rows that a session or connection can read, and delete the rows. Return their number.
 
-        It doesn't commit, so it works within a transaction that the test rolls back later. For the databases of a
-        Django project, `drain` does this.
+        The method doesn't commit, so it works within a transaction that the test rolls back later. For the databases of
+        a Django project, `drain` relays the rows.
         """
         return relay(self.client, session)
 
     def tick(self) -> None:
-        """Enqueue overdue ticks of schedules, as each worker does. The first call declares and starts the schedules."""
+        """Enqueue the jobs of overdue schedules, as a worker does. The first call declares and starts the schedules."""
         names = sorted({*declared_in(self.registry), *queue_names(self.client)})
         if names:
             register_queues(self.client, names)
@@ -300,11 +302,11 @@ class Kit:
         Scheduler(queues, self.registry, share=lambda: 0.0, now=wall.ms).enqueue_due(_ask)
 
     def run_job(self, job: Job[..., Any], *args: Any, **kwargs: Any) -> RunResult:
-        """Run one call as a worker runs a first attempt, without a server."""
+        """Run a job's first attempt as a worker does, but without a server."""
         return Attempts(self.registry, AttemptFacts()).run(job, *args, **kwargs)
 
     def running(self, **facts: Unpack[AttemptFacts]) -> Attempts:
-        """Run calls as attempts with these facts, without a server: `running(attempt=3).run(job, …)`."""
+        """Return an object that runs attempts with these facts, without a server: `running(attempt=3).run(job, …)`."""
         return Attempts(self.registry, facts)
 
     def rehearse(
@@ -316,9 +318,10 @@ class Kit:
         kwargs: Mapping[str, Any] | None = None,
         **how: Unpack[Trials],
     ) -> Rehearsed:
-        """Run one call with each fault that a worker may meet; raise AssertionError if effects differ from a clean run.
+        """Run one call with each possible fault of a worker. Raise AssertionError if effects differ from a run without
+        faults.
 
-        Waiting calls in the queues are also compared. See docs/jobs/testing.md for the faults and the options.
+        Enqueued calls are also compared. See docs/jobs/testing.md for the faults and the options.
 
         Args:
             before: Resets the job's data; called before each trial.
@@ -352,7 +355,7 @@ class Kit:
     # Assertions.
 
     def all_enqueued(self, queue: str | None = None) -> list[EnqueuedCall]:
-        """Return all waiting calls: ready, delayed, or waiting for a retry or their key."""
+        """Return all waiting calls, whether they are ready, delayed, or waiting for a retry or for their key."""
         return waiting(self.client, queue)
 
     def all_dead(self, queue: str | None = None) -> list[EnqueuedCall]:
@@ -367,10 +370,11 @@ class Kit:
         within: Duration | None = None,
         **expected: Unpack[Expectations],
     ) -> list[EnqueuedCall]:
-        """Assert that a matching call waits; return all matching calls.
+        """Assert that a matching call waits. Return all matching calls.
 
         Args:
-            args, kwargs: Compared by parameter name. Functions, ANY and dicts match as in docs/jobs/testing.md.
+            args, kwargs: Expected arguments, compared by parameter name. docs/jobs/testing.md explains matching by
+                functions, ANY and dicts.
             count: Exact number of matches.
             within: Wait up to this long for a matching call that another process enqueues.
         """
@@ -384,7 +388,9 @@ class Kit:
         within: Duration | None = None,
         **expected: Unpack[Expectations],
     ) -> None:
-        """Assert that no matching call is waiting. With `within`, also assert that none arrives in this time."""
+        """Assert that no matching call is waiting. With `within`, also assert that no matching call arrives in this
+        time.
+        """
         wanted = checked(job, expected)
         deadline = time.monotonic() + (0 if within is None else duration_s(within))
         while True:
@@ -405,12 +411,14 @@ class Kit:
         within: Duration | None = None,
         **expected: Unpack[Expectations],
     ) -> list[EnqueuedCall]:
-        """Assert that a matching call is dead; return all matching calls. A reason matches if it contains `reason`."""
+        """Assert that a matching call is dead. Return all matching calls. A call's reason matches if it contains
+        `reason`.
+        """
         wanted = checked(job, expected)
         return _assert(wanted, self.all_dead, count, within, "dead")
 
     def assert_flow(self, run: StartedFlow | str, state: FlowState | None = None) -> FlowView:
-        """Assert that a flow exists, and with `state` that it is in this state; return its status.
+        """Assert that a flow exists and, if `state` is given, that the flow is in this state. Return the flow's status.
 
         The error message lists the flow's steps, its failures and the conditions that it waits for.
 
@@ -424,7 +432,7 @@ class Kit:
     def assert_step(
         self, run: StartedFlow | str, step: FlowStep | str, state: StepState | None = None, **counts: Unpack[StepCounts]
     ) -> StepView:  # fmt: skip
-        """Assert that a step exists, and with `state` that it is in this state; return its status.
+        """Assert that a step exists and, if `state` is given, that the step is in this state. Return the step's status.
 
         Args:
             state: waiting, ready, running, done, failed, skipped or cancelled.
@@ -442,7 +450,7 @@ class _Inline:
         self._local = threading.local()
 
     def enqueue(self, outgoing: Any, following: Callable[[Any], Any]) -> Any:
-        """Enqueue, then run ready calls; delayed calls and retries wait."""
+        """Enqueue the calls, then run all ready calls. Delayed calls and retries wait."""
         receipts = following(outgoing)
         with self._deeper():
             self._draining.nested().run(DrainPlan((outgoing.queue,), retries=False))
@@ -503,6 +511,6 @@ def _ask(index: int, call: Callable[[], object]) -> bool:
 
 
 def _forget_servers() -> None:
-    """Forget which queues and topics this process has listed, because the server has changed or is empty."""
+    """Forget which queues and topics this process has registered, because the server has changed or is empty."""
     runtime.listed.clear()
     runtime.listed_topics.clear()

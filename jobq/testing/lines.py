@@ -1,4 +1,4 @@
-"""Watches the lines of some code as they run, and acts before a given line."""
+"""Watch code while it runs, and call a function before a given line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Line(NamedTuple):
 
 
 class WatchedCode:
-    """The functions and modules whose lines are counted. A module is identified by its file."""
+    """The functions and modules whose lines are counted. A module is identified by its file name."""
 
     def __init__(self, what: Iterable[Callable[..., Any] | ModuleType]) -> None:
         self._files: set[str] = set()
@@ -43,9 +43,9 @@ class WatchedCode:
 
 
 class LineWatch:
-    """Counts lines before they run, in one thread. Before line number `at`, counted from 1, it calls `then`.
+    """Counts the lines run by a thread, and calls `then` before line number `at`, counted from 1.
 
-    If `then` raises an exception, the exception is raised at that line.
+    An exception that `then` raises appears at that line.
     """
 
     def __init__(self, code: WatchedCode, at: int = 0, then: Callable[[], object] = bool) -> None:
@@ -62,7 +62,7 @@ class LineWatch:
             yield
 
     def reached(self, code: CodeType, number: int) -> bool:
-        """Count the next line if it is in the watched code and thread. Return whether the code is watched."""
+        """Count the next line if its code and its thread are watched. Return whether the code is watched."""
         if code not in self._code:
             return False
         if threading.get_ident() == self._thread:

@@ -1,4 +1,4 @@
-"""Compares a call with the call that a test expects, and describes the differences."""
+"""Compare a call with the call that a test expects, and describe the differences."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Expected(NamedTuple):
         return texts + self._times(call)
 
     def distance(self, call: EnqueuedCall) -> int:
-        """Return the number of differences, plus OTHER_JOB for another job's call; 0 if the call matches."""
+        """Return the number of differences, plus OTHER_JOB if the call is of another job."""
         return len(self.differences(call)) + OTHER_JOB * (self.name not in (None, call.job))
 
     def _times(self, call: EnqueuedCall) -> list[str]:
@@ -137,7 +137,7 @@ def bound(
 
 
 def same(wanted: Any, given: Any) -> bool:
-    """Return whether a value matches: equal as JSON, a dict with at least these items, or accepted by a function."""
+    """Return whether `given` equals `wanted` as JSON, contains all items of a dict, or is accepted by a function."""
     if isinstance(wanted, Mapping):
         return isinstance(given, Mapping) and all(
             name in given and same(value, given[name]) for name, value in wanted.items()
@@ -163,7 +163,7 @@ def _shown(value: Any) -> str:
 
 
 def listing(expected: Expected, calls: Sequence[EnqueuedCall], what: str) -> str:
-    """Describe the calls that are most like the expected call, and how each of them differs from it."""
+    """Describe the calls that are most similar to the expected call, and their differences from the expected call."""
     if not calls:
         return f"nothing is {what}"
     lines = [f"{what}, nearest first:"]
@@ -179,7 +179,7 @@ def listing(expected: Expected, calls: Sequence[EnqueuedCall], what: str) -> str
 
 
 def checked(job: Job[..., Any] | str | None, given: Expectations) -> Expected:
-    """Return the expected call; raise ConfigError or TypeError if no call could match it."""
+    """Return the expected call. Raise ConfigError or TypeError if calls can never match it."""
     if unknown := given.keys() - set(Expected._fields):
         name, *_ = sorted(unknown)
         raise TypeError(

@@ -17,7 +17,7 @@ from jobq.testing.servers import PrivateServer
 
 
 class SharedServer:
-    """The private server of this process. It is started at first use, and ends with the process."""
+    """The private server of this process. It starts at first use, and ends with the process."""
 
     def __init__(self) -> None:
         self._started: tuple[int, PrivateServer] | None = None
@@ -39,7 +39,7 @@ shared_server = SharedServer()
 def kit(
     *, mode: Mode = "fake", strict: bool = False, registry: Registry = default_registry
 ) -> Iterator[Kit]:
-    """Open a kit on this process's private server, which is emptied first."""
+    """Open a kit on this process's private server, after emptying the server."""
     with Kit(shared_server.url, mode=mode, strict=strict, registry=registry) as made:
         yield made
 
@@ -51,17 +51,17 @@ def kit_for(
     strict: bool = False,
     registry: Registry = default_registry,
 ) -> Kit:
-    """Return a kit for one test of a TestCase. Call this in `setUp`; the kit closes with the test."""
+    """Return a kit for one test of a TestCase. Call this function in `setUp`. The kit closes after the test."""
     made = Kit(shared_server.url, mode=mode, strict=strict, registry=registry)
     case.addCleanup(made.close)
     return made
 
 
 def run_job(job: Job[..., Any], *args: Any, **kwargs: Any) -> RunResult:
-    """Run one call as a worker runs a first attempt, without a server."""
+    """Run a job's first attempt as a worker does, but without a server."""
     return Attempts(default_registry, AttemptFacts()).run(job, *args, **kwargs)
 
 
 def running(**facts: Unpack[AttemptFacts]) -> Attempts:
-    """Run calls as attempts with these facts, without a server: `running(attempt=3).run(job, …)`."""
+    """Return an object that runs attempts with these facts, without a server: `running(attempt=3).run(job, …)`."""
     return Attempts(default_registry, facts)

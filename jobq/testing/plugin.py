@@ -1,8 +1,8 @@
 """The pytest plugin: fixtures `jobq`, `jobq_clock` and `jobq_server`, and the marker `jobq`.
 
-It also prevents tests from connecting to servers that aren't test servers.
+The plugin also prevents tests from connecting to servers that aren't test servers.
 
-pytest loads it wherever jobq is installed, so it doesn't import jobq before a test uses it.
+pytest loads the plugin wherever jobq is installed, so the plugin doesn't import jobq before a test uses it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Allow this process and its children to connect only to the tests' servers."""
+    """Allow this process and its children to connect only to test servers."""
     config.addinivalue_line(
         "markers",
         "jobq(mode=, strict=): the mode of the fixture jobq, and whether leftover calls fail the test",
@@ -60,7 +60,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def jobq_server(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The URL of this process's test server: a private Valkey, or a database of --jobq-url."""
+    """Yield the URL of this process's test server: a private Valkey, or a database of the server in --jobq-url."""
     from jobq.testing.servers import flushable, private_server
 
     url = request.config.getoption("--jobq-url")
@@ -74,7 +74,7 @@ def jobq_server(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def jobq(request: pytest.FixtureRequest, jobq_server: str) -> Iterator[Any]:
-    """The kit of this test, a jobq.testing.Kit, on an empty server."""
+    """Yield a jobq.testing.Kit for this test, on an empty server."""
     from jobq.testing.harness import Kit
 
     marker = request.node.get_closest_marker("jobq")
@@ -89,5 +89,5 @@ def jobq(request: pytest.FixtureRequest, jobq_server: str) -> Iterator[Any]:
 
 @pytest.fixture
 def jobq_clock(jobq: Any) -> Any:
-    """The clock of the kit, a jobq.testing.clock.KitClock."""
+    """Return the kit's clock, a jobq.testing.clock.KitClock."""
     return jobq.clock

@@ -1,4 +1,4 @@
-"""A client without a server: it records enqueued calls."""
+"""A client that doesn't need a server, because it only records enqueued calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jobq.testing.waiting import EnqueuedCall
 
 
 class RecordingClient:
-    """Replaces a client while one job runs without a server."""
+    """Replaces the client while a job runs without a server."""
 
     durability = "memory"
     #: Not None, so that coroutines make their calls in a thread, where `RecordingQueue.enqueue` records them.
@@ -38,7 +38,7 @@ class RecordingClient:
 
 
 class RecordingQueue:
-    """Replaces a queue: it accepts and records every message."""
+    """Replaces a queue, and accepts and records every message."""
 
     def __init__(self, name: str, client: RecordingClient) -> None:
         self.name, self.client = name, client
@@ -79,7 +79,7 @@ class _Queues(dict[str, Any]):
         self._client = client
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the queue of this name, created at its first use."""
+        """Return the queue with this name, which is created at first use."""
         return self.setdefault(name, RecordingQueue(name, self._client))
 
 
@@ -93,7 +93,7 @@ def refused(*words: object, **_: object) -> Never:
 
 @contextmanager
 def recorded() -> Iterator[list[EnqueuedCall]]:
-    """Within this context, record calls enqueued with the default client."""
+    """Record calls enqueued with the default client in this context."""
     before, client = runtime.default, RecordingClient()
     set_default_client(client)  # type: ignore[arg-type]
     try:

@@ -1,4 +1,4 @@
-"""Tests one job with the faults that a worker meets: does every run have the same effects as a clean run?
+"""Test whether a job has the same effects when faults occur as in a run without faults.
 
 A message is delivered at least once. So a job may start again after any of its lines, and an old attempt may continue
 after the next attempt has taken over. Each trial runs one message to its end with one fault, and compares the effects
@@ -59,11 +59,11 @@ _FORKED = "Killed attempts ran in a forked process that was ended by SIGKILL."
 
 
 class _Killed(KeyboardInterrupt):
-    """Ends the attempt as if its process had been killed. The executor doesn't catch it."""
+    """Ends an attempt as if its process had been killed. The executor doesn't catch this exception."""
 
 
 class FailedTrial(NamedTuple):
-    """A trial whose effects differ from a clean run's effects.
+    """A trial whose effects differ from the effects of a run without faults.
 
     Attributes:
         where: Where the attempt was interrupted.
@@ -79,7 +79,7 @@ class FailedTrial(NamedTuple):
 
 
 class Rehearsed(NamedTuple):
-    """The number of trials, and the trials whose effects differ. `killing` explains how attempts were killed."""
+    """The number of trials, and the trials whose effects differed. `killing` explains how attempts were killed."""
 
     job: str
     trials: int
@@ -98,7 +98,7 @@ class Rehearsed(NamedTuple):
 
 
 class TrialPlan(NamedTuple):
-    """The faults to try. See `Kit.rehearse`."""
+    """The faults to inject; see `Kit.rehearse`."""
 
     before: Callable[[], object]
     observe: Callable[[], Any]
@@ -112,7 +112,7 @@ class TrialPlan(NamedTuple):
 
 
 def checked_plan(plan: TrialPlan, job: Job[..., Any]) -> TrialPlan:
-    """Return the plan with defaults filled in; raise ConfigError if an option is invalid."""
+    """Return the plan with all defaults. Raise ConfigError if an option is invalid."""
     known: tuple[str, ...] = get_args(FaultName)
     faults = plan.faults or [name for name in known if name != "reordered" or plan.other]
     unknown = set(faults) - set(known)
@@ -129,7 +129,7 @@ def checked_plan(plan: TrialPlan, job: Job[..., Any]) -> TrialPlan:
 
 
 class Lifecycle:
-    """One message, and the state that its attempts share. The latest attempt holds the message."""
+    """One message, and the state that its attempts share. The latest attempt owns the message."""
 
     def __init__(
         self, registry: Registry, job: Job[..., Any], call: Args[..., Any], mid: str
@@ -144,7 +144,7 @@ class Lifecycle:
         self.error: BaseException | None = None
 
     def attempt(self, watching: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        """Run the next attempt. Exceptions that end it without an outcome aren't caught."""
+        """Run the next attempt. Exceptions that end the attempt without an outcome aren't caught."""
         self.nattempts += 1
         number = self.nattempts
         executor = self._executor(number)
@@ -168,12 +168,12 @@ class Lifecycle:
 
     @property
     def is_over(self) -> bool:
-        """Whether the message is done, dead or expired."""
+        """Return whether the message is done, dead or expired."""
         return self.ending is not None and self.ending.outcome in ("done", "dead", "expired")
 
     @property
     def outcome(self) -> str:
-        """Describe an outcome other than `done` and its error. Return '' for `done` and while there is no outcome."""
+        """Describe the message's outcome and its error. Return '' if the outcome is `done` or isn't known yet."""
         if self.ending is None or self.ending.outcome == "done":
             return ""
         why = f": {self.error!r}" if self.error is not None else ""
@@ -198,7 +198,7 @@ class Lifecycle:
 
 
 class Rehearsal:
-    """All trials of one call of a job. `queues` has two functions: to empty the queues, and to list waiting calls."""
+    """All trials of one call. `queues` has two functions: one empties the queues, the other lists waiting calls."""
 
     def __init__(
         self,
@@ -217,7 +217,7 @@ class Rehearsal:
         self._databases: list[sqlite3.Connection] = []
 
     def run(self) -> Rehearsed:
-        """Try all faults. Raise AssertionError if the job fails without a fault."""
+        """Run a trial with each fault. Raise AssertionError if the job fails without a fault."""
         self._clean()
         findings: list[FailedTrial] = []
         trials = 0
@@ -300,7 +300,7 @@ class Rehearsal:
     def _killed_here(self, message: Lifecycle, at: int) -> None:
         """Run an attempt and end it before line `at`.
 
-        Like the death of its process, this discards the attempt's variables and rolls back its transactions.
+        Like a killed process, the attempt loses its variables, and its transactions are rolled back.
         """
         idle = [connection for connection in self._databases if not _is_busy(connection)]
         with _kept_young():
@@ -349,10 +349,6 @@ class Rehearsal:
     # Parts of a trial.
 
     def _points(self, first: int) -> list[int]:
-        """Return the numbers of the lines before which to interrupt, counted from 1.
-
-        If the plan allows fewer interruptions than there are lines, the selected lines are evenly spread.
-        """
         count = len(self._lines)
         every = list(range(first, count + 1))
         most = self._plan.points
@@ -411,7 +407,7 @@ def _kept_young() -> Iterator[None]:
 
 
 def _release(end: _Killed) -> None:
-    """Close the attempt's resources without warnings, as the operating system does when a process ends."""
+    """Close the attempt's resources without warnings, as the operating system does for a killed process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         traceback.clear_frames(end.__traceback__)
@@ -419,7 +415,6 @@ def _release(end: _Killed) -> None:
 
 
 def _is_busy(connection: sqlite3.Connection) -> bool:
-    """Return whether a connection is in a transaction."""
     try:
         return connection.in_transaction
     except sqlite3.ProgrammingError:  # it is closed
@@ -429,7 +424,6 @@ def _is_busy(connection: sqlite3.Connection) -> bool:
 def _under(
     job: Job[..., Any], watching: Callable[[], AbstractContextManager[None]]
 ) -> Job[..., Any]:
-    """Return a copy of the job without limits, whose function runs in the context `watching`."""
     function = job.function
 
     if job.is_async:
@@ -450,7 +444,6 @@ def _under(
 
 
 def _difference(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> str:
-    """Describe the difference; return '' if there is none."""
     parts = []
     for name in {**expected, **actual}:
         wanted, given = expected.get(name), actual.get(name)

@@ -1,4 +1,4 @@
-"""The kit's relay. It reads an outbox on the connection that wrote its rows, whose transaction may still be open."""
+"""Relay an outbox in tests. Rows are read on the connection that wrote them, whose transaction may still be open."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DELETE = "DELETE FROM jobq_outbox WHERE id = :id"
 
 
 class SessionTable(OutboxTable):
-    """The outbox as one database session of the program sees it, including uncommitted rows. It never commits."""
+    """The outbox as one database session sees it, including uncommitted rows. This class never commits."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -30,12 +30,12 @@ class SessionTable(OutboxTable):
         return JobqError
 
     def batch(self, after: int, limit: int) -> list[RawRow]:
-        """Read the first rows after the number `after`."""
+        """Read up to `limit` rows after the row number `after`."""
         rows = [RawRow(*row) for row in writing.rows(self._session, _SELECT)]
         return [row for row in rows if row.number > after][:limit]
 
     def settle(self, sent: Sequence[int], refused: Sequence[Refused], now: int) -> None:
-        """Delete the sent and the rejected rows, and remember the rejected rows."""
+        """Delete the sent and the rejected rows, and record the rejected rows."""
         self.refused += refused
         gone = [*sent, *(refusal.row.number for refusal in refused)]
         if gone:
@@ -50,7 +50,7 @@ class SessionTable(OutboxTable):
 
 
 class DjangoOutboxes:
-    """The databases of a Django project on whose connections a test has written to the outbox."""
+    """The databases of a Django project in which a test has written outbox rows."""
 
     def __init__(self) -> None:
         self.aliases: set[str] = set()
@@ -61,7 +61,7 @@ class DjangoOutboxes:
             self.aliases.add(session.alias)
 
     def relay(self, client: Client) -> int:
-        """Enqueue the rows that the test has written; return how many there were."""
+        """Enqueue the rows that the test has written. Return the number of rows."""
         from django.db import connections, transaction
 
         count = 0
@@ -73,7 +73,7 @@ class DjangoOutboxes:
 
 
 def relay(client: Client, session: Any) -> int:
-    """Enqueue the outbox rows that a session can read, and delete them. Return their number.
+    """Enqueue the outbox rows that a session can read, and delete the rows. Return their number.
 
     Raises AssertionError if a row is invalid.
     """

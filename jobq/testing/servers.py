@@ -1,4 +1,4 @@
-"""The server of tests: a private Valkey on a socket without persistence, or a server named on the command line."""
+"""The server of tests: a private Valkey on a socket, without persistence, or the server in --jobq-url."""
 
 from __future__ import annotations
 
@@ -86,28 +86,28 @@ class PrivateServer:
 
 
 class KitClient(Client):
-    """A client of the tests' server. It can't confirm durability, because that server has no persistence."""
+    """A client of the test server. It can't confirm durability, because the test server has no persistence."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.durability = "memory"
 
     def perform(self, key: str, state: CallState, by: Any = None) -> Any:
-        """Make one call; see Client.perform."""
+        """Make one call to the server; see Client.perform."""
         waits = isinstance(getattr(by, "__self__", None), Confirmation)
         return super().perform(key, state, None if waits else by)
 
 
 def connected(settings: ServerSettings, clock: Any) -> KitClient:
-    """Return a client of the tests' server that uses this clock."""
+    """Return a client of the test server. The client uses this clock."""
     return KitClient(settings, clock)
 
 
 def flushable(url: str, may_flush: bool, process: int = 0) -> str:
-    """Return the URL of a server that tests may empty; raise ConfigError unless that is certain.
+    """Return the URL of a database that tests may empty. Raise ConfigError unless emptying is certainly safe.
 
     Args:
-        process: Number of this test process. It is added to the database's number, so processes don't share data.
+        process: Number of this test process. It is added to the database's number, so that processes don't share data.
     """
     if not may_flush:
         raise ConfigError(
@@ -142,7 +142,7 @@ def allow_server(url: str) -> None:
 
 @contextmanager
 def private_server() -> Iterator[str]:
-    """Start a private server; yield its URL, and stop it."""
+    """Start a private server, yield its URL, and stop the server afterwards."""
     server = PrivateServer()
     try:
         yield server.url

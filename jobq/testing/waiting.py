@@ -1,4 +1,4 @@
-"""Waiting and dead messages of the queues, as calls of jobs."""
+"""Read the waiting and dead messages of queues as calls of jobs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class EnqueuedCall(NamedTuple):
     """A waiting or dead call.
 
     Attributes:
-        due: Earliest start, in epoch seconds; 0 for immediately.
+        due: Earliest start time in epoch seconds, or 0 if the call can start immediately.
         delay: Seconds from the enqueue until `due`.
         attempts: Number of attempts so far.
-        reason: Why the message is dead; '' if it isn't.
+        reason: Why the message is dead; '' if it isn't dead.
         content: The message's content, in bytes.
         partition: The queue's partition that has the message; '' if the queue has no partitions.
     """
@@ -80,7 +80,7 @@ def _queues(client: Client, queue: str | None) -> list[Queue]:
 
 
 def waiting_in(queue: Queue) -> Iterator[EnqueuedCall]:
-    """Yield the waiting calls in this queue alone."""
+    """Yield the waiting calls in this queue, without its partitions."""
     client, name = queue.client, queue.name
     for place in _PLACES:
         for entry in queue.admin.iter_entries(place):

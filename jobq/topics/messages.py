@@ -137,7 +137,6 @@ def encoded(record: Record | bytes) -> list[str | bytes]:
 
 
 def _check(record: object) -> None:
-    """Raise ConfigError if a field has a wrong type."""
     if not isinstance(record, Record):
         raise ConfigError(f"{record!r:.60} is not a message; pass bytes or a Record")
     if not isinstance(record.content, bytes | None) or not isinstance(record.key, str | None):

@@ -49,7 +49,6 @@ class RangeReader:
         return []
 
     def _longest_message(self) -> Steps[int]:
-        """Return the size of the topic's longest message in bytes, or the maximum message size if it is unknown."""
         reply = yield from self._binding.command_steps("HGET", self._binding.key("meta"), "longest")
         known = reply and reply.isdigit() and len(reply) < 10
         return max(1, int(reply)) if known else MAX_LENGTH

@@ -232,9 +232,7 @@ class Topic(BlockingFacade):
 
     @stepwise
     def compact(self, *, now: int | None = None) -> Steps[int]:
-        """Compact the topic up to its current last message, and return the message's index. The topic can be in use
-        meanwhile.
-        """
+        """Compact the topic up to its current last message, and return the message's index. The topic can be in use."""
         values = {"now": moment(now), "limit": STEP}
         under_way, reached = yield from self._compact({**values, "begin": 1})
         while under_way:
