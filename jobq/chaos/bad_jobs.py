@@ -81,7 +81,7 @@ def fail() -> None:
 
 
 def vanish() -> None:
-    """End the forked process with os._exit, as recommended."""
+    """End the forked process with os._exit, as a fork should."""
     os._exit(0)
 
 

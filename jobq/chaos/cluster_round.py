@@ -160,7 +160,7 @@ def of_queues(lines: Iterable[Line], names: Sequence[str]) -> Iterator[Line]:
 
 
 def cut_short(lines: Iterable[Line]) -> set[str]:
-    """Return the mids of runs without an end."""
+    """Return the mids of started but unfinished runs."""
     began, ended = set[tuple[str, int, int]](), set[tuple[str, int, int]]()
     for line in lines:
         if line["word"] in ("start", "end"):
@@ -170,7 +170,7 @@ def cut_short(lines: Iterable[Line]) -> set[str]:
 
 
 def kept_up(lines: Sequence[Line], killed_at: float, span_s: float) -> float:
-    """Return how many messages ran promptly after the kill, as a share of the rate before the kill."""
+    """Return how the share of promptly run messages changed: the share after the kill, divided by the share before."""
     asked, ended = dict[str, float](), dict[str, float]()
     for line in lines:
         if line["word"] == "enqueue":

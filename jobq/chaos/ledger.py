@@ -301,7 +301,7 @@ def _endings(line: Line, reply: Line | None) -> Iterator[ReportedEnding]:
 
 
 def _crash(history: History) -> None:
-    """Record a fault for each run of a poison message: the crash also hit other jobs of the same process."""
+    """Record a fault for each run of a poison message, because the crash may have ended other jobs too."""
     for mid in history.poison:
         for run in history.started.get(mid, ()):
             pids = frozenset((run.pid,))

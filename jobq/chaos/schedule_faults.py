@@ -1,6 +1,6 @@
-"""Kills and stops schedulers at any moment, and checks that they enqueue each tick exactly once.
+"""Kills and stops schedulers at any moment, and checks that they enqueue each scheduled job exactly once.
 
-`python -m jobq.chaos.schedule_faults QUEUE` runs one scheduler. It has sixty schedules, each with a tick per second.
+`python -m jobq.chaos.schedule_faults QUEUE` runs one scheduler. It has sixty schedules, each with a job per second.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def play(
     ticks: int = TICKS,
     step: Callable[[], object] | None = None,
 ) -> list[str]:
-    """Run schedulers until they have enqueued `ticks` ticks; return the errors in these ticks.
+    """Run schedulers until they have enqueued `ticks` jobs; return the errors in these enqueues.
 
     Args:
         count: The number of schedulers that run at the same time.

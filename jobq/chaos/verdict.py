@@ -148,7 +148,7 @@ def _hits(history: History, run: Run) -> list[InjectedFault]:
 
 
 def _unexplained(history: History, hits: dict[Run, list[InjectedFault]]) -> Iterator[str]:
-    """Yield mids run twice although no fault hit the first run, or the server had accepted its end."""
+    """Yield mids that ran again although no fault hit the previous run, or the server had accepted its end."""
     for mid, count in history.ended.items():
         ended = [run for run in history.started[mid] if run.ended] if count > 1 else []
         for run, following in pairwise(ended):

@@ -69,8 +69,7 @@ class ServerFiles(NamedTuple):
 def data_folder(given: str | None, working: Path) -> Path:
     """Return `given`, or `.jobq` next to the nearest trusted pyproject.toml, or `.jobq` in the working folder.
 
-    Links in the path are followed, except if the folder itself is a link, because another user could have created that
-    link.
+    Links in the path are followed. The folder itself must not be a link, because another user could have made the link.
     """
     if given:
         path = Path(os.path.abspath(Path(given).expanduser()))

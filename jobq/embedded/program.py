@@ -41,6 +41,7 @@ def usable(otherwise: str = OTHERWISE) -> list[Program]:
     """Return the usable server programs, best first.
 
     If JOBQ_SERVER is set, use only that program; otherwise, programs on the PATH and in packages.
+
     Raises EmbeddedError if there is none.
 
     Args:

@@ -80,7 +80,7 @@ class JobRun(asyncio.Task[None]):
         context: Context,
         on_cut_short: Callable[[asyncio.Task[None]], None],
     ) -> None:
-        """Prepare a run with its own context. It calls `on_cut_short` if its task ends by cancellation."""
+        """Prepare a run with its own context. If it is cancelled, it calls `on_cut_short` when it ends."""
         self.index, self.slot, self.call, self.calls = run
         #: Whether messages were started, slots of ended calls, and the ending of a batch's first call; see ThreadRun.
         self.began, self.ended = False, set[int]()
@@ -738,7 +738,7 @@ class AsyncRunner(Runner):
         self._give_back(places)
 
     def _give_back(self, places: Sequence[tuple[int, int]]) -> None:
-        """Return unstarted messages to their queues. Each message is given by its queue's index and its slot."""
+        """Give unstarted messages back to their queues. Each message is given by its queue's index and its slot."""
         by_queue: dict[int, list[int]] = {}
         for index, slot in places:
             by_queue.setdefault(index, []).append(slot)

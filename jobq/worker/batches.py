@@ -97,7 +97,7 @@ class Gathering:
     def drop(self) -> list[tuple[int, int]]:
         """Remove all waiting calls.
 
-        Return the queue and slot of each, so that the caller can return its message to the queue.
+        Return the queue and slot of each, so that the caller can give its message back to the queue.
         """
         dropped, self._groups = self._groups, {}
         self._waited.clear()

@@ -28,7 +28,7 @@ PER_STEP = 500
 class ChartKeeper:
     """Writes the charts' figures in steps, between heartbeats.
 
-    A worker sends one command a minute unless it has the turn.
+    A worker without the turn sends only one command a minute.
     """
 
     def __init__(self, client: Client, worker: str) -> None:
@@ -78,7 +78,7 @@ class ChartKeeper:
                 self._unread.add(base_of(name))
 
     def _put(self, name: str, minute: ChartMinute) -> None:
-        """Add a queue's figures to the minute. Figures of a partition are added to its base queue's."""
+        """Add a queue's figures to the minute. A partition's figures are added to its base queue's figures."""
         base = base_of(name)
         before = self._minutes.get(base)
         self._minutes[base] = minute if before is None else _sum([before, minute], minute.minute)

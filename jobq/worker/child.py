@@ -55,7 +55,7 @@ SETTLE_FLOWS_S = 2.0
 
 
 class TickSource(Protocol):
-    """Enqueues the calls of schedules in the supervisor."""
+    """Enqueues the jobs of due schedules, in the supervisor."""
 
     def names(self) -> dict[str, list[str]]:
         """Return the names of the schedules that the code declares, by queue."""
@@ -66,7 +66,7 @@ class TickSource(Protocol):
         ...
 
     def enqueue_due(self, ask: Callable[[int, Callable[[], object]], bool]) -> None:
-        """Enqueue due calls of schedules.
+        """Enqueue the jobs of due schedules.
 
         `ask(index, call)` runs `call`, which calls the server of the queue with this index; see QueueUpkeep.ask.
         """
@@ -95,11 +95,11 @@ class Hooks(NamedTuple):
 
 
 class PoolPlan(NamedTuple):
-    """The state that all children of a worker share.
+    """The state that a child inherits from its supervisor.
 
     Attributes:
         alive_read: A file that becomes readable once the supervisor has exited.
-        counters: The counters of this child; None if metrics are off.
+        counters: The child's counters; None if metrics are off.
     """
 
     settings: WorkerSettings
@@ -163,7 +163,7 @@ class Runner(Protocol):
         ...
 
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
-        """Run these messages of one queue, or start them."""
+        """Run these messages of one queue. A runner for concurrent jobs only starts them."""
 
     def reported(self) -> None:
         """Called after each report of outcomes."""
@@ -176,7 +176,7 @@ class Runner(Protocol):
         """Called after a report was sent, if jobs run while the reply is pending."""
 
     def in_fork(self) -> None:
-        """Called in a forked process: a job called `fork` in this child, and the code now runs in the job's process."""
+        """Called in the new process after a job in this child has forked."""
 
 
 class Child:
@@ -367,7 +367,7 @@ class Child:
         return True
 
     def _tell_flows_of_ends(self) -> None:
-        """After reports that can't show whether an outbox has entries, deliver the entries to flows.
+        """Deliver outbox entries to flows after reports whose reply doesn't show if there are any.
 
         If a report is still unanswered, do this in a later turn.
         """
@@ -698,7 +698,7 @@ class Child:
         return max(0.01, min(left_s, self.settings.lease_s / 6))
 
     def all_stopped(self) -> None:
-        """Forget that the running jobs were stopped, once all of them have ended."""
+        """Reset the stop request once all running jobs have ended."""
         self.abort, self._aborted_at = "", 0
 
     def check_parent(self) -> None:

@@ -108,7 +108,7 @@ class CrashedAttempt(NamedTuple):
 
     @property
     def what(self) -> str:
-        """Return the job, message and queue, with which its log line begins."""
+        """Return the start of its log line, with the job, message and queue."""
         attempt = f" attempt {self.attempt}" if self.attempt else ""
         return f"{self.job} {self.mid}{attempt} of queue {self.queue}".lstrip()
 
@@ -149,7 +149,7 @@ def end_held(
     child: ChildExit, index: int, queue: Queue, crash_limit: int, worker: str,
     counters: Counters | None = None,
 ) -> list[CrashedAttempt]:  # fmt: skip
-    """End the messages that a dead child held in one queue, or return them to it. Return the crashed attempts.
+    """End the messages that a dead child held in one queue, or give them back. Return the crashed attempts.
 
     This first closes the child's session, so a dequeue call that reaches the server later returns nothing. After an
     error, the call may be repeated.

@@ -370,7 +370,7 @@ class ChildQueues:
     # Give back.
 
     def release(self, index: int, leases: Sequence[Lease], slots: Sequence[int] = ()) -> bool:
-        """Return unstarted messages to the queue.
+        """Give unstarted messages back to the queue.
 
         Return False if that must be repeated later; until then, the messages keep their slots.
         """
@@ -381,7 +381,7 @@ class ChildQueues:
         return done
 
     def give_back(self, index: int, slots: Sequence[int]) -> None:
-        """Return the unstarted messages in these slots to their queue."""
+        """Give the unstarted messages in these slots back to their queue."""
         unstarted, leases = self._slots.withdraw(slots)
         if not self.release(index, list(leases.values()), list(leases)):
             unstarted = [slot for slot in unstarted if slot not in leases]
@@ -399,7 +399,7 @@ class ChildQueues:
     def repeat_reports(self) -> None:
         """Send pending reports to each reachable queue.
 
-        This method can't run messages. If a repeated call returns messages, it returns them to the queue.
+        This method can't run messages. If a repeated call returns messages, they are given back to the queue.
         """
         for line in self._late:
             if line.waits and self._health.may_ask(line.index):

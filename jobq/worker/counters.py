@@ -235,7 +235,7 @@ class Counters:
     # The supervisor's, between two writers.
 
     def take_marks(self) -> dict[int, int]:
-        """Remove the last writer's marks from this page. Return them by slot; each is an argument for `marked`."""
+        """Remove the previous writer's marks from this page. Return the marks by slot, for `marked`."""
         taken = {}
         for slot, counter in enumerate(self._marks):
             if counter:

@@ -27,7 +27,7 @@ class QueuePipe:
     """A pipe between a worker and its message source. Each line is JSON with a queue's name and a number."""
 
     def __init__(self, *, waits: bool) -> None:
-        """Open the pipe. If it is full, a write waits for room if `waits` is true, and else raises BlockingIOError."""
+        """Open the pipe. A write to the full pipe waits if `waits` is true; otherwise, it raises BlockingIOError."""
         self._output, self._input = os.pipe()
         os.set_blocking(self._output, False)
         os.set_blocking(self._input, waits)
@@ -196,7 +196,7 @@ class Feeder:
         self._send(signal.SIGUSR1 if quiet else signal.SIGUSR2)
 
     def stop(self) -> None:
-        """Ask the process to exit, at the first call only."""
+        """Ask the process to exit. Later calls do nothing."""
         self.done = True
         if not self._stopped:
             self._stopped = True

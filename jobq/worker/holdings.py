@@ -166,7 +166,7 @@ class Keeping:
         self.leave()
 
     def leave(self) -> None:
-        """Release the resources that wait for it. After an error, the next renewal tries again."""
+        """Release resources that finished jobs left behind. After an error, the next renewal tries again."""
         gone = self._gone
         try:
             if gone:

@@ -125,7 +125,7 @@ class Leases:
             self.release_taken(ask)
 
     def release_taken(self, ask: Ask) -> None:
-        """Return messages taken from children to their queues. After an error, the next renewal tries again."""
+        """Give messages taken from children back to their queues. After an error, the next renewal tries again."""
         for index in {held.queue for held in self._taken}:
             leases = [Lease(held.mid, held.token) for held in self._taken if held.queue == index]
             if ask(index, partial(self._release, index, leases)):
@@ -137,7 +137,7 @@ class Leases:
     def _close(self, index: int, caller: str, held: frozenset[str]) -> None:
         """End the session in which a child made its dequeue calls.
 
-        Return the messages of its last call to the queue, except messages whose token is in `held`.
+        Give the messages of its last call back to the queue, except messages whose token is in `held`.
 
         If that call reaches the server later, the server rejects it.
         """

@@ -62,7 +62,7 @@ class PoolState:
         self._words[_SERVER_AT] = boot_ns()
 
     def set_pid(self, index: int, pid: int) -> None:
-        """Record the pid of the child in this place of the pool; 0 if there is none."""
+        """Record the pid of the pool's child with this index; 0 if no child is running."""
         self._words[_PIDS + index] = pid
 
     def pid(self, index: int) -> int:

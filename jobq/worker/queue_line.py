@@ -251,9 +251,9 @@ class QueueLine:
         return None, 0
 
     def release(self, leases: Sequence[Lease], slots: Sequence[int | None] = ()) -> bool:
-        """Return unstarted messages to the queue.
+        """Give unstarted messages back to the queue.
 
-        Return False if `repeat` must do so later; until then, keep their slots.
+        Return False if `repeat` must do this later; until then, keep their slots.
         """
         asked_at = boot_ns()
         try:

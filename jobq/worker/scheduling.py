@@ -1,8 +1,8 @@
 """Decides which queue is next, and how many messages to fetch from it. It doesn't call the server.
 
 With weights, queues take turns by smooth round robin: with 6:1, every seventh turn is the second queue's. With
-`strict`, the first queue that has messages is next. An empty queue is skipped until another queue returns messages, or,
-if asleep, until it is woken. Partitions of a queue share its turns in rotation.
+`strict`, the first queue that has messages is next. An empty queue is skipped until another queue returns messages, and
+a sleeping queue until it is woken. Partitions of a queue share its turns in rotation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class QueueTurns:
     def __init__(
         self, weights: Sequence[int], strict: bool = False, bases: Sequence[str] = ()
     ) -> None:
-        """Start with all queues awake.
+        """Start with all queues ready for a query.
 
         Args:
             bases: For each queue, the queue of which it is a partition, or its own name. The first queue with each base

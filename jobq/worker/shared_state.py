@@ -133,7 +133,7 @@ _HEAD = Struct(">HBH")  # queue, length of the token, length of the mid
 
 
 class SharedSlots:
-    """The memory that the supervisor shares with one child. A replacement of the child uses the same memory."""
+    """The memory that the supervisor shares with one child. The child's replacement uses the same memory."""
 
     def __init__(self) -> None:
         memory = memoryview(mmap.mmap(-1, _LINES + LINES_SIZE))
@@ -258,7 +258,7 @@ class SharedSlots:
     def fetched(self) -> bool:
         """Record that a reply arrived.
 
-        Return False if the supervisor has claimed its messages, to return them to the queue.
+        Return False if the supervisor has claimed the reply's messages.
         """
         with self._lock:
             claimed, self._words[_FETCH] = self._words[_FETCH] == _CLAIMED, 0
@@ -455,7 +455,7 @@ class SharedSlots:
             self._lock.release()
 
     def take_back(self) -> list[HeldMessage]:
-        """Take unstarted messages, which the caller must return to the queue.
+        """Take unstarted messages, which the caller must give back to the queue.
 
         Return [] if the child is changing its records.
         """
@@ -539,6 +539,6 @@ def lease_and_margin(lease_s: float) -> tuple[int, int]:
 
 
 def lease_deadline(asked_at: int, lease_s: float) -> int:
-    """Return when (boot_ns) a lock expires at the earliest if it was requested at `asked_at`."""
+    """Return the earliest time (boot_ns) at which a lock requested at `asked_at` can expire."""
     lease_ns, margin_ns = lease_and_margin(lease_s)
     return asked_at + lease_ns - margin_ns

@@ -169,7 +169,7 @@ class Supervisor:
         return ticks
 
     def _serve_partitions(self) -> None:
-        """Start serving the partitions that replaced partitions which reject new messages."""
+        """Find the new partitions of sealed queues, and start serving them."""
         sealed, self.upkeep.sealed = self.upkeep.sealed, set()
         if not sealed or self.stopping:
             return
@@ -560,7 +560,7 @@ class Supervisor:
             self.restarting.pop(0)
 
     def _final_cleanup(self) -> None:
-        """End the remaining messages of dead children, within 5 s or one lease. Then remove finished messages."""
+        """End the remaining messages of dead children, within 5 s. Then remove finished messages."""
         until = time.monotonic() + min(5.0, self.settings.lease_s)
         while self._exits and time.monotonic() < until:
             self._end_held()

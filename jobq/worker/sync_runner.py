@@ -63,7 +63,7 @@ class SyncRunner(Runner):
         return min(size, self._child.slots.nfree + freed)
 
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
-        """Run these messages. Return messages that couldn't start to their queue."""
+        """Run these messages, and give unstarted messages back to their queue."""
         if self._sizes[index].together:
             self._begin_batches(index, slots, messages)
             return
@@ -92,7 +92,7 @@ class SyncRunner(Runner):
         self._ran(index, nran, began, slots if nran < len(slots) else ())
 
     def _ran(self, index: int, nran: int, began: float, unstarted: Sequence[int]) -> None:
-        """Record a run of `nran` messages. Return unstarted messages to the queue."""
+        """Record a run of `nran` messages. Give unstarted messages back to the queue."""
         child = self._child
         child.context.signals.after_batch()
         child.slots.count_finished(nran)
@@ -180,7 +180,7 @@ class SyncRunner(Runner):
     def reported(self) -> None:
         """Run batches whose linger time has passed.
 
-        If this child must not fetch, return all waiting calls to their queues.
+        If this child must not fetch, give all waiting calls back to their queues.
         """
         child = self._child
         if not self._gathering:
