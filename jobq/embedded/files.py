@@ -155,9 +155,7 @@ def check(files: ServerFiles) -> None:
     elif not stat.S_ISDIR(status.st_mode):
         fault = "is not a folder; remove it"
     elif status.st_uid != os.geteuid():
-        fault = (
-            f"belongs to {user_name(status.st_uid)}, not to you; set JOBQ_DATA to a folder of yours"
-        )
+        fault = f"belongs to {user_name(status.st_uid)}, not to you; set JOBQ_DATA to a folder that you own"
     elif status.st_mode & 0o022:
         fault = "can be written by others; remove it, or set JOBQ_DATA to another folder"
     elif status.st_mode & 0o077 and _entries(files.data):

@@ -285,4 +285,4 @@ def _names(view: FlowView) -> str:
 
 def _waits(view: FlowView) -> str:
     waits = listed([wait.sentence for wait in view.waits_for])
-    return f"waits for {waits}; it was not over" if waits else "runs; it was not over"
+    return f"waits for {waits}; it did not end" if waits else "runs; it did not end"

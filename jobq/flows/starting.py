@@ -198,7 +198,7 @@ class Planned:
         kept = f", {as_what}, and is {there.state}" if there else ""
         return FlowConflictError(
             f"flow {self._place.partition('.')[0]} can't have {flow} as a step, because that flow is already "
-            f"stored{kept}; use other ids, or delete that flow once it is over: jobq flow delete {flow}"
+            f"stored{kept}; use other ids, or delete that flow once it has ended: jobq flow delete {flow}"
         )
 
 

@@ -22,7 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 #: Options that a batch job can't have, with the reason and the remedy.
 _REFUSED = {
-    "ordered": "a batch runs its calls together; drop one of the two",
+    "ordered": "a batch runs its calls together; use only one option",
     "keep_logs": "one log would belong to many messages; log with calls[i].logger to a file or a service",
 }
 #: Options that apply to a call of the function, and so to many messages.

@@ -1121,8 +1121,8 @@ def line_full(reply: Sequence[bytes]) -> KeyFullError:
     """Return the error for a reply which reports that the line of a key is full."""
     key, most = text_of(reply[1]), int(reply[2])
     return KeyFullError(
-        f"the line of {key} is full, with {counted(most, 'message')}; nothing was accepted: enqueue later, or raise "
-        "its limit",
+        f"key {key} has {counted(most, 'waiting message')}, the maximum; nothing was accepted: enqueue later, or "
+        "raise the limit",
         key, most,
     )  # fmt: skip
 

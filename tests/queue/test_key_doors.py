@@ -77,7 +77,7 @@ def test_ordered_job_hands_out_one_by_one_in_the_order_of_enqueue(
 def test_full_line_refuses_the_whole_round_trip(send: Job[..., Any], queue: Queue):
     queue.rules(key_waiting=2)
     with pytest.raises(
-        KeyFullError, match="the line of acme is full, with 2 messages; nothing was acc"
+        KeyFullError, match="key acme has 2 waiting messages, the maximum; nothing was acc"
     ):
         send.enqueue_many([("bob",), ("acme",), ("acme",), ("acme",)])
     assert lines(queue) == {}

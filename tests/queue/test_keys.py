@@ -171,7 +171,9 @@ def test_a_full_line_refuses_the_whole_call(queue, at):
     queue.rules(key_waiting=3)
     queue.enqueue_many([("m1", b"x", "A"), ("m2", b"x", "A")], now=at(0))
 
-    with pytest.raises(KeyFullError, match="line of A is full, with 3 messages; nothing was"):
+    with pytest.raises(
+        KeyFullError, match="key A has 3 waiting messages, the maximum; nothing was"
+    ):
         queue.enqueue_many([("b", b"x", "B"), ("m3", b"x", "A"), ("m4", b"x", "A")], now=at(0))
 
     assert queue.admin.counts().messages == 2

@@ -247,7 +247,7 @@ def test_call_that_no_line_ever_has_room_for_is_lost_and_counted(stoppable, make
     client.flush(60)
     assert low.status("fits").word == "queued"
     [told] = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
-    assert "rejected after an outage: the line of acme is full, with 2 messages" in told
+    assert "rejected after an outage: key acme has 2 waiting messages, the maximum" in told
     sample = low.admin.sample()
     assert sample.refused == 3 and abs(sample.refused_at - time.time() * 1000) < 60_000
 
@@ -262,7 +262,7 @@ def test_refusal_that_lasts_is_lost_in_the_end(stoppable, make, caplog, monkeypa
     low.enqueue(b"v", mid="late", key="acme")
     stoppable.start()
     aside(client, 1)
-    with pytest.raises(UnavailableError, match="the line of acme is full, with 1 message;"):
+    with pytest.raises(UnavailableError, match="key acme has 1 waiting message, the maximum;"):
         client.flush(0.01)
     monkeypatch.setattr("jobq.queue.outage.REFUSED_S", 0.0)
     client.flush(60)

@@ -107,7 +107,7 @@ def test_rows_with_keys_wait_in_the_lines_of_their_keys(client):
     waiting = {row.key: (row.waiting, row.oldest) for row in queue.admin.iter_keys()}
     assert waiting == {"acme": (3, "a1"), "bob": (1, "b1")}
     assert (queue.admin.counts().ready, queue.admin.counts().delayed) == (5, 1)
-    with pytest.raises(KeyFullError, match="the line of bob is full, with 1 message;"):
+    with pytest.raises(KeyFullError, match="key bob has 1 waiting message, the maximum;"):
         sender.send(
             [RowMessage("low", "", "c", b"7", "eve"), RowMessage("low", "", "b2", b"8", "bob")]
         )
