@@ -46,7 +46,7 @@ def list_(session: Session, name: str, limit: int, everything: bool) -> bool:
     """List keys with waiting or running messages. Keys with the most waiting messages come first.
 
     most: maximum number of concurrent messages of the key. may start: time when the hold ends or the rate allows a
-    start. oldest: age of the next message. Exit code 1: the queue has never been used.
+    start. oldest: id of the next message. Exit code 1: the queue has never been used.
     """
     for known in used_names(session, (name,)):
         queue = session.queue(known)

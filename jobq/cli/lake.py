@@ -218,9 +218,7 @@ wait_option = option("--wait DURATION", "Maximum wait for an ingest or maintenan
 @option("--backlog", "Also show how much is still unread.")
 @source_option
 def stats(session: Session, lake: Lake, backlog: bool, source: str) -> None:
-    """Show the rows, bytes and days of every table. With --backlog, also show how many events of each queue the lake
-    lacks.
-    """
+    """Show the rows, bytes and days of every table. With --backlog, also show how much of each queue is unread."""
     from jobq.pipeline.lake import inspection
 
     rows = [table._asdict() for table in inspection.stats(lake)]

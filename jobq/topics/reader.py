@@ -217,7 +217,7 @@ class Reader(BlockingFacade):
         return True
 
     def finish(self) -> None:
-        """Finish a batch of which all messages were yielded."""
+        """Mark the message yielded last as handled."""
         self._done, self._open = self._open, None
 
     @stepwise
