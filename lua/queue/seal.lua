@@ -30,9 +30,9 @@ redis.call('ZCARD', seal_due)
 if begins then redis.call('HSET', meta, 'sealed', known or epoch, 'max_content', 'sealed') end
 if begins and has_keys then
   -- Messages become due, and others are delayed, until all are listed. So they are listed from a copy.
-  redis.call('DEL', seal_due)
-  for _, mid in ipairs(redis.call('HKEYS', requeue)) do redis.call('ZADD', seal_due, 0, mid) end
-  redis.call('ZUNIONSTORE', seal_due, 2, seal_due, due)
+  -- ZUNIONSTORE would copy both, but a user who may send it could also dequeue.
+  redis.call('ZRANGESTORE', seal_due, due, 0, -1)
+  for _, mid in ipairs(redis.call('HKEYS', requeue)) do redis.call('ZADD', seal_due, redis.call('ZSCORE', seal_due, mid) or 0, mid) end
   if redis.call('ZCARD', seal_due) > 0 then redis.call('ZADD', rests, '1000000000000000', '\31') end
 end
 

@@ -16,10 +16,10 @@ PAIRS = [(role, name) for role in rights.ROLES for name in SCRIPTS]
 INSIDE = [(role, name) for role, name in PAIRS if name in rights.ROLES[role].scripts]
 #: Outside of a role's part, and yet of commands alone that its part needs too: rights can't tell them apart.
 INSEPARABLE = {
-    "producer": "checkpoint close edit extend hold pause progress purge put_back release "
-    "reschedule resume retention revive set_event_level set_limits",
+    "producer": "checkpoint close dead edit extend hold pause progress purge put_back release "
+    "reschedule resume retention revive set_event_level set_limits take_out why",
     "worker": "content edit hold lines pause purge put_back reschedule resume retention revive set_event_level "
-    "set_limits take_out",
+    "set_limits take_out why",
     "dashboard": "", "metrics": "",
     "operator": "checkpoint close collect enqueue enqueue_plain extend progress release",
 }  # fmt: skip
@@ -50,6 +50,8 @@ def call(redis, name):
         words[facts["first_key_pos"]] = "jobq:{low}:x"
     if name == "zunionstore":
         words[3] = "jobq:{low}:x"
+    if name == "zrangestore":
+        words[2] = "jobq:{low}:x"
     if name == "lmove":
         words[2:] = ["jobq:{low}:x", "LEFT", "RIGHT"]
     return words

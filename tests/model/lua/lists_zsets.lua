@@ -204,20 +204,18 @@ command('ZRANGE', 'first', 3, 7, function(a, count)
   return reply
 end)
 
-command('ZUNIONSTORE', 'first', 3, nil, function(a, count)
-  local sums = {}
-  for i = 3, count do
-    local value = look(a[i], 'zset')
-    for name, score in pairs(value and value.m or {}) do sums[name] = (sums[name] or 0) + score end
-  end
+command('ZRANGESTORE', 'first', 4, 4, function(a)
+  local source = look(a[2], 'zset')
+  local names, scores = ordered(source), {}
+  local first, last = R.bounds(#names, a[3], a[4])
+  for i = first, last do scores[names[i]] = source.m[names[i]] end
   if look(a[1]) then
     R.db[a[1]] = nil
     R.nwrites = R.nwrites + 1
   end
-  if not next(sums) then return 0 end
+  if first > last then return 0 end
   local value = own(a[1], 'zset')
-  value.m, value.n = sums, 0
-  for _ in pairs(sums) do value.n = value.n + 1 end
+  value.m, value.n = scores, last - first + 1
   return value.n
 end)
 
