@@ -1,4 +1,4 @@
-"""Frozen settings, validated when they are created. One function reads them from the environment."""
+"""Frozen settings, validated when they are created. `settings_from_env` reads server settings from the environment."""
 
 from __future__ import annotations
 

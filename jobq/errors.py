@@ -89,7 +89,7 @@ def masked(url: str) -> str:
 
 
 def shortened(text: str, *, end: bool = False) -> str:
-    """Cut a very long text to its beginning or, with `end`, to its end, before URLs in the text are masked.
+    """Return the beginning of a very long text or, with `end`, its end. Call this before masking URLs in the text.
 
     If the cut goes through a URL, the URL is left out, because its remaining part might show the password.
     """
@@ -324,7 +324,7 @@ class Dead(Outcome):
 
 
 class Snooze(Outcome):
-    """Run again after `after`, given as in Retry. This doesn't count as a failed attempt."""
+    """Run again after the delay `after`; see Retry. This doesn't count as a failed attempt."""
 
     def __init__(self, after: Duration) -> None:
         super().__init__("snoozed")
@@ -332,7 +332,7 @@ class Snooze(Outcome):
 
 
 class HoldKey(Snooze):
-    """Hold this message's key: no message of this key starts for `after`, given as in Retry.
+    """Hold this message's key: start no message with this key until the delay `after` has passed; see Retry.
 
     For example, use it when a customer's API answers 429. The message returns to the front of its key's line. This
     doesn't count as a failed attempt. Without a key, it works like Snooze.

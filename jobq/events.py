@@ -113,8 +113,7 @@ def attempt_record(  # noqa: PLR0913 - a parameter per column
     job: str, attempt: int, enqueued: int, run_us: int, cpu_us: int, rss_kib: int,
     worker: str, error: str = "", fingerprint: str = "", nbytes: int = 0, trace_id: str = "", place: str = "",
 ) -> str:  # fmt: skip
-    """Return the columns of an event that a child knows. The script adds kind, mid and finished_at before them, and the
-    key.
+    """Return the columns of an event that a child process knows. The script adds the kind, mid, finished_at and key.
 
     Args:
         enqueued: Milliseconds between the enqueue and the end of the attempt, or the enqueue's epoch time; 0 if

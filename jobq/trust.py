@@ -1,4 +1,4 @@
-"""Decide from which files jobq reads settings and code: files of you and root, in folders that only you and root can
+"""Decide from which files jobq reads settings and code: files owned by you or root, in folders that nobody else can
 write to.
 
 jobq ignores other files and reports why.
@@ -85,7 +85,7 @@ def fault(status: os.stat_result, *, has_acl: bool = False) -> str:
 
 
 def folder_fault(folder: Path, top: Path) -> str:
-    """Return why code in `folder`, which is in `top`, could be another user's, or '' if it couldn't."""
+    """Return why another user may have put code into `folder` or a parent up to `top`, or '' if nobody else could."""
     for each in (folder, *folder.parents):
         # The owner of a link decides where it leads.
         status, leads = each.stat(), each.lstat().st_uid

@@ -1,4 +1,4 @@
-"""The environment variables that jobq knows. Unknown variables JOBQ_… are reported, with a similar name."""
+"""The environment variables that jobq knows. Unknown JOBQ_… variables are reported, each with a similar known name."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _said: set[str] = set()
 
 
 def warn(environ: Mapping[str, str]) -> None:
-    """Log a warning for each unknown JOBQ_… variable, once per process. Commands check their own options."""
+    """Log a warning for each unknown JOBQ_… variable, once per process. Skip variables of commands' options."""
     prefixes = tuple(f"{PREFIX}{name.upper().replace('-', '_')}_" for name in COMMANDS)
     names = [name for name in environ if not name.startswith(prefixes)]
     for sentence in unknown(names, KNOWN):

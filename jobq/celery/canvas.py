@@ -178,7 +178,7 @@ class _Composed(Signature):
         return _start(self, args or (), options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Start the tasks as a flow. In Celery, a call also starts a chain, group or chord."""
+        """Start the tasks as a flow, because in Celery, calling a chain, group or chord starts it."""
         return self.apply_async(args)
 
     def clone(self, args: Sequence[Any] = (), kwargs: Any = None, **options: Any) -> Any:

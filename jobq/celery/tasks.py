@@ -112,7 +112,7 @@ class Task:
     _on_dead: Callable[[DeadCall], None]
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Do the task's work. In a task made from a function, this is the function."""
+        """Do the task's work. In a task made from a function, `run` is that function."""
         raise NotImplementedError(f"task {self.name} must define run()")
 
     def _leave(self, *args: Any) -> None:
@@ -170,7 +170,7 @@ class Task:
         return EagerResult(mid, None, states.FAILURE, error)
 
     def s(self, *args: Any, **kwargs: Any) -> Signature:
-        """Return a signature of a call. Results of earlier tasks are inserted before its arguments."""
+        """Return a signature of a call. Results of earlier tasks are inserted before these arguments."""
         return Signature(self, args, kwargs)
 
     def si(self, *args: Any, **kwargs: Any) -> Signature:

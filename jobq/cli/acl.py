@@ -58,7 +58,7 @@ def acl(
     """Print commands that create users with minimal rights.
 
     Without ROLE, they create one user for each of the first six roles. Users with the roles topic, rsmq and reliable
-    use the topics or queues in --queues. limit may use and set all limits, like workers and operators.
+    use the topics or queues in --queues. The role limit may use and set all limits, like workers and operators.
     pipeline reads and writes DataFrames and fills lakes. The command does not connect to a server.
 
     Rights are derived from this version's scripts, for processes with JOBQ_FUNCTIONS=1 and the database in --url. The

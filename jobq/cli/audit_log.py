@@ -34,7 +34,7 @@ class _Older:
     """Reads entries of the audit log that are stored in a lake.
 
     Attributes:
-        source: Where the last entry was read: `server` or `lake`.
+        source: Where the last entry was read from: `server` or `lake`.
     """
 
     source = "server"

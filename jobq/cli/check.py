@@ -177,7 +177,7 @@ def _of_schedules(session: Session, names: Sequence[str]) -> Iterator[Finding]:
 
 
 def _of_flows(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Iterator[Finding]:
-    """Yield findings about results in the queues that flows have not read yet."""
+    """Yield findings about results that wait in the queues until flows read them."""
     for queue, sample in sampled:
         if sample.flow_entries:
             with session.tolerating(queue.name):
@@ -431,7 +431,7 @@ def audit(
 
 @contextmanager
 def _tolerating_audit(session: Session, queue: Queue) -> Iterator[None]:
-    """Catch an error of the audit of one queue, and print the error as a problem of the queue."""
+    """Catch an error during the audit of one queue, and print it as a problem of that queue."""
     try:
         with session.tolerating(queue.name):
             yield

@@ -29,7 +29,7 @@ def lacks_data(settings: ServerSettings) -> bool:
 
 
 def require_data(settings: ServerSettings) -> None:
-    """Raise EmbeddedError if the folder has no data of an embedded server, so there is nothing to show."""
+    """Raise EmbeddedError if the folder has no data of an embedded server, because then there is nothing to show."""
     if lacks_data(settings):
         raise EmbeddedError(
             f"this folder has no server: {embedded.data_of(settings)} doesn't exist. Run this command in "

@@ -180,7 +180,7 @@ def _step_took(view: FlowView, step: StepView) -> str:
 
 
 def edge_text(edge: Edge) -> str:
-    """Return `rows`, or for example `rows (failed)` if the edge requires another outcome than done."""
+    """Return `rows`, or for example `rows (failed)` if the edge requires an outcome other than done."""
     return edge.step if edge.when == "done" else f"{edge.step} ({edge.when})"
 
 
@@ -240,7 +240,7 @@ def mermaid(view: FlowView) -> Iterator[str]:
 
 
 def _quoted(name: str) -> str:
-    """Remove characters that would end a quoted text from the name, because other programs may have written it."""
+    """Return the name without characters that would end a quoted text. Other programs may have chosen the name."""
     return name.translate(_IN_QUOTES)
 
 
@@ -307,7 +307,7 @@ def cancel(session: Session, flow: str, yes: bool) -> bool:
 def retry(session: Session, flow: str, step: str | None) -> bool:
     """Retry the dead members of a flow or of one step. When they are done, the following steps run.
 
-    A member of a map whose dead message was purged can't run again. Exit code 1: no member can run again.
+    If the dead message of a map's member was purged, the member can't run again. Exit code 1: no member can run again.
     """
     run = _run(session, flow)
     view = run.status()

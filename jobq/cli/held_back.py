@@ -1,4 +1,4 @@
-"""Findings of `jobq check doctor` about keys and limits that are used up, and about waiting flow maps."""
+"""Findings of `jobq check doctor` about keys at their limits, exhausted limits, and waiting flow maps."""
 
 from __future__ import annotations
 

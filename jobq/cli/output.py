@@ -198,7 +198,7 @@ def moment(at_ms: int) -> str:
 
 
 def open_standard_streams() -> None:
-    """Open /dev/null for each closed standard stream, so that no socket gets the stream's number."""
+    """Open /dev/null for each closed standard stream, so that no socket gets the stream's file descriptor."""
     while (nowhere := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         pass
     os.close(nowhere)
@@ -208,7 +208,7 @@ def open_standard_streams() -> None:
 
 
 def silence_closed_pipes() -> bool:
-    """Flush stdout and stderr. Redirect a stream without a reader to /dev/null, and return whether there was one."""
+    """Flush stdout and stderr. Redirect streams without a reader to /dev/null; return whether there were any."""
     gone = False
     for stream in (sys.stdout, sys.stderr):
         try:

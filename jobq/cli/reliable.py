@@ -52,7 +52,7 @@ def _queue(session: Session, ns: str) -> ReliableQueue:
 def verb(
     name: str, *examples: str, takes_negatives: bool = False, operation: str = ""
 ) -> Callable[[Function], Command]:
-    """Declare a command that receives the parameter `queue`, and prints its reply like redis-cli.
+    """Declare a command whose function receives `queue`; the function's reply is printed as redis-cli prints it.
 
     Exit code 1: the queue doesn't exist, and the module treats this as an error.
     """
@@ -142,7 +142,7 @@ def pop(
 
 
 def _counted(session: Session, messages: Any, deliveries: bool) -> object:
-    """Add the number of deliveries to each message, which JSON output always includes."""
+    """Add the number of deliveries to each message, unless the output is JSON, which always includes the number."""
     counted = deliveries and messages and not session.as_json
     return [(*message, message.deliveries) for message in messages] if counted else messages
 
@@ -150,7 +150,7 @@ def _counted(session: Session, messages: Any, deliveries: bool) -> object:
 def pop_words(words: Sequence[str]) -> tuple[int, int, Sequence[str]]:
     """Parse COUNT, BLOCK and the keys.
 
-    Each of the words COUNT and BLOCK, if it comes before the keys, is followed by a number.
+    The words COUNT and BLOCK may come before the keys, each followed by a number.
     """
     numbers = {"COUNT": 1, "BLOCK": 0}
     given = set()
@@ -363,7 +363,7 @@ def shown(reply: Reply, margin: str = "") -> str:
 
 
 def quoted(text: bytes) -> str:
-    """Return text in quotes, such as `"a\n\xff"`, with everything but printable ASCII escaped."""
+    r"""Return text in quotes, such as `"a\n\xff"`, with everything but printable ASCII escaped."""
     return '"' + "".join(_ESCAPES.get(byte) or _escaped(byte) for byte in text) + '"'
 
 

@@ -157,8 +157,8 @@ def peek(session: Session, place: RubyQueueName, offset: int, limit: int) -> Non
 def claims(session: Session, place: RubyQueueName, give_back: bool, yes: bool) -> None:
     """List jobs that jobq workers have taken off a Ruby queue but not yet enqueued.
 
-    A claim usually ends after a moment. It lasts longer if a key of its jobs has reached its limit of waiting messages,
-    or if its worker died and no other worker has taken over yet. Give claims back only if no worker of jobq will serve
+    A claim usually ends after a moment. It lasts longer if the key of a job has reached its limit of waiting messages,
+    or if the worker died and no other worker has taken over yet. Give claims back only if no worker of jobq will serve
     the queue again, because a job whose worker died after enqueueing it would run twice.
     """
     taken = Claims(session.client, place)

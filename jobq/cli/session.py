@@ -231,7 +231,7 @@ class Session:
         return answer or (exits.PIPE_CLOSED if self.unread else exits.OK)
 
     def only(self, names: str | None, place: str) -> str:
-        """Return the only name in `names`. The command works on this queue and its partitions."""
+        """Return the only name in `names`, because the command works on a single queue and its partitions."""
         given = names_of(names) if names else ()
         if len(given) != 1:
             raise ConfigError(

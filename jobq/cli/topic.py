@@ -455,9 +455,9 @@ def describe(session: Session, topic: Topic) -> None:
 @on_any_topic
 @option("-g, --group NAME", "Show one group.  [default: all]")
 def lag(session: Session, topic: Topic | RedismqTopic, group: str | None) -> None:
-    """Show how far behind groups are: messages not committed, and the age of the oldest.
+    """Show how far behind groups are: the number of uncommitted messages, and the age of the oldest.
 
-    After compaction, or when messages of redismq expired, the number is an upper bound.
+    After compaction, or if redismq messages have expired, the number is an upper bound.
     """
     if isinstance(topic, RedismqTopic):
         lags = [(group, topic.reader(group).lag())] if group else []

@@ -131,7 +131,7 @@ def running_(session: Session, queues: str | None, newest: bool, limit: int) -> 
 
     Each worker reports up to 500 jobs, three times per lease (by default every 5 seconds). Until a worker's next
     report, a newly started job is missing, and an ended job is still listed. usually: the 95th percentile of the job's
-    latest run times; empty if fewer than 3 finished recently. 'jobq cancel MID' stops a job.
+    latest run times; empty if fewer than 3 runs finished recently. 'jobq cancel MID' stops a job.
     """
     client = session.client
     runs = running(client, names_of(queues) if queues else ())
@@ -200,7 +200,7 @@ def _why(session: Session, mid: str, queues: str | None, systems: Sequence[RubyQ
 def _of_ruby(
     session: Session, mid: str, queues: Sequence[str], namespaces: Sequence[RubyQueueName]
 ) -> bool:
-    """Print whether a message that is in no queue is a Ruby job that a jobq worker is still moving to its queue."""
+    """Explain a message that is in no queue. Return whether it is a Ruby job on its way to a jobq queue."""
     places = [system._replace(queue=name) for name in queues for system in namespaces]
     claimed, unread = claimed_job(session.client, places, mid)
     if unread and claimed is None:

@@ -162,7 +162,7 @@ class Attempts:
 
 
 def observed(call: Call, take: Callable[[Any], object]) -> Call:
-    """Return a copy of the call without limits. It passes the function's result to `take`."""
+    """Return a copy of the call without limits. The copy passes the function's result to `take`."""
     function = call.job.function
 
     @wraps(function)

@@ -84,7 +84,7 @@ class Trials(TypedDict, total=False):
 class Kit:
     """Gives one test an empty server. Use it as a context manager, or call `close` at the end.
 
-    The kit runs the jobs of `registry`. With `strict`, waiting messages at the end fail the test.
+    The kit runs the jobs of `registry`. With `strict`, the test fails if messages are still waiting at the end.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ class Kit:
         return Draining(self.client, self.registry, self.clock, self._outboxes)
 
     def relay(self, session: Any) -> int:
-        """Enqueue the outbox rows that a session or connection can read, and delete the rows. Return their number.
+        """Enqueue and delete the outbox rows that a session or connection can read. Return the number of rows.
 
         The method doesn't commit, so it works within a transaction that the test rolls back later. For the databases of
         a Django project, `drain` relays the rows.
@@ -370,7 +370,7 @@ class Kit:
         within: Duration | None = None,
         **expected: Unpack[Expectations],
     ) -> list[EnqueuedCall]:
-        """Assert that a matching call waits. Return all matching calls.
+        """Assert that a matching call is waiting. Return all matching calls.
 
         Args:
             args, kwargs: Expected arguments, compared by parameter name. docs/jobs/testing.md explains matching by

@@ -137,7 +137,7 @@ def bound(
 
 
 def same(wanted: Any, given: Any) -> bool:
-    """Return whether `given` equals `wanted` as JSON, contains all items of a dict, or is accepted by a function."""
+    """Return whether `given` matches `wanted`: a JSON value, a dict of required items, or a function that checks it."""
     if isinstance(wanted, Mapping):
         return isinstance(given, Mapping) and all(
             name in given and same(value, given[name]) for name, value in wanted.items()

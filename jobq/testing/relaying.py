@@ -73,7 +73,7 @@ class DjangoOutboxes:
 
 
 def relay(client: Client, session: Any) -> int:
-    """Enqueue the outbox rows that a session can read, and delete the rows. Return their number.
+    """Enqueue and delete the outbox rows that a session can read. Return the number of rows.
 
     Raises AssertionError if a row is invalid.
     """

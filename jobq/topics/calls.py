@@ -21,7 +21,7 @@ MAX_TOPICS = 1_000
 
 
 class TopicCalls(BlockingFacade):
-    """The keys, scripts and callers of a topic, which its groups also use. Threads may share this object.
+    """The keys, scripts and callers of a topic and its groups. Threads may share this object.
 
     Methods whose names end in `_steps` are called within other steps; see `client.steps`.
     """

@@ -188,7 +188,7 @@ class Reader(BlockingFacade):
                 return
 
     def interrupt(self) -> None:
-        """End a waiting poll, and end an iteration after its batch. Any thread or signal handler may call this."""
+        """End a waiting poll, and an iteration after the current batch. Any thread or signal handler may call this."""
         self._wait.end()
 
     @property
@@ -345,8 +345,8 @@ class Reader(BlockingFacade):
 class AsyncReader(AsyncFacade[Reader]):
     """A Reader with awaitable methods, for `async for`. Only one coroutine at a time may use it.
 
-    Cancelling a poll ends its wait and gives back the messages of its last call. With commit='read', these messages are
-    already committed, so the next poll returns them.
+    Cancelling a poll ends the wait and gives back messages that were already fetched. With commit='read', these
+    messages are already committed, so the next poll returns them.
     """
 
     poll = awaited(Reader.poll)

@@ -1,10 +1,11 @@
 """The layout of redismq, for topics that redismq's Java and Python programs also use.
 
-=============================  ==================================================================== <topic>:nextIndex
-index of the last message, in spite of its name; the first is 1 <topic>:messages:<index>       the message
-<topic>:<group>:nextIndex      the last index that the group was given; absent = 0 <topic>:call:<caller>          ours,
-PX 10 min: number and reply of a caller's last call =============================
-====================================================================
+=============================  ====================================================================
+<topic>:nextIndex              index of the last message, in spite of the key's name; the first is 1
+<topic>:messages:<index>       the message
+<topic>:<group>:nextIndex      the last index delivered to the group; 0 if the key doesn't exist
+<topic>:call:<caller>          only jobq's, PX 10 min: number and reply of a caller's last call
+=============================  ====================================================================
 
 As in redismq, a group's position moves as messages are read, so messages are delivered at most once. Keys have no
 prefix, and messages have no times, keys or headers. A script must declare its keys, but the next index isn't known

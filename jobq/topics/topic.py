@@ -292,7 +292,7 @@ class Topic(BlockingFacade):
 class AsyncTopic(AsyncFacade[Topic]):
     """A Topic with awaitable methods.
 
-    Cancelling a coroutine that waits for messages gives back the messages of its last call.
+    Cancelling a coroutine that waits for messages gives back messages that were already fetched.
     """
 
     def __init__(self, name: str, client: Client | None = None) -> None:
