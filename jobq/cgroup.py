@@ -12,7 +12,7 @@ _ROOT = Path("/")
 def own_folders(controller: str = "", root: Path = _ROOT) -> Iterator[Path]:
     """Yield the folder of this process's cgroup, then the folders above it, because their limits also apply.
 
-    In a container, the cgroup's path may be a path of the host. So the root of the tree is always the last folder.
+    In a container, the cgroup's path may exist only on the host, so the last folder is always the root of the tree.
 
     Args:
         controller: Controller of cgroup v1; '' for v2, which has a single tree.

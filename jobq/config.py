@@ -195,7 +195,8 @@ class ServerSettings:
 
     Attributes:
         url: None selects the embedded server.
-        embedded: True uses the embedded server, False forbids it. None uses it with a warning, but not under pytest.
+        embedded: True uses the embedded server, False forbids it. None uses it with a warning, or forbids it under
+            pytest.
         patience_s: How long a call is retried while connections break or the server doesn't answer. Even with 0, the
             first attempt may take socket_timeout_s.
         data_dir: Folder for the embedded server's data. Default: `.jobq` next to the nearest pyproject.toml.

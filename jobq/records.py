@@ -20,7 +20,7 @@ MomentOrZero = Annotated[
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class JsonRecord(Struct, frozen=True):
-    """A record with named fields. The docstring describes the fields in a section `Attributes:`."""
+    """A record with named fields. Its docstring describes the fields in the section `Attributes:`."""
 
     @classmethod
     def of(cls, source: object, /, **others: Any) -> Self:

@@ -146,7 +146,7 @@ def _fault_of(descriptor: int) -> str:
 
 
 def _has_acl(descriptor: int) -> bool:
-    """Return whether the file has an ACL. Its group bits are then the maximum rights of all users in the ACL."""
+    """Return whether the file has an ACL. If so, its group bits show the maximum rights of the users in the ACL."""
     try:
         return "system.posix_acl_access" in os.listxattr(descriptor)
     except (AttributeError, OSError):

@@ -95,11 +95,11 @@ class Signature(dict[str, Any]):
         return self.type(*made.args, **made.kwargs)
 
     def delay(self, *args: Any, **kwargs: Any) -> Any:
-        """Send the call with additional arguments; see `clone`."""
+        """Send the call with additional arguments, combined as in `clone`."""
         return self.apply_async(args, kwargs)
 
     def apply_async(self, args: Sequence[Any] = (), kwargs: Any = None, **options: Any) -> Any:
-        """Send the call with additional arguments and options; see `clone`."""
+        """Send the call with additional arguments and options, combined as in `clone`."""
         made = self.clone(args or (), kwargs, **options)
         if self.name in shared.tasks:
             return self.type.apply_async(made.args, made.kwargs, **made.options)

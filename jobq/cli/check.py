@@ -210,7 +210,7 @@ def _full(session: Session, keyed: Sequence[Queue]) -> Iterator[Finding]:
 
 
 def sound(findings: Iterable[Finding], strict: bool) -> bool:
-    """Return whether all checks passed; if `strict`, a warning is a failure."""
+    """Return whether all checks passed. If `strict`, a warning counts as a failure."""
     return not any(finding.level in ("fail", "warn")[: 1 + strict] for finding in findings)
 
 

@@ -279,7 +279,7 @@ on_chosen = opens(
 )
 @on_chosen
 def revive(session: Session, chosen: Chosen) -> bool:
-    """Enqueue dead messages again, with all their attempts.
+    """Enqueue dead messages again, with their full number of attempts.
 
     The command doesn't ask for confirmation. `jobq cancel` cancels a revived message.
 

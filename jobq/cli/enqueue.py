@@ -248,7 +248,7 @@ def _nearest(name: str, others: Iterable[str] = ()) -> str:
 
 
 def deliver(job: Job[..., Any], calls: Iterable[Given]) -> Iterator[list[Receipt[Any]]]:
-    """Enqueue calls in order: up to 1,000 calls without a mid per round trip, and each call with a mid separately."""
+    """Enqueue calls in order: calls without a mid in batches of up to 1,000, and each call with a mid separately."""
     for batch in _batches(_checked(job, calls)):
         mid = batch[0].mid
         target = job.options(mid=mid) if mid else job

@@ -53,7 +53,7 @@ def lake_option(needed: str = "required") -> Callable[[Function], Function]:
 
 
 def opened(session: Session, path: str | None, storage: Sequence[str]) -> Lake:
-    """Open the lake that the command's options name."""
+    """Open the lake given by --lake and --storage-option."""
     from jobq.pipeline.lake.lake import Lake
 
     return Lake.open(path, pairs_of("--storage-option", storage))

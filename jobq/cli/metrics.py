@@ -65,7 +65,7 @@ def metrics(
 def _lake_behind(
     session: Session, path: str | None, storage: tuple[str, ...], source: str
 ) -> Callable[[], dict[str, LakeBehind]] | None:
-    """Return a function that returns how far the lake is behind each queue; None without a lake."""
+    """Return a function that measures how far the lake is behind each queue; None without a lake."""
     if not path:
         return None
     from jobq.pipeline.lake.inspection import backlog

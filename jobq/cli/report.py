@@ -214,7 +214,7 @@ def _beside_earlier(
     results: list[ReportResult],
     asked: ReportQuery,
 ) -> list[ReportResult]:
-    """Return the results with a comparison to the earlier range, if the range was requested and has events."""
+    """Return the results, compared with those of the earlier range if it was requested and has events."""
     from jobq.pipeline.report.compare import KEYS, compared
     from jobq.pipeline.report.run import answers, check_range
 

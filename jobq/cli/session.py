@@ -102,7 +102,7 @@ class Session:
         Args:
             queue: Names of queues; None for all queues, '' for no queue.
             filter: The changed object, as `key:value`.
-            when: False to skip the entry, because the block doesn't change anything.
+            when: False to skip the entry if the block doesn't change anything.
             client: The client to use instead of the session's client.
         """
         names = "*" if queue is None else queue if isinstance(queue, str) else ",".join(queue)
@@ -223,7 +223,7 @@ class Session:
             self.client.patience_s = min(NEXT_PATIENCE_S, self.client.patience_s)
 
     def code(self, answer: object) -> object:
-        """Return `answer`, or the exit code for a problem if there was one. A command answers False for "no"."""
+        """Return the exit code of the command, given its problems or its `answer`. A command answers False for "no"."""
         if self.problems:
             return exits.code_of(next(iter(self.problems.values())))
         if isinstance(answer, bool):

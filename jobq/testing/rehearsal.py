@@ -1,4 +1,4 @@
-"""Test whether a job has the same effects when faults occur as in a run without faults.
+"""Test whether faults change a job's effects.
 
 A message is delivered at least once. So a job may start again after any of its lines, and an old attempt may continue
 after the next attempt has taken over. Each trial runs one message to its end with one fault, and compares the effects

@@ -1,4 +1,4 @@
-"""Relay an outbox in tests. Rows are read on the connection that wrote them, whose transaction may still be open."""
+"""Relay an outbox in tests. Rows are read on the connection that wrote them, because its transaction may be open."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class DjangoOutboxes:
         self.aliases: set[str] = set()
 
     def wrote(self, session: Any) -> None:
-        """Record the database, if the session is a connection of Django."""
+        """Record the database if the session is a Django connection."""
         if writing.kind_of(session).package == "django":
             self.aliases.add(session.alias)
 

@@ -285,7 +285,7 @@ def _batches(contents: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def checked_name(kind: str, name: str) -> str:
-    """Return `name`; raise ConfigError if its keys could also belong to another name."""
+    """Return `name`. Raise ConfigError if keys with this name in them could also belong to another topic or group."""
     if not name or ":" in name or not name.isprintable() or any(map(str.isspace, name)):
         raise ConfigError(
             f"{kind} {name!r} can't be used in redismq's layout; use printable characters without : or blanks"
