@@ -448,7 +448,7 @@ def sparkline(values: Sequence[float | None], style: str = "ready") -> Drawing:
 def spread(
     points: Sequence[tuple[float, float | None]], since: float, until: float, count: int
 ) -> list[float | None]:
-    """Divide the time into `count` equal parts, and return the maximum of each. A part without values is None."""
+    """Divide the time into `count` equal parts, and return each part's maximum, or None for a part without values."""
     maxima: list[float | None] = [None] * count
     at = bisect_left(
         points, (since,)

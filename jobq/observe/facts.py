@@ -255,7 +255,7 @@ def plain(*words: Argument, near: str = "") -> Read:
 
 
 def _clock_of(reply: Any) -> int:
-    """Return epoch milliseconds from a reply to the command TIME, or unchanged if `reply` is a number."""
+    """Convert a reply to the command TIME to epoch milliseconds. A number is returned unchanged."""
     return reply if isinstance(reply, int) else int(reply[0]) * 1000 + int(reply[1]) // 1000
 
 
@@ -334,7 +334,7 @@ def _server(queue: Queue, read: dict[str, Any]) -> ServerFacts:
 
 
 def may_ask_info(client: Client) -> bool:
-    """Return whether the client's user has the right to send INFO, because the server logs rejected calls."""
+    """Return whether the client has the default user. For others, INFO may be rejected, which the server logs."""
     return urlsplit(client.url).username in (None, "", "default")
 
 

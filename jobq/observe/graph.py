@@ -89,7 +89,7 @@ def draw(
 ) -> DrawnGraph:  # fmt: skip
     """Draw an acyclic graph.
 
-    Edges to unknown nodes and edges in a cycle, which no flow has, are left out.
+    Edges to unknown nodes and edges in a cycle are left out. (Flows have no cycles.)
 
     Args:
         urgency: The styles of nodes, most urgent first. A merged node has the most urgent style of its original nodes.

@@ -222,7 +222,7 @@ def _unknown(situation: Situation) -> Iterator[Incident]:
 
 
 def lacking(situation: Situation, queue: str, job: str) -> tuple[list[str], int]:
-    """Return the live workers of a queue that don't know a job, and how many workers' jobs could be read."""
+    """Return a queue's live workers that don't know a job, and the number of live workers whose jobs are known."""
     asked = [worker for worker in situation.live(queue) if worker.jobs in situation.knows]
     return [worker.name for worker in asked if job not in situation.knows[worker.jobs]], len(asked)
 
@@ -290,7 +290,7 @@ def _unexplained(situation: Situation, facts: QueueFacts) -> list[Event]:
 
 
 def _of_crashed(facts: QueueFacts, mids: Sequence[str]) -> tuple[str, str]:
-    """Return a crashed message that should be inspected, preferably one that can crash again, and the remedy."""
+    """Return a crashed message to inspect, and the remedy. Prefer a message that can crash again."""
     for mid in mids:
         if facts.last_kinds.get(mid) not in (*ENDED, "dead", "cleared"):
             return mid, f"jobq why {mid}; jobq cancel {mid} stops it"

@@ -1,4 +1,4 @@
-"""The log of a worker, as text or JSON. It has a line when a job starts, and a line when the job ends.
+"""The log of a worker, as text or JSON, with a line for each start and each end of a job.
 
 Only `jobq worker` configures logging, unless the application has already done so. Arguments of jobs are never logged.
 Control characters in messages and errors are escaped.
@@ -132,7 +132,7 @@ class JobLog:
             logger.info("← %s %s %s", name, mid, took, extra=extra)
 
     def flush(self) -> None:
-        """Write the buffered lines, unless a job forked this process, because its parent has the same lines."""
+        """Write the buffered lines, unless a job forked this process, because the parent writes these lines."""
         if self._nbytes[0] and os.getpid() == self._pid:
             with self._lock:
                 # A signal handler may call this in the middle of `_kept`, or of this method.
@@ -298,7 +298,7 @@ def trace_of(context: Context) -> tuple[str, str]:
 
 
 def waited_ms(call: Call, now: float, run_ms: float) -> int:
-    """Return how long a message waited between its enqueue and its run, which took `run_ms` and has just ended."""
+    """Return the time from a message's enqueue to its run. The run took `run_ms` and has just ended."""
     return max(0, round(now * 1000 - run_ms - call.enqueued_at))
 
 
@@ -330,7 +330,7 @@ class JobFields(logging.Filter):
 
 
 def _put(record: logging.LogRecord, name: str, value: Any) -> None:
-    """Set a field of the job. An application's field of the same name becomes `extra_…`; jobq's fields stay."""
+    """Add a job's field to a record. An application's field of the same name becomes `extra_…`; jobq's fields stay."""
     fields = record.__dict__
     if name in fields and not _is_ours(record) and fields[name] != value:
         fields[f"extra_{name}"] = fields[name]
@@ -477,7 +477,7 @@ class Logging:
         _WARNINGS.addHandler(self.handler)
 
     def settle(self) -> None:
-        """Let the application's handlers write the log, if it has any. Otherwise, handle the records of all loggers."""
+        """Let the application's handlers, if any, write the log. Otherwise, handle the records of all loggers."""
         root = logging.getLogger()
         _keep_enabled()
         self.own.removeHandler(self.handler)

@@ -1,8 +1,8 @@
 """Trace with OpenTelemetry: a middleware, and hooks at a child's start and end.
 
-Tracing is active if the program has set a TracerProvider of the SDK, and in a worker's children if
-OTEL_EXPORTER_OTLP_ENDPOINT is set. It requires the extra `otel`. An enqueue and its attempts belong to the same trace.
-Arguments of jobs are never sent.
+Tracing is active if the program has set a TracerProvider of the SDK. A worker's children also trace if
+OTEL_EXPORTER_OTLP_ENDPOINT is set. This requires the extra `otel`. An enqueue and its attempts belong to the same
+trace. Arguments of jobs are never sent.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class OtelMiddleware:
         return await (next() if spans is None else spans.arun(context, next))
 
     def _spans(self) -> Any:
-        """Return the object that creates spans, or None without a provider. Its methods then replace `enqueue`, `run`
-        and `arun`.
+        """Return the object that creates spans, or None without a provider. The object's methods replace this
+        middleware's `enqueue`, `run` and `arun`.
         """
         tracer_provider, meter_provider = self._given
         if tracer_provider is None and not is_active():
@@ -142,7 +142,7 @@ def start(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def finish(timeout: float = FLUSH_S) -> None:
-    """Send pending spans before a child exits, for at most `timeout` seconds."""
+    """Send pending spans before a child exits. Give up after `timeout` seconds."""
     if not is_active():
         return
     from opentelemetry import metrics, trace

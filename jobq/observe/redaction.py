@@ -76,7 +76,7 @@ _MAX_VALUE_LENGTH = 4_000
 
 
 class ShownArguments(NamedTuple):
-    """A call's arguments without secrets, which may be shown.
+    """A call's arguments with secrets hidden, so that they may be shown.
 
     Attributes:
         names: Parameter names of the positional arguments, or '' where they are unknown.
@@ -147,7 +147,7 @@ class Redactor:
         return tuple(name for name in names if not name.isdigit())
 
     def text(self, text: str, more: Iterable[str] = ()) -> str:
-        """Return `text` with the secrets that it recognizes hidden.
+        """Return `text` with recognized secrets hidden.
 
         Args:
             more: Additional names whose values are hidden.
@@ -292,7 +292,7 @@ def _is_flag(item: Any) -> bool:
 def _named_value(value: Mapping[str, Any]) -> tuple[str, str]:
     """Return `token` and `value` for a mapping like `{"name": "token", "value": "x"}`.
 
-    Return '' twice for other mappings.
+    For other mappings, return two empty texts.
     """
     keys = {key.casefold(): key for key in value if isinstance(key, str) and len(key) < 10}
     for name in ("name", "key", "field", "header"):

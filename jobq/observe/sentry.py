@@ -1,7 +1,7 @@
 """Report errors and traces to Sentry: a middleware, and hooks at a child's start and end.
 
-Reporting is active if the program has initialised sentry_sdk, and in a worker's children if SENTRY_DSN is set. It
-requires the extra `sentry`. The producer's trace continues in the job. Arguments of jobs are never sent. Local
+Reporting is active if the program has initialised sentry_sdk. A worker's children also report if SENTRY_DSN is set.
+This requires the extra `sentry`. The producer's trace continues in the job. Arguments of jobs are never sent. Local
 variables, which may contain arguments, are sent only if the program enables that.
 """
 

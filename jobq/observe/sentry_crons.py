@@ -21,7 +21,7 @@ _NO_SLUG = re.compile(r"[^a-z0-9_-]+")
 
 
 def checking_in(context: Context) -> Callable[[str], None]:
-    """Tell Sentry that a scheduled call runs. Return a function to call with `ok` or `error` when the call ends.
+    """Tell Sentry that a scheduled call has started. Return a function to call with `ok` or `error` when the call ends.
 
     All attempts of a message share one check-in. The child process sends the check-in, because the supervisor has only
     one thread and no connection to Sentry. If a scheduled call never starts, Sentry shows it as missed.

@@ -90,7 +90,7 @@ class Unblocked(io.TextIOBase):
 
 
 def unblocked(stream: TextIO) -> TextIO:
-    """Return a stream to the same file that doesn't block. If no reader can block `stream`, return `stream` itself."""
+    """Return a non-blocking stream to the same file. If no reader can block `stream`, return `stream` itself."""
     try:
         file = stream.fileno()
         mode = os.fstat(file).st_mode

@@ -141,8 +141,8 @@ class MessageFacts:
 
     @property
     def lost(self) -> list[WorkerEntry]:
-        """Return the queue's lost workers, latest first. Their heartbeats stopped, although they didn't report that
-        they exit.
+        """Return the queue's lost workers, latest first. Their heartbeats stopped, although they didn't report an
+        exit.
         """
         gone = [worker for worker in self.workers if worker.is_lost(self.now_ms)]
         return sorted(gone, key=lambda worker: -worker.seen_at)

@@ -100,7 +100,7 @@ class ReadPlan(NamedTuple):
     Attributes:
         places: Offset of each queue at the start of the plan.
         lost: Number of entries trimmed unread, by queue.
-        remade: Queues whose stream was deleted or recreated since the offset. Losses from the old stream are unknown.
+        remade: Queues whose stream was deleted or recreated since the last read. The old stream's losses are unknown.
     """
 
     ranges: list[LogRange]
@@ -213,7 +213,7 @@ _NREADS = 3
 
 
 def _tail_reads(binding: TopicCalls) -> list[Read | ScriptCall[Any]]:
-    """Return a call that reads a topic's end, and reads that fail if a key has the wrong type."""
+    """Return a call that reads a topic's end, and calls that fail if a key has the wrong type."""
     bound = binding.scripts()["read"]
     values = bound.script.order({"from": 1, "upto": 0, "count": 1})
     logs = [binding.key(name) for name in ("log", "base")]
@@ -246,7 +246,7 @@ class Overrun(NamedTuple):
 
     @property
     def is_near(self) -> bool:
-        """Return whether unread entries may be dropped within the time that has passed since the last entry read."""
+        """Return whether unread entries may be dropped in less than `lag_s` from now."""
         return self.seconds < self.lag_s
 
 
@@ -293,8 +293,8 @@ def plan(
     """Plan what to read from each queue after its offset. A queue without an offset begins with its oldest entry.
 
     Args:
-        max_rows: Approximate maximum for all queues together, 0 for no limit. A queue with few entries gets all of
-            them; the others get equal shares, as the `limit` of their ranges.
+        max_rows: Approximate maximum for all queues together, 0 for no limit. Queues with few entries are read
+            completely; the others get equal shares, as the `limit` of their ranges.
     """
     done = ReadPlan([], dict(places), {}, [])
     for queue, now in sorted(tails.items()):
@@ -317,7 +317,7 @@ def plan(
 
 
 def is_remade(place: LogOffset, now: LogTail) -> bool:
-    """Return whether the stream was recreated, which shows if untrimmed entries are missing."""
+    """Return whether the stream was recreated. If so, entries are missing that were never trimmed."""
     if not place.n or now.dropped >= place.n:
         return False
     if "-" not in now.id:
@@ -345,7 +345,7 @@ def shared(ranges: list[LogRange], lost: Mapping[str, int], max_rows: int) -> li
 def lost(asked: LogRange, read: int) -> int:
     """Return how many entries of a range without a limit were trimmed before they were read.
 
-    The number is never negative, although a stream recreated in between may have more entries than expected.
+    The number is never negative, even if a stream recreated in between has more entries than expected.
     """
     return max(0, asked.expected - read)
 

@@ -298,8 +298,8 @@ MAX_REFUSED = 1_000
 class DeadReplay:
     """Enqueues dead messages again under their own mids, as new messages with 0 attempts.
 
-    After each call, the ids of its dead messages are recorded for `remember_s` seconds. If these messages are still in
-    the queue's dead-letter set, they are purged from it.
+    After each call, the ids of the call's dead messages are recorded for `remember_s` seconds. If these messages are
+    still in the queue's dead-letter set, they are purged from it.
     """
 
     def __init__(self, queue: Queue, replay: str, *, dedupe_s: float, remember_s: float) -> None:

@@ -136,7 +136,7 @@ def _built(
 
 
 def _settings(master: str, memory: str | None, fast: bool, conf: dict[str, str]) -> dict[str, str]:
-    """Return Spark's settings. `conf` overrides jobq's settings, but adds its Java options to jobq's."""
+    """Return Spark's settings. `conf` overrides jobq's settings; only its Java options are added to jobq's."""
     heap = checked_heap(conf.get("spark.driver.memory") or requested_heap(memory))
     options = [f"-Dlog4j2.configurationFile={QUIET.as_uri()}", *([FAST] if fast else [])]
     options.append(conf.get(JAVA_OPTIONS, ""))

@@ -268,7 +268,7 @@ def commit_files(
     The offsets of an IngestState are stored with its batch. Without a state, the commit repeats the last batch's
     record, so that the record is found quickly. Files to remove must come from `delta`.
 
-    Raises CommitConflictError if another commit of the same app came first, or if both commits remove files.
+    Raises CommitConflictError if another commit came first, and both belong to batches or both remove files.
 
     Args:
         drop: Rows that this commit drops permanently. With `drop`, a batch committed after `delta` was read is a
@@ -346,7 +346,7 @@ def _settle(store: LakeStore, delta: DeltaTable) -> None:
 
 
 def last_batch_again(delta: DeltaTable, app: str) -> Any:
-    """Return a commit's properties with the last batch's record, for commits that deltalake makes."""
+    """Repeat the last batch's record in commit properties, to pass to deltalake functions that commit."""
     from deltalake import CommitProperties
 
     return CommitProperties(custom_metadata=_metadata(record_of(delta, app)))
@@ -392,7 +392,7 @@ UNCOUNTED = -1
 def adopt(lake: Lake, client: Client, source: str = "") -> None:
     """For each table whose log has no offsets, compute the offsets from the rows, and commit them.
 
-    Offsets in queues of other sources get the number UNCOUNTED. The next ingest of such a source counts their entries.
+    In queues of other sources, an offset's entry number is UNCOUNTED. The next ingest of that source counts entries.
     """
     for table in (EVENTS, TOPICS):
         delta = lake.table(table.name)

@@ -1,7 +1,7 @@
 """Ingest dead messages with their contents, so that a replay can put them back after a purge.
 
-The server has dead messages in a set sorted by time of death, not in a log. Each round starts to read an hour before
-the latest death that it knows, and stores the messages that the table doesn't have.
+The server has dead messages in a set sorted by time of death, not in a log. Each round reads from an hour
+before the latest known death, and stores the messages that the table doesn't have.
 
 Values that `@job(redact=...)` hides are also hidden in the lake. A call with hidden values would run with wrong
 arguments, so it is stored in a form that workers don't run.

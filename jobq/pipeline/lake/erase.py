@@ -1,4 +1,4 @@
-"""Erase messages from the lake: their rows, the replaced files and old log entries.
+"""Erase messages from the lake: rewrite files without the erased rows, and delete old files and log entries.
 
 Hashes of the erased ids stay in the lake, so that an ingest doesn't bring the messages back.
 

@@ -124,7 +124,7 @@ class Erasure:
             erase.begin(self.lake, chosen.names, request.basis)
 
     def erase_live(self, server: Ingest, chosen: Selection) -> LiveErased:
-        """Erase the chosen messages that the server still has. The server rejects outcomes of running attempts."""
+        """Erase the chosen messages that the server still has. Outcomes of their running attempts are rejected."""
         done = LiveErased()
         by_queue = _by_queue(server, chosen.names, done)
         _erase_messages(server, by_queue, done)

@@ -238,7 +238,7 @@ def _micros(at: datetime) -> int:
 def added_files(delta: DeltaTable, store: LakeStore, since: int) -> list[LiveFile] | None:
     """Return the files with new rows from commits after the version `since`.
 
-    A compaction doesn't add rows. Returns None if such a commit was removed from the log or replaced rows.
+    A compaction doesn't add rows. Returns None if one of these commits was removed from the log or replaced rows.
     """
     files: list[LiveFile] = []
     opened = store.files()

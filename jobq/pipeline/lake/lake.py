@@ -260,7 +260,7 @@ class RepeatedLock:
     """Holds the lock during each step. Between two steps, other processes can acquire it.
 
     The first step waits for the lock for `wait_s` seconds and then raises LakeBusyError. Later steps wait without
-    limit. `enough()` also ends a wait.
+    limit. If `enough()` returns true during a wait, LakeBusyError is raised immediately.
     """
 
     def __init__(self, lake: Lake, *, wait_s: float, enough: Callable[[], bool]) -> None:

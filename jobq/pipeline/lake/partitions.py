@@ -342,7 +342,7 @@ def _cut_by_index(range_: LogRange, count: int) -> list[LogRange]:
 def gathered(
     answers: Iterable[PartitionResult],
 ) -> tuple[dict[str, RangeResult], list[PartitionResult], list[PartitionResult]]:
-    """Return the results by queue, the partitions to commit, and the partitions to discard, which follow a gap."""
+    """Return the results by queue, the partitions to commit, and the partitions to discard after a cut range."""
     reads: dict[str, list[RangeRead]] = {}
     cut: set[str] = set()
     kept, dropped = [], []

@@ -1,8 +1,8 @@
 """Store each entry that isn't an event record once, with its bytes and the reason.
 
 The task that reads such entries writes them into files. The driver commits these files first, and then the batch. If
-the batch's commit fails, the batch is repeated, and the offsets in the quarantine table show that it already has the
-bad entries.
+the batch's commit fails, the batch is repeated, and the offsets in the quarantine table show that the table already has
+the bad entries.
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ class Unread(NamedTuple):
 
 
 def stale(lake: Lake, table: LakeTable = ROLLUP) -> dict[str, int]:
-    """Return the days with events that the table doesn't count yet, and the number of those events."""
+    """Return the number of events that the table doesn't count yet, by day."""
     days: dict[str, int] = {}
     for file in _unread(lake, table, _known(lake.table(table.name), table)).files:
         days[file.dt] = days.get(file.dt, 0) + file.rows
@@ -246,7 +246,7 @@ def stale(lake: Lake, table: LakeTable = ROLLUP) -> dict[str, int]:
 
 
 def uncounted(lake: Lake, before: str) -> dict[str, int]:
-    """Return the days before `before` with events that a rollup hasn't counted, and the number of these events.
+    """Return the number of events that a rollup hasn't counted, by day, for days before `before`.
 
     If neither rollup has counted all events of a day, the larger number is returned.
     """

@@ -107,7 +107,7 @@ class Tombstones:
             self.begun.pop(erasure, None)
 
     def load(self) -> Tombstones:
-        """Return these tombstones, as `TombstoneFiles.load` does."""
+        """Return this object, so that callers can use it like `TombstoneFiles`."""
         return self
 
     def __len__(self) -> int:

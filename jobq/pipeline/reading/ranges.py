@@ -149,7 +149,7 @@ def bounds(
 ) -> dict[str, LogOffset]:
     """Convert an option's text (earliest, latest, JSON or a time) to the offset of each queue or topic.
 
-    An offset's `n` is UNKNOWN if it isn't known.
+    An offset's `n` is UNKNOWN if the entry's number isn't known.
     """
     word = text.lower()
     if at_ms is None and word in ("earliest", "latest"):

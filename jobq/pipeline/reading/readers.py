@@ -39,7 +39,7 @@ class JobqReader(DataSourceReader):
 
     @told_without_traceback()
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan partitions of the current entries. Later entries aren't read, except later live messages."""
+        """Plan partitions of the current entries. Of later entries, only live messages are read."""
         with self.request.connected() as client:
             return [
                 InputPartition(value) for value in _PLANS[self.request.view](self.request, client)

@@ -100,7 +100,7 @@ class _Pages:
         return page
 
     def lost(self) -> int:
-        """Return the number of missing entries. Read all chunks before."""
+        """Return the number of missing entries. Read all chunks first."""
         if self._range.expected == UNKNOWN:
             return self._dropped
         return max(0, self._range.expected - self._read)
@@ -211,7 +211,7 @@ def topic_batches(
 def kept_pages(binding: TopicCalls, following: int, upto: int) -> Iterator[tuple[list[Any], int]]:
     """Yield pages of a topic's log, each with a number of dropped messages.
 
-    Messages that retention dropped give an empty page and their number. For all other pages, the number is 0.
+    For messages that retention dropped, yield an empty page and their number. For all other pages, the number is 0.
     """
     while following <= upto:
         try:

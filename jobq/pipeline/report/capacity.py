@@ -203,7 +203,7 @@ def sized(each: Each, query: ReportQuery, rows: Sequence[Row]) -> tuple[list[Row
 
 
 def _observed(query: ReportQuery, rows: Sequence[Row], trace: Trace) -> int:
-    """Return how long the counted arrivals were observed, in µs. The limit on rows can cut the hour."""
+    """Return how long the counted arrivals were observed, in µs. The limit on rows can shorten the hour."""
     observed: int = rows[0]["observed_us"]
     if len(rows) >= query.trace_rows:
         # The limit cut off later arrivals.

@@ -1,7 +1,7 @@
 """Compute reports from the rollups of a lake, for days with expired events.
 
 rollup_hourly has whole hours, so an hour that is only partly in the range is left out. job_runs has a row per message,
-with the times of its first run and of its end. In the view `events`, each row stands for that run or end.
+with the times of its first run and of its end. In the view `events`, a row becomes the event of that run or end.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class ExpiredPart:
         """Return the query, the events and the hours for a report, and notes about its figures.
 
         Args:
-            plain: All events of the range. Rollups also count its late events of expired days.
+            plain: All events of the range, including late events of expired days, which rollups also count.
         """
         from pyspark.sql import functions as f
 

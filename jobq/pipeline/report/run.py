@@ -68,7 +68,7 @@ def events_view(engine: SqlEngine, read: EventSource, query: ReportQuery) -> Ite
 def report_views(
     engine: SqlEngine, read: EventSource, query: ReportQuery
 ) -> Iterator[tuple[EventsSeen, Show]]:
-    """Make the views of `events_view`. Yield facts about the events, and a function that adapts them to a report."""
+    """Make the views of `events_view`. Yield facts about the events, and a function to adapt the views to a report."""
     part = None
     if read.rollups and query.since < read.rollups.before:
         part = ExpiredPart(as_spark(engine).spark, read.rollups, query)

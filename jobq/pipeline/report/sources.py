@@ -124,7 +124,7 @@ def _streamed(options: dict[str, str]) -> pa.Table:
 def engine_for(
     name: EngineName, lake: Lake | None, server: tuple[str | None, str], query: ReportQuery
 ) -> EngineName:
-    """Return the engine for a query and the range it is compared with: `local` or `spark`.
+    """Return the engine for a query and its earlier range: `local` or `spark`.
 
     `auto` chooses Spark for many events, for expired events, and if DuckDB isn't installed.
 

@@ -77,7 +77,7 @@ class JobqWriter(DataSourceArrowWriter):
         return write_partition(self.settings, self.schema, iterator, current_origin())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log the number of skipped rows after every partition was written."""
+        """Log the number of skipped rows, when all partitions have been written."""
         _log_present(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -101,7 +101,7 @@ class JobqStreamWriter(DataSourceStreamArrowWriter):
         return write_partition(self.settings, self.schema, iterator, position)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Log the number of skipped rows after every partition of this batch was written."""
+        """Log the number of skipped rows, when all partitions of this batch have been written."""
         _log_present(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
