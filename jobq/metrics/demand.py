@@ -44,7 +44,7 @@ class Demand(JsonRecord):
 
     Attributes:
         wanted_slots: How many jobs workers should be able to run at the same time.
-        unread: Queues that can't be read, each with the reason. They count as 0.
+        unread: Queues that can't be read, each with the reason. Their demand counts as 0.
     """
 
     wanted_slots: int
@@ -55,7 +55,7 @@ class Demand(JsonRecord):
 
 
 class _Before(NamedTuple):
-    """The counts at an earlier time: messages that were ever handed to workers, and ready messages."""
+    """Counts at an earlier time: of messages ever handed to workers, and of ready messages."""
 
     at: float
     fence: int
@@ -128,7 +128,7 @@ def demand_of(
     """Return how many slots a queue needs.
 
     The result is at least the number of running messages, and larger if arriving and waiting messages need more slots.
-    While run times are unknown, each running or ready message needs one slot. Only running messages of a paused queue
+    While run times are unknown, each running or ready message needs one slot. In a paused queue, only running messages
     count.
     """
     counts = sample.counts

@@ -179,7 +179,7 @@ class QueueExporter:
     def _each(
         self, queues: Sequence[Queue], call: Callable[[Queue], Any]
     ) -> Iterator[tuple[Queue, Any]]:
-        """Yield each queue with the result of its call. Skip queues whose call fails, and log the error."""
+        """Yield each queue with the result of `call` for it. If a call fails, log the error and skip the queue."""
         results = run_each(self._client, [call(queue) for queue in queues])
         for queue, result in zip(queues, results, strict=True):
             if isinstance(result, Exception):
@@ -271,7 +271,7 @@ def _put_sample(sheet: Sheet, name: str, sample: Sample, unchanged_s: float, now
 
 
 def put_schedules(sheet: Sheet, queue: str, schedules: Schedules) -> None:
-    """Record when each schedule of a queue last enqueued its job, and by how much the next time is overdue."""
+    """Record when each schedule of a queue last enqueued its job, and for how long its next job is overdue."""
     for name, text in schedules.definitions.items():
         state = schedules.ticks.get(name)
         if state is None or state.paused:

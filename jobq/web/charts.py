@@ -89,7 +89,7 @@ def span_of(word: str, snapshot: Snapshot, zone: tzinfo, has_lake: bool = False)
 def with_past(
     site: Site, sampling: Sampling, span: ChartRange, queue: str = ""
 ) -> tuple[ChartRange, Past | None]:
-    """Return the range with marks for the lake's deploys, and the lake's data about the range.
+    """Return the range, with marks for the deploys recorded in the lake, and the lake's data about the range.
 
     Without a lake, or if the lake isn't needed, the data is None.
     """
@@ -277,7 +277,7 @@ def _thinned(
 def _rows(
     lines: Sequence[tuple[str, str, Points]], span: ChartRange, label: Callable[[float], str]
 ) -> list[list[str]]:
-    """Return the rows of a chart's table, latest first. A row has each line's maximum in one part of the range."""
+    """Return the rows of a chart's table, latest first. A row has the maximum of each line in a part of the range."""
     columns = [spread(points, span.since, span.until, ROWS) for _, _, points in lines]
     step = (span.until - span.since) / ROWS
     rows = []

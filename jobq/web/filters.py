@@ -52,7 +52,7 @@ class Row:
 
     Attributes:
         age_ms: Time since the message was enqueued or died, or since the event was written.
-        due_ms: Time until it is due, negative once it is late.
+        due_ms: Time until the message is due; negative if the message is overdue.
         arguments: Returns redacted `(args, kwargs)`, or None if they can't be read.
     """
 
@@ -76,7 +76,7 @@ class Row:
 
 
 class TextPattern(NamedTuple):
-    """A pattern for text, split at its `*` wildcards. A pattern without wildcards matches only its single part."""
+    """A pattern for text, split at its `*` wildcards. A pattern without wildcards matches only the same text."""
 
     parts: tuple[str, ...]
 

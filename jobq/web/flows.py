@@ -103,7 +103,7 @@ def look_of(view: StepView) -> str:
 
 
 def step_rows(flow: FlowView) -> list[StepRow]:
-    """Return a row for each step, in the order of their definition."""
+    """Return a row for each step, in the order in which the steps are defined."""
     path = {path_step.step for path_step in flow.critical_path}
     return [_row(flow, view, view.name in path) for view in flow.steps]
 
@@ -293,8 +293,8 @@ class FlowsInNeed:
         self._findings: list[PageFinding] = []
 
     def findings(self) -> list[PageFinding]:
-        """Return findings about the latest flows. If there are too many, the last finding has the number of other
-        flows.
+        """Return findings about the latest flows. If there are too many, the last finding says how many flows
+        were left out.
         """
         with self._lock:
             if time.monotonic() >= self._until:

@@ -46,7 +46,7 @@ class Readable(NamedTuple, Generic[T]):
     """Rows, and the reasons why other parts can't be read.
 
     Attributes:
-        more: Whether there are more names than rows.
+        more: Whether there are further names that weren't read.
     """
 
     rows: list[T]

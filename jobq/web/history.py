@@ -90,7 +90,7 @@ class JobFigures(JsonRecord):
 
     Attributes:
         crashed: Runs that crashed, or whose lease ended.
-        failed: Runs that were retried, died, or crashed.
+        failed: Runs that ended in a retry, a death or a crash.
         cpu_ms: Mean CPU time of a run.
         rss_kib: The highest peak of resident memory.
     """
@@ -137,7 +137,7 @@ class RunRow(JsonRecord, order=True):
     """A finished attempt.
 
     Attributes:
-        partition: The name of the queue's partition; empty for other queues.
+        partition: Name of the partition; empty if the message wasn't in a partition.
     """
 
     at: Moment
@@ -233,7 +233,7 @@ def shown_error(text: str, hidden: bool) -> str:
 
 
 def with_shown_errors(rows: Iterable[Failure], hidden: bool) -> list[Failure]:
-    """Return the rows. If error texts are `hidden`, the rows only contain the types of errors, without their places."""
+    """Return the rows. If error texts are `hidden`, the rows contain the types of errors, but no places in the code."""
     return [
         structs.replace(
             row,
@@ -282,7 +282,7 @@ class StreamHistory:
 
     def events_in(self, span: Span, queues: Sequence[str] = ()) -> PastEvents:
         """Return the events in a range from these queues and their partitions, or from all queues. If a queue has too
-        many, return its latest.
+        many events, return only its latest events.
         """
         places, broken = (
             with_readable_partitions(self._client, queues) if queues else (self._names(), {})

@@ -103,7 +103,7 @@ class LakeHistory:
         Args:
             path, options: See `jobq.pipeline.lake.Lake.open`.
             most_s: Time limit of a query, in seconds.
-            server: Source name of this server in the lake. Returned queue names don't contain it.
+            server: Source name of this server in the lake. Returned queue names don't contain this source name.
         """
         self.path, self.server = path, server
         self._args = {"mine": sourced(server, ""), "log": sourced(server, "audit")}
@@ -315,7 +315,7 @@ class LakeHistory:
 
         Args:
             wanted: Required values of who, verb, queue and op; a missing or empty value matches every entry.
-            intents: Include entries written before actions that have ended.
+            intents: Also return the entry written before an action if the action has ended.
         """
         ms, _, number = before.partition("-")
         args = {

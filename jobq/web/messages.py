@@ -51,7 +51,7 @@ class AttemptShown(NamedTuple):
 
     Attributes:
         ended_at: 0 while the attempt is running.
-        wait_ms: Time since the enqueue, or since the end of the previous attempt.
+        wait_ms: Time from the enqueue, or from the end of the previous attempt, to the start of this attempt.
     """
 
     number: int

@@ -179,7 +179,7 @@ def _route_name(request: Request) -> str:
 
 
 def _section(request: Request) -> str:
-    """Return the sidebar route with the longest path above the page's path."""
+    """Return the sidebar route whose path is the longest prefix of the page's path; '' if there is none."""
     path = str(getattr(request.scope.get("route"), "path", "")) + "/"
     above = {
         entry.route: ROUTES.declared[entry.route].path.rstrip("/") + "/"

@@ -46,7 +46,7 @@ class Ring:
         self._seen += 1
 
     def _forget(self, point: int) -> None:
-        """Clear all points after the latest up to `point`, because the buffer still contains old values there."""
+        """Clear the points after the latest point, up to `point`, because the buffer has old values there."""
         if point - self._last >= self.size:
             if self._last >= 0:  # else nothing was put yet
                 self._parts = array("f", [_UNKNOWN]) * len(self._parts)

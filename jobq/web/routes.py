@@ -61,7 +61,7 @@ class NavEntry:
     """A link in the sidebar.
 
     Attributes:
-        key: The second key of its shortcut, such as `q` in `g q`.
+        key: The second key of the link's keyboard shortcut, such as `q` in `g q`.
         shown: Returns whether this installation uses the page.
     """
 
@@ -102,7 +102,9 @@ def page(
 
 
 def action(path: str, *, role: UserRole, name: str = "") -> Callable[[Handler], Handler]:
-    """Declare the handler of an action (POST). It must require a role above READ, unless it only affects the sender."""
+    """Declare the handler of an action (POST). An action must require a role above READ, unless it
+    affects only the user who sends it.
+    """
     return _declare(path, "POST", role, name)
 
 

@@ -158,7 +158,9 @@ class Snapshot(NamedTuple):
 
 
 class Sampling:
-    """Reads queues, workers and events, and keeps data for charts. One thread reads; all threads may query it."""
+    """Reads queues, workers and events, and keeps data for charts. Only one thread may read from the server,
+    but every thread may query the data.
+    """
 
     def __init__(self, client: Client) -> None:
         self.client = client

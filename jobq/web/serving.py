@@ -185,7 +185,9 @@ class BoundedServer(uvicorn.Server):
 
 
 def most_connections() -> int:
-    """Return the maximum number of connections: about half of the file limit, because Redis and pages need files."""
+    """Return the maximum number of connections: about half of the limit on open files, because Redis and pages
+    also need files.
+    """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if files < 0 else min(MAX_CONNECTIONS, max(8, files // 2))
 

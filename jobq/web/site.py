@@ -50,7 +50,7 @@ class Site:
     def uses(self, feature: str, read: Callable[[Client], bool], every_s: float = USES_S) -> bool:
         """Return whether this installation uses a feature. The server is queried at most every `every_s` seconds.
 
-        While the server doesn't answer, return the last answer.
+        While the server doesn't answer, return the previous result.
         """
         now = time.monotonic()
         until, known = self._uses.get(feature, (0.0, False))

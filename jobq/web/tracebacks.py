@@ -16,8 +16,8 @@ from jobq.web.history import RunRow
 def tracebacks(client: Client, contents: Contents, runs: Sequence[RunRow]) -> dict[RunRow, str]:
     """Return the stored tracebacks of these attempts. Reading them takes one round trip; on a Cluster, one per attempt.
 
-    A message stores the traceback of its latest failed attempt until the message ends. A dead message stores it in its
-    reason.
+    A message stores the traceback of its latest failed attempt until the message ends. A dead message stores the
+    traceback in its reason.
     """
     failed = [run for run in runs if run.mid and run.kind in ("retry", "dead")]
     asked = [

@@ -53,8 +53,9 @@ class RefusalRate:
         self._left_out: dict[str, int] = {}
 
     def note(self, user: str, why: str) -> str | None:
-        """Return the note for an audit entry, with the number of entries omitted before it; None if the limit is
-        exceeded.
+        """Return the text of an audit entry: `why`, and how many entries were omitted since the previous entry.
+
+        Return None if the limit is exceeded.
         """
         taken = self._rate.take(user)
         with self._lock:

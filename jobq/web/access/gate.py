@@ -106,7 +106,7 @@ class Gate:
         return _path_within(scope).removeprefix(self._prefix)
 
     def _host_refusal(self, scope: Scope, headers: Headers) -> RefusedRequest | None:
-        """Reject a Host header with an unknown name, to prevent DNS rebinding."""
+        """Return a rejection if the Host header has an unknown name, to prevent DNS rebinding."""
         if self._hosts is None or self._within(scope) in PROBES or self._is_scrape(scope, headers):
             return None
         given = headers.getlist("host")
@@ -216,7 +216,7 @@ def _size_refusal(scope: Scope, headers: Headers) -> RefusedRequest | None:
 def _origin_refusal(
     scope: Scope, headers: Headers, is_api: bool, advice: str
 ) -> RefusedRequest | None:
-    """Reject requests that forms and scripts of other sites send."""
+    """Return a rejection if a form or script of another site sent the request, otherwise None."""
     # Browsers don't send bearer tokens automatically. Pages have no such exemption, because a program that serves the
     # dashboard identifies its users by cookies.
     if scope["method"] in SAFE or (is_api and _has_token(headers)):

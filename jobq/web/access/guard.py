@@ -179,7 +179,7 @@ class Guard:
         return known.identity if known is not None and known.mark == session.mark else NOBODY
 
     def _while_away(self, session_id: str) -> Identity:
-        """Return the user of a session that was valid in the last AWAY_S seconds, with the role READ.
+        """Return the user of a session that was valid in the last AWAY_S seconds, but limit the role to READ.
 
         Call it only while the server can't be reached. Raises UnavailableError for other sessions.
         """
@@ -236,8 +236,8 @@ class Cookie(NamedTuple):
 def cookie_of(request: Request) -> Cookie:
     """Return the session's cookie for this request.
 
-    The prefix of its name makes browsers reject a cookie that another site or path set. On loopback HTTP, browsers
-    reject Secure cookies and all ports share their cookies, so the name contains the port.
+    On HTTPS, the prefix of the name makes browsers reject a cookie that another site or path set. On loopback HTTP,
+    browsers reject Secure cookies, and send cookies to all ports, so the name contains the port.
     """
     prefix = request.scope.get("root_path", "").rstrip("/")
     if request.url.scheme == "https":

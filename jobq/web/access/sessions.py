@@ -1,4 +1,4 @@
-"""Login links and sessions. A cookie has a session's random id. Redis has the user under the id's SHA-256."""
+"""Login links and sessions. A cookie contains a session's random id. Redis stores the user under this id's SHA-256."""
 
 from __future__ import annotations
 

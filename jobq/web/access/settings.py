@@ -34,11 +34,11 @@ class AccessSettings:
 
     Attributes:
         bind: Address that `jobq web` listens on; None if another program serves the dashboard.
-        hosts: Host names of the dashboard, in addition to the bound name and loopback names. A program that sets none
-            must check the Host header itself.
+        hosts: Host names of the dashboard, in addition to the bound name and loopback names. A program that sets no
+            names must check the Host header itself.
         users: Path of the users file.
         auth_header: A header in which a trusted proxy passes the user's name.
-        auth_role: Role of users whom the header names but the users file doesn't; NONE gives them no rights.
+        auth_role: Role of users who are named in the header but missing from the users file; NONE means no rights.
         trusted_proxies: Networks, or `unix`, whose X-Forwarded headers are trusted.
         no_auth: Whether every visitor has all rights.
         tls: Whether this process itself serves HTTPS.
@@ -150,7 +150,7 @@ class AccessSettings:
 def proxy_advice(
     settings: AccessSettings, scope: Mapping[str, Any], headers: Mapping[str, str]
 ) -> str:
-    """Return the change that lets the dashboard detect a proxy's HTTPS."""
+    """Return advice for the user: the change that lets the dashboard detect a proxy's HTTPS."""
     if scope.get("jobq.proxied"):
         scheme = headers.get("x-forwarded-proto")
         if scheme is None:

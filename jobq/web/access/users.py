@@ -32,7 +32,7 @@ MAX_BYTES = 1 << 20
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A user of the dashboard. Without a password, only a trusted proxy can log the user in."""
+    """A user of the dashboard. A user without a password can only log in through a trusted proxy."""
 
     role: str
     arguments: bool = False

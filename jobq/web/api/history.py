@@ -52,7 +52,7 @@ class CoveredPage(ListPage[T], kw_only=True):
 
 
 class HistogramBar(JsonRecord):
-    """Number of runs that took at most `up_to_ms` and longer than the previous bar; null means no upper limit."""
+    """Number of runs that took longer than the previous bar's limit and at most `up_to_ms`; null means no limit."""
 
     up_to_ms: int | None
     runs: int

@@ -1,4 +1,4 @@
-"""Operations on many messages: freeze, show, apply, stop and undo them."""
+"""Create, show, apply, stop and undo operations on many messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_KEY_LENGTH = 200
 
 
 class CountReply(JsonRecord):
-    """A name and its number of messages."""
+    """The name of a queue, job or error, and the number of its messages."""
 
     name: str
     messages: int

@@ -46,7 +46,7 @@ class QueueReply(JsonRecord):
         served_partitions: Number of partitions in which messages may wait. Without partitions, it is 1.
         paused_partitions: Number of served partitions that are paused.
         empty_in_ms: Time until no message is ready at the current rate. Null if never or unknown.
-        done_15m: Successful attempts in the last 15 minutes. Null until events were read, like failed_15m and dead_15m.
+        done_15m: Successful attempts in the last 15 minutes. Like failed_15m and dead_15m, null until events were read.
         pause_ends: When the pause ends; null if only `resume` ends it.
         damaged: Why the queue can't be read, or an empty text.
     """
@@ -233,7 +233,7 @@ def queue(call: ApiCall) -> QueueReply:
     Parameter("place", "Place of the messages.  Default: anywhere.", values=("", *PLACES)), FILTER, *PAGING,
 )  # fmt: skip
 def queue_messages(call: ApiCall) -> SearchPage:
-    """List messages of a queue. A request searches up to 20,000 messages or one second; `next` continues."""
+    """List messages of a queue. A request searches up to 20,000 messages, for at most a second; `next` continues."""
     places = [call["place"]] if call["place"] else list(PLACES)
     return _search_page(call, [_known(call)], places)
 

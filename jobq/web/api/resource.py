@@ -54,7 +54,7 @@ class Parameter(NamedTuple):
     """A parameter of a request.
 
     Attributes:
-        needed: Whether a request without it is rejected.
+        needed: Whether a request without the parameter is rejected.
         least, most: Bounds of a number.
         values: Allowed values.
     """
@@ -171,7 +171,7 @@ RESOURCES = Resources()
 def resource(
     path: str, *parameters: Parameter, method: str = "GET", role: UserRole = UserRole.READ, status: int = 200
 ) -> Callable[[Answerer], Answerer]:  # fmt: skip
-    """Declare the handler of the path ROOT + `path`. Its name and docstring are the resource's name and summary."""
+    """Declare the handler of ROOT + `path`. The resource's name and summary are the handler's name and docstring."""
 
     def declare(answer: Answerer) -> Answerer:
         summary = (answer.__doc__ or "").strip().splitlines()[0].rstrip(".")
@@ -231,7 +231,7 @@ def cursor_text(value: Any) -> str:
 
 
 def read_cursor(text: str, kind: type[T]) -> T | None:
-    """Decode a cursor; None for ''. Raises ConfigError if it isn't a value of this type."""
+    """Decode a cursor; None for ''. Raises ConfigError if the text doesn't contain a value of type `kind`."""
     if not text:
         return None
     try:
@@ -243,7 +243,7 @@ def read_cursor(text: str, kind: type[T]) -> T | None:
 
 
 def offset_of(call: ApiCall) -> int:
-    """Return the number of the first row that the cursor asks for."""
+    """Return the number of the first row of the page that the request's cursor selects."""
     at = read_cursor(call["cursor"], int) or 0
     if not 0 <= at < 10**9:
         raise _no_cursor(call["cursor"])

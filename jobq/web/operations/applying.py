@@ -138,7 +138,7 @@ class Applier:
         return iter(reversed(every) if self.verb.is_dead else every)
 
     def _firsts(self) -> dict[int, int]:
-        """Return how many messages precede each chunk, if their starts are spread over time."""
+        """Return how many messages precede each chunk; 0 for every chunk if starts aren't spread over time."""
         if not self.state.spread_ms:
             return dict.fromkeys(range(self.state.nchunks), 0)
         firsts, before = {}, 0
@@ -157,7 +157,7 @@ class Applier:
         return Bin(queue, self.store.client, self.state.id, keep)
 
     def _done(self, number: int, chunk: FrozenChunk, again: bool, first: int) -> str:
-        """Apply the operation to one chunk. Return one letter per message: its result."""
+        """Apply the operation to one chunk. Return the results, one letter per message."""
         if not chunk.ids:
             return "-"
         if self.verb.is_dead:

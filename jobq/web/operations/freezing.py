@@ -79,7 +79,7 @@ class Freezer:
         raise InterruptedError
 
     def chosen(self, ids: Sequence[tuple[str, str]]) -> None:
-        """Freeze the messages with these queues and ids, or dead ids."""
+        """Freeze messages, given as pairs of a queue and a message id or dead id."""
         self.state.total = len(ids)
         for first in range(0, len(ids), CHUNK):
             if self.ended():
@@ -210,7 +210,7 @@ def error_label(error: str) -> str:
 def present(
     client: Client, queue: str, mids: Sequence[str], sizes: Sequence[int]
 ) -> list[tuple[str, str]]:
-    """Return each live message's generation and content digest; '' and '' for other messages.
+    """Return each message's generation and content digest; two empty texts if the message isn't live.
 
     Args:
         sizes: Approximate sizes of the contents, to limit the data per call.

@@ -156,7 +156,7 @@ class OperationStore:
         self.many(state.id, [written, ("PEXPIRE", key, KEPT_MS)])
 
     def many(self, op: str, words: Sequence[Sequence[Argument]]) -> list[Any]:
-        """Send commands for the key of one operation together."""
+        """Send several commands for one operation's key together."""
         return commands(self.client, self.key(op), words)
 
     def load(self, op: str) -> OperationState | None:
@@ -170,7 +170,7 @@ class OperationStore:
         return [state for reply in replies if (state := _state_of(reply)) is not None]
 
     def recent(self, most: int) -> list[tuple[OperationState, bool, int]]:
-        """Return the latest operations, each with whether a process works on it and the ms until it is deleted."""
+        """Return the latest operations: state, whether a process works on it, and milliseconds until its deletion."""
         ids = self._newest(most)
         reads = [
             read

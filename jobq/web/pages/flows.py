@@ -71,7 +71,7 @@ def flows(request: Request) -> Response:
 
 
 def _unserved(client: Client, view: FlowView) -> dict[str, str]:
-    """Return, by queue, why no worker serves the queue. If the workers can't be read, the reason is under ''."""
+    """Return, by queue, why no worker serves the queue. If the workers can't be read, the key '' has the reason."""
     try:
         return unserved(client, view)
     except ScriptError as error:

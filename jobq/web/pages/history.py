@@ -222,7 +222,7 @@ def errors(request: Request) -> Response:
 
 @page("/errors/{fingerprint}")
 def error(request: Request) -> Response:
-    """Show one group of errors: its trend, its newest traceback, its newest runs."""
+    """Show one group of errors: its trend, its newest traceback and its newest runs."""
     group, asked = request.path_params["fingerprint"], asked_range(request)
     past, asked = _read(asked, lambda: asked.history.error(asked.span, group))
     figures = past.figures if past else None

@@ -99,7 +99,7 @@ class ListedSchedule(NamedTuple):
 
 @page("/schedules")
 def schedules(request: Request) -> Response:
-    """List the schedules of all queues. Schedules that need attention come first, sorted by their next tick."""
+    """List the schedules of all queues, sorted by need for attention, and then by next tick."""
     client, query = site_of(request).client, request.query_params
     replies = schedules_of_queues(client, listed_queues(client).names, LOG)
     known = listing.known_if_readable(client)

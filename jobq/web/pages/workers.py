@@ -123,7 +123,7 @@ def _ordered(request: Request) -> dict[str, Any]:
 
 @page("/workers/{worker}")
 def worker(request: Request) -> Response:
-    """Show a worker: its children, their jobs, the jobs it knows, and its answer to a command."""
+    """Show a worker: its children with their running jobs, the jobs it knows, and its answer to a command."""
     client, name = site_of(request).client, request.path_params["worker"]
     entry = presence.some_workers(client, [name]).get(name)
     order_id = request.query_params.get("order", "")
