@@ -1,4 +1,4 @@
-"""Jobs that crash their process, and the ways in which a forked process of a job may end.
+"""Jobs that crash their process, and ways in which a process forked by a job may end.
 
 A fork that returns from the job has a copy of the child's state, so it would work as a second child.
 """

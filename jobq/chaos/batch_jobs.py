@@ -1,4 +1,4 @@
-"""The jobs of other rounds and a batch job, for the workers of a round with batches."""
+"""The jobs for a round with batches: the jobs of other rounds, and a batch job."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def callback(*before: int) -> int:
 
 
 def write_injected(to: Ledger) -> None:
-    """Record that a fault was injected, for other steps waiting for it."""
+    """Record that a fault was injected, for other steps that wait for the fault."""
     _append(Path(to.folder, INJECTED_FILE), "injected")
 
 

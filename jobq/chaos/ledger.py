@@ -77,7 +77,7 @@ class Run:
     """One run of a job.
 
     Attributes:
-        points: The times at which the run recorded an event, each with the rest of the lease then.
+        points: The times at which the run recorded an event, each with the remaining lease at that time.
     """
 
     mid: str

@@ -1,4 +1,4 @@
-"""The limits of jobs in a round, and checks that limits were kept for starts per period and for concurrent jobs."""
+"""The limits of a round's jobs, and checks that the jobs kept to their rate limits and concurrency limits."""
 
 from __future__ import annotations
 

@@ -126,9 +126,9 @@ BACK_S = 1.0
 def long_outage(setup: RoundSetup) -> None:
     """Withhold replies, then all traffic, for longer than the server stores call records.
 
-    At the end, perhaps deliver the held data.
+    At the end, deliver the held data, or reset the connections.
 
-    This affects all clients, or the producers and half of the workers. The other workers run the delivered messages.
+    This affects either all clients, or the producers and half of the workers. The other workers keep running messages.
     """
     everybody = bool(setup.random.getrandbits(1))
     proxies = [setup.main_proxy(), setup.second_proxy()] if everybody else [setup.main_proxy()]

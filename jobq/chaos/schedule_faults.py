@@ -117,7 +117,7 @@ def wrong(queue: Queue, first: dict[str, int]) -> Iterator[str]:
     """Yield errors in the ticks that schedules enqueued in a queue.
 
     Args:
-        first: The first tick of each schedule. If given, all ticks since then must exist.
+        first: The first tick of each schedule. If given, all ticks since that tick must exist.
     """
     ticks, stored = _settled(queue)
     runs = Counter((tick.job, tick.enqueued_at) for tick in ticks if tick.error == "enqueued")

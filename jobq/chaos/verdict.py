@@ -35,8 +35,8 @@ class Verdict(NamedTuple):
     Attributes:
         refused: How many ends of attempts were reported too late.
         recoveries: How many messages ran again after an interrupted run. The recovery_… fields are the seconds until
-            then.
-        overrun: The longest time in which a run continued after its lease.
+            the new run.
+        overrun: The longest time for which a run continued after its lease expired.
         rate: Messages finished per second.
         share: The rate divided by the baseline's rate, or by the rate before the fault.
         late: The longest delay of this machine in waking a thread.
@@ -148,7 +148,7 @@ def _hits(history: History, run: Run) -> list[InjectedFault]:
 
 
 def _unexplained(history: History, hits: dict[Run, list[InjectedFault]]) -> Iterator[str]:
-    """Yield mids that ran again although no fault hit the previous run, or the server had accepted its end."""
+    """Yield mids that ran again although no fault hit the previous run, or although its end had been accepted."""
     for mid, count in history.ended.items():
         ended = [run for run in history.started[mid] if run.ended] if count > 1 else []
         for run, following in pairwise(ended):

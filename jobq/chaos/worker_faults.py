@@ -38,7 +38,7 @@ def limits_kill(setup: RoundSetup, count: int = 10) -> None:
 
 
 def batches(setup: RoundSetup, count: int = 20) -> None:
-    """Twice: enqueue calls of a batch job, cancel some, and kill or stop a process, a worker or the server."""
+    """Enqueue calls of a batch job, cancel some, and kill or stop a process, a worker or the server. Do so twice."""
     queue, ledger = Queue(QUEUE, setup.client), setup.workers.ledger
     for fault in setup.random.sample(_IN_BATCHES, 2):
         mids = [f"batched-{setup.random.getrandbits(48):x}" for _ in range(count)]

@@ -149,8 +149,8 @@ def launch(files: ServerFiles) -> None:
 def _program(files: ServerFiles) -> str:
     """Return the program that last used these data, if it is still installed.
 
-    Other programs may be too old to read the data. If the path in the data folder isn't a usable program, it is never
-    run, because any user may have written it.
+    Other programs may be too old to read the data. The path of that program is read from the data folder, where
+    any user may have written it, so it is compared with the paths of usable programs.
     """
     paths = [program.path for program in usable()]
     last = noted(files.known_program)

@@ -149,7 +149,7 @@ def stop(settings: ServerSettings) -> bool:
 
 
 def running(files: ServerFiles) -> Path | None:
-    """Return the socket of the server that uses these data, even if it listens elsewhere; None if no server answers."""
+    """Return the socket of the server that uses these data, even if at another path; None if no server answers."""
     for socket in dict.fromkeys([Path(noted(files.known_socket) or files.socket), files.socket]):
         # Another user's server could claim to work on these data.
         if is_own_socket(socket) and answers(socket, files.data):

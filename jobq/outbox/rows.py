@@ -142,7 +142,7 @@ class StoredRow:
 
     @property
     def line(self) -> tuple[str, str] | None:
-        """Return the queue and key of a message whose key requires its messages to run in order; otherwise None."""
+        """Return the row's queue and key if messages with this key must run in order; otherwise None."""
         return (self.queue, self.options.key) if self.options.ordered and self.options.key else None
 
 

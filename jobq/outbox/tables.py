@@ -1,7 +1,7 @@
 """The relay's access to the database: lock a batch of rows, delete enqueued rows, and wait for more.
 
-There is one class per database. It keeps one connection, and a transaction from `batch` to `settle` or `close`. The
-connection is opened when needed. So to recover from an error, it is enough to call `close`.
+There is one class per database. An object keeps one connection, and a transaction from `batch` to `settle` or `close`.
+The connection is opened when needed. So to recover from an error, it is enough to call `close`.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class OutboxTable(ABC):
         self._execute("COMMIT")
 
     def listed(self, numbers: list[int]) -> Any:
-        """Return row numbers in the form of a single parameter for the statement `delete`."""
+        """Return row numbers as a single parameter for the statement `delete`."""
         return numbers
 
     def _backlog(self, now: int) -> Backlog:

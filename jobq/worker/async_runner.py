@@ -168,7 +168,7 @@ class AsyncRunner(Runner):
         return self._child.slots.count_ended(list(self._threads.runs)) + len(self._ended_calls)
 
     def room(self, index: int, freed: int = 0) -> int:
-        """Return the number of messages to fetch, so that they can start soon.
+        """Return how many messages to fetch so that all of them can start soon.
 
         Return 0 while a message must run alone, or if enough prefetched messages are waiting.
         """
@@ -690,7 +690,7 @@ class AsyncRunner(Runner):
         self._wait_alarm = loop.call_later(GRACE_S, self._wake_up, ())
 
     def _wake_up(self, ready: tuple[int, ...]) -> None:
-        """End the wait for messages. As a callback of the event loop, this must not raise errors of the server."""
+        """End the wait for messages. The event loop may call this method, so it must not raise server errors."""
         child = self._child
         if self._wait_alarm is not None:
             self._wait_alarm.cancel()
@@ -746,7 +746,7 @@ class AsyncRunner(Runner):
             self._child.queues.give_back(index, slots)
 
     async def _watch(self) -> None:
-        """While jobs run, make regular checks of their leases and of this child's age and memory."""
+        """While jobs run, regularly check their leases, and the age and memory of this child."""
         child = self._child
         while True:
             try:

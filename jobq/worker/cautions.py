@@ -1,4 +1,4 @@
-"""Warns, at most once a minute each, of late renewals, a slow server and a changed clock."""
+"""Logs warnings about late renewals, a slow server or a changed clock, each at most once a minute."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ PER_STEP = 500
 class ChartKeeper:
     """Writes the charts' figures in steps, between heartbeats.
 
-    A worker without the turn sends only one command a minute.
+    While it is another worker's turn, this worker sends only one command a minute.
     """
 
     def __init__(self, client: Client, worker: str) -> None:

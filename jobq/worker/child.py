@@ -98,7 +98,7 @@ class PoolPlan(NamedTuple):
     """The state that a child inherits from its supervisor.
 
     Attributes:
-        alive_read: A file that becomes readable once the supervisor has exited.
+        alive_read: A file descriptor that becomes readable once the supervisor has exited.
         counters: The child's counters; None if metrics are off.
     """
 
@@ -117,7 +117,7 @@ class ChildContext(NamedTuple):
     """The start parameters of one child.
 
     Attributes:
-        signalled: A file that becomes readable after any signal.
+        signalled: A file descriptor that becomes readable after any signal.
     """
 
     plan: PoolPlan
@@ -345,7 +345,7 @@ class Child:
         return self.recycling.left(room, taken)
 
     def _accept(self, index: int, dequeued: Dequeued, deadline: int) -> bool:
-        """Run the fetched messages. Return whether there were any, or flows may have enqueued new ones."""
+        """Run the fetched messages. Return whether there were messages, or flows may have enqueued some."""
         self.polling.record(index, dequeued)
         messages = dequeued.messages
         if not messages:
@@ -367,7 +367,7 @@ class Child:
         return True
 
     def _tell_flows_of_ends(self) -> None:
-        """Deliver outbox entries to flows after reports whose reply doesn't show if there are any.
+        """Deliver outbox entries to flows after reports whose replies don't show whether there are entries.
 
         If a report is still unanswered, do this in a later turn.
         """
@@ -393,7 +393,7 @@ class Child:
     # Ended runs.
 
     def stopped(self, index: int, slot: int, call: Call, why: object) -> None:
-        """Log and count a job stopped because its lock was lost or its message was returned. Free its slot."""
+        """Log and count a stopped job: its lock was lost, or its message was returned. Free its slot."""
         message = call.message
         if self.slots.is_lost(slot):
             # The supervisor logs the reason, because only the supervisor queries the server.
@@ -527,7 +527,7 @@ class Child:
         return command
 
     def take_ahead(self) -> None:
-        """Run the messages that the dequeue command after a wait returned. If the reply was lost, repeat the call."""
+        """Run the messages from the dequeue command pipelined after a wait. If its reply was lost, repeat the call."""
         if not self._is_behind or self.asleep:
             return
         self._is_behind = False
@@ -564,7 +564,7 @@ class Child:
         self.slots.phase = Phase.WORKING
 
     def return_wakes(self) -> None:
-        """Give the server back the wake markers that this child may have taken, when it stops waiting."""
+        """When this child stops waiting, give back to the server any wake markers that it may have taken."""
         self.polling.return_wakes(self.queues.hasty)
 
     def drain_signals(self) -> None:

@@ -108,7 +108,7 @@ class CrashedAttempt(NamedTuple):
 
     @property
     def what(self) -> str:
-        """Return the start of its log line, with the job, message and queue."""
+        """Return the start of a log line about this attempt: its job, message and queue."""
         attempt = f" attempt {self.attempt}" if self.attempt else ""
         return f"{self.job} {self.mid}{attempt} of queue {self.queue}".lstrip()
 

@@ -263,7 +263,7 @@ class ChildQueues:
         The supervisor is informed before the call, so no message is lost if this child dies.
 
         Args:
-            claim_after_ns: After this time, the supervisor may claim the messages that the call returned.
+            claim_after_ns: How long after the call the supervisor may claim the messages that the call returned.
         """
         line = self._lines[index]
         is_busy = self._sent is not None or not line.is_idle or index in self._hasty_lost
@@ -283,7 +283,7 @@ class ChildQueues:
         return True
 
     def reply_file(self) -> int | None:
-        """Return a file that becomes readable when the server's reply arrives; None if no reply is pending."""
+        """Return a file descriptor that becomes readable when the server's reply arrives; None if none is pending."""
         return self._connection.file if self._connection.is_open else None
 
     def collect(self) -> tuple[int, Dequeued | None, int]:
@@ -390,7 +390,7 @@ class ChildQueues:
     # Repeat.
 
     def _note(self, line: QueueLine) -> None:
-        """Record that unanswered calls to this queue must be repeated. Jobs may start before that."""
+        """Record that unanswered calls to this queue must be repeated. Jobs may start before they are."""
         if line.waits:
             self._unsafe.difference_update(_slots(line.late()))
             if line not in self._late:

@@ -1,7 +1,7 @@
 """Counters of one worker process, in memory that survives the process, so that its death doesn't reset them.
 
-Only one process writes to a page: the supervisor, or a child and later its replacement. All processes may read it. All
-names of jobs and queues are fixed before the first fork, which limits the number of metric labels. Names beyond
+Each page of counters has one writer: the supervisor, or a child and later its replacement. All processes may read it.
+All names of jobs and queues are fixed before the first fork, which limits the number of metric labels. Names beyond
 MAX_JOBS and MAX_QUEUES, and names that occur only in messages, are counted as OTHER.
 
 An outcome is counted once the server has accepted it. Until then, the page has a mark in the message's slot. From these
@@ -80,7 +80,7 @@ class Counted(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """The names of queues and jobs with their own counters."""
+    """The names of the queues and jobs that have their own counters."""
 
     queues: tuple[str, ...]
     jobs: tuple[str, ...]
@@ -184,7 +184,7 @@ class Counters:
             words[at + _QUEUE - 1] += max(0, sum(wait_ms))
 
     def aborted(self, queue: int, job: str) -> None:
-        """Count an attempt stopped because its lock was lost or its message was returned."""
+        """Count a stopped attempt: its lock was lost, or its message was returned."""
         self._words[self._series_of(queue, job) + _ABORTED] += 1
 
     def crashed(self, queue: int, ending: Ending, reply: str) -> None:
@@ -301,7 +301,10 @@ def summed(rows: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _figures_of(ending: Ending) -> RunFigures:
-    """Return the figures in an outcome's record, with 0 for missing figures and for the wait of a postponed run."""
+    """Return the figures in an outcome's record, with 0 for missing figures.
+
+    A postponed run gets the attempt number 0, so that its wait isn't counted.
+    """
     columns = ending.record.split(SEPARATOR, 5)
     if len(columns) < 5:
         return columns[0], 0, 0, 0, 0

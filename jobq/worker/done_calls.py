@@ -1,8 +1,8 @@
 """Records finished sealed calls, so that they don't run again if a user without the key enqueues them again.
 
-A sorted set per queue, `jobq:spent:{low}`, maps a digest of each call to the time in epoch ms when the call expires.
-Users for producers can't write to this set (docs/operating/security.md). The worker writes to it after the server has
-accepted an outcome. If the worker is killed in between, a call may run again.
+A sorted set per queue, `jobq:spent:{low}`, maps a digest of each call to the call's expiry time in epoch ms. The
+server's users for producers can't write to this set (docs/operating/security.md). The worker writes to it after the
+server has accepted an outcome. If the worker is killed in between, a call may run again.
 """
 
 from __future__ import annotations

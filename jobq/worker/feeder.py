@@ -1,7 +1,7 @@
 """A message source: a separate process of the worker that enqueues messages into the worker's queues.
 
-The source starts before the children, stops enqueueing when the worker drains, and exits last. So the worker appears to
-be running until its end in systems that monitor the source. If the source dies, the supervisor starts it again.
+The source starts before the children, stops enqueueing when the worker drains, and exits last. So systems that
+monitor the source see the worker as running until its end. If the source dies, the supervisor starts it again.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ MAX_ENTRIES = 1_024
 
 
 class Flows(Protocol):
-    """The functions for flows that a worker calls. Another package implements them."""
+    """The functions that a worker calls for flows. Another package implements them."""
 
     def drain(self, queue: str, most: int, /) -> int:
         """Deliver about `most` entries of the queue's outbox to flows; return the number of delivered entries."""

@@ -101,9 +101,9 @@ class Leases:
                 )
 
     def _is_cancelled(self, held: HeldMessage) -> bool:
-        """Return whether a user cancelled this message, although its lease had not expired.
+        """Return whether a user cancelled this message. Call this only if its lease had not expired.
 
-        Only a cancellation, or the child that holds the message, can have ended it.
+        In that case, only a cancellation, or the child that holds the message, can have ended the message.
         """
         try:
             word = self._queues[held.queue].status(held.mid).word
@@ -112,7 +112,7 @@ class Leases:
         return word in ("done-with-backoff", "done-awaiting-gc", "done-with-requeue")
 
     def take_back(self, member: PoolMember, ask: Ask) -> None:
-        """Take back messages waiting for a slow job to end, and fetched messages that its child hasn't read."""
+        """Take back messages waiting for a slow job to end, and fetched messages that the child hasn't read."""
         slots = member.slots
         if not slots.nrunning or slots.ran_ns() < self._slow_ns:
             return

@@ -218,7 +218,7 @@ class Monitor:
             logger.warning("could not pass on the report of a crash: %s", error)
 
     def leave(self) -> None:
-        """End the process once it has sent all reports. Kill it after two seconds."""
+        """Let the monitor process send all reports and end. If this takes longer than two seconds, kill it."""
         if not self.pid or self._outbox is None:
             return
         try:

@@ -141,7 +141,7 @@ class Polling:
         self.wake()
 
     def stays(self, index: int) -> bool:
-        """Return whether the next turn belongs to this queue. If so, the call consumes that turn."""
+        """Return whether the next turn belongs to this queue. If so, calling this method uses up that turn."""
         self.look_for_wakes()
         return self._turns.stays(index)
 
@@ -150,7 +150,7 @@ class Polling:
         return self._health.any_trouble and bool(self._health.state(index))
 
     def waits_for_server(self) -> bool:
-        """Return whether any queue is on a server that is unreachable."""
+        """Return whether any queue is on an unreachable server."""
         return any(self._health.state(index) == AWAY for index in range(len(self._queues)))
 
     def skipped(self) -> frozenset[int]:

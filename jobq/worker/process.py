@@ -145,7 +145,7 @@ def reseed() -> None:
 def _handle_signals(slots: SharedSlots, listeners: Listeners, home: Home) -> tuple[int, Signals]:
     """Install signal handlers. Return the readable end of a pipe into which every signal writes a byte.
 
-    The child ignores signals that the supervisor handles for the whole pool. It ignores them by a handler, because
+    The child ignores signals that the supervisor handles for the whole pool. It ignores them with a handler, because
     programs started by jobs would inherit SIG_IGN.
     """
     signalled, filled = os.pipe()

@@ -80,9 +80,9 @@ class ChildClients:
 
 
 class QueueCaller(Caller):
-    """The id for calls to one queue.
+    """The id and numbers of a child's calls to one queue.
 
-    All queues of a child share the id and the call numbers, so that tokens are unique.
+    All queues of the child share the id and a counter for the numbers, so that tokens are unique.
     """
 
     __slots__ = ("_numbers",)
@@ -97,7 +97,7 @@ class QueueCaller(Caller):
 
 
 class CallUnderWay(NamedTuple):
-    """A call that was first sent at `asked_at` and isn't answered. It reports the outcomes in `entries`."""
+    """A call that was first sent at `asked_at` and isn't answered yet. It reports the outcomes in `entries`."""
 
     call: NumberedCall[Any]
     entries: list[Ended]
@@ -124,8 +124,8 @@ class QueueLine:
     ) -> None:
         """Create the object without calling the server.
 
-        After an error in `passing`, the call is repeated later. Errors in REFUSED are also handled; other errors are
-        raised.
+        If a call raises an error of a class in `passing`, it is repeated later. Errors of the classes in REFUSED are
+        also handled; other errors are raised.
         """
         self.index, self.queue, self.caller = index, queue, caller
         self._health, self._settings = health, settings
@@ -233,7 +233,7 @@ class QueueLine:
         self.restart()
 
     def repeat(self, client: Client | None = None) -> tuple[Dequeued | None, int]:
-        """Repeat the call whose reply was lost, then report postponed outcomes. Return the same as `ask`.
+        """Repeat the call whose reply was lost, then report postponed outcomes. Return the same values as `ask`.
 
         If the repeated call returns messages, the postponed outcomes wait for the next call of `repeat`. If `client` is
         given, use it for these calls.

@@ -96,7 +96,7 @@ class QueueTurns:
         self._turned[index] = self._nturns
 
     def stays(self, index: int) -> bool:
-        """Return whether the next turn belongs to this queue. If so, the call consumes that turn."""
+        """Return whether the next turn belongs to this queue. If so, calling this method uses up that turn."""
         if self._strict and not self._partitioned:
             return index == 0
         if self._peek() != index:

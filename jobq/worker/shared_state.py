@@ -57,9 +57,9 @@ class Control(IntFlag):
 class SlotState(IntEnum):
     """The state of the message in a slot.
 
-    ENDED: The job succeeded without a result, so the supervisor can also report it. REPORTING: The job has another
-    outcome, which only the child can report. TAKEN: The process that took the message returns it to the queue.
-    GATHERING: It waits for the rest of its batch.
+    ENDED: The job succeeded without a result, so the child or the supervisor can report it. REPORTING: The job has
+    another outcome, which only the child can report. TAKEN: The process that took the message returns it to the queue.
+    GATHERING: The message waits for the rest of its batch.
     """
 
     FREE = 0
@@ -308,7 +308,7 @@ class SharedSlots:
 
     @property
     def is_due_again(self) -> bool:
-        """Return whether a message that this child or an earlier one finished will soon run again."""
+        """Return whether a message finished by this child, or by an earlier one, will soon run again."""
         return boot_ns() < self._words[_AGAIN_AT]
 
     def note_look(self, at: int) -> None:
@@ -316,7 +316,7 @@ class SharedSlots:
         self._words[_LOOK_AT] = at
 
     def ended(self, slot: int, plain: bool) -> None:
-        """Record that a run finished. If it succeeded without a result (`plain`), the supervisor can also report it."""
+        """Record that a run finished. The child or the supervisor can report a success without a result (`plain`)."""
         self._states[slot] = _ENDED if plain else _REPORTING
 
     def count_ended(self, slots: Iterable[int]) -> int:

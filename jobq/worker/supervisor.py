@@ -1,7 +1,7 @@
 """The supervisor forks children, renews their leases, handles signals, and ends messages of dead children.
 
-It has one thread, and never waits for a child. Waits for the server are short: unfinished work continues in a later
-turn.
+It has one thread, and never waits for a child. It waits for the server only briefly: unfinished work continues in a
+later turn.
 """
 
 from __future__ import annotations

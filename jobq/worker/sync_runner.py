@@ -163,7 +163,7 @@ class SyncRunner(Runner):
         """Do nothing, because this runner never sends a report while jobs run."""
 
     def _run(self, index: int, slot: int, call: Call) -> Ending | None:
-        """Run a started message. Return its outcome, or None if the job was stopped or its outcome is stored."""
+        """Run a started message. Return its outcome; None if the job was stopped, or if it is a batch job."""
         child = self._child
         if call.job.settings.batch is not None:
             # The call was enqueued to a queue that isn't its job's. This queue's next calls run together.
