@@ -198,7 +198,7 @@ class AsyncClient:
     def _instead(self, state: CallState, reply: Any, is_read: bool) -> CallState | None:
         """Return the call that this reply makes necessary, or None if the reply is final.
 
-        A script for plain calls may demand a call of the general script. A read may demand the same call again.
+        A script for plain calls may demand a call of the general script. A call that reads may have to be repeated.
         """
         if not is_read:
             return state.as_general() if state.is_left_by(reply) else None
@@ -521,7 +521,7 @@ class SharedConnection:
         return True
 
     def _lose(self, kind: type[redis_errors.RedisError], text: str) -> None:
-        """Close the connection. Raise an error in each waiting coroutine, which shows whether its command was sent."""
+        """Close the connection. Each waiting coroutine gets an error that shows whether its command was sent."""
         sock, self._sock, self.is_open = self._sock, None, False
         if sock is None:
             return

@@ -1,6 +1,6 @@
 """Listen to a pub/sub channel in order to end a wait early. The waiting program must also poll.
 
-A message published while the connection is down is lost, so a wait may end late. It may also end too early.
+A message published while the connection is down is lost, so a wait may end late. A wait may also end too early.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Channel:
         self.close()
 
     def open(self) -> int | None:
-        """Start listening; return the file that becomes readable after a message, or None without a connection."""
+        """Start listening, and return `open_file`."""
         if self._connection is None and not self._forbidden:
             try:
                 self._connection = self._client.open_connection(self._name)
@@ -47,13 +47,13 @@ class Channel:
 
     @property
     def open_file(self) -> int | None:
-        """The file that becomes readable when a message is published; None without a connection."""
+        """The file descriptor that becomes readable when a message is published; None without a connection."""
         return None if self._connection is None else self._client.fileno(self._connection)
 
     def wait(self, seconds: float, others: Iterable[int] = ()) -> bool:
-        """Sleep for `seconds`, or until a message is published or a file in `others` is readable.
+        """Sleep for `seconds`, or until a message is published or a file descriptor in `others` is readable.
 
-        Return whether a file in `others` is readable.
+        Return whether a file descriptor in `others` is readable.
         """
         others = list(others)
         file = self.open()

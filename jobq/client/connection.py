@@ -319,7 +319,7 @@ class Client:
         return self.outage.nmessages if self.outage else 0
 
     def flush(self, within_s: float | None = None) -> None:
-        """Wait until the outage buffer is empty, by default for the client's patience or 10 s, whichever is longer.
+        """Wait until the outage buffer is empty, by default for JOBQ_PATIENCE or 10 s, whichever is longer.
 
         Raises UnavailableError if the buffer isn't empty by then. It is also raised if the outcome of some messages is
         unknown, because an outage lasted longer than a call may be repeated. The error's `mids` lists these messages. A
@@ -517,7 +517,7 @@ def answered(connection: Connection) -> None:
 
 @contextmanager
 def waiting_longer(connection: Connection) -> Iterator[None]:
-    """Inside this block, wait up to `longest_s` for each reply, because these commands block at the server."""
+    """In this `with` block, wait up to `longest_s` for each reply. Use it for commands that block at the server."""
     usual_s = connection.socket_timeout
     if connection._sock is not None:
         connection._sock.settimeout(longest_s(connection))

@@ -1,8 +1,8 @@
 """The scripts as one library of server functions, for users who may not load code.
 
 The library's name contains a hash of its code, `jobq_<hash>`, and its functions are named `jobq_<hash>_<script>`. So
-several versions of jobq can use one server during a deployment. The names of other protocols' scripts begin with their
-area.
+several versions of jobq can use one server during a deployment. For other protocols, the script's area comes before its
+name.
 """
 
 from __future__ import annotations

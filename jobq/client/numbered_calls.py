@@ -96,7 +96,7 @@ def error_code(error: BaseException | None) -> str:
 
 
 def is_full_for_now(error: BaseException) -> bool:
-    """Return whether the server rejected a write that it may accept later. The write changed nothing."""
+    """Return whether the server rejected a write that it may accept later. The rejected write changed nothing."""
     return isinstance(error, redis_errors.RedisError) and error_code(error) in _FULL_FOR_NOW
 
 

@@ -40,9 +40,10 @@ _OPEN = object()
 def commands(
     client: Client, key: str, many: Sequence[Sequence[Argument]], *, keep_errors: bool = False
 ) -> list[Any]:
-    """Send plain commands that are harmless to repeat together to the node that serves `key`; return their replies.
+    """Send plain commands together to the node that serves `key`; return their replies.
 
-    If a command fails, the other commands still take effect. Then the first error is raised.
+    All commands must be harmless to repeat. If a command fails, the other commands still take effect, and then the
+    first error is raised.
 
     Args:
         keep_errors: Return errors among the replies instead of raising them.
@@ -222,7 +223,7 @@ class OverlappingCalls:
     def reply(self) -> Any:
         """Return the reply to the earliest call that has no reply yet.
 
-        After a temporary error, the call is repeated. Other errors are raised as Client.perform does.
+        After a temporary error, the call is repeated. Other errors are raised as in Client.perform.
         """
         state, outcome = self._calls[0]
         self._read(outcome)
@@ -269,7 +270,7 @@ class OverlappingCalls:
 
 
 class _Pipeline:
-    """Collects the replies to pipelined calls. The client repeats `exchange`, which sends the calls without a reply."""
+    """Collects the replies to pipelined calls. The client repeats `exchange`, which sends calls that lack a reply."""
 
     def __init__(self, client: Client, calls: Sequence[ScriptCall[Any]]) -> None:
         self._client = client

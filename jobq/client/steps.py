@@ -1,4 +1,4 @@
-"""Steps: write a method once for threads and asyncio. The method yields each next step, and a driver performs it.
+"""Steps: write a method once for threads and asyncio. The method yields one step at a time, and a driver performs it.
 
 Steps are a generator. It yields calls (`ScriptCall`, `Request`), waits for items (`ItemAt`), other blocking calls
 (`Ask`) and sleeps (`Nap`), receives the result of each, and returns its own result. `drive` runs the steps in the
@@ -55,7 +55,7 @@ class Ask(NamedTuple, Generic[T]):
 
 
 class Nap(NamedTuple):
-    """Sleep for a time, or until one of the files is readable. The step's result is the list of readable files."""
+    """Sleep for a time, or until a file descriptor is readable. The step's result lists the readable descriptors."""
 
     seconds: float
     files: tuple[int, ...] = ()
@@ -103,7 +103,7 @@ def _done(step: Step, run: Callable[[Any], Any]) -> Any:
 
 
 def nap(step: Nap) -> list[int]:
-    """Sleep in this thread; return the files that became readable."""
+    """Sleep in this thread; return the file descriptors that became readable."""
     if not step.files:
         time.sleep(step.seconds)
         return []

@@ -66,7 +66,7 @@ async def _adone(
 
 
 async def asked(step: Ask[T], settling: set[asyncio.Future[Any]]) -> T:
-    """Make a blocking call in a thread and return its result. If the coroutine is cancelled, undo a late result."""
+    """Make a blocking call in a thread and return its result. If the coroutine is cancelled, undo the call."""
     lock, results, cancelled = threading.Lock(), list[T](), threading.Event()
 
     def call() -> T:
@@ -106,7 +106,7 @@ def _retrieve(under_way: asyncio.Future[Any]) -> None:
 
 
 async def anap(step: Nap) -> list[int]:
-    """Sleep without blocking the running event loop; return the files that became readable."""
+    """Sleep without blocking the running event loop; return the file descriptors that became readable."""
     if not step.files:
         await asyncio.sleep(step.seconds)
         return []

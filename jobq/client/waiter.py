@@ -57,7 +57,7 @@ class BlockingConnection:
 
     @property
     def file(self) -> int:
-        """The file that becomes readable when a reply comes.
+        """The file descriptor that becomes readable when a reply arrives.
 
         Raises UnavailableError if the connection is closed.
         """
@@ -119,7 +119,7 @@ class BlockingConnection:
             raise UnavailableError(f"a blocking wait was interrupted: {error}") from error
 
     def interrupt(self) -> None:
-        """End the wait now, from any thread: the file becomes readable, and `reply` raises UnavailableError."""
+        """End the wait now, from any thread: `file` becomes readable, and `reply` raises UnavailableError."""
         connection = self._connection
         sock = connection._sock if connection else None
         if sock is not None:
@@ -138,8 +138,8 @@ class BlockingConnection:
 def item_wait(key: str, seconds: float) -> tuple[Argument, ...]:
     """Return the command that waits for the first item of the list at `key`.
 
-    The command moves the item back to its place. So the item and the list's expiry stay, and other waits for the list
-    also end.
+    The command moves the item to the place where it was. So the list keeps its item and its expiry, and the item ends
+    all waits for the list.
     """
     return "BLMOVE", key, key, "LEFT", "LEFT", f"{max(0.001, seconds):.3f}"
 
@@ -173,8 +173,8 @@ class WakeWaiter:
 
     Between waits, the client's own calls use that connection, except on a Cluster. So an idle child has one connection.
 
-    Queues are numbered as in `wake_keys`. A wait starts with `begin` and ends with `end` when one of the files is
-    readable. If the time is over first, call `cut_short` before `end`. `wait` does all of this.
+    Queues are numbered as in `wake_keys`. A wait starts with `begin` and ends with `end` when one of the file
+    descriptors is readable. If the time is over first, call `cut_short` before `end`. `wait` does all of this.
     """
 
     def __init__(self, client: Client, wake_keys: Sequence[str]) -> None:
@@ -201,7 +201,7 @@ class WakeWaiter:
         behind: Command | None = None,
         passed_over: Collection[int] = (),
     ) -> list[int]:
-        """Start a wait of at most `seconds`; return the files that become readable when the wait ends.
+        """Start a wait of at most `seconds`; return the file descriptors that become readable when the wait ends.
 
         Raises UnavailableError if the only server can't be reached.
 
@@ -249,7 +249,7 @@ class WakeWaiter:
     def cut_short(self) -> list[int]:
         """Tell the server to end the waits now, because it checks its own timeouts only every 100 ms.
 
-        Return the files of abandoned waits, whose server doesn't answer.
+        Return the file descriptors of abandoned waits, whose server doesn't answer.
         """
         given_up = []
         for number, connection in list(self._waiting.items()):
@@ -268,7 +268,7 @@ class WakeWaiter:
         return given_up
 
     def end(self, ready: Iterable[int]) -> bool:
-        """Read the replies on these files, and end all other waits. Return False if a connection was closed."""
+        """Read replies from these descriptors, and end all other waits. Return False if a connection was closed."""
         ready = set(ready)
         whole = True
         for number, connection in list(self._waiting.items()):
@@ -291,8 +291,9 @@ class WakeWaiter:
         return whole
 
     def _note(self, number: int, index: int) -> None:
-        """Record that a queue's wake marker came. In the next wait, that queue is the last, so that others get their
-        turn.
+        """Record that a queue's wake marker came.
+
+        The next wait checks this queue last, so that other queues get their turn.
         """
         self.woken.append(index)
         if self._many:
@@ -309,9 +310,9 @@ class WakeWaiter:
     def _stopped(self, number: int) -> bool:
         """End a wait at the server; return whether its reply comes now.
 
-        A simple wait for one queue isn't ended here. But if the connection of a pipelined command were closed, the
-        server might still run the command after the call was repeated elsewhere. Then nobody would get its messages
-        until their leases end.
+        For a simple wait for one queue, return False: closing its connection suffices. But if the connection of a
+        pipelined command were closed, the server might still run the command after the call was repeated elsewhere.
+        Then nobody would get its messages until their leases end.
         """
         wanted = self._many or self._behind
         if not wanted or not self._may_unblock or number not in self._ids:
@@ -355,7 +356,7 @@ class WakeWaiter:
         behind: Command | None = None,
         passed_over: Collection[int] = (),
     ) -> bool:
-        """Wait for wake markers; return False if a file in `others` became readable first, else True."""
+        """Wait for wake markers; return False if a file descriptor in `others` became readable first."""
         try:
             files = self.begin(seconds, behind, passed_over)
         except UnavailableError:

@@ -1,6 +1,6 @@
 """Limits for jobs, web processes and scripts.
 
-`RateLimit` limits starts per time span, and `ConcurrencyLimit` limits simultaneous users.
+`RateLimit` limits starts per time span, and `ConcurrencyLimit` limits the slots in use.
 """
 
 from jobq.limits.concurrency_limit import ConcurrencyLimit, SlotLease

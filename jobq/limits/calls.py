@@ -22,7 +22,7 @@ LISTED_S = 600.0
 
 
 class LimitCalls(BlockingFacade):
-    """The scripts of one limit, and the state that their calls share. Threads may share it.
+    """The scripts of one limit, and the state that their calls share. Threads may share this object.
 
     Args:
         name: The name of the limit.

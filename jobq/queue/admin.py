@@ -168,7 +168,7 @@ class Admin:
                 cursor = page.next_offset
 
     def has_keys(self) -> bool:
-        """Return whether the queue has ever had keys or rules. Workers before 1.0 don't support these."""
+        """Return whether the queue has ever had keys or rules, which workers before 1.0 don't support."""
         return bool(self.client.command("HEXISTS", keys.key(self.prefix, "meta"), "turn"))
 
     def pause(self, for_: Duration | None = None, *, now: int | None = None) -> int:

@@ -130,7 +130,7 @@ class Audit:
         return self.until_ms is None or event.finished_at <= self.until_ms
 
     def _gone(self, mids: Iterable[str]) -> list[str]:
-        """Return the mids that the queue no longer has, or that no worker can fetch because they are in no place."""
+        """Return the mids of messages that the queue no longer has, or that no worker can ever fetch."""
         mids = list(mids)
         held = [mid for mid in mids if self._queue.status(mid).word in LIVE]
         missing = set(mids).difference(held) | unplaced(self._queue, held)
@@ -199,7 +199,7 @@ class Audit:
 
 
 def _is_of_a_mid(event: Event | None) -> bool:
-    """Return False if the event is about one message whose mid is invalid; otherwise, return True."""
+    """Return whether the event's mid is valid. True for events that aren't about a single message."""
     if event is None or event.kind not in _OF_ONE:
         return True
     try:
@@ -256,7 +256,7 @@ class _Life:
 
     Attributes:
         counted: 1 if the message was accepted in the range, else 0.
-        newer: Like `counted`, for newer content that runs after the current run; None if there is none.
+        newer: The value of `counted` for newer content that runs after the current run; None without newer content.
     """
 
     __slots__ = ("counted", "newer")

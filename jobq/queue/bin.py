@@ -31,7 +31,7 @@ _OPERATION = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 class Bin:
     """The bin of one operation in one queue; get it from `queue.admin.bin(operation)`.
 
-    A bin holds at most 10,000 messages and 16 MiB. Each call that adds messages extends its lifetime.
+    A bin holds at most 10,000 messages and 16 MiB. Each call that adds messages extends the bin's lifetime.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Bin:
     ) -> list[str]:
         """Undo the operation: put messages back into their former places, with all their stored data.
 
-        A message whose turn has passed becomes the next message. Return a word for each message:
+        A message whose turn has passed becomes the queue's next message. Return a word for each message:
 
         - `restored` or `damaged`.
         - `nil`: it isn't in the bin.

@@ -1,9 +1,9 @@
 """Chart data of the last day. For each queue, workers write a ring of 1,440 minutes in one string.
 
 A minute takes 32 bytes: its number since the epoch, the queue's figures, and the number of messages handed out so far.
-While a queue's figures stay the same, nothing is written. So if a queue's ring lacks a minute but the ring of the sum
-has it, the previous figures apply. Anyone who may write the keys can write anything into them, so impossible minutes
-are left out.
+While a queue's figures stay the same, nothing is written. So if a queue's ring lacks a minute, but the ring for the sum
+of all queues has it, the queue's previous figures apply. Anyone who may write the keys can write anything into them,
+so impossible minutes are left out.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `findings` queries every node for its Facts. This only reads, in about a hundred round trips per node, most of them
 PINGs. Pure functions turn Facts into Findings about one subject each. The level `fail` means that jobq loses
-messages or can't work there, `warn` that the problem needs a person's attention.
+messages or can't work on this server, `warn` that the problem needs a person's attention.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ def _timed(client: Answerer, *command: str) -> tuple[float, Any]:
 
 
 def _skew(client: Answerer) -> float:
-    """Return how many ms the server's clock is ahead of this host's clock, by the fastest of five round trips."""
+    """Return how many ms the server's clock is ahead of this host's clock, from the fastest of five round trips."""
     best: tuple[float, float] | None = None
     for _ in range(5):
         took_ms, (seconds, micros) = _timed(client, "TIME")
@@ -321,7 +321,7 @@ def diagnose_all(nodes: Sequence[Facts]) -> list[Finding]:
 
 
 def version(facts: Facts) -> Iterator[Finding]:
-    """Check that the server is Redis 7.0, Valkey 7.2 or newer, by its commands: forks number versions differently."""
+    """Check by its commands that the server is at least Redis 7.0 or Valkey 7.2. Forks use other version numbers."""
     kind = "Valkey" if "valkey_version" in facts.info else "Redis"
     number = (
         facts.info.get("valkey_version") or facts.info.get("redis_version") or "of unknown version"
@@ -513,7 +513,7 @@ def coverage(facts: Facts) -> Iterator[Finding]:
 
 
 def latency(facts: Facts) -> Iterator[Finding]:
-    """Check the time of a round trip, which every enqueue takes."""
+    """Check how long a round trip takes, because every enqueue waits for one."""
     if not facts.pings_ms:
         return
     middle, worst = median(facts.pings_ms), max(facts.pings_ms)

@@ -5,8 +5,8 @@
   WAITAOF of Valkey 8.1 answers too early (Redis fixed that in 7.4.3), so a probe decides whether to trust it.
 - `replicas=n`: WAIT reports the replicas.
 
-WAIT and WAITAOF refer to the last write of their connection. So they follow the script on its connection. An additional
-write precedes them, because a script that only replays its reply doesn't write.
+WAIT and WAITAOF refer to the last write of their connection. So they are sent on the script's connection, after the
+script and an additional write: a script that only repeats an earlier reply doesn't write.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class SharedConfirmation:
 
 
 def _each(asking: bool, *commands: Command) -> list[Command]:
-    """Put ASKING before each command if `asking`. A Cluster node that is importing a slot requires ASKING."""
+    """Put ASKING before each command if `asking` is true. A Cluster node that is importing a slot requires ASKING."""
     return [
         part for command in commands for part in ([("ASKING",), command] if asking else [command])
     ]
@@ -308,7 +308,7 @@ def _is_waitaof_honest(connection: Connection, namespace: str) -> bool:
 
 
 def _probed(connection: Connection, namespace: str) -> bool:
-    """Return whether WAITAOF works: each tested call, except the first, must wait for another fsync."""
+    """Test whether WAITAOF works: every call after the first must wait until the next fsync."""
     probe = f"{checked_name('namespace', namespace)}:probe:{secrets.token_urlsafe(12)}"
     within_ms = min(PROBE_MS, round(800 * (longest_s(connection) or math.inf)))
     for number in range(PROBES):

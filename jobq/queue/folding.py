@@ -21,14 +21,15 @@ def by_base(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def without_partitions(items: Sequence[tuple[str, T]]) -> list[tuple[str, T]]:
-    """Return the items without partitions whose queue is also an item. Each item has a queue's name and a value."""
+    """Leave out each partition whose queue is also among the items. An item is a name and a value."""
     names = {name for name, _ in items}
     return [item for item in items if item[0] == base_of(item[0]) or base_of(item[0]) not in names]
 
 
 def summed(counts: Sequence[Counts]) -> Counts:
-    """Return the sums of counts. The sums are marked as paused if any of the queues is paused, except for drained
-    partitions.
+    """Return the sums of counts.
+
+    The sums are marked as paused if any queue is paused, but a pause of a drained partition is ignored.
     """
     total = Counts._make(map(sum, zip(*counts, strict=True)))
     served = [count for count in counts if count.served_partitions] or counts
@@ -41,7 +42,7 @@ def folded(
     """Return the sums of these samples of a queue and its partitions.
 
     Args:
-        enqueued_at: Returns when a message was enqueued, to choose the head that has waited longest.
+        enqueued_at: Returns the time when a message was enqueued, to find the message that has waited longest.
     """
     if len(samples) == 1:
         return samples[0]

@@ -201,7 +201,7 @@ def _unseen(queue: CheckedQueue, suspects: set[bytes], limit: int) -> set[bytes]
 
 
 def _members(queue: CheckedQueue, limit: int) -> tuple[int, set[bytes]]:
-    """Return the number of unfinished messages of flows, and all values of the counter in `meta` during the check."""
+    """Count the unfinished messages of flows; return their number, and all values that the counter in `meta` had."""
     members, said = set[bytes](), set[bytes]()
     for page in _pages(queue, "members", limit):
         members.update(page.mids)

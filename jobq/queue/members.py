@@ -63,7 +63,7 @@ class OutboxBacklog(NamedTuple):
 
 
 def read_entries(reply: Sequence[Any]) -> list[OutboxEntry]:
-    """Return the entries in a reply of `flow_read`. There are none if another drainer has reserved them."""
+    """Return the list of entries in a reply of `flow_read`. It is empty if another drainer has reserved the entries."""
     return [
         OutboxEntry(entry_id.decode(), text)
         for entry_id, text in zip(reply[1::2], reply[2::2], strict=True)

@@ -144,7 +144,7 @@ class OutageBuffer:
             return call.buffered()
 
     def flush(self, within_s: float | None = None) -> None:
-        """Wait until the buffer is empty, by default for the client's patience or 10 s, whichever is longer.
+        """Wait until the buffer is empty, by default for JOBQ_PATIENCE or 10 s, whichever is longer.
 
         Raises UnavailableError if the buffer isn't empty by then, or if the outcome of messages has become unknown
         since the last flush. The error's `mids` lists these messages.
@@ -390,7 +390,7 @@ class _Call:
         return isinstance(error, ConfigError)
 
     def send(self) -> Sequence[Enqueued]:
-        """Send the call under its number. A delay counts from the time when the call was made."""
+        """Send the call with its number. Delays are counted from the time when the call was made."""
         values, delay_ms = self._values, self._values["delay_ms"]
         if isinstance(delay_ms, int):
             passed_ms = round((time.monotonic() - self._made) * 1000)

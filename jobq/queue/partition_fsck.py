@@ -149,7 +149,7 @@ def mend_map(client: Client, queue: str, violation: Violation) -> str:
 
 
 def _rebuilt(client: Client, queue: str) -> str:
-    """Replace the map with a map made from the partitions' fences. Without partitions, unseal the queue."""
+    """Replace the map with a map made from the partitions' fences. If there are no partitions, unseal the queue."""
     made = _from_fences(client, queue)
     if made is None:
         return ""

@@ -112,7 +112,7 @@ class PartitionTicks:
     def send(self) -> int:
         """Send all unsent messages of ticks to their partitions; return how many were sent.
 
-        If a partition doesn't answer, stop there. The next call sends the messages in another order.
+        If a partition doesn't answer, stop sending. The next call sends the messages in another order.
         """
         kept, nsent = self._kept(()), 0
         while kept:

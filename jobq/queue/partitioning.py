@@ -47,7 +47,7 @@ KEEP_S = 7 * 86_400
 
 
 class Left(NamedTuple):
-    """Whether a queue is sealed, and how many messages, messages for a person, and results for flows it has.
+    """Whether a queue is sealed, and its numbers of messages for workers, of kept messages, and of results for flows.
 
     Attributes:
         kept: Number of messages that only a person deletes: dead and quarantined messages.
@@ -272,7 +272,7 @@ def remove_partitions(client: Client, known: PartitionMap) -> str:
 
 
 class _BusyError(JobqError):
-    """A partition isn't empty; the text is its name."""
+    """A partition isn't empty. The error's text is the partition's name."""
 
 
 def _keep(client: Client, known: PartitionMap, sealed: Sequence[str]) -> None:
@@ -299,7 +299,9 @@ def without_drained(
     left: Mapping[str, Left] | None = None,
     now_s: int | None = None,
 ) -> PartitionMap:
-    """Return the map with drained epochs marked, and without epochs that drained KEEP_S ago and don't keep messages.
+    """Return the map with drained epochs marked.
+
+    Leave out epochs that have been drained for KEEP_S, unless they have dead or quarantined messages.
 
     Args:
         left: The results of `left_in` for the queues of older epochs, if known.

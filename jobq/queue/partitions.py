@@ -1,9 +1,9 @@
 """Partitions of a hot queue: the map that lists them, and the choice of a message's partition.
 
-A partitioned queue `low` consists of queues such as `low/0` to `low/7`, each in a slot of its own. A change of their
-number is a new epoch with new queues, because partitions of an ended epoch are sealed. They accept only messages whose
-mid or key they already have. So for each message, a client tries one queue per epoch, from the oldest epoch to the
-newest, until the reply isn't 'moved'. This keeps each mid and each key in a single queue.
+A partitioned queue `low` consists of queues such as `low/0` to `low/7`, each in a slot of its own. Each change of their
+number begins a new epoch with new queues. Partitions of earlier epochs are sealed: they accept only messages whose mid
+or key they already have. So for each message, a client tries one queue per epoch, from the oldest epoch to the newest,
+until the reply isn't 'moved'. This keeps each mid and each key in a single queue.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ def claim_name(client: Client, name: str, facts: dict[str, Any]) -> WorkerEntry 
 
 
 def put_running(client: Client, name: str, children: Sequence[ChildEntry]) -> None:
-    """Store the running jobs of a worker's children, at most MAX_RUNNING. Longest-running jobs have precedence."""
+    """Store the running jobs of a worker's children, at most MAX_RUNNING. Longest-running jobs take precedence."""
     oldest = sorted(job.started_at for child in children for job in child.running)
     latest = oldest[MAX_RUNNING - 1] if len(oldest) > MAX_RUNNING else LATEST_MS
     facts = [

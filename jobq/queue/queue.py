@@ -217,8 +217,8 @@ class Queue:
     ) -> Sequence[Enqueued]:
         """Accept messages, up to 250 per round trip. The server accepts or rejects a round trip in full.
 
-        `contents` is read while messages are sent. After an error, earlier round trips stay enqueued, and the next
-        round trip may be enqueued.
+        `contents` is read while messages are sent. After an error, the messages of earlier round trips stay enqueued,
+        and the messages of the next round trip may be enqueued.
 
         Args:
             delay, at, lease, ordered: See `jobq.job`.
@@ -227,7 +227,7 @@ class Queue:
             until: When a taken mid becomes free: "done", "start", or how long after the message is done. None: when
                 upkeep removes the done message.
             throttle: Reject the mid for this long, even if the message is done earlier.
-            debounce_max: How long after the first content the `delay` of later contents may postpone the message.
+            debounce_max: Later contents can't postpone the message beyond this time after the first content.
             drop_results: Delete the results of earlier messages with these mids.
             key: Name of the line in which the messages wait. A third item of a content replaces this key.
             durability: memory, disk or replicas=n, instead of the client's durability.
@@ -325,7 +325,7 @@ class Queue:
         Args:
             drainer: Id of the calling process. A call reserves the entries for one second, so other processes don't
                 receive them.
-            after: Id of the entry after which to begin.
+            after: Return only entries after the entry with this id.
         """
         values: Values = {
             "drainer": drainer,
@@ -350,7 +350,7 @@ class Queue:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> Dequeued:
-        """Fetch up to `limit` messages, each leased for `lease`. A message with a crash is fetched alone."""
+        """Fetch up to `limit` messages, each leased for `lease`. A message with earlier crashes is fetched alone."""
         own = caller or self.callers.take()
         state = self._dequeue(own, _wanted(limit, lease, crash_limit, now))
         reply = self.client.perform(self.wake_key, state)
@@ -689,7 +689,7 @@ class Queue:
     ) -> Rule:
         """Set the limits of one key, and return them; for the settings, see `rules`.
 
-        To restore the limit for all keys, pass None. Omitted limits stay unchanged.
+        If a limit is None, the limit for all keys applies to this key again. Omitted limits stay unchanged.
         """
         _, *rule = self._rule(checked_key(key), "-", {
             "max": number_given("max", max), "rate": rate_given("rate", rate),
@@ -768,7 +768,7 @@ class Queue:
         return None
 
     def holder(self, mid: str) -> Queue:
-        """Return the partition that has this live message; the queue itself if it has the message, or if none has."""
+        """Return the partition that has this live message; if no partition has it, return the queue itself."""
         places = self.alone()
         known = run_all(self.client, [place.status_call(mid) for place in places])
         return next(
@@ -1080,14 +1080,14 @@ def _debounce_max_ms(options: EnqueueOptions) -> Argument:
 
 
 def is_of_flows(again: Argument) -> bool:
-    """Return whether this value of the script argument `again` stands for messages of flows."""
+    """Return whether the script argument `again` marks the messages as messages of flows."""
     return again in (MEMBER, NEXT)
 
 
 def members_batches(
     contents: Iterable[Content], options: EnqueueOptions, in_order: bool = False
 ) -> Iterator[Batch | Exception]:
-    """Yield batches of contents of flows' messages, one per enqueue call; see batches_of."""
+    """Yield batches of messages of flows, one batch per enqueue call; see batches_of."""
     values, until = enqueue_values(**options), options.get("until")
     alone = until not in ("done", "start") and options.get("throttle") is None
     if values["can_update"] or values["can_requeue"] or values["drop_results"] or not alone:
@@ -1175,8 +1175,9 @@ def batch_of(contents: Sequence[Content], values: Values, key: str | None = None
 
 
 def batches_of(contents: Iterable[Content], options: EnqueueOptions) -> Iterator[Batch | Exception]:
-    """Yield batches of these contents, one per enqueue call. If reading or checking a content fails, yield the error
-    last.
+    """Yield batches of these contents, one batch per enqueue call.
+
+    If the contents can't be read, or some are invalid, the last item is the error.
     """
     values = enqueue_values(**options) if options else NO_OPTIONS
     return _batches(contents, values, options.get("key"))
@@ -1248,7 +1249,7 @@ def _unreadable(error: Exception) -> ScriptError:
 
 
 def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeued:
-    """Return the messages in a reply. A script for plain calls only hands out first attempts with checked mids.
+    """Return the messages in a reply. The script for plain calls hands out only first attempts.
 
     Args:
         start: Index of the first fact about messages in a reply of the general script.

@@ -1,4 +1,4 @@
-"""Cancel messages for which the server must remember that they have ended.
+"""Cancel messages whose end the server must remember for a while.
 
 A message's content tells the script how long to remember the end, in the message's result key. But a script may
 write only keys that its call declares. So if the result key wasn't declared, the script answers REMEMBERS, and the call

@@ -129,7 +129,7 @@ def rights(
 
     Args:
         queues: The queues that the user may use; empty for all queues of the namespace.
-        disk: Include the commands that durability 'disk' needs, if the role's calls wait for a durability.
+        disk: Include the commands for the durability 'disk' if users with this role make durable calls.
     """
     if role == DEPLOYER:
         verbs = (f"+function|{verb}" for verb in ("load", "list", "delete"))

@@ -31,10 +31,10 @@ Step = Literal["", "old", "newest"]
 
 
 class SealedError(JobqError):
-    """The queue is sealed, so it rejected the call.
+    """A queue rejected the call, because it is sealed or because it is an unknown partition.
 
     Attributes:
-        unknown: If the queue isn't sealed, the name of a partition that lost its data or was never made.
+        unknown: Name of an unknown partition, which lost its data or was never made; '' for a sealed queue.
     """
 
     def __init__(self, text: str, *, unknown: str = "") -> None:
@@ -186,7 +186,7 @@ class PartitionRouter:
         """Read the map after partitions were deleted, or data was lost or restored.
 
         Args:
-            name: A partition without a fence. If the map has the partition, its data were lost.
+            name: A partition without a fence. If the map has the partition, its data was lost.
         """
         known = self.refresh(replaces=True)
         if is_partition(self._name):  # a call to one partition

@@ -1,8 +1,8 @@
 """Measure how busy a server's main thread is, and estimate how much of its load each queue causes.
 
-A server counts the CPU time of its main thread and of all scripts together, but it doesn't know queues. So that time is
-distributed among the queues in proportion to the messages that they enqueued and started, as if every message cost the
-same. MONITOR would slow down a busy server, and SLOWLOG shows only slow calls.
+A server counts the CPU time of its main thread and of all scripts together, but not of each queue. Therefore, this time
+is distributed among the queues in proportion to the messages that they enqueued and started, as if every message cost
+the same. MONITOR would slow down a busy server, and SLOWLOG shows only slow calls.
 """
 
 from __future__ import annotations

@@ -295,7 +295,7 @@ class Lease(NamedTuple):
 
 
 def remember_ms(seconds: float | None) -> int:
-    """Return the time to remember an end, in ms; 0 if the end isn't remembered."""
+    """Return how long to remember an end, in ms; 0 if the end isn't remembered."""
     return max(1, round(seconds * 1000)) if seconds else 0
 
 
@@ -306,8 +306,8 @@ class Status(NamedTuple):
         word: A status of docs/reference/states.md; 'dead' if only a dead message has this mid.
         unknowns: How many times in a row the message was received by a worker that doesn't know its job.
         checkpoint: Value for the next attempt, as JSON or sealed.
-        failed_attempt: Number of the latest retried attempt with a failure in the job's code. It is 0 if no traceback
-            is kept.
+        failed_attempt: Number of the latest attempt that failed in the job's code and was retried. It is 0 if no
+            traceback is kept.
         traceback: Traceback of that attempt; '' if none is kept.
     """
 
@@ -414,10 +414,10 @@ class Upkeep(NamedTuple):
     """The remaining work of upkeep.
 
     Attributes:
-        circle: Number of mids in the circle.
-        due: Number of mids in due.
+        circle: Number of mids in the list `mid-circle`.
+        due: Number of mids in the set `due`.
         quarantined: Number of entries that were set aside because they can't be mids.
-        due_ms: Time until the earliest entry of due; 0 if there is none.
+        due_ms: Time until the earliest mid in `due`; 0 if there is none.
         surplus: 1 if there are still more dead messages than the queue's limits allow, else 0.
         outbox: Number of waiting entries for flows in the queue's outbox.
         sealed: The epoch of the partitions that replace the queue; '0' if it isn't sealed.

@@ -89,7 +89,7 @@ def schedule(cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> 
 
 
 def without_job() -> list[str]:
-    """Return a warning for each function with `@schedule` that isn't a job, so that its schedule would never run."""
+    """Return a warning for each function with `@schedule` but without `@job`, because its schedule never runs."""
     jobs = {place(inspect.unwrap(job)) for registry in Registry.alive for job in registry}
     missing = {place(inspect.unwrap(function)) for function in _functions} - jobs
     return [

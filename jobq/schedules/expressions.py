@@ -53,7 +53,7 @@ class Ticks(Protocol):
 
 
 class Within:
-    """The ticks of a schedule that has a first and a last moment."""
+    """The ticks of a schedule from its first to its last possible moment."""
 
     def __init__(self, ticks: Ticks, first_ms: int, last_ms: float) -> None:
         self._ticks, self._before_ms, self._last_ms = ticks, first_ms - 1, last_ms
@@ -101,8 +101,8 @@ class Every:
 class Cron:
     """The ticks of an expression in a zone. Clock changes are handled as in Debian's cron.
 
-    If a clock change skips a fixed time, the tick comes right after the change. If a fixed time occurs twice, only the
-    first time is a tick. With `*` in hours or minutes, the intervals between ticks don't change.
+    If a clock change skips a fixed time, the tick comes right after the change. If a fixed time occurs twice, the
+    second occurrence isn't a tick. With `*` in hours or minutes, the intervals between ticks don't change.
     """
 
     def __init__(self, expression: str, zone: str = "UTC") -> None:

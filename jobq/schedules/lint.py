@@ -1,4 +1,4 @@
-"""Warnings about behaviour of a schedule that its author may not expect."""
+"""Warnings about schedules that may behave unexpectedly."""
 
 from __future__ import annotations
 

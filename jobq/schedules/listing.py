@@ -53,7 +53,7 @@ class ScheduleRow(NamedTuple):
 
 
 def late_by(schedule: Schedule, queue: str, last_ms: int, now_ms: int) -> int:
-    """Return for how many ms the next tick has been overdue; 0 if it isn't due yet."""
+    """Return how long the next tick has been overdue, in ms; 0 if it isn't due yet."""
     due = next(schedule.ticks.after(last_ms), None)
     return 0 if due is None else max(0, now_ms - due - schedule.shift_ms(queue))
 
@@ -130,7 +130,7 @@ def of_queue(
 
 
 def paused_queues(client: Client, names: Iterable[str]) -> frozenset[str]:
-    """Return the paused queues among these. Queues that can't be read are left out."""
+    """Return the names of paused queues. Queues that can't be read are left out."""
     wanted = list(names)
     samples = run_each(client, [Queue(name, client).admin.sample_call() for name in wanted])
     return frozenset(
@@ -292,7 +292,7 @@ def run_now(
 ) -> Ticked:
     """Enqueue a schedule's job now, in addition to its ticks. The `detail` of the result is the mid.
 
-    Raises ConfigError if the server has no readable definition, and KeyFullError if the line of its key is full.
+    Raises ConfigError if the server has no readable definition, KeyFullError if the line of the message's key is full.
 
     Args:
         job: The schedule's job, if the caller has imported it.
